@@ -16,13 +16,10 @@ from sniffio import current_async_library
 
 from amplifier import (
     AmplifierSession,
-    HookResult,
     ModuleLoadError,
     PlanError,
-    SessionStateError,
     agent,
     on,
-    run,
     run_sync,
     tool,
 )
@@ -31,7 +28,7 @@ from amplifier.conformance import check_module
 from amplifier.durable import open_local_engine
 from amplifier.plan import plan_json
 from amplifier.plan._things import module_hashes, plan_changes
-from amplifier.testing import MockContextManager, MockProvider, MockTool, ScriptedOrchestrator, script
+from amplifier.testing import MockProvider, MockTool, script
 from tests._support.forked import run_forked
 
 
@@ -81,27 +78,6 @@ async def test_functions_instances_and_mount_functions_are_modules():
     assert sorted(heard) == ["held", "mounted", "own", "weather"]
     assert given == [{"a": 1}]
     assert cleaned == ["held", "mounted"]
-
-
-async def test_loop_and_context_may_be_instances():
-    context = MockContextManager()
-    plan = {
-        "session": {"orchestrator": ScriptedOrchestrator(["said"]), "context": context},
-        "providers": [MockProvider(["x"])],
-    }
-    async with AmplifierSession(plan) as session:
-        assert session.coordinator.get("context") is context
-        assert await session.execute("go") == "said"
-
-
-async def test_two_things_of_one_name_are_two_modules():
-    tools = [MockTool("one"), MockTool("two")]
-    async with AmplifierSession(
-        plan_of(providers=[MockProvider(["x"])], tools=[*tools, MockTool("one-more")])
-    ) as session:
-        owners = [session.coordinator.owner_of("tools", name) for name in ("one", "two", "one-more")]
-        assert len(set(owners)) == 3
-        assert owners[0] == "tool-one"
 
 
 @pytest.mark.parametrize(
@@ -201,24 +177,7 @@ async def test_an_engine_takes_a_function_that_makes_sessions(tmp_path):
                 await engine.work(given)  # type: ignore[arg-type]
 
 
-async def test_a_child_may_have_the_things_of_its_parent():
-    plan = plan_of(providers=[MockProvider([[("weather", {"city": "Oslo"})], "child"])], tools=[weather])
-    async with AmplifierSession(plan) as parent, parent.fork(plan) as child:
-        assert await child.execute("go") == "child"
-
-
 # ── agent() ──
-
-
-async def test_an_agent_is_a_session():
-    provider = MockProvider([[("weather", {"city": "Oslo"})], "Rain."])
-    async with agent(provider, tools=[weather], instructions="Be brief.") as session:
-        assert isinstance(session, AmplifierSession)
-        assert await session.execute("Will it rain in Oslo?") == "Rain."
-        messages = await messages_of(session)
-    assert [message["role"] for message in messages] == ["system", "user", "assistant", "tool", "assistant"]
-    assert messages[0]["content"] == "Be brief."
-    assert json.loads(messages[3]["content"]) == {"Oslo": 3}
 
 
 @pytest.mark.parametrize(
@@ -369,26 +328,6 @@ async def test_a_function_decides_about_tool_calls():
     assert results[1].startswith("denied")
 
 
-async def test_memory_keeps_the_conversation(tmp_path):
-    contents: list[str] = []
-    for number in (1, 2):
-        async with agent(MockProvider([f"answer {number}"]), memory=tmp_path) as session:
-            await session.execute(f"question {number}")
-            contents = [message["content"] for message in await messages_of(session)]
-    assert contents == ["question 1", "answer 1", "question 2", "answer 2"]
-
-
-async def test_a_gate_of_an_agent_is_a_function():
-    @on("tool:pre", gate=True)
-    async def judge(event: str, data: dict[str, Any]) -> HookResult:
-        return HookResult(action="deny", reason="closed on Sundays")
-
-    provider = MockProvider([[("weather", {"city": "Oslo"})], "No."])
-    async with agent(provider, tools=[weather], hooks=[judge]) as session:
-        await session.execute("go")
-        assert "closed on Sundays" in (await messages_of(session))[2]["content"]
-
-
 # ── once, without a session ──
 
 
@@ -411,21 +350,6 @@ def test_script_without_async_asks_once(backend):
         assert run_sync("go", model, tools=[where], backend=backend) == "There."
         assert run_sync("go", model, result_type=dict[str, int], backend=backend) == {"Oslo": 3}
     assert seen == [backend]
-
-
-@pytest.mark.parametrize("currency", ["USD", "EUR"])
-async def test_a_script_costs_nothing(currency):
-    async with agent(script("There."), budget={"cost": "0.01", "currency": currency}) as session:
-        assert await session.execute("go") == "There."
-        assert session.budget is not None
-        assert session.budget.used.cost == 0
-
-
-async def test_run_is_the_way_where_a_loop_is_running():
-    with script("There.") as model:
-        with pytest.raises(SessionStateError, match=r"write `await amplifier\.run\(\.\.\.\)`"):
-            run_sync("go", model)
-        assert await run("go", model) == "There."
 
 
 def test_run_sync_refuses_an_unknown_event_loop():

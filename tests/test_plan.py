@@ -160,30 +160,10 @@ def test_reading_changes_nothing_and_null_means_absent() -> None:
     assert (read.strict, read.raw, read.deadlines, read.warnings) == (False, False, Deadlines(), [])
 
 
-def test_specs_without_a_config_do_not_share_one() -> None:
-    read = parse_plan(plan(tools=["tool-a", {"module": "tool-b"}]))
-    configs = [spec.config for spec in (read.orchestrator, read.context, *read.tools)]
-    assert configs == [{}, {}, {}, {}]
-    assert len({id(config) for config in configs}) == 4
-
-
-def test_inherited_deadlines_apply_where_the_plan_has_none() -> None:
-    base = Deadlines(hook=1.0, mount=None, turn=9.0)
-    assert parse_plan(MINIMAL, base_deadlines=base).deadlines is base
-    read = parse_plan(session(deadlines={"turn": None, "mount": 2}), base_deadlines=base)
-    assert read.deadlines == Deadlines(hook=1.0, mount=2.0, turn=None)
-    assert base == Deadlines(hook=1.0, mount=None, turn=9.0)
-
-
 def test_other_mappings_are_read_too() -> None:
     proxy = MappingProxyType
     read = parse_plan(proxy({"session": OrderedDict(MINIMAL["session"]), "tools": [proxy({"module": "tool-a"})]}))
     assert read.tools[0].module == "tool-a"
-
-
-def test_long_lists_have_paths_for_every_entry() -> None:
-    read = parse_plan(plan(tools=[{"module": f"tool-{n}"} for n in range(100)]))
-    assert [spec.path for spec in read.tools] == [f"$.tools[{n}]" for n in range(100)]
 
 
 LIVE: dict[str, Callable[[], Any]] = {
@@ -325,11 +305,6 @@ def test_a_provider_mounted_twice_needs_names() -> None:
     assert [spec.instance_id for spec in parse_plan(plan(providers=entries)).providers] == [None, "x", "y"]
 
 
-def test_the_same_tool_or_hook_may_be_mounted_twice() -> None:
-    read = parse_plan(plan(tools=["tool-a", "tool-a"], hooks=["hooks-a", "hooks-a"]))
-    assert (len(read.tools), len(read.hooks)) == (2, 2)
-
-
 def test_all_problems_are_reported_at_once_in_reading_order() -> None:
     config = {
         "session": {"orchestrator": 1, "strict": 2, "deadlines": {"hook": 0}},
@@ -351,12 +326,6 @@ def test_all_problems_are_reported_at_once_in_reading_order() -> None:
     with pytest.raises(ValueError, match="invalid mount plan: 8 problems") as caught:
         parse_plan(config)
     assert all(f"{path}: {problem}" in str(caught.value) for path, problem in found)
-
-
-@pytest.mark.parametrize("field", ["session.orchestrator", "session.context"])
-def test_the_message_names_the_missing_field(field: str) -> None:
-    with pytest.raises(ValueError, match=field):
-        parse_plan({"session": {}})
 
 
 def test_long_values_are_shortened_and_made_visible_in_messages() -> None:
@@ -461,13 +430,6 @@ def test_hostile_objects_are_refused_without_a_stray_error(config: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["a", "A1._:-z", "_x", "-x", "a..b", "0" * 200, "550e8400-e29b-41d4-a716-446655440000"]
-)
-def test_session_ids_that_are_fine(text: str) -> None:
-    assert validate_session_id(text) == text
-
-
-@pytest.mark.parametrize(
     "text", ["", ".", "..", ".hidden", "a/b", "a\\b", "a b", "a\n", "é", "0" * 201, "a\x00b", None, 5, b"a", "%2e", "~"]
 )
 def test_session_ids_that_are_refused(text: Any) -> None:
@@ -477,11 +439,6 @@ def test_session_ids_that_are_refused(text: Any) -> None:
 
 # ── merging ──────────────────────────────────────────────────────────────────────────────────────
 
-dicts = st.recursive(
-    st.dictionaries(st.sampled_from("abc"), st.integers(0, 3), max_size=3),
-    lambda inner: st.dictionaries(st.sampled_from("abc"), inner | st.integers(0, 3), max_size=3),
-    max_leaves=12,
-)
 plans = st.recursive(
     st.dictionaries(st.sampled_from("abc"), st.integers(0, 3) | st.lists(st.integers()), max_size=3),
     lambda inner: st.dictionaries(st.sampled_from("abc"), inner | st.lists(inner, max_size=2) | st.none(), max_size=3),
@@ -497,17 +454,6 @@ def containers_of(value: Any) -> set[int]:
             found.add(id(item))
             pending += item.values() if isinstance(item, dict) else item
     return found
-
-
-def leaves_of(value: Any, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
-    if not isinstance(value, dict) or not value:
-        return {path: value}
-    return {key: leaf for name, inner in value.items() for key, leaf in leaves_of(inner, (*path, name)).items()}
-
-
-@given(plans)
-def test_merging_with_nothing_changes_nothing(base: dict[str, Any]) -> None:
-    assert merge_plans(base, {}) == merge_plans({}, base) == merge_plans(base, base) == base
 
 
 @given(plans, plans)
@@ -529,31 +475,6 @@ def test_the_overlay_wins_and_the_rest_of_the_base_stays(base: dict[str, Any], o
             assert value == merge_plans(base[key], overlay[key])
         else:
             assert value == overlay[key]
-
-
-@given(dicts, dicts)
-def test_every_leaf_of_the_overlay_is_in_the_result(base: dict[str, Any], overlay: dict[str, Any]) -> None:
-    merged = leaves_of(merge_plans(base, overlay))
-    assert all(merged[path] == leaf for path, leaf in leaves_of(overlay).items() if leaf != {})
-
-
-trees: st.SearchStrategy[dict[str, Any]] = st.recursive(
-    st.dictionaries(st.sampled_from("abc"), st.just({}), max_size=3),
-    lambda inner: st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
-    max_leaves=12,
-)
-
-
-@given(trees, trees, trees)
-def test_merging_dicts_only_is_associative(one: dict[str, Any], two: dict[str, Any], three: dict[str, Any]) -> None:
-    assert merge_plans(merge_plans(one, two), three) == merge_plans(one, merge_plans(two, three))
-
-
-def test_lists_are_replaced_and_live_objects_are_shared() -> None:
-    client = object()
-    merged = merge_plans({"tools": [1, 2], "x": {"client": client, "y": 1}}, {"tools": [3], "x": {"y": None}})
-    assert merged == {"tools": [3], "x": {"client": client, "y": None}}
-    assert merged["x"]["client"] is client
 
 
 def test_merging_refuses_what_it_cannot_copy_and_names_the_path() -> None:
@@ -617,13 +538,6 @@ def test_missing_variables_and_malformed_references_are_all_listed() -> None:
     ]
 
 
-@given(plans)
-def test_expanding_a_plan_without_variables_copies_it(config: dict[str, Any]) -> None:
-    expanded = expand_variables(config, {})
-    assert expanded == config
-    assert containers_of(expanded).isdisjoint(containers_of(config))
-
-
 def test_keys_and_live_objects_are_not_expanded() -> None:
     client = object()
     assert expand_variables({"${A}": client, "n": 5}, {"A": "1"}) == {"${A}": client, "n": 5}
@@ -645,8 +559,3 @@ def test_the_schema_has_the_defaults() -> None:
     assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
     deadlines = schema["properties"]["session"]["properties"]["deadlines"]["properties"]
     assert {name: schema["default"] for name, schema in deadlines.items()} == attrs.asdict(Deadlines())
-
-
-def test_each_call_gives_a_schema_of_its_own() -> None:
-    plan_schema()["properties"]["session"]["required"].clear()
-    assert plan_schema()["properties"]["session"]["required"] == ["orchestrator", "context"]

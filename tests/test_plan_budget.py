@@ -20,11 +20,6 @@ def plan(budget: Any) -> dict[str, Any]:
     return {"session": {**SESSION, "budget": budget}}
 
 
-def test_budget_is_absent_by_default():
-    assert parse_plan({"session": SESSION}).budget is None
-    assert parse_plan(plan(None)).budget is None
-
-
 def test_budget_is_read():
     given_ = {
         "tokens": 1_000,
@@ -47,12 +42,6 @@ def test_budget_is_read():
         unknown_price="allow",
         prices={"m": TokenPrice(input_per_million=Decimal("0.30"), output_per_million=Decimal(2))},
     )
-
-
-def test_null_is_no_limit_and_otherwise_the_default():
-    names = ("tokens", "cost", "currency", "model_calls", "tool_calls", "seconds", "unknown_price", "prices")
-    assert parse_plan(plan(dict.fromkeys(names))).budget == BudgetLimits()
-    assert parse_plan(plan({"warn_at": None})).budget == BudgetLimits(warn_at=None)
 
 
 @pytest.mark.parametrize(

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import gc
-import json
-import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from benchmarks import page
-from benchmarks.board import Board, Row, read
-from benchmarks.duel import Sample, Side, fight, fight_for_more
+from benchmarks.board import Row
+from benchmarks.duel import Sample, Side, fight
 from benchmarks.fit import slope
-from benchmarks.plot import bars
 
 
 @pytest.fixture(autouse=True)
@@ -36,29 +33,6 @@ def test_a_ratio_is_theirs_by_ours_for_one_time():
     assert (bout.their_us, bout.our_us) == pytest.approx((10_000, 2_000))
 
 
-def test_each_side_goes_first_every_other_round():
-    order: list[str] = []
-
-    def side(name: str) -> Side:
-        def run(count: int) -> Sample:
-            order.append(name)
-            return Sample(cpu=float(count), wall=float(count))
-
-        return run
-
-    fight(side("theirs"), side("ours"), rounds=4)
-    calibration, rounds = order[:2], order[2:]
-    assert sorted(calibration) == ["ours", "theirs"]
-    assert rounds == ["theirs", "ours", "ours", "theirs"] * 2
-
-
-def test_each_further_one_is_the_difference_divided():
-    few, many = (taking(0.010), taking(0.001)), (taking(0.060), taking(0.006))
-    bout = fight_for_more(few, many, 5, rounds=4)
-    assert (bout.their_us, bout.our_us) == pytest.approx((10_000, 1_000))
-    assert bout.ratios == pytest.approx([10.0] * 4)
-
-
 @pytest.mark.parametrize(
     ("value", "target", "sense", "met"),
     [
@@ -73,20 +47,6 @@ def test_a_target_is_met_from_its_own_side(value: float, target: float | None, s
     row = Row(work="w", rival="", value=value, low=value, high=value, target=target, sense=sense)
     assert row.is_met is met
     assert ("MISSED" in row.line()) is not met
-
-
-def test_rows_are_added_to_earlier_results(tmp_path):
-    path = tmp_path / "results.json"
-    board = Board()
-    for value in (1.0, 2.0):
-        board = Board(group="hooks")
-        board.figure("the same", value, "KiB")
-        board.figure(f"another {value}", value, "KiB")
-        board.write({"quick": False}, path)
-    rows = {row["work"]: row["value"] for row in read(path)["rows"]}
-    assert rows == {"the same": 2.0, "another 1.0": 1.0, "another 2.0": 2.0}
-    board.write({"quick": False}, path, is_whole=True)
-    assert [row["work"] for row in read(path)["rows"]] == ["the same", "another 2.0"]
 
 
 @pytest.mark.parametrize("power", [0.5, 1.0, 2.0])
@@ -115,33 +75,3 @@ def test_the_page_shows_every_row_and_names_what_was_missed():
     assert "| memory |  | 9 KiB | **9 KiB** |  | ≤ 7 KiB |" in text
     assert "Of 2 targets 1 was missed.\n\n- memory: 9 KiB, wanted ≤ 7 KiB." in text
     assert "So it is." in text
-
-
-def test_the_page_is_written_between_its_marks_and_the_plot_beside_it(tmp_path, monkeypatch):
-    results, page_file = tmp_path / "results.json", tmp_path / "performance.md"
-    results.write_text(json.dumps(RESULTS), encoding="utf-8")
-    page_file.write_text(f"# Title\n{page.BEGIN}\nold\n{page.END}\nrest\n", encoding="utf-8")
-    monkeypatch.setattr(page, "PAGE", page_file)
-    monkeypatch.setattr(page, "PLOT", page_file.with_suffix(".svg"))
-    monkeypatch.setattr(page, "read", lambda: read(results))
-    assert page.main() == 0
-    text = page_file.read_text(encoding="utf-8")
-    assert text.startswith("# Title\n")
-    assert text.endswith("\nrest\n")
-    assert "old" not in text
-    assert page.main() == 0
-    assert page_file.read_text(encoding="utf-8") == text
-    ElementTree.parse(page_file.with_suffix(".svg"))  # well-formed, with the & of the label escaped
-
-
-def test_a_quick_run_is_no_result_for_the_page(tmp_path, monkeypatch, capsys):
-    quick = {**RESULTS, "about": {**RESULTS["about"], "quick": True}}
-    monkeypatch.setattr(page, "read", lambda: quick)
-    assert page.main() == 1
-    assert "make bench" in capsys.readouterr().err
-
-
-def test_the_plot_has_a_bar_for_every_row_and_marks_the_missed():
-    tree = ElementTree.fromstring(bars([("one", 50, 40, 60, 30), ("two", 2, 1, 3, 8)], title="t"))
-    kinds = [element.get("class") for element in tree.iter() if element.tag.endswith("rect")]
-    assert kinds == ["bar", "bar missed"]

@@ -110,21 +110,3 @@ def test_type_hints_of_every_model_can_be_read_at_run_time():
     for cls in classes:
         hints = typing.get_type_hints(cls)
         assert {field.name for field in attrs.fields(cls)} <= set(hints), cls
-
-
-@pytest.mark.parametrize(
-    ("code", "is_init_file", "expected"),
-    [
-        ("from ._a import B, _c\nfrom .d import e as F", True, {"B", "F"}),
-        ("from x import y\nimport z\nA = 1\nb: int = 2\n_c = 3", False, {"A", "b"}),
-        ("async def f(): ...\nclass G: ...\ndef _h(): ...", False, {"f", "G"}),
-        ("from __future__ import annotations", True, set()),
-        (
-            "TYPE_CHECKING = False\nif TYPE_CHECKING:\n    from ._a import B\nif True:\n    from ._a import C",
-            True,
-            {"B"},
-        ),
-    ],
-)
-def test_the_reader_of_names_reads_them(code, is_init_file, expected):
-    assert bound_names(ast.parse(code), is_init_file=is_init_file) == expected

@@ -10,7 +10,7 @@ import pytest
 from amplifier import errors, events
 from amplifier.contracts import COMMON_CLAUSES, CONTRACTS
 from docs._generate import PAGES, ROOT, SCHEMAS, _pages, page_text, write_pages
-from docs._generate._api import _KERNELS_OWN, API_PAGES
+from docs._generate._api import API_PAGES
 from docs._generate._markdown import NOTICE
 from tests._support.tree import load, public_module_paths
 
@@ -124,8 +124,3 @@ def test_every_command_has_its_options_on_the_page(generated: dict[str, str]) ->
     assert "| `-y`, `--yes` |" in run
     assert "## `amplifier plan check`" in page
     assert "--help" not in run
-
-
-@pytest.mark.parametrize("name", _KERNELS_OWN)
-def test_what_is_left_out_as_the_kernels_own_exists(name: str) -> None:
-    assert _KERNELS_OWN[name] <= set(vars(getattr(load("amplifier"), name)))

@@ -174,32 +174,3 @@ def test_no_test_uses_mocks():
 
 def test_every_source_file_has_a_docstring():
     assert [relative(path) for path in python_files(SOURCE) if not ast.get_docstring(imports(path))] == []
-
-
-@pytest.mark.parametrize(
-    ("code", "package", "expected"),
-    [
-        ("import amplifier", "amplifier.kernel", "amplifier"),
-        ("from amplifier import errors", "amplifier.kernel", "amplifier"),
-        ("from .. import errors", "amplifier.kernel", "amplifier"),
-        ("from . import errors", "amplifier", "amplifier"),
-        ("from ..errors import A", "amplifier.kernel", "amplifier.errors"),
-        ("from ._file import A", "amplifier.kernel", "amplifier.kernel._file"),
-        ("def f():\n    import asyncio.tasks", "amplifier.kernel", "asyncio.tasks"),
-    ],
-)
-def test_the_reader_of_imports_resolves_them(code, package, expected):
-    assert [name for _, name in imported_modules(ast.parse(code), package)] == [expected]
-
-
-@pytest.mark.parametrize(
-    ("module", "guilty"),
-    [
-        ("amplifier.kernel.hooks.registry", 1),
-        ("amplifier.kernel.runtime.backend", 0),
-        ("amplifier.testing.virtual_time", 0),
-    ],
-)
-def test_a_planted_asyncio_import_is_seen_where_it_is_banned(module, guilty):
-    assert len(banned_imports(ast.parse("import asyncio"), module)) == guilty
-    assert len(banned_imports(ast.parse("from unittest import mock"), module)) == 1

@@ -184,13 +184,3 @@ async def test_module_may_not_unmount_through_its_view_what_it_did_not_mount():
         with pytest.raises(ContractError, match="may not unmount 'context'"):
             await session.coordinator.view_for("tool-a").unmount("context")
         assert state(session) == before
-
-
-async def test_host_needs_an_async_context_manager():
-    async with agent() as session:
-        before = state(session)
-        wrong: Any
-        for wrong in (None, 5, object()):
-            with pytest.raises(TypeError):
-                await session.coordinator.host(wrong)
-        assert state(session) == before

@@ -34,15 +34,6 @@ async def test_modules_of_all_places_are_listed_without_running_any(site, tmp_pa
     assert repr(loader) == "<ModuleLoader 1 registered, 0 loaded, 0 sys.path entries held>"
 
 
-async def test_an_id_that_two_distributions_claim_is_listed_twice(site, caplog):
-    distribution(site, "acme", {"tool-x": "acme:mount"}, version="1.0")
-    distribution(site, "evil", {"tool-x": "evil:mount"}, version="6.6")
-    infos = await ModuleLoader().discover()
-    assert [info.version for info in of(infos, "tool-x")] == ["1.0", "6.6"]
-    assert "module 'tool-x' is claimed by entry point tool-x of acme 1.0" in caplog.text
-    assert "and by entry point tool-x of evil 6.6" in caplog.text
-
-
 async def test_what_cannot_be_understood_is_logged_and_left_out(site, tmp_path, caplog):
     distribution(site, "acme", {"Not.An.Id": "acme:mount", "tool-odd": "odd:mount", "tool-syntax": "syntax:mount"})
     package(site, "odd", "__amplifier_module_type__ = 'widget'\n")

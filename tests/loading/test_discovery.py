@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from amplifier.loading import ModuleLoader
-from amplifier.loading._found import effective_search_paths, find_directory, modules_in
+from amplifier.loading._found import effective_search_paths, find_directory
 from amplifier.loading._found import installed_modules as entry_points
 from amplifier.loading._importing import HeldRoots
 from tests.loading._forge import distribution, package, root, run_python, write
@@ -99,12 +99,6 @@ def test_the_working_directory_may_change(tmp_path, monkeypatch):
     assert claims("tool-acme") == []
 
 
-def test_two_distributions_with_one_id_are_both_reported(site):
-    distribution(site, "acme", {"tool-x": "acme:mount"})
-    distribution(site, "evil", {"tool-x": "evil:mount"})
-    assert claims("tool-x") == ["acme:mount", "evil:mount"]
-
-
 def test_one_distribution_found_twice_counts_once(site, tmp_path, monkeypatch):
     distribution(site, "acme_tools", {"tool-x": "acme:mount"})
     checkout = tmp_path / "checkout"
@@ -172,21 +166,6 @@ def test_the_first_search_path_that_has_the_module_wins(tmp_path):
     first = package(tmp_path / "1", "amplifier_module_tool_x")
     assert find_directory("tool-x", paths) == first
     assert find_directory("tool-y", paths) is None
-
-
-def test_module_directories_are_listed_by_name(tmp_path, caplog):
-    root(tmp_path, "tool-b")
-    root(tmp_path, "tool-a")
-    write(tmp_path / "amplifier-module-file", "")
-    (tmp_path / "amplifier-module-Bad.Name").mkdir()
-    (tmp_path / "other").mkdir()
-    assert [found.module_id for found in modules_in([tmp_path])] == ["tool-a", "tool-b"]
-    assert "'Bad.Name' is not a module id" in caplog.text
-
-
-def test_an_unreadable_search_path_is_logged(tmp_path, caplog):
-    assert list(modules_in([tmp_path / "absent"])) == []
-    assert "absent cannot be read" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import os
 import shutil
 import sys
 import types
-from contextlib import asynccontextmanager
 
 import pytest
 
@@ -17,9 +16,9 @@ from amplifier.errors import (
     ModuleNotFoundError,
 )
 from amplifier.kernel.session.opening import _failure_reason as module_failure_reason
-from amplifier.loading import AmplifierModuleLoader, ModuleLoader
+from amplifier.loading import ModuleLoader
 from amplifier.loading._loader import _resolve_with
-from tests.loading._forge import MOUNT, Coordinator, distribution, package, root, run_python
+from tests.loading._forge import MOUNT, Coordinator, distribution, package, root
 
 NEVER_MOUNTED = "async def mount(coordinator, config):\n    raise AssertionError('loading must not mount')\n"
 
@@ -89,27 +88,6 @@ def test_one_id_cannot_be_registered_for_two_things():
         ModuleLoader(modules={"../x": mount_example})
 
 
-async def test_a_registered_module_mounts_as_the_seeds_write_it():
-    mounted = []
-
-    @asynccontextmanager
-    async def mount(coordinator, config):
-        mounted.append(config)
-        yield
-
-    class Host(Coordinator):
-        async def host(self, manager, *, name):
-            async with manager:
-                return name
-
-    coordinator = Host()
-    loader = ModuleLoader(coordinator, modules={"tool-own": mount})
-    loaded = await loader.load("tool-own", {"a": 1})
-    assert mounted == []
-    assert await loaded(coordinator) == "tool-own"
-    assert mounted == [{"a": 1}]
-
-
 # ── ids and configuration ────────────────────────────────────────────────────────────────────────
 
 
@@ -163,15 +141,6 @@ async def test_a_synchronous_callback_is_skipped_with_a_warning_at_every_load(si
         warnings = [record for record in caplog.records if record.levelno == logging.WARNING]
         assert len(warnings) == expected
     assert "'tool-acme' (entry point tool-acme of acme 1.0): on_session_ready is" in caplog.text
-
-
-async def test_a_second_load_gives_another_record_of_the_same_module(site):
-    distribution(site, "acme", {"tool-acme": "acme:mount"})
-    package(site, "acme")
-    first = await ModuleLoader().load("tool-acme", {"a": 1})
-    second = await ModuleLoader().load("tool-acme", {"b": 2})
-    assert first.mount is second.mount
-    assert (first.config, second.config) == ({"a": 1}, {"b": 2})
 
 
 async def test_a_mount_that_was_replaced_is_noticed(site, monkeypatch):
@@ -241,13 +210,6 @@ async def test_a_module_on_a_search_path_is_loaded(tmp_path, make_loader):
     assert loaded.origin == f"path {checkout}"
 
 
-async def test_the_environment_names_search_paths(tmp_path, make_loader, monkeypatch):
-    root(tmp_path, "tool-x")
-    loader = make_loader()
-    monkeypatch.setenv("AMPLIFIER_MODULES", str(tmp_path))
-    assert (await loader.load("tool-x")).module_id == "tool-x"
-
-
 async def test_a_search_path_that_is_named_twice_lists_its_modules_once(tmp_path, make_loader, monkeypatch):
     root(tmp_path, "tool-x")
     monkeypatch.setenv("AMPLIFIER_MODULES", os.pathsep.join([str(tmp_path), str(tmp_path)]))
@@ -284,13 +246,6 @@ async def test_a_package_that_a_stale_directory_listing_hides_is_found(site):
     assert (await ModuleLoader().load("tool-x")).path == site / "amplifier_module_tool_x"
 
 
-async def test_the_conventional_package_that_fails_is_not_reported_as_not_found(site):
-    package(site, "amplifier_module_tool_x", "import surely_not_installed\n")
-    with pytest.raises(ModuleLoadError, match="surely_not_installed") as caught:
-        await ModuleLoader().load("tool-x")
-    assert isinstance(caught.value.__cause__, builtins.ModuleNotFoundError)
-
-
 async def test_a_python_module_that_an_embedder_made_counts_as_the_conventional_package(monkeypatch):
     module = types.ModuleType("amplifier_module_tool_x")
     vars(module)["mount"] = mount_example
@@ -315,17 +270,6 @@ async def test_without_a_resolver_a_path_is_loaded_from_directly(tmp_path, make_
     checkout = root(tmp_path, "tool-x")
     loaded = await make_loader(modules={"tool-x": mount_example}).load("tool-x", **{keyword: form(checkout)})
     assert loaded.path == checkout / "amplifier_module_tool_x"
-
-
-async def test_without_a_resolver_any_other_source_is_refused():
-    with pytest.raises(ModuleLoadError, match="mount a resolver at 'module-source-resolver'"):
-        await ModuleLoader(modules={"tool-x": mount_example}).load("tool-x", None, "git+https://example.org/x")
-
-
-async def test_a_source_that_does_not_exist_is_named(tmp_path):
-    with pytest.raises(ModuleLoadError, match="absent does not exist") as caught:
-        await ModuleLoader().load("tool-x", None, tmp_path / "absent")
-    assert module_failure_reason(caught.value) == "missing_source"
 
 
 async def test_a_resolver_is_asked_first_and_gets_both_hints(tmp_path, make_loader):
@@ -459,36 +403,6 @@ async def test_a_failed_load_keeps_an_entry_that_another_module_needs(tmp_path, 
     assert str(tmp_path) in sys.path
 
 
-def test_a_process_is_as_it_was_after_good_and_bad_loads(tmp_path):
-    for number in range(3):
-        root(tmp_path, f"tool-good{number}", f"import beside{number}\n" + MOUNT, **{f"beside{number}": ""})
-        root(tmp_path, f"tool-bad{number}", "from . import absent\n")
-    printed = run_python(
-        f"""
-        import sys, anyio
-        from amplifier.errors import ModuleLoadError
-        from amplifier.loading import ModuleLoader
-        async def main():
-            loader = ModuleLoader(search_paths=[{str(tmp_path)!r}])
-            for number in range(3):
-                await loader.load(f"tool-good{{number}}")
-                try:
-                    await loader.load(f"tool-bad{{number}}")
-                except ModuleLoadError as exc:
-                    assert isinstance(exc.__cause__, ImportError), exc
-            print(len(sys.path) - len(before), loader)
-            loader.cleanup()
-            print(sys.path == before, [name for name in sys.modules if "bad" in name and "amplifier" in name])
-        before = list(sys.path)
-        for backend in "asyncio", "trio":
-            anyio.run(main, backend=backend)
-        """,
-        tmp_path,
-    )
-    held = "3 <ModuleLoader 0 registered, 3 loaded, 3 sys.path entries held>"
-    assert printed.splitlines() == [held, "True []"] * 2
-
-
 # ── nothing found ────────────────────────────────────────────────────────────────────────────────
 
 
@@ -539,27 +453,6 @@ async def test_the_import_hook_is_called_before_the_first_import_of_a_package(si
     assert heard == [("acme.sub", False), ("amplifier_module_tool_x", False), ("amplifier_module_tool_y", False)]
 
 
-async def test_the_import_hook_can_be_set_for_all_loaders(site, monkeypatch):
-    package(site, "amplifier_module_tool_y")
-    heard: list[str] = []
-    monkeypatch.setattr(ModuleLoader, "import_hook", staticmethod(heard.append))
-    await ModuleLoader().load("tool-y")
-    assert heard == ["amplifier_module_tool_y"]
-
-
-def test_the_old_name_is_the_same_class():
-    assert AmplifierModuleLoader is ModuleLoader
-
-
-async def test_repr_and_statistics_state_the_present(tmp_path, make_loader):
-    loader = make_loader(modules={"tool-own": mount_example})
-    assert repr(loader) == "<ModuleLoader 1 registered, 0 loaded, 0 sys.path entries held>"
-    await loader.load("tool-own")
-    await loader.load("tool-own")
-    await loader.load("tool-x", source_hint=root(tmp_path, "tool-x"))
-    assert repr(loader) == "<ModuleLoader 1 registered, 2 loaded, 1 sys.path entries held>"
-
-
 class Forged(Exception):
     reason_code = "conflict"
 
@@ -578,16 +471,6 @@ class Forged(Exception):
 )
 def test_only_our_own_errors_carry_a_reason(error, reason):
     assert module_failure_reason(error) == reason
-
-
-async def test_each_load_gets_a_config_of_its_own(site):
-    package(site, "acme", MOUNT)
-    distribution(site, "acme", {"tool-acme": "acme:mount"})
-    loader = ModuleLoader()
-    first, second = await loader.load("tool-acme"), await loader.load("tool-acme")
-    first.config["changed"] = True
-    assert second.config == {}
-    assert loader.find("tool-acme").config == {}
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from amplifier.errors import ModuleConflictError, ModuleLoadError
 from amplifier.loading import FoundModule, ModuleLoader
-from tests.loading._forge import MOUNT, distribution, package, root
+from tests.loading._forge import MOUNT, distribution, root
 
 POISON = "raise AssertionError('looking for a module must not import it')\n"
 
@@ -25,33 +25,12 @@ def located(module_id, source=None, **options) -> FoundModule:
     return found
 
 
-def test_a_registered_module_comes_first(site):
-    distribution(site, "acme", {"tool-todo": "acme:mount"})
-    found = located("tool-todo", modules={"tool-todo": mount})
-    assert (found.registered, found.origin, found.source) == (mount, "registered in process", None)
-
-
-def test_an_installed_module_comes_before_a_directory_and_the_built_in_one(site, tmp_path):
-    package(site, "acme", POISON)
-    distribution(site, "acme", {"tool-todo": "acme:mount"}, version="2.0")
-    root(tmp_path, "tool-todo", POISON)
-    found = located("tool-todo", search_paths=[tmp_path])
-    assert (found.origin, found.source, found.is_built_in) == ("acme 2.0", {"distribution": "acme"}, False)
-    assert found.file == site / "acme" / "__init__.py"
-
-
 def test_a_directory_comes_before_the_built_in_module(site, tmp_path):
     directory = root(tmp_path, "tool-todo", POISON)
     found = located("tool-todo", search_paths=[tmp_path])
     assert (found.root, found.source) == (directory, str(directory))
     assert located("tool-todo").is_built_in
     assert located("tool-todo", "builtin", search_paths=[tmp_path]).is_built_in
-
-
-def test_a_package_by_its_name_comes_last(site):
-    package(site, "amplifier_module_tool_acme", POISON)
-    found = located("tool-acme")
-    assert (found.import_name, found.origin) == ("amplifier_module_tool_acme", "package amplifier_module_tool_acme")
 
 
 def test_a_source_is_a_path_or_a_pin(site, tmp_path):
@@ -65,10 +44,6 @@ def test_a_source_is_a_path_or_a_pin(site, tmp_path):
         ModuleLoader().locate("tool-x", "builtin")
     with pytest.raises(ModuleLoadError, match="neither a filesystem path nor a plain file: URI"):
         ModuleLoader().locate("tool-x", "git+https://example.org/x")
-
-
-def test_what_is_nowhere_is_none(site):
-    assert ModuleLoader().locate("tool-nowhere") is None
 
 
 def test_what_is_found_says_what_it_declares_without_being_imported(tmp_path):

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from amplifier import AmplifierSession
-from amplifier.errors import ModuleConflictError, ModuleLoadError, ModuleNotFoundError
+from amplifier.errors import ModuleConflictError, ModuleLoadError
 from amplifier.loading import ModuleLoader
 from amplifier.loading._found import is_pin
 from amplifier.testing import MockContextManager
@@ -53,13 +53,6 @@ async def test_without_another_the_built_in_one_is_used_and_nothing_is_logged(si
         assert await loaded() == OURS
     assert logged(caplog) == []
     assert ModuleLoader().locate("tool-todo").is_built_in
-
-
-async def test_a_module_on_the_search_path_takes_precedence_over_the_built_in_one(tmp_path, make_loader, caplog):
-    where = root(tmp_path, "tool-todo")
-    with caplog.at_level(logging.INFO):
-        assert await loaded(loader=make_loader(search_paths=[tmp_path])) == "amplifier_module_tool_todo"
-    assert [f"path {where} is used" in line for line in logged(caplog)] == [True]
 
 
 async def test_a_session_mounts_the_installed_one_and_its_plan_can_pin_ours(site):
@@ -120,26 +113,12 @@ async def test_a_pin_that_fits_nothing_lists_the_alternatives(published, site, s
     assert caught.value.reason_code == "missing_source"
 
 
-async def test_the_built_in_one_cannot_be_pinned_where_there_is_none(site):
-    distribution(site, "acme", {"tool-acme": "acme:mount"})
-    with pytest.raises(ModuleLoadError, match="pinned to the built-in one, which does not provide it"):
-        await ModuleLoader().load("tool-acme", source_hint="builtin")
-    with pytest.raises(ModuleLoadError, match="no installed distribution provides 'tool-absent'"):
-        await ModuleLoader().load("tool-absent", source_hint="builtin")
-
-
 @pytest.mark.parametrize(
     "source",
     [None, "", "./builtin", "a/path", 5, {}, {"distribution": ""}, {"distribution": "x", "git": "y"}, ["builtin"]],
 )
 def test_other_sources_are_no_pins(source):
     assert not is_pin(source)
-
-
-async def test_a_directory_called_builtin_is_named_as_a_path(tmp_path, monkeypatch, make_loader):
-    package(tmp_path / "builtin", "amplifier_module_tool_todo")
-    monkeypatch.chdir(tmp_path)
-    assert await loaded("./builtin", make_loader()) == "amplifier_module_tool_todo"
 
 
 # ── two others ───────────────────────────────────────────────────────────────────────────────────
@@ -162,11 +141,6 @@ async def test_two_claims_are_an_error_only_when_the_id_is_used(contested):
         await loader.load("tool-todo")
     for words in ("acme 1.0", "evil 6.6", '"source": {"distribution": "acme"}', '"source": "builtin"'):
         assert words in str(caught.value)
-
-
-async def test_a_pin_settles_two_claims(contested):
-    assert await loaded({"distribution": "evil"}) == "evil"
-    assert await loaded("builtin") == OURS
 
 
 async def test_a_session_goes_on_without_a_contested_tool(contested):
@@ -277,8 +251,3 @@ async def test_a_child_session_uses_what_its_parent_uses(published):
     parent = AmplifierSession(plan, loader=ModuleLoader(modules={"context-own": mount}))
     async with parent, parent.fork() as child:
         assert child.failures == parent.failures == []
-
-
-async def test_an_unknown_id_is_not_found_as_before(site):
-    with pytest.raises(ModuleNotFoundError):
-        await ModuleLoader().load("tool-tod")

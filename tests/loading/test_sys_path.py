@@ -22,19 +22,6 @@ def test_an_entry_goes_behind_everything_else():
     assert "/some/place" not in sys.path
 
 
-def test_an_entry_stays_until_its_last_holder_lets_go():
-    one, other = HeldRoots(), HeldRoots()
-    assert one.add("/some/place", None)
-    assert other.add("/some/place", None)
-    assert sys.path.count("/some/place") == 1
-    one.clear()
-    assert "/some/place" in sys.path
-    assert "/some/place" in held_roots()
-    other.clear()
-    assert "/some/place" not in sys.path
-    assert "/some/place" not in held_roots()
-
-
 def test_an_entry_that_was_there_before_is_neither_held_nor_removed():
     sys.path.append("/some/place")
     assert not HeldRoots().add("/some/place", None)
@@ -60,21 +47,6 @@ def test_an_entry_that_was_removed_comes_back_with_the_next_holder():
     one.clear()
     other.clear()
     assert "/some/place" not in sys.path
-
-
-def test_what_no_session_asked_for_stays_until_the_last_session_has_closed():
-    roots, one, other = HeldRoots(), object(), object()
-    roots.add("/of/nobody", None)
-    roots.end(one)  # which has not begun
-    roots.begin(one)
-    roots.begin(other)
-    roots.add("/of/one", one)
-    roots.end(one)
-    assert [entry in sys.path for entry in ("/of/one", "/of/nobody")] == [False, True]
-    roots.end(one)
-    assert "/of/nobody" in sys.path
-    roots.end(other)
-    assert "/of/nobody" not in sys.path
 
 
 def test_releasing_forgets_the_finder_of_the_entry():

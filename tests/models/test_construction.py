@@ -14,9 +14,8 @@ from types import MappingProxyType
 import attrs
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
-from amplifier.conformance.strategies import content_blocks, instances
+from amplifier.conformance.strategies import instances
 from amplifier.errors import ModelError
 from amplifier.models import (
     ApprovalRequest,
@@ -102,12 +101,6 @@ def test_an_unknown_attribute_cannot_be_set():
             value.nonsense = 1
 
 
-def test_the_extras_of_two_instances_are_two_dicts():
-    first, second = TextBlock(text="x"), TextBlock(text="x")
-    first.extra["a"] = 1
-    assert second.extra == {}
-
-
 # ── coercion ──
 
 
@@ -127,33 +120,6 @@ def test_nested_dicts_become_models():
         max_output_tokens=1,
         pricing={"input_per_million": 1, "output_per_million": -2},
     ).pricing == Pricing(input_per_million=1.0, output_per_million=-2.0)
-
-
-def test_a_block_of_unknown_type_becomes_an_unknown_block():
-    message = Message(role="user", content=[{"type": "hologram", "depth": 3, "visibility": "user"}])
-    (block,) = message.content
-    assert type(block) is UnknownBlock
-    assert (block.type, block.extra, block.visibility) == ("hologram", {"depth": 3, "visibility": "user"}, "user")
-    assert UnknownBlock(type="x").visibility is None
-
-
-def test_problems_in_nested_dicts_have_their_whole_path():
-    content = [{"type": "text", "text": 5}, {"type": "tool_call", "id": 1, "name": "n"}, {"no": "type"}, 7, {"type": 8}]
-    assert problems_of(Message, role="me", content=content, metadata=3) == [
-        ("role", "expected one of 'system', 'developer', 'user', 'assistant', 'function', 'tool', got 'me'"),
-        ("content[0].text", "expected str, got int"),
-        ("content[1].id", "expected str, got int"),
-        ("content[1].input", "required, but missing"),
-        ("content[2].type", "required, but missing"),
-        ("content[3]", problems_of(Message, role="user", content=[7])[0][1]),
-        ("content[4].type", "expected str, got int"),
-        ("metadata", "expected dict, got int"),
-    ]
-    assert problems_of(ChatRequest, messages=[{"role": "user", "content": "x"}, {"content": None}]) == [
-        ("messages[1].role", "required, but missing"),
-        ("messages[1].content", "expected str or list, got None"),
-    ]
-    assert problems_of(ChatRequest, messages=[{1: 2}]) == [("messages[0]", "expected str keys for Message")]
 
 
 @pytest.mark.parametrize(
@@ -252,11 +218,6 @@ def test_costs_that_are_no_exact_amounts_are_refused(value):
     ] == ["cost_usd"]
 
 
-def test_the_error_for_a_float_cost_names_decimal():
-    with pytest.raises(ModelError, match="must be Decimal"):
-        usage(cost_usd=0.1)
-
-
 @pytest.mark.parametrize("timeout", [0, -1, float("nan")])
 def test_an_approval_must_wait_for_a_positive_time_or_for_ever(timeout):
     with pytest.raises(ModelError, match="timeout: expected seconds greater than 0, or None"):
@@ -294,11 +255,6 @@ def test_lists_and_dicts_are_copied_and_what_they_hold_is_shared():
     assert message.content[0] is block
     assert call.arguments == {"a": inner}
     assert call.arguments["a"] is inner
-
-
-def test_free_form_values_keep_their_identity():
-    output = object()
-    assert ToolResultBlock(tool_call_id="1", output=output).output is output
 
 
 @pytest.mark.parametrize("make", [tuple, deque, list])
@@ -346,32 +302,12 @@ def test_a_shallow_copy_has_lists_of_its_own_and_a_deep_one_everything():
     assert shallow.content[0] is message.content[0]
 
 
-@given(cls=st.sampled_from(model_classes()), data=st.data())
-def test_every_model_can_be_copied_and_pickled(cls, data):
-    value = data.draw(instances(cls))
-    assert copy.copy(value) == copy.deepcopy(value) == pickle.loads(pickle.dumps(value)) == value
-    assert type(copy.copy(value)) is cls
-
-
 def test_evolve_keeps_unknown_members():
     message = Message(role="user", content="x", vendor=1)
     assert attrs.evolve(message, role="tool", other=2).extra == {"vendor": 1, "other": 2}
 
 
 # ── values ──
-
-
-@given(content_blocks(), content_blocks())
-def test_equality_is_by_class_and_value(first, second):
-    same = type(first) is type(second) and attrs.asdict(first, recurse=False) == attrs.asdict(second, recurse=False)
-    assert (first == second) is same
-    assert first == first
-    assert first != attrs.asdict(first)
-
-
-def test_unknown_members_count_for_equality():
-    assert TextBlock(text="x", a=1) != TextBlock(text="x")
-    assert TextBlock(text="x", a=1) == TextBlock(text="x", a=1)
 
 
 def test_models_can_be_changed_and_therefore_not_hashed():
@@ -386,12 +322,6 @@ def test_the_repr_shows_every_field_and_then_the_unknown_members():
     assert repr(ApprovalResponse(approved=True)) == "ApprovalResponse(approved=True, reason=None, remember=False)"
     assert repr(TextBlock(text="x", odd=[1])) == "TextBlock(type='text', text='x', visibility=None, extra={'odd': [1]})"
     assert repr(UnknownBlock(odd=1, type="x")) == "UnknownBlock(type='x', extra={'odd': 1})"
-
-
-def test_the_repr_of_a_model_that_contains_itself_ends():
-    message = Message(role="user", content="x", metadata={})
-    message.metadata["me"] = message
-    assert "metadata={'me': ...}" in repr(message)
 
 
 def test_models_can_be_referred_to_weakly_and_are_freed():

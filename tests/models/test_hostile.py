@@ -20,11 +20,11 @@ from amplifier.models import (
     HookResult,
     Message,
     Model,
-    OpenModel,
     SessionStatus,
     TextBlock,
     ToolCallBlock,
     ToolResult,
+    UnknownBlock,
     Usage,
     from_dict,
     from_json,
@@ -33,7 +33,6 @@ from amplifier.models import (
 )
 from tests.models.test_fields import model_classes
 
-FREE_DEPTH = 100
 MAX_DEPTH = 120
 DEEP = 10_000
 NOON = datetime(2024, 5, 6, 12, tzinfo=UTC)
@@ -77,29 +76,6 @@ def problem_paths(action: Any, *arguments: Any) -> list[str]:
 
 
 # ── depth, circles, sharing ──
-
-
-def around(value: Any) -> list[Model]:
-    return [
-        ToolResult(output=value),
-        TextBlock(text="x", unknown=value),
-        Message(
-            role="user",
-            content=[TextBlock(text="x", unknown=value)],
-            metadata=value if isinstance(value, dict) else None,
-        ),
-        ChatRequest(messages=[{"role": "user", "content": [{"type": "?", "unknown": value}]}]),
-    ]
-
-
-@pytest.mark.parametrize("key", [None, "k"])
-def test_free_form_values_nest_a_hundred_levels_at_any_position(key):
-    for model in around(nested(FREE_DEPTH, key=key)):
-        assert from_json(type(model), to_json(model)) == model
-        assert from_dict(type(model), to_dict(model)) == model
-    for model in around(nested(MAX_DEPTH, key=key)):
-        assert problem_paths(to_json, model)
-        assert problem_paths(to_dict, model)
 
 
 @pytest.mark.parametrize("key", [None, "k"])
@@ -224,10 +200,6 @@ def test_integers_longer_than_the_limit_are_not_written():
         "input_tokens"
     ]
     assert problem_paths(to_json, Usage(input_tokens=number, output_tokens=1, total_tokens=1)) == ["input_tokens"]
-
-
-def test_long_digits_in_text_are_no_numbers():
-    assert from_json(TextBlock, json.dumps({"text": "1" * 10_000})).text == "1" * 10_000
 
 
 # ── values JSON does not have ──
@@ -424,59 +396,17 @@ def test_any_json_at_all_is_refused_or_understood(cls, value):
     check_reading(cls, value)
 
 
-@given(cls=st.sampled_from(model_classes()), data=st.data())
-def test_cut_texts_are_refused(cls, data):
-    text = to_json(data.draw(instances(cls)))
-    cut = data.draw(st.integers(0, len(text) - 1))
-    with pytest.raises(ModelError, match="not valid JSON"):
-        from_json(cls, text[:cut])
-
-
-@pytest.mark.parametrize("cls", [cls for cls in model_classes() if issubclass(cls, OpenModel)])
 @pytest.mark.parametrize(
     "name",
     ["extra", "__class__", "__init__", "_extra_", "_in_order", "_type_position", "__slots__", "self", "model_dump"],
 )
-def test_no_name_of_an_unknown_member_does_harm(cls, name):
-    plain = to_dict(instances_of(cls))
-    value = from_dict(cls, {**plain, name: {"a": 1}})
-    assert value.extra[name] == {"a": 1}
-    assert to_dict(value) == {**plain, name: {"a": 1}}
-    assert from_json(cls, to_json(value)) == value
-    assert type(value) is cls
-
-
-def instances_of(cls: type[Model]) -> Model:
-    """The plainest instance."""
-    words = {"role": "user", "type": "odd"}
-    values = {str: "x", int: 1, dict: {}, list: []}
-    for kind in (str, int, dict, list):
-        try:
-            return cls(**{name: words.get(name, values[kind]) for name in required_fields(cls)})
-        except ModelError:
-            continue
-    return plain_mix(cls)
-
-
-def required_fields(cls: type[Model]) -> list[str]:
-    with pytest.raises(ModelError) as caught:
-        cls()
-    return [path for path, _ in caught.value.problems]
-
-
-def plain_mix(cls: type[Model]) -> Model:
-    mixed = {
-        "id": "x",
-        "name": "x",
-        "tool_call_id": "x",
-        "input": {},
-        "arguments": {},
-        "parameters": {},
-        "output": 1,
-        "content": [],
-        "summary": [],
-    }
-    return cls(**{name: mixed[name] for name in required_fields(cls)})
+def test_no_name_of_an_unknown_member_does_harm(name):
+    for cls, plain in ((TextBlock, {"type": "text", "text": "x"}), (UnknownBlock, {"type": "odd"})):
+        value = from_dict(cls, {**plain, name: {"a": 1}})
+        assert value.extra[name] == {"a": 1}
+        assert to_dict(value) == {**plain, name: {"a": 1}}
+        assert from_json(cls, to_json(value)) == value
+        assert type(value) is cls
 
 
 @pytest.mark.parametrize("interpreter_limit", [0, 640])
@@ -491,26 +421,3 @@ def test_the_limit_on_digits_does_not_depend_on_the_interpreters(interpreter_lim
             assert problem_paths(from_json, ToolResult, f'{{"output":{"1" * 1000}}}')
     finally:
         sys.set_int_max_str_digits(before)
-
-
-@pytest.mark.parametrize("write", [to_json, to_dict])
-@pytest.mark.parametrize(
-    ("value", "problem"),
-    [
-        ({1: 2}, r"output: expected str keys, got the int key 1"),
-        ([{"deep": {None: 2}}], r"output\[0\]\.deep: expected str keys"),
-        ("half \ud800 a pair", r"output: half a surrogate pair at character 5"),
-        ({"half \udc00": 1}, r"half a surrogate pair"),
-        ([["\ud800"]], r"output\[0\]\[0\]: half a surrogate pair"),
-        (float("nan"), r"output"),
-    ],
-    ids=["int-key", "none-key", "surrogate", "surrogate-key", "deep-surrogate", "nan"],
-)
-def test_what_json_cannot_hold_is_refused_as_text_and_as_values(write, value, problem):
-    for model in (ToolResult(output=value), Message(role="user", content="x", metadata={"output": value})):
-        with pytest.raises(ModelError, match=problem):
-            write(model)
-
-
-def test_integers_of_any_size_are_json_values():
-    assert to_dict(ToolResult(output=[2**70]))["output"] == [2**70]

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amplifier.conformance.strategies import instances, json_values
+from amplifier.conformance.strategies import json_values
 from amplifier.errors import ModelError
 from amplifier.models import (
     ApprovalGate,
@@ -138,11 +138,6 @@ def test_a_container_of_anything_becomes_valid_json(output, expected):
     assert json.loads(ToolResult(output=output).get_serialized_output()) == expected
 
 
-@pytest.mark.parametrize("output", [[Rude()], [b"x"], [{1, 2}], [math.nan], [10**5000], [Colour.RED], [circular]])
-def test_anything_else_becomes_text(output):
-    assert ToolResult(output=output[0]).get_serialized_output()
-
-
 @pytest.mark.parametrize(
     ("make", "marker"),
     [
@@ -159,11 +154,6 @@ def test_monstrous_outputs_are_shown_with_a_marker(make, marker):
     assert marker in text
     assert len(text) < 10_000_000
     assert json.loads(text) == result.safe_hook_presentation()["output"]
-
-
-def test_parts_that_are_merely_used_twice_are_shown_twice():
-    part = {"a": [1]}
-    assert json.loads(ToolResult(output=[part] * 1000).get_serialized_output()) == [part] * 1000
 
 
 @given(json_values())
@@ -198,16 +188,6 @@ def test_content_is_reduced_to_what_a_request_may_carry():
     result = ToolResult(content=given_content)
     assert result.content == [TextBlock(text="x"), TextBlock(text=""), image, image]
     assert list(result.content[2].source) == ["type", "media_type", "data"]
-
-
-@pytest.mark.parametrize("content", [None, [], ()])
-def test_no_content_is_none(content):
-    assert ToolResult(content=content).content is None
-
-
-@pytest.mark.parametrize("media_type", ["image/png", "image/svg+xml", "image/PNG", "image/x-icon", "image/a!#$&^_.+-"])
-def test_media_types_of_images_are_accepted(media_type):
-    assert ToolResult(content=[{"type": "image", "source": {**PNG, "media_type": media_type}}]).content
 
 
 WAV = {"type": "base64", "media_type": "audio/wav", "data": "aGk="}
@@ -284,16 +264,6 @@ def test_hooks_see_json_and_no_images():
     assert ToolResult().safe_hook_presentation() == {"success": True, "output": None, "error": None}
 
 
-@given(instances(ToolResult))
-def test_what_hooks_see_shares_nothing_with_the_result(result):
-    before = to_json(result)
-    shown = result.safe_hook_presentation()
-    for value in shown.values():
-        if isinstance(value, dict):
-            value["changed"] = True
-    assert to_json(result) == before
-
-
 # ── assignment ──
 
 
@@ -318,12 +288,6 @@ def test_assignments_to_a_subclass_with_a_constructor_of_its_own_are_checked():
     assert (result.error, result.output) == ({"message": "no"}, "changed")
     with pytest.raises(ModelError):
         result.error = 5
-
-
-def test_assignments_to_other_models_are_not_checked():
-    result = HookResult()
-    result.action = "whatever"
-    assert result.action == "whatever"
 
 
 # ── hooks ──

@@ -135,11 +135,6 @@ def test_every_problem_has_its_path():
     ]
 
 
-def test_unknown_keys_are_ignored():
-    given = {"tiemout": 1, "server": {"command": "x", "comand": "y"}, 5: 1}
-    assert structure(Settings, given) == Settings(server=Server(command="x"))
-
-
 def test_lists_and_unions_are_read_too():
     assert structure(Point, {"x": "3", "tags": ["a"]}) == Point(x=3, tags=["a"])
     assert structure(list[Point], [{"x": 1}, Point(x=2)]) == [Point(x=1), Point(x=2)]

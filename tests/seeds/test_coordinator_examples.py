@@ -203,41 +203,6 @@ async def test_an_agent_system_registers_capabilities_that_spawn_children(seed_p
     assert answer.endswith(" under the-parent")
 
 
-async def test_events_are_contributed_and_collected(caplog: pytest.LogCaptureFixture) -> None:
-    async def mount(coordinator, config):
-        def contribute_events():
-            return [
-                "my-module:started",
-                "my-module:completed",
-                "my-module:error",
-            ]
-
-        coordinator.register_contributor(
-            channel="observability.events",
-            name="my-module",
-            callback=contribute_events,
-        )
-
-    async def collect_all_events(coordinator):
-        contributions = await coordinator.collect_contributions("observability.events")
-
-        all_events = []
-        for contribution in contributions:
-            if isinstance(contribution, list):
-                all_events.extend(contribution)
-
-        unique_events = sorted(set(all_events))
-
-        logger.info(f"System emits {len(unique_events)} unique events")
-        return unique_events
-
-    async with seed_session(tools={"tool-a": mount, "tool-b": mount}) as session:
-        with caplog.at_level(logging.INFO, logger="seeds"):
-            events = await collect_all_events(session.coordinator)
-    assert events == ["my-module:completed", "my-module:error", "my-module:started"]
-    assert caplog.messages == ["System emits 3 unique events"]
-
-
 async def test_a_task_is_delegated_to_a_child_session(
     seed_plan: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-import anyio
 import pytest
 
-from amplifier.contracts import ApprovalSystem, DisplaySystem
 from amplifier.errors import ApprovalTimeoutError
-from amplifier.testing import MockApprovalSystem, MockDisplaySystem
-
-
-def test_they_keep_their_contracts() -> None:
-    approval: ApprovalSystem = MockApprovalSystem()
-    display: DisplaySystem = MockDisplaySystem()
-    assert isinstance(approval, ApprovalSystem)
-    assert isinstance(display, DisplaySystem)
+from amplifier.testing import MockApprovalSystem
 
 
 async def test_without_a_script_every_question_gets_its_own_default() -> None:
@@ -42,24 +33,3 @@ async def test_a_function_answers_every_question() -> None:
     assert [await system.request_approval(prompt, [], 1, "deny") for prompt in "ab"] == ["Allow a", "Allow b"]
     assert len(system.requests) == 2
     system.assert_exhausted()
-
-
-async def test_a_question_too_many_fails() -> None:
-    system = MockApprovalSystem([])
-    with pytest.raises(AssertionError, match=r"unexpected call 1, request_approval\('A\?'\)"):
-        await system.request_approval("A?", [], 1, "allow")
-
-
-@pytest.mark.virtual_time
-async def test_an_answer_may_take_its_time() -> None:
-    began = anyio.current_time()
-    await MockApprovalSystem(["Allow"], delay=60).request_approval("A?", [], 300, "deny")
-    assert anyio.current_time() - began == pytest.approx(60)
-
-
-def test_messages_are_remembered() -> None:
-    display = MockDisplaySystem()
-    display.show_message("careful", "warning", "hook:linter")
-    display.show_message("hello", "info")
-    assert display.messages == [("careful", "warning", "hook:linter"), ("hello", "info", "hook")]
-    assert repr(display) == "<MockDisplaySystem 2 messages>"

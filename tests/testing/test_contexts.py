@@ -2,38 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from amplifier.contracts import ContextManager
 from amplifier.testing import MockContextManager
-
-messages = st.lists(
-    st.fixed_dictionaries({"role": st.sampled_from(["user", "assistant", "system", "tool"]), "content": st.text()})
-)
-
-
-def test_it_is_a_context_manager() -> None:
-    context: ContextManager = MockContextManager()
-    assert isinstance(context, ContextManager)
-
-
-@given(given_messages=messages)
-async def test_everything_given_is_kept_in_order(given_messages: list[dict[str, Any]]) -> None:
-    context = MockContextManager()
-    for message in given_messages:
-        await context.add_message(message)
-    assert context.messages == given_messages
-    assert await context.get_messages() == given_messages
-    assert await context.get_messages_for_request(token_budget=1) == given_messages
-
-
-async def test_it_may_begin_with_messages() -> None:
-    context = MockContextManager([{"role": "user", "content": "before"}])
-    assert await context.get_messages() == [{"role": "user", "content": "before"}]
 
 
 async def test_nothing_given_or_returned_is_shared() -> None:

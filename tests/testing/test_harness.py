@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from amplifier.contracts import ContextManager, Coordinator
-from amplifier.errors import SessionStateError
 from amplifier.kernel import AmplifierSession, ModuleCoordinator
 from amplifier.models import HookResult
 from amplifier.testing import (
-    EventRecorder,
     MockContextManager,
     MockCoordinator,
     MockTool,
@@ -38,10 +34,6 @@ def test_its_plan_is_one_a_session_accepts_and_its_own() -> None:
     assert "strict" not in second.config["session"]
 
 
-def test_pytest_takes_it_for_no_test() -> None:
-    assert TestCoordinator.__test__ is False
-
-
 async def test_it_remembers_what_was_mounted_and_unmounted() -> None:
     coordinator, tool = TestCoordinator(), MockTool()
     await coordinator.mount("tools", tool, name="mine")
@@ -55,16 +47,6 @@ async def test_it_remembers_what_was_mounted_and_unmounted() -> None:
     assert coordinator.get("tools") == {"mock_tool": tool}
 
 
-async def test_what_was_refused_is_not_in_the_history() -> None:
-    coordinator = TestCoordinator()
-    with pytest.raises(ValueError, match="Unknown mount point"):
-        await coordinator.mount("category", MockTool())
-    with pytest.raises(ValueError, match="Name required"):
-        await coordinator.unmount("tools")
-    assert coordinator.mount_history == []
-    assert coordinator.unmount_history == []
-
-
 async def test_a_module_can_be_given_its_own_view_of_it() -> None:
     coordinator, tool = TestCoordinator(), MockTool("mine")
     view = coordinator.view_for("tool-mine")
@@ -75,15 +57,6 @@ async def test_a_module_can_be_given_its_own_view_of_it() -> None:
     assert coordinator.unmount_history == [{"mount_point": "tools", "name": "mine"}]
 
 
-async def test_its_hooks_carry_its_identity() -> None:
-    coordinator, recorder = TestCoordinator("s-1", parent_id="s-0"), EventRecorder()
-    recorder.listen(coordinator.hooks)
-    await coordinator.hooks.emit("custom:event", {"data": "example"})
-    [(event, data)] = recorder.events
-    assert event == "custom:event"
-    assert (data["session_id"], data["parent_id"], data["data"]) == ("s-1", "s-0", "example")
-
-
 async def test_its_display_remembers_and_its_approval_fails_closed() -> None:
     coordinator = TestCoordinator()
     await coordinator.process_hook_result(HookResult(user_message="hello"), "tool:pre", "greeter")
@@ -91,14 +64,6 @@ async def test_its_display_remembers_and_its_approval_fails_closed() -> None:
     answer = await coordinator.process_hook_result(HookResult(action="ask_user", approval_prompt="Sure?"), "tool:pre")
     assert answer.action == "deny"
     assert coordinator.approval_system.requests[0]["prompt"] == "Sure?"
-
-
-async def test_background_work_is_refused_with_the_way_to_get_it() -> None:
-    async def work() -> None:
-        raise NotImplementedError
-
-    with pytest.raises(SessionStateError, match="async with"):
-        TestCoordinator().start_soon(work)
 
 
 async def test_its_loader_knows_the_modules_it_was_given_and_its_session_forks() -> None:

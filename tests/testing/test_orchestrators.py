@@ -2,22 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import anyio
 import pytest
 
-from amplifier.contracts import Orchestrator
-from amplifier.kernel import AmplifierSession
-from amplifier.loading import ModuleLoader
 from amplifier.testing import EventRecorder, MockContextManager, ScriptedOrchestrator
-
-PLAN = {"session": {"orchestrator": "loop-x", "context": "context-x"}}
-
-
-def test_it_is_an_orchestrator() -> None:
-    loop: Orchestrator = ScriptedOrchestrator([])
-    assert isinstance(loop, Orchestrator)
 
 
 async def test_responses_are_given_in_order_and_then_no_more() -> None:
@@ -73,20 +61,3 @@ async def test_what_is_not_text_is_refused() -> None:
         ScriptedOrchestrator("hello")
     with pytest.raises(TypeError, match="cannot answer with 42"):
         await ScriptedOrchestrator([42]).execute("a")  # type: ignore[list-item]  # the mistake under test
-
-
-async def test_it_serves_a_session() -> None:
-    loop, context = ScriptedOrchestrator(["one", "two"]), MockContextManager()
-
-    async def mount_loop(coordinator: Any, config: dict[str, Any]) -> ScriptedOrchestrator:
-        return loop
-
-    async def mount_context(coordinator: Any, config: dict[str, Any]) -> MockContextManager:
-        return context
-
-    loader = ModuleLoader(modules={"loop-x": mount_loop, "context-x": mount_context})
-    with loop:
-        async with AmplifierSession(PLAN, loader=loader) as session:
-            assert [await session.execute("a"), await session.execute("b")] == ["one", "two"]
-            assert loop.calls[0]["coordinator"] is session.coordinator
-    assert [message["content"] for message in context.messages] == ["a", "one", "b", "two"]

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from amplifier.contracts import HookHandler
 from amplifier.kernel import HookRegistry
 from amplifier.models import HookResult
 from amplifier.testing import EventRecorder
-
-
-def test_it_is_a_hook_handler() -> None:
-    handler: HookHandler = EventRecorder()
-    assert isinstance(handler, HookHandler)
 
 
 async def test_it_remembers_name_and_payload_and_lets_everything_pass() -> None:

@@ -52,14 +52,6 @@ def test_the_error_of_an_unexpected_call_names_the_double_and_its_script() -> No
         player.play()
 
 
-def test_an_unexpected_call_that_was_swallowed_is_reported_again() -> None:
-    player = Player([])
-    with pytest.raises(AssertionError):
-        player.play()
-    with pytest.raises(AssertionError, match="unexpected call 1"):
-        player.assert_exhausted()
-
-
 def test_unused_steps_are_listed() -> None:
     player = Player(["a", "b" * 500, "c", "d", "e"])
     player.play()
@@ -67,22 +59,9 @@ def test_unused_steps_are_listed() -> None:
         player.assert_exhausted()
 
 
-def test_leaving_the_block_checks_the_script() -> None:
-    with pytest.raises(AssertionError, match="1 of 1 step never played"), Player(["unused"]):
-        pass
-    with Player(["used"]) as player:
-        assert player.play() == "used"
-
-
 def test_leaving_the_block_by_an_exception_does_not_cover_it_up() -> None:
     with pytest.raises(KeyError), Player(["unused"]):
         raise KeyError
-
-
-def test_a_script_shows_how_far_it_is() -> None:
-    script = Script("Player", ["a", "b"], "step")
-    script.take("play()")
-    assert repr(script) == "<script of Player: 1 of 2 steps played>"
 
 
 # ── scripts of user programs ─────────────────────────────────────────────────────────────────────

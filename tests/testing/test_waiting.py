@@ -8,10 +8,6 @@ import pytest
 from amplifier.testing import wait_for
 
 
-async def test_what_is_true_already_needs_no_time() -> None:
-    assert await wait_for(lambda: True, timeout=0) is True
-
-
 @pytest.mark.virtual_time
 async def test_it_returns_soon_after_the_condition_holds() -> None:
     began = anyio.current_time()
@@ -42,11 +38,3 @@ async def test_an_async_condition_is_awaited_and_bounded_too() -> None:
     assert await wait_for(third_time) is True
     assert looks == 3
     assert await wait_for(never_answers) is False
-
-
-async def test_an_error_of_the_condition_is_not_hidden() -> None:
-    def broken() -> bool:
-        raise LookupError("no such thing")
-
-    with pytest.raises(LookupError):
-        await wait_for(broken)

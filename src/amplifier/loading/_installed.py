@@ -6,19 +6,18 @@ Only files are read; no module is imported.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Any, Final
 
-import anyio
-
 from amplifier._spelling import did_you_mean
-from amplifier.errors import AmplifierError, MissingExtraError, ModuleLoadError
+from amplifier.errors import MissingExtraError, ModuleLoadError
 from amplifier.plan import is_module_id
 from amplifier.plan._things import places_of
 
 from ._found import BUILT_IN_SOURCE, FoundModule, is_pin, nearest_module
+from ._importing import is_published
+from ._loaded import LoadedModule
 from ._loader import ModuleLoader
 
 __all__ = [
@@ -30,9 +29,9 @@ __all__ = [
     "installed_modules",
     "missing_modules",
     "missing_package",
-    "modules_on_island",
     "nearest_module",
     "require_backend",
+    "runs_on_island",
 ]
 
 ON_ISLAND: Final = "needs asyncio; on trio it runs on an asyncio island, a thread with an event loop of its own"
@@ -96,25 +95,11 @@ def require_backend(name: str) -> None:
         raise MissingExtraError("--backend trio", extra="trio", missing="trio")
 
 
-def modules_on_island(module_ids: Iterable[str]) -> list[str]:
-    """Those modules that run on an asyncio island in a session on trio; none where trio is not installed.
-
-    They are imported for this. What cannot be loaded is left out.
-    """
-    if find_spec("trio") is None:
-        return []
-
-    async def look() -> list[str]:
-        loader = ModuleLoader()
-        found = []
-        for module_id in module_ids:
-            with suppress(AmplifierError):
-                if loader.find(module_id).is_on_island:
-                    found.append(module_id)
-        loader.cleanup()
-        return found
-
-    return anyio.run(look, backend="trio")
+def runs_on_island(loaded: LoadedModule) -> bool:
+    """Whether a module runs on an asyncio island in a session on trio: it declares so, or was written for the published kernel."""
+    if loaded.backends is not None:
+        return "asyncio" in loaded.backends and "trio" not in loaded.backends
+    return is_published(str(getattr(loaded.mount, "__module__", "")))
 
 
 # ── the modules that a plan names ────────────────────────────────────────────────────────────────

@@ -1,7 +1,7 @@
 """Time that passes only when nothing else can: an hour of timers in a test costs no hour.
 
-`VirtualTimeLoop` is the asyncio side, `virtual_clock` the trio side, and `virtual_backend` / `virtual_backends` give
-both in the form that `anyio.run` and the ``anyio_backend`` fixture take. Importing this file imports neither trio nor
+`VirtualTimeLoop` is the asyncio side, `virtual_clock` the trio side, and `virtual_backend` gives
+either in the form that `anyio.run` and the ``anyio_backend`` fixture take. Importing this file imports neither trio nor
 pytest; trio is imported when its clock is asked for.
 
     @pytest.fixture(params=["asyncio", "trio"])
@@ -33,12 +33,10 @@ if TYPE_CHECKING:
     from trio.testing import MockClock
 
 __all__ = [
-    "VIRTUAL_ASYNCIO",
     "Backend",
     "TimeWatch",
     "VirtualTimeLoop",
     "virtual_backend",
-    "virtual_backends",
     "virtual_clock",
 ]
 
@@ -84,13 +82,9 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     A thread you started yourself is invisible to the loop: wrap the part that depends on it in `real_time`.
 
     Attributes:
-        io_patience: Real seconds of silence after which open sockets and pipes no longer hold the clock. For ever by
-            default; a subclass that sets 0.05 can jump over idle connections, at the price of false timeouts on a busy
-            machine.
         watch: What is notified of turns and jumps; a subclass sets its own.
     """
 
-    io_patience: float = math.inf
     watch: TimeWatch = TimeWatch()
 
     def __init__(self) -> None:
@@ -229,7 +223,7 @@ class _JumpingSelector(selectors.BaseSelector):
         started = time.monotonic()
         elapsed = 0.0
         events: list[tuple[selectors.SelectorKey, int]] = []
-        while elapsed < timeout and self._must_wait(loop, elapsed):
+        while elapsed < timeout and (loop._work_outside() or loop._open_io()):
             events = self._real.select(min(_SLICE, timeout - elapsed))
             elapsed = time.monotonic() - started
             if events:
@@ -239,10 +233,6 @@ class _JumpingSelector(selectors.BaseSelector):
             events = self._real.select(0)
         loop._advance(min(elapsed, timeout) if events else timeout, waited=elapsed)
         return events
-
-    @staticmethod
-    def _must_wait(loop: VirtualTimeLoop, silent_for: float) -> bool:
-        return loop._work_outside() or (silent_for < loop.io_patience and loop._open_io())
 
     # ── the rest is the system's selector, unchanged ──
 
@@ -260,10 +250,6 @@ class _JumpingSelector(selectors.BaseSelector):
 
     def close(self) -> None:
         self._real.close()
-
-
-VIRTUAL_ASYNCIO: Backend = ("asyncio", {"loop_factory": VirtualTimeLoop})
-"""asyncio on virtual time. trio has no such constant: its clock is an object and every run wants a fresh one."""
 
 
 def virtual_clock(watch: TimeWatch | None = None) -> MockClock:
@@ -349,10 +335,9 @@ def virtual_backend(name: str, watch: TimeWatch | None = None) -> Backend:
         ValueError: The name is neither.
         MissingExtraError: trio was asked for and is not installed.
     """
-    if name == "asyncio" and watch is None:
-        return ("asyncio", dict(VIRTUAL_ASYNCIO[1]))
     if name == "asyncio":
-        return ("asyncio", {"loop_factory": type("WatchedLoop", (VirtualTimeLoop,), {"watch": watch})})
+        watched = VirtualTimeLoop if watch is None else type("WatchedLoop", (VirtualTimeLoop,), {"watch": watch})
+        return ("asyncio", {"loop_factory": watched})
     if name == "trio":
         return ("trio", {"clock": virtual_clock(watch), "instruments": [] if watch is None else [_turns(watch)]})
     raise ValueError(f"unknown backend {name!r}: expected 'asyncio' or 'trio'")
@@ -366,8 +351,3 @@ def _turns(watch: TimeWatch) -> Instrument:
             watch.on_turn()
 
     return Turns()
-
-
-def virtual_backends() -> tuple[Backend, Backend]:
-    """Both backends on virtual time, with fresh clocks; asyncio first."""
-    return virtual_backend("asyncio"), virtual_backend("trio")

@@ -31,36 +31,6 @@ def test_replacing_another_modules_is_logged_with_both_named(offers, caplog):
     ]
 
 
-@pytest.mark.parametrize("first", ["a", None])
-def test_undoing_brings_back_what_was_replaced(offers, first):
-    offers.offer("x", 1, first)
-    offers.offer("x", 2, "b")
-    offers.offer("y", 3, "b")
-    offers.withdraw("b")
-    assert offers.capabilities == {"x": 1}
-    if first is not None:
-        offers.withdraw(first)
-        assert offers.capabilities == {}
-
-
-def test_undoing_the_newest_of_three_brings_back_the_second(offers):
-    for number, owner in enumerate("abc"):
-        offers.offer("x", number, owner)
-    offers.withdraw("c")
-    assert offers.capabilities == {"x": 1}
-
-
-def test_module_undone_under_another_one_does_not_come_back_later(offers):
-    for number, owner in enumerate("abc"):
-        offers.offer("x", number, owner)
-    offers.withdraw("b")
-    assert offers.capabilities == {"x": 2}
-    offers.withdraw("c")
-    assert offers.capabilities == {"x": 0}
-    offers.withdraw("a")
-    assert offers.capabilities == {}
-
-
 @given(
     program=st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from(["x", "y"])), max_size=12),
     undone=st.permutations("abcd"),
@@ -73,13 +43,3 @@ def test_whatever_modules_offered_undoing_all_of_them_leaves_the_applications(pr
     for owner in undone:
         offers.withdraw(owner)
     assert offers.capabilities == {"x": "application's"}
-
-
-def test_clearing_leaves_only_the_applications_and_the_same_dict(offers):
-    values = offers.capabilities
-    offers.offer("mine", 1, None)
-    offers.offer("mine", 2, "a")
-    offers.offer("yours", 3, "b")
-    offers.withdraw(None)
-    assert offers.capabilities is values
-    assert values == {"mine": 1}

@@ -7,7 +7,6 @@ import pytest
 
 from amplifier.kernel.coordinator.ownership import Contributions
 from amplifier.kernel.runtime.owner import Owner
-from tests._support.small_agent import agent
 
 pytestmark = pytest.mark.virtual_time
 
@@ -71,37 +70,10 @@ async def test_coroutine_returned_by_a_sync_callback_is_awaited(channels):
     assert await collect(channels) == ["value"]
 
 
-async def test_no_deadline_means_none(channels):
-    channels.register("x", "n", after(100_000, "late"), None)
-    assert await collect(channels, each=None, total=None) == ["late"]
-
-
-async def test_deadlines_of_the_plan_hold():
-    deadlines = {"contribution": 2, "collection": 3}
-    async with agent(session={"deadlines": deadlines}) as session:
-        for seconds in (1.5, 5, 5, 5):
-            session.coordinator.register_contributor("x", f"{seconds}", after(seconds, seconds))
-        began = anyio.current_time()
-        assert await session.coordinator.collect_contributions("x") == [1.5]
-        assert anyio.current_time() - began == pytest.approx(3)
-
-
 async def test_contributor_may_register_another_for_the_next_collection(channels):
     channels.register("x", "n", lambda: channels.register("x", "late", lambda: "late", None) or "first", None)
     assert await collect(channels) == ["first"]
     assert await collect(channels) == ["first", "late"]
-
-
-async def test_undoing_a_module_removes_its_contributors_from_every_channel(channels):
-    for name in ("a", None, "b", "a"):
-        of = None if name is None else Owner(name)
-        channels.register("x", "n", lambda name=name: f"of {name}", of)
-    channels.register("y", "n", len, Owner("a"))
-    channels.withdraw("a")
-    assert await collect(channels) == ["of None", "of b"]
-    assert list(channels.as_dict()) == ["x"]
-    channels.withdraw(None)
-    assert await collect(channels) == ["of None"]
 
 
 def test_contributors_are_shown_by_channel_name_and_callback(channels):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from amplifier import ContractError, HookResult, ModuleCoordinator
-from tests._support.small_agent import Echo, agent, mounting
+from amplifier import ModuleCoordinator
+from tests._support.small_agent import Echo
 
 
 @pytest.fixture
@@ -39,33 +39,7 @@ async def test_everything_registered_through_a_view_is_tagged_and_can_be_undone(
     assert log == ["heard", "heard too", "cleaned up"]
 
 
-async def test_undoing_one_module_leaves_its_neighbours_and_the_application(core, view):
-    other = core.view_for("tool-b")
-    for where, name in ((core, "application"), (view, "a"), (other, "b")):
-        where.mount("tools", Echo(name))
-        where.hooks.register("e", lambda event, data: None, name=name)
-        where.register_capability(name, name)
-        where.register_contributor("x", name, lambda name=name: name)
-    await core.undo("tool-a")
-    assert list(core.get("tools")) == ["application", "b"]
-    assert core.hooks.list_handlers("e") == {"e": ["application", "b"]}
-    assert [core.get_capability(name) for name in ("application", "a", "b")] == ["application", None, "b"]
-    assert await core.collect_contributions("x") == ["application", "b"]
-
-
 # ── what a module may not take away ──────────────────────────────────────────────────────────────
-
-
-async def test_module_cannot_unmount_what_another_module_or_the_application_mounted(core, view):
-    core.view_for("tool-b").mount("tools", Echo("b"))
-    core.mount("tools", Echo("application"))
-    for name, owner in (("b", "'tool-b'"), ("application", "'the application'")):
-        with pytest.raises(ContractError, match=owner):
-            view.unmount("tools", name)
-    view.mount("tools", Echo("a"))
-    assert await view.unmount("tools", "a") is None
-    view.unmount("tools", "a")
-    assert list(core.get("tools")) == ["b", "application"]
 
 
 async def test_cleanup_called_by_a_module_is_limited_to_its_own(core, view):
@@ -118,31 +92,6 @@ def test_what_is_read_only_stays_so_through_a_view(core, view, name):
     assert getattr(core, name) is before
 
 
-def test_unknown_attribute_is_an_attribute_error(view):
-    with pytest.raises(AttributeError, match="no_such_thing"):
-        _ = view.no_such_thing
-    with pytest.raises(AttributeError, match="no_such_thing"):
-        _ = view.hooks.no_such_thing
-    with pytest.raises(AttributeError, match="no_such_thing"):
-        del view.no_such_thing
-
-
-def test_reprs_name_the_module(core, view):
-    assert repr(view) == repr(core).replace(">", ", for module 'tool-a'>")
-    assert repr(view.hooks) == repr(core.hooks).replace(">", ", for module 'tool-a'>")
-
-
-async def test_view_processes_hook_results_and_emits_like_the_coordinator(core, view):
-    heard = []
-    core.hooks.register("e", lambda event, data: heard.append(data["k"]))
-    result = await view.hooks.emit("e", {"k": 1})
-    assert (await view.process_hook_result(result, "e")).action == "continue"
-    assert heard == [1]
-    view.request_cancel()
-    assert core.cancellation.is_graceful
-    view.reset_turn()
-
-
 # ── the hooks of a module, however it gets them ──────────────────────────────────────────────────
 
 WAYS = {
@@ -170,17 +119,6 @@ async def test_handlers_belong_to_the_module_however_it_gets_the_hooks(core, vie
     assert core.hooks.list_handlers() == {}
 
 
-@OF_EVERY_WAY
-async def test_handlers_of_a_failed_mount_are_gone_however_it_got_the_hooks(way):
-    async def mount(coordinator, config):
-        way(coordinator).register("e", lambda event, data: None, name="left behind")
-        raise OSError("no")
-
-    async with agent(hooks={"hooks-bad": mount}) as session:
-        assert session.coordinator.hooks.list_handlers() == {}
-        assert [failure.module_id for failure in session.failures] == ["hooks-bad"]
-
-
 def test_the_mount_points_of_a_module_are_the_live_ones(core, view):
     points = view.mount_points
     core.mount("tools", "later", "x")
@@ -189,28 +127,3 @@ def test_the_mount_points_of_a_module_are_the_live_ones(core, view):
     assert core.get("context") == "put there by hand"
     assert list(points) == list(core.mount_points)
     assert len(points) == len(core.mount_points)
-
-
-# ── in a session ─────────────────────────────────────────────────────────────────────────────────
-
-
-async def test_every_module_gets_a_view_of_its_own_named_by_its_id():
-    seen = {}
-
-    def module(name):
-        async def mount(coordinator, config):
-            seen[name] = coordinator
-
-        return mount
-
-    async with agent(tools={"tool-a": module("a")}, hooks={"hooks-b": module("b")}) as session:
-        assert {name: view.module_id for name, view in seen.items()} == {"a": "tool-a", "b": "hooks-b"}
-        assert all(view.session is session for view in seen.values())
-
-
-async def test_handlers_of_a_module_may_deny_through_their_view():
-    async def mount(coordinator, config):
-        coordinator.hooks.register("e", lambda event, data: HookResult(action="deny", reason="no"))
-
-    async with agent(hooks={"hooks-a": mount}, tools={"tool-a": mounting(Echo())}) as session:
-        assert (await session.coordinator.hooks.emit("e")).reason == "no"

@@ -27,17 +27,6 @@ def warnings(caplog):
 # ── mounting, reading, taking away ───────────────────────────────────────────────────────────────
 
 
-def test_session_starts_with_six_points_all_empty_but_the_hooks(mounts):
-    assert mounts.points == {
-        "orchestrator": None,
-        "providers": {},
-        "tools": {},
-        "context": None,
-        "hooks": "the registry",
-        "module-source-resolver": None,
-    }
-
-
 @pytest.mark.parametrize("point", SINGLE)
 def test_single_point_holds_one_module_whatever_its_name(mounts, point):
     mounts.mount(point, "first", None, None)
@@ -58,12 +47,6 @@ def test_named_point_holds_many_in_the_order_they_came(mounts, point):
     mounts.unmount(point, "b")
     mounts.unmount(point, "absent")
     assert list(mounts.get(point)) == ["a", "own"]
-
-
-def test_given_name_beats_the_modules_own_and_may_be_empty(mounts):
-    mounts.mount("tools", SimpleNamespace(name="own"), "given", None)
-    mounts.mount("tools", SimpleNamespace(name="own"), "", None)
-    assert list(mounts.get("tools")) == ["given", ""]
 
 
 @pytest.mark.parametrize("point", ["orchestrator", "context"])
@@ -131,15 +114,6 @@ async def test_what_mounting_returns_may_be_awaited_again_and_again_without_a_ch
 # ── owners ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_everything_a_module_mounted_is_known_by_point_and_name(mounts):
-    mounts.mount("tools", "t", "t", "a")
-    mounts.mount("context", "c", None, "a")
-    mounts.mount("tools", "u", "u", "b")
-    mounts.mount("tools", "v", "v", None)
-    assert sorted(mounts.mounted_by("a"), key=str) == [("context", None, "c"), ("tools", "t", "t")]
-    assert (mounts.owner_of("tools", "u"), mounts.owner_of("tools", "v")) == ("b", None)
-
-
 def test_replacing_the_applications_or_by_the_application_is_logged_as_such(mounts, caplog):
     mounts.mount("context", 1, None, None)
     mounts.mount("context", 2, None, "context-a")
@@ -149,14 +123,6 @@ def test_replacing_the_applications_or_by_the_application_is_logged_as_such(moun
         "context mounted by context-a is replaced by the application",
     ]
     assert mounts.owner_of("context") is None
-
-
-def test_module_may_replace_its_own_without_a_word(mounts, caplog):
-    mounts.mount("tools", 1, "x", "tool-a")
-    mounts.mount("tools", 2, "x", "tool-a")
-    mounts.mount("context", 1, None, "tool-a")
-    mounts.mount("context", 2, None, "tool-a")
-    assert warnings(caplog) == []
 
 
 def test_orchestrator_is_never_replaced_without_a_word(mounts, caplog):
@@ -174,18 +140,6 @@ def test_undoing_a_module_does_not_touch_a_place_of_another_one(mounts):
     del mounts.points["tools"]  # by hand, while a module has something there
     mounts.withdraw("b")
     assert mounts.points["providers"] == {}
-
-
-def test_undoing_a_module_takes_all_of_its_and_nothing_else(mounts):
-    for owner in ("a", "b", None):
-        mounts.mount("tools", owner, f"of {owner}", owner)
-    mounts.mount("context", 1, None, "a")
-    mounts.withdraw("a")
-    assert mounts.points["tools"] == {"of b": "b", "of None": None}
-    assert mounts.get("context") is None
-    mounts.withdraw("a")
-    mounts.withdraw("never heard of")
-    assert list(mounts.points["tools"]) == ["of b", "of None"]
 
 
 @pytest.mark.parametrize(("point", "name"), [("tools", "x"), ("context", None)])
@@ -245,16 +199,6 @@ def test_whatever_modules_did_undoing_all_of_them_leaves_the_applications(progra
     for owner in undone:
         mounts.withdraw(owner)
     assert mounts.get("tools") == {"x": "application's"}
-
-
-def test_clearing_leaves_what_the_application_mounted_also_where_a_module_had_replaced_it(mounts):
-    mounts.mount("tools", 1, "mine", None)
-    mounts.mount("tools", 2, "mine", "a")
-    mounts.mount("tools", 3, "yours", "a")
-    mounts.mount("context", 4, None, "b")
-    mounts.withdraw(None)
-    assert mounts.get("tools") == {"mine": 1}
-    assert mounts.get("context") is None
 
 
 # ── instances of one provider ────────────────────────────────────────────────────────────────────

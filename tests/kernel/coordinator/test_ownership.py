@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amplifier import ModuleCoordinator, SessionStateError
-from tests._support.small_agent import Echo, agent, mounting
+from tests._support.small_agent import Echo, agent
 
 
 def nothing(*args):
@@ -62,34 +62,6 @@ async def test_undo_restores_what_was_there_whatever_was_removed_before():
         await core.undo("tool-a")
         assert registered(core) == before
         view = core.view_for("tool-a")
-
-
-def test_ten_thousand_registrations_that_are_taken_back_leave_nothing():
-    core = coordinator()
-    view, before = core.view_for("tool-a"), registered(core)
-    for number in range(10_000):
-        view.mount("tools", "t", str(number))
-        remove = view.hooks.register(f"event:{number}", nothing)
-        view.unmount("tools", str(number))
-        remove()
-    assert registered(core) == before
-    assert core.mounts._layers == {}
-
-
-def test_what_the_application_registers_stays_also_over_a_module():
-    core = coordinator()
-    core.mount("tools", Echo("x"))
-    core.mount("context", "application's")
-    core.register_capability("x", 1)
-    core.register_contributor("x", "x", nothing)
-    core.hooks.register("e", nothing)
-    before = registered(core)
-    core.view_for("tool-a").mount("context", "module's")
-    core.mount("context", "application's again")
-    core.end_closing()
-    assert core.get("context") == "application's again"
-    core.mount("context", "application's")
-    assert registered(core) == before
 
 
 def test_mount_and_capability_of_one_name_are_two_slots():
@@ -271,12 +243,3 @@ async def test_interrupt_in_a_cleanup_does_not_keep_the_rest_of_a_module_from_be
     with pytest.raises(KeyboardInterrupt):
         await core.undo("tool-a")
     assert core.get("tools") == {}
-
-
-async def test_module_of_a_session_that_replaced_the_applications_tool_gives_it_back_at_the_end():
-    mine = Echo("x")
-    session = agent(tools={"tool-a": mounting(Echo("x"))})
-    await session.coordinator.mount("tools", mine)
-    async with session:
-        assert session.coordinator.get("tools", "x") is not mine
-    assert session.coordinator.get("tools") == {"x": mine}

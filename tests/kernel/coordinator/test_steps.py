@@ -10,9 +10,8 @@ import anyio.lowlevel
 import pytest
 
 from amplifier import AmplifierSession, ModuleLoader, SessionStateError
-from amplifier.contracts import CurrentCall, Step, current_call, ordered_steps
+from amplifier.contracts import CurrentCall, Step, ordered_steps
 from amplifier.errors import ContainedError, DeadlineExceeded
-from amplifier.kernel import ModuleCoordinator
 from amplifier.testing import TestCoordinator
 
 
@@ -23,19 +22,6 @@ def step(call_id: str = "a") -> Step:
 
 async def answer(value: Any = "ran") -> Any:
     return value
-
-
-async def test_without_wrappers_the_call_is_made_as_the_current_one() -> None:
-    seen: list[CurrentCall | None] = []
-
-    async def run() -> str:
-        seen.append(current_call())
-        return "ran"
-
-    one = step()
-    assert await TestCoordinator().run_step(one, run) == "ran"
-    assert seen == [one.call]
-    assert current_call() is None
 
 
 async def test_a_refusal_takes_the_place_of_the_call_and_nothing_is_started() -> None:
@@ -235,11 +221,6 @@ async def test_an_exit_in_a_wrapper_is_a_failure_that_names_it() -> None:
     coordinator.view_for("hooks-x").register_step_wrapper(leaving)
     with pytest.raises(ContainedError, match=r"step wrapper .*leaving.* of module 'hooks-x' raised SystemExit"):
         await coordinator.run_step(step(), answer)
-
-
-async def test_only_a_callable_can_be_registered() -> None:
-    with pytest.raises(TypeError, match=r"must be an async function \(step, run\), got 5"):
-        ModuleCoordinator().register_step_wrapper(5)  # type: ignore[arg-type]
 
 
 async def test_the_wrappers_of_a_module_go_with_it_and_with_the_session() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from amplifier import HookResult, ModuleCoordinator
 from amplifier.kernel.hooks.merge import sanitised_injections
 from amplifier.models import ContextInjection
-from tests._support.small_agent import Memory, agent
+from tests._support.small_agent import Memory
 
 
 class Limits:
@@ -162,15 +162,6 @@ def test_cleaned_text_has_no_control_characters_and_keeps_everything_else_in_ord
 # ── limits ───────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_batch_with_one_item_too_long_is_neither_stored_nor_charged_nor_handed_back():
-    coordinator, memory = made(injection_size_limit=8)
-    batch = many(ContextInjection(content="12345678"), ContextInjection(content="123456789", ephemeral=True))
-    with pytest.raises(ValueError, match="exceeds 8 characters"):
-        await inject(coordinator, batch)
-    assert memory.messages == []
-    assert coordinator._current_turn_injections == 0
-
-
 async def test_limit_of_zero_is_a_limit():
     coordinator, _ = made(injection_size_limit=0)
     with pytest.raises(ValueError, match="exceeds 0 characters"):
@@ -186,17 +177,3 @@ async def test_limits_are_read_live_and_absent_means_unlimited(caplog):
     with pytest.raises(ValueError, match="exceeds 3"):
         await inject(coordinator, one("xxxx"))
     assert len(memory.messages) == 1
-
-
-async def test_every_turn_begins_with_an_unused_budget():
-    used = []
-
-    async def body(turn):
-        await inject(turn.coordinator, one("12345678"))
-        used.append(turn.coordinator._current_turn_injections)
-        return "done"
-
-    async with agent(body) as session:
-        for _ in range(2):
-            await session.execute("go")
-    assert used == [2, 2]

@@ -41,14 +41,6 @@ def run_any(request: pytest.FixtureRequest) -> Callable[..., Any]:
     return functools.partial(run_section, **keywords)
 
 
-async def test_a_section_gives_its_value_and_takes_arguments(run_any):
-    async def add(a: int, b: int) -> int:
-        await anyio.lowlevel.checkpoint()
-        return a + b
-
-    assert await run_any(add, 2, 3, name="sum") == 5
-
-
 async def test_the_error_of_a_section_leaves_it_unchanged(run_any):
     error = KeyError("mine")
 
@@ -69,16 +61,6 @@ async def test_ctrl_c_and_exit_are_carried_to_the_caller(run_any, kind):
 
     with pytest.raises(kind, match="out"):
         await run_any(leaving, name="leaving")
-
-
-async def test_sections_nest(run_any):
-    async def deep(levels: int) -> int:
-        if levels == 0:
-            await anyio.lowlevel.checkpoint()
-            return 0
-        return 1 + await run_any(deep, levels - 1, name=f"level {levels}")
-
-    assert await deep(5) == 5
 
 
 async def test_nothing_reaches_a_shielded_section_from_a_cancelled_scope():
@@ -201,26 +183,6 @@ async def test_a_deadline_around_a_guarded_section_ends_it_at_its_time():
     assert anyio.current_time() - began == pytest.approx(7)
 
 
-@pytest.mark.virtual_time
-async def test_a_deadline_around_a_shielded_section_waits_for_it():
-    began = anyio.current_time()
-    with anyio.move_on_after(7) as scope:
-        await run_section(anyio.sleep, 100, name="sleeping", shield=True)
-        await anyio.lowlevel.checkpoint()
-    assert scope.cancelled_caught
-    assert anyio.current_time() - began == pytest.approx(100)
-
-
-@pytest.mark.virtual_time
-async def test_a_section_has_its_own_deadlines(run_any):
-    async def impatient() -> bool:
-        with anyio.move_on_after(2) as scope:
-            await anyio.sleep(100)
-        return scope.cancelled_caught
-
-    assert await run_any(impatient, name="impatient")
-
-
 class Held:
     """Something a section's exception or value may keep alive."""
 
@@ -264,12 +226,6 @@ async def test_the_backends_own_cancellation_is_real():
     assert seen == [True, True]
 
 
-async def test_other_exceptions_are_no_cancellation():
-    for exc in (ValueError(), KeyboardInterrupt(), GeneratorExit()):
-        assert not is_real_cancellation(exc)
-        assert not is_cancellation_type(exc)
-
-
 async def test_an_asyncio_cancellation_made_by_hand_is_of_the_type_but_not_real():
     assert is_cancellation_type(asyncio.CancelledError())
     assert not is_real_cancellation(asyncio.CancelledError())
@@ -297,12 +253,6 @@ async def test_the_bare_clock_is_anyios_clock():
 
 async def test_the_raw_task_is_the_one_that_runs():
     assert id(current_raw_task()) == anyio.get_current_task().id
-
-
-async def test_a_loop_knows_its_own_code_from_that_of_other_threads():
-    loop = Loop()
-    assert loop.is_running_here()
-    assert not await anyio.to_thread.run_sync(loop.is_running_here)
 
 
 async def test_soon_runs_on_the_loops_thread_after_the_present_step():

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amplifier import CancellationState, CancellationToken
+from amplifier import CancellationToken
 from amplifier.kernel.runtime.backend import Loop
 from amplifier.kernel.runtime.cancellation import CALLBACK_SECONDS
 
@@ -20,11 +20,6 @@ from amplifier.kernel.runtime.cancellation import CALLBACK_SECONDS
 
 def shown(token):
     return token.state, token.is_cancelled, token.is_graceful, token.is_immediate
-
-
-def test_token_begins_with_nothing_requested():
-    assert shown(CancellationToken()) == ("none", False, False, False)
-    assert [state.value for state in CancellationState] == ["none", "graceful", "immediate"]
 
 
 def test_states_go_up_once_each_and_never_down():
@@ -39,14 +34,6 @@ def test_states_go_up_once_each_and_never_down():
     assert token.request_immediate() is False
     assert token.request_graceful() is False
     assert shown(token) == ("immediate", True, False, True)
-
-
-def test_immediate_may_come_first_and_the_older_name_asks_gracefully():
-    token, older = CancellationToken(), CancellationToken()
-    assert token.request_immediate() is True
-    assert token.state == "immediate"
-    assert older.request_cancellation() is None  # type: ignore[func-returns-value]
-    assert older.state == "graceful"
 
 
 def test_reset_forgets_the_request_and_the_tools_but_neither_children_nor_callbacks():
@@ -103,16 +90,6 @@ def test_of_many_threads_exactly_one_makes_the_change():
         thread.join()
     assert sorted(answers) == [False] * 7 + [True]
     assert len(token.take_requests()) == 1
-
-
-async def test_repr_shows_the_live_state():
-    token = CancellationToken()
-    token.register_child(CancellationToken())
-    token.register_tool_start("1", "bash")
-    token.request_graceful()
-    assert repr(token) == "<CancellationToken graceful, 1 tools running, 1 children>"
-    token.bind(anyio.CancelScope())
-    assert repr(token).endswith("bound to a turn>")
 
 
 # ── children ─────────────────────────────────────────────────────────────────────────────────────
@@ -283,20 +260,6 @@ async def test_scope_bound_after_an_immediate_request_is_cancelled_at_once():
     assert scope.cancel_called
 
 
-async def test_token_let_go_by_its_session_reaches_nothing():
-    token, announced = CancellationToken(), []
-    token.attach(Loop(), None, lambda: announced.append(token.take_requests()))
-    token.detach()
-    scope = anyio.CancelScope()
-    token.bind(scope)
-    token.unbind()
-    token.request_immediate()
-    await anyio.lowlevel.checkpoint()
-    await anyio.lowlevel.checkpoint()
-    assert announced == []
-    assert not scope.cancel_called
-
-
 async def test_requests_are_handed_out_once_oldest_first_also_those_made_before_the_session_opened():
     token, announced = CancellationToken(), []
     token.request_graceful(3, reason="early")
@@ -313,33 +276,3 @@ async def test_requests_are_handed_out_once_oldest_first_also_those_made_before_
     ]
     assert token.take_requests() == []
     token.detach()
-
-
-def void(result: object) -> None:
-    """Forget what a function returns."""
-
-
-@pytest.mark.virtual_time
-@pytest.mark.parametrize("ending", ["turn ends", "reset", "detach"])
-async def test_grace_turns_the_request_immediate_unless_it_is_over_before(ending):
-    token = CancellationToken()
-    async with anyio.create_task_group() as group:
-        token.attach(Loop(), lambda wait: void(group.start_soon(wait)), None)
-        with anyio.CancelScope() as scope:
-            token.bind(scope)
-            token.request_graceful(5)
-            await anyio.sleep(60)
-        assert token.is_immediate
-        assert token.reason == "the grace of a graceful stop ran out"
-        token.unbind()
-        token.reset()
-
-        with anyio.CancelScope() as scope:
-            token.bind(scope)
-            token.request_graceful(5)
-            await anyio.sleep(4)
-            {"turn ends": token.unbind, "reset": token.reset, "detach": token.detach}[ending]()
-            await anyio.sleep(60)
-        assert not token.is_immediate
-        token.unbind()
-        token.detach()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 
 import anyio
@@ -10,7 +9,6 @@ import anyio.lowlevel
 import pytest
 
 from amplifier import ModuleCoordinator
-from amplifier.errors import ContainedError, SpuriousCancellation
 from amplifier.kernel.runtime.deadlines import TimeBudget
 from amplifier.kernel.runtime.tasks import CleanupFailure, CleanupStack
 
@@ -45,13 +43,6 @@ def hanging(log, word):
     return cleanup
 
 
-def raising(error):
-    async def cleanup():
-        raise error
-
-    return cleanup
-
-
 async def unwind(stack, *, each=10.0, total=30.0, owner=None):
     budget = TimeBudget() if total is None else TimeBudget(anyio.current_time() + total)
     failures: list[CleanupFailure] = []
@@ -60,22 +51,6 @@ async def unwind(stack, *, each=10.0, total=30.0, owner=None):
 
 
 # ── order, and once ──────────────────────────────────────────────────────────────────────────────
-
-
-async def test_what_came_last_goes_first_whoever_owns_it(stack, log):
-    stack.push(noting(log, 1), "a")
-    stack.push(lambda: log.append(2), None)
-    stack.push(noting(log, 3, seconds=5), "b")
-    stack.push(functools.partial(noting(log, 4)), "a")
-    assert await unwind(stack) == ([], None)
-    assert log == [4, 3, 2, 1]
-
-
-async def test_each_step_runs_once_however_often_the_stack_is_unwound(stack, log):
-    stack.push(noting(log, 1), "a")
-    await unwind(stack)
-    assert await unwind(stack) == ([], None)
-    assert log == [1]
 
 
 class Resource:
@@ -148,15 +123,6 @@ async def test_step_that_became_unnecessary_is_forgotten(stack, log):
     assert log == []
 
 
-async def test_one_modules_steps_run_alone_and_in_reverse(stack, log):
-    for number, owner in enumerate(["a", "b", "a", None, "b"]):
-        stack.push(noting(log, (owner, number)), owner)
-    assert await unwind(stack, owner="b") == ([], None)
-    assert log == [("b", 4), ("b", 1)]
-    await unwind(stack)
-    assert log[2:] == [(None, 3), ("a", 2), ("a", 0)]
-
-
 # ── deadlines ────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -196,52 +162,6 @@ async def test_either_deadline_may_be_left_out(stack, log, each, total, ends):
     assert [at - began for _, at in log] == pytest.approx(ends)
 
 
-async def test_without_any_deadline_a_step_may_take_as_long_as_it_likes(stack, log):
-    stack.push(noting(log, "done", seconds=100_000), None)
-    assert await unwind(stack, each=None, total=None) == ([], None)
-    assert log == ["done"]
-
-
-# ── failures ─────────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize("is_async", [True, False], ids=["async", "sync"])
-async def test_cancellation_made_up_by_a_step_is_its_failure(stack, log, is_async):
-    def invent():
-        raise asyncio.CancelledError
-
-    stack.push(noting(log, "rest"), "a")
-    stack.push(raising(asyncio.CancelledError()) if is_async else invent, "b")
-    [failure], fatal = await unwind(stack)
-    assert fatal is None
-    assert isinstance(failure.error, SpuriousCancellation)
-    assert log == ["rest"]
-
-
-@pytest.mark.parametrize("is_async", [True, False], ids=["async", "sync"])
-async def test_the_first_interrupt_is_handed_back_after_all_steps_and_an_exit_is_a_failure(stack, log, is_async):
-    def step(error):
-        def fail():
-            raise error
-
-        return raising(error) if is_async else fail
-
-    interrupt, leave = KeyboardInterrupt(), SystemExit(3)
-    stack.push(noting(log, "rest"), None)
-    stack.push(step(leave), "c")
-    stack.push(step(ValueError()), "b")
-    stack.push(step(interrupt), None)
-    failures, fatal = await unwind(stack)
-    assert fatal is interrupt
-    assert [(failure.module, type(failure.error)) for failure in failures] == [
-        (None, KeyboardInterrupt),  # it may have been cut off in the middle, so it is named
-        ("b", ValueError),
-        ("c", ContainedError),
-    ]
-    assert failures[2].error.__cause__ is leave
-    assert log == ["rest"]
-
-
 # ── through the coordinator ──────────────────────────────────────────────────────────────────────
 
 
@@ -252,11 +172,3 @@ async def test_what_cannot_be_called_is_no_cleanup(wrong):
     coordinator.view_for("a").register_cleanup(wrong)
     assert coordinator.cleanups.entries == []
     await coordinator.cleanup()
-
-
-async def test_partial_and_callable_objects_are_cleanups_too(log):
-    coordinator = ModuleCoordinator()
-    coordinator.register_cleanup(functools.partial(log.append, "partial"))
-    coordinator.register_cleanup(log.copy)
-    await coordinator.cleanup()
-    assert log == ["partial"]

@@ -10,7 +10,7 @@ import pytest
 
 from amplifier import ModuleLoadError, SessionStateError
 from amplifier.errors import DeadlineExceeded
-from tests._support.small_agent import Echo, agent, heard, mounting
+from tests._support.small_agent import Echo, agent, heard
 
 pytestmark = pytest.mark.virtual_time
 
@@ -18,10 +18,6 @@ pytestmark = pytest.mark.virtual_time
 @pytest.fixture
 def log():
     return []
-
-
-def task_id():
-    return anyio.get_current_task().id
 
 
 def structured(log, name, value=None, leaving=0.0):
@@ -49,20 +45,6 @@ def with_cleanup(log, name):
 
 
 # ── structured mounts ────────────────────────────────────────────────────────────────────────────
-
-
-async def test_structured_module_is_entered_and_left_in_the_same_task_of_its_own(log):
-    @asynccontextmanager
-    async def mount(coordinator, config):
-        log.append(task_id())
-        yield
-        log.append(task_id())
-
-    async with agent(hooks={"hooks-a": mount, "hooks-b": mount}):
-        log.append(task_id())
-    a, b, mine, left_b, left_a = log
-    assert (a, b) == (left_a, left_b)
-    assert len({a, b, mine}) == 3
 
 
 async def test_hosts_and_cleanups_are_undone_in_one_order_last_one_first(log):
@@ -225,20 +207,6 @@ async def test_error_of_a_module_whose_entering_was_cancelled_is_reported(log):
     ]
 
 
-async def test_error_while_leaving_is_collected_with_the_modules_name(log):
-    @asynccontextmanager
-    async def mount(coordinator, config):
-        yield
-        raise OSError("would not close")
-
-    session = agent(hooks={"hooks-a": structured(log, "a"), "hooks-bad": mount})
-    async with session:
-        pass
-    [failure] = session.cleanup_failures
-    assert (failure.module, type(failure.error), failure.overran) == ("hooks-bad", OSError, False)
-    assert log == ["a entered", "a left"]
-
-
 def crashing(trigger, error):
     """A structured mount whose inner task crashes when ``trigger`` is set."""
 
@@ -384,34 +352,6 @@ async def test_background_work_runs_beside_the_turns_and_is_cancelled_when_the_s
     assert log == ["worked", "worked", "stopped"]
 
 
-async def test_background_work_that_ends_by_itself_is_forgotten():
-    async with agent() as session:
-        session.coordinator.start_soon(anyio.sleep, 1)
-        assert session.statistics().cleanups == 1
-        await anyio.sleep(2)
-        assert session.statistics().cleanups == 0
-
-
-async def test_background_work_is_stopped_in_its_place_of_the_order(log):
-    def module(name):
-        async def mount(coordinator, config):
-            async def work():
-                try:
-                    await anyio.sleep_forever()
-                finally:
-                    log.append(f"{name} stopped")
-
-            coordinator.start_soon(work, name="ticker")
-            await anyio.lowlevel.checkpoint()
-            return lambda: log.append(f"{name} cleaned up")
-
-        return mount
-
-    async with agent(hooks={"hooks-a": module("a"), "hooks-b": module("b")}):
-        await anyio.sleep(1)
-    assert log == ["b cleaned up", "b stopped", "a cleaned up", "a stopped"]
-
-
 async def test_background_work_keeps_its_place_also_when_the_surroundings_are_cancelled(log):
     async def work():
         try:
@@ -426,23 +366,6 @@ async def test_background_work_keeps_its_place_also_when_the_surroundings_are_ca
         async with agent(hooks={"hooks-service": mount, "hooks-user": structured(log, "user", leaving=2)}):
             await anyio.sleep_forever()
     assert log == ["user entered", "user left", "service stopped"]
-
-
-async def test_background_work_of_a_failed_module_is_stopped_with_it(log):
-    async def mount(coordinator, config):
-        async def work():
-            try:
-                await anyio.sleep_forever()
-            finally:
-                log.append("stopped")
-
-        coordinator.start_soon(work)
-        await anyio.sleep(1)
-        raise ValueError("broke")
-
-    async with agent(tools={"tool-a": mount}) as session:
-        assert log == ["stopped"]
-        assert session.statistics().cleanups == 0
 
 
 async def test_crash_of_background_work_is_contained_named_and_announced(caplog):
@@ -578,15 +501,3 @@ async def test_work_that_comes_when_everything_was_cleaned_up_is_refused(log):
         async with session:
             coordinator.register_cleanup(fail)
     assert log == ["start_soon(sleep_forever) comes too late: the session is closed", "late cleanup"]
-
-
-async def test_hosted_module_still_mounts_after_others_failed():
-    log: list[str] = []
-
-    async def fail(coordinator, config):
-        raise ValueError("broke")
-
-    session = agent(tools={"tool-bad": fail, "tool-echo": mounting(Echo())}, hooks={"hooks-a": structured(log, "a")})
-    async with session:
-        assert list(session.coordinator.get("tools")) == ["echo"]
-    assert log == ["a entered", "a left"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -14,7 +13,6 @@ import pytest
 from amplifier import AmplifierSession, ModuleLoader
 from amplifier.errors import ModuleLoadError
 from amplifier.kernel.runtime.deadlines import (
-    LONGEST_INTERVAL,
     UNWINDING,
     DeadlinePassed,
     Unresponsive,
@@ -81,16 +79,6 @@ async def test_a_call_that_refuses_is_reported_at_its_deadline_and_then_at_growi
         series.close()
         await anyio.sleep(1000)
     assert reports.times == times
-
-
-async def test_the_interval_stops_growing_at_its_longest():
-    async with reporting() as reports:
-        series = Calls(reports.watch)
-        await call(series, refuse(3600), 5)
-        series.close()
-    steps = [b - a for a, b in zip(reports.times, reports.times[1:], strict=False)]
-    assert steps[-3:] == [pytest.approx(LONGEST_INTERVAL)] * 3
-    assert steps == sorted(steps)
 
 
 async def test_a_report_names_call_task_place_and_times():
@@ -170,14 +158,6 @@ async def test_the_deadline_of_a_call_that_is_over_is_not_held_against_the_next_
     assert reports.taken == []
 
 
-async def test_a_call_without_a_deadline_is_never_reported():
-    async with reporting() as reports:
-        series = Calls(reports.watch)
-        await call(series, refuse(10_000), None)
-        series.close()
-    assert reports.taken == []
-
-
 async def test_a_stopped_watch_reports_nothing_more_and_takes_nothing_in():
     async with reporting() as reports:
         series = Calls(reports.watch)
@@ -202,10 +182,6 @@ async def test_a_finished_call_is_not_kept_by_the_watch():
         assert len(reports.watch._tasks) == 1
         series.close()
         assert not reports.watch._tasks
-
-
-def test_a_watch_without_deadlines_has_no_timer():
-    assert Watchdog(lambda report: None)._wakes_at == math.inf
 
 
 # ── inside a session ─────────────────────────────────────────────────────────────────────────────

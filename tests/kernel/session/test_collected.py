@@ -66,22 +66,6 @@ class FailingManager:
         pass
 
 
-class NeverReady:
-    """A module that fails when the session is ready, after some time if there is one."""
-
-    def __init__(self, thing, seconds):
-        self.thing = thing
-        self.seconds = seconds
-
-    async def mount(self, coordinator, config):
-        return Echo()
-
-    async def on_session_ready(self, coordinator):
-        if self.seconds is not None:
-            await anyio.sleep(self.seconds)
-        raise ValueError(self.thing)
-
-
 async def gone(live):
     """Run a session's life; whatever it returned references to must be gone without the collector."""
     with logging_to_a_stream():
@@ -156,21 +140,6 @@ async def test_session_in_which_nothing_fails(opened):
             assert await child.execute("hi") == "hi"
 
     await gone(living(make, use, opened=opened))
-
-
-async def test_session_with_a_loader_of_its_own():
-    def make(thing):
-        session = AmplifierSession({"session": {"orchestrator": "loop-a", "context": "context-a"}})
-        session.coordinator.session_state["mine"] = thing
-        session.loader.register("loop-a", mounting(Loop(repeat_prompt)))
-        session.loader.register("context-a", mounting(Memory()))
-        return session
-
-    async def use(session):
-        assert session.coordinator.session is session
-        assert session.loader.coordinator is session.coordinator
-
-    await gone(living(make, use))
 
 
 async def test_session_that_is_opened_again_works_and_is_gone_after_that():
@@ -322,31 +291,6 @@ async def test_session_with_a_module_that_fails_to_mount(how):
     await gone(living(make, use))
 
 
-async def test_session_with_a_module_that_is_not_found():
-    def make(thing):
-        session = agent()
-        session.coordinator.session_state["mine"] = thing
-        session.config["tools"] = [{"module": "tool-nowhere"}]
-        return session
-
-    async def use(session):
-        assert [failure.module_id for failure in session.failures] == ["tool-nowhere"]
-
-    await gone(living(make, use))
-
-
-@pytest.mark.parametrize("how", ["at once", "awaited", "late"])
-async def test_session_with_a_module_that_does_not_get_ready(how):
-    def make(thing):
-        seconds = {"at once": None, "awaited": 0, "late": 100}[how]
-        return agent(tools={"tool-a": NeverReady(thing, seconds)}, session={"deadlines": {"ready": 5}})
-
-    async def use(session):
-        assert [failure.phase for failure in session.failures] == ["ready"]
-
-    await gone(living(make, use))
-
-
 # ── contributors, cleanups, turns ────────────────────────────────────────────────────────────────
 
 
@@ -391,31 +335,6 @@ async def test_session_whose_turn_does_not_end_well(how):
     async def use(session):
         with pytest.raises((ValueError, ExecutionCancelled)):
             await session.execute("hi")
-
-    await gone(living(make, use))
-
-
-@pytest.mark.parametrize("how", ["read", "not read", "error of the block"])
-async def test_session_whose_streamed_turn_fails(how):
-    def make(thing):
-        async def body(turn):
-            await turn.hooks.emit("e", {})
-            raise ValueError(thing)
-
-        return agent(body)
-
-    async def stream(session):
-        async with session.stream("hi") as events:
-            if how == "read":
-                async for _ in events:
-                    pass
-            await anyio.sleep(1)
-            if how == "error of the block":
-                raise LookupError
-
-    async def use(session):
-        with pytest.raises((ValueError, LookupError)):
-            await stream(session)
 
     await gone(living(make, use))
 

@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
-from tests._support.small_agent import Memory, agent, mounting
+from tests._support.small_agent import Memory, agent
 
 current: ContextVar[str] = ContextVar("current", default="nothing")
 
@@ -136,16 +136,3 @@ async def test_a_structured_module_keeps_the_context_of_its_opening():
         await session.execute("go")
     assert seen == ["earlier mount"]
     assert current.get() == "caller"
-
-
-async def test_mounts_share_one_context():
-    seen: list[str] = []
-
-    async def first(coordinator: Any, config: Any) -> None:
-        current.set("first")
-
-    async def second(coordinator: Any, config: Any) -> None:
-        seen.append(current.get())
-
-    async with agent(context=mounting(Memory()), tools={"tool-a": first, "tool-b": second}):
-        assert seen == ["first"]

@@ -12,8 +12,6 @@ import anyio
 import pytest
 
 from amplifier import AmplifierError, AmplifierSession, ModuleLoader, ModuleLoadError, ModuleNotFoundError
-from amplifier.errors import DeadlineExceeded, PlanError
-from amplifier.loading import LoadedModule
 from tests._support.small_agent import Echo, Loop, Memory, agent, heard, mounting, repeat_prompt
 
 pytestmark = pytest.mark.virtual_time
@@ -100,40 +98,6 @@ async def test_modules_are_mounted_by_kind_and_then_in_the_order_of_the_plan(log
     assert log == expected
 
 
-async def test_module_gets_its_own_part_of_the_plan_in_every_form(log):
-    def module(result=None):
-        async def mount(coordinator, config):
-            log.append(config)
-            return result
-
-        return mount
-
-    modules = {"loop-a": module(Loop(repeat_prompt)), "context-a": module(Memory()), "tool-a": module()}
-    loader = ModuleLoader(modules=modules)
-    plans: list[dict] = [
-        {
-            "session": {"orchestrator": "loop-a", "context": "context-a"},
-            "orchestrator": {"config": {"o": 1}},
-            "context": {"config": {"c": 2}},
-            "tools": [{"module": "tool-a", "config": {"t": 3}}],
-        },
-        {
-            "session": {
-                "orchestrator": {"module": "loop-a", "config": {"o": 1}},
-                "context": {"module": "context-a", "config": {"c": 2}},
-            },
-            "tools": ({"module": "tool-a", "config": {"t": 3}},),
-        },
-    ]
-    for plan in plans:
-        async with AmplifierSession(plan, loader=loader):
-            pass
-    assert log == [{"o": 1}, {"c": 2}, {"t": 3}] * 2
-    async with AmplifierSession({**plans[0], "tools": ["tool-a"], "providers": None}, loader=loader):
-        pass
-    assert log[-1] == {}
-
-
 async def test_plan_changed_between_making_and_opening_is_read_as_it_is_then():
     session = agent()
     session.config["tools"].append("tool-echo")
@@ -142,34 +106,7 @@ async def test_plan_changed_between_making_and_opening_is_read_as_it_is_then():
         assert list(session.coordinator.get("tools")) == ["echo"]
 
 
-async def test_oddities_of_the_plan_are_logged(caplog):
-    session = agent(session={"colour": 1})
-    async with session:
-        pass
-    assert "$.session.colour: unknown key, ignored" in caplog.text
-
-
-def test_a_plan_with_a_misspelt_key_makes_no_session():
-    with pytest.raises(PlanError, match=r"\$\.session\.orchestrater: unknown key .* did you mean 'orchestrator'\?"):
-        agent(session={"orchestrater": 1})
-
-
 # ── lifetime forms ───────────────────────────────────────────────────────────────────────────────
-
-
-async def test_returned_instance_is_mounted_under_its_own_name_at_the_point_of_its_kind():
-    loop, memory, talker, echo = Loop(repeat_prompt), Memory(), Talker(), Echo()
-    session = agent(
-        orchestrator=mounting(loop),
-        context=mounting(memory),
-        providers={"provider-mock": mounting(talker)},
-        tools={"tool-x": mounting(echo)},
-    )
-    async with session:
-        points = session.coordinator.mount_points
-        assert (points["orchestrator"], points["context"]) == (loop, memory)
-        assert points["providers"] == {"mock": talker}
-        assert points["tools"] == {"echo": echo}
 
 
 async def test_instance_that_mounted_itself_is_mounted_once_and_not_taken_for_a_cleanup():
@@ -357,29 +294,6 @@ async def test_tool_module_named_twice_is_mounted_twice_and_undone_apart(log):
 # ── failures ─────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_failed_module_is_undone_completely(log):
-    async def mount(coordinator, config):
-        await coordinator.mount("tools", Echo("half"))
-        coordinator.mount("tools", Echo("other"), name="echo")
-        coordinator.hooks.register("e", lambda event, data: log.append("heard"))
-        coordinator.register_contributor("x", "n", lambda: "contributed")
-        coordinator.register_capability("c", 1)
-        coordinator.register_cleanup(lambda: log.append("cleaned up"))
-        raise ValueError("broke")
-
-    session = agent(tools={"tool-echo": mounting(Echo()), "tool-bad": mount})
-    async with session:
-        coordinator = session.coordinator
-        assert log == ["cleaned up"]
-        await coordinator.hooks.emit("e")
-        assert list(coordinator.get("tools")) == ["echo"]
-        assert coordinator.mounts.owner_of("tools", "echo") == "tool-echo"
-        assert await coordinator.collect_contributions("x") == []
-        assert coordinator.get_capability("c") is None
-        assert coordinator.hooks.list_handlers("e") == {"e": []}
-    assert log == ["cleaned up"]
-
-
 @pytest.mark.parametrize("kind", ["providers", "tools", "hooks"])
 async def test_failed_module_is_logged_recorded_and_announced_to_hook_modules_mounted_after_it(kind, log, caplog):
     async def listener(coordinator, config):
@@ -402,15 +316,6 @@ async def test_failed_module_is_logged_recorded_and_announced_to_hook_modules_mo
     assert (session.status.last_error or {})["failed_modules"] == [f"{prefix}-bad"]
     assert "Traceback" in caplog.text
     assert "no luck" in caplog.text
-
-
-async def test_unknown_module_is_a_failure_with_the_loaders_own_error():
-    session = agent()
-    session.config["tools"] = ["tool-no-such-thing"]
-    async with session:
-        [failure] = session.failures
-    assert isinstance(failure.error, ModuleNotFoundError)
-    assert failure.error.module_id == "tool-no-such-thing"
 
 
 async def test_gate_that_cannot_be_mounted_ends_the_opening(log):
@@ -463,29 +368,6 @@ async def test_strict_mode_reports_all_failures_in_one_group_and_cleans_up(log):
     assert log == ["b", "b closed"]
 
 
-async def test_mount_deadline_is_each_modules_own(log):
-    def sleeping(seconds):
-        async def mount(coordinator, config):
-            await anyio.sleep(seconds)
-            return lambda: log.append(seconds)
-
-        return mount
-
-    session = agent(
-        tools={"tool-a": sleeping(4), "tool-b": sleeping(9), "tool-c": sleeping(4)},
-        session={"deadlines": {"mount": 5}},
-    )
-    began = anyio.current_time()
-    async with session:
-        assert anyio.current_time() - began == pytest.approx(13)
-        [failure] = session.failures
-        assert failure.module_id == "tool-b"
-        assert failure.reason_code == "deadline"
-        assert isinstance(failure.error.__cause__, DeadlineExceeded)
-        assert failure.error.__cause__.seconds == 5
-    assert log == [4, 4]
-
-
 @pytest.mark.parametrize("form", ["async", "sync"])
 async def test_failed_module_is_cleaned_up_outside_of_every_mount_deadline(form, log):
     async def cleanup():
@@ -511,14 +393,6 @@ async def test_failed_module_is_cleaned_up_outside_of_every_mount_deadline(form,
         assert [failure.reason_code for failure in session.failures] == ["mount_failed"]
 
 
-async def test_deadline_of_null_lets_a_mount_take_its_time():
-    async def mount(coordinator, config):
-        await anyio.sleep(80_000)
-
-    async with agent(tools={"tool-a": mount}, session={"deadlines": {"mount": None}}) as session:
-        assert session.failures == []
-
-
 async def test_cancellation_made_up_by_a_foreign_loader_is_a_failure_of_the_module():
     class Loader:
         def load(self, module_id, config=None, source_hint=None):
@@ -530,37 +404,6 @@ async def test_cancellation_made_up_by_a_foreign_loader_is_a_failure_of_the_modu
             pass
 
 
-async def test_cancellation_made_up_while_getting_ready_is_a_failure_of_the_module():
-    def invent(coordinator):
-        raise asyncio.CancelledError
-
-    async def ready(coordinator):
-        invent(coordinator)
-
-    for function in (ready, invent):
-        loader = CustomReady(function)
-        async with AmplifierSession({"session": {"orchestrator": "loop-a", "context": "context-a"}}, loader) as session:
-            assert [failure.phase for failure in session.failures] == ["ready", "ready"]
-
-
-class CustomReady:
-    """A loader whose modules have this on_session_ready."""
-
-    def __init__(self, ready):
-        self._ready = ready
-
-    def load(self, module_id, config=None, source_hint=None):
-        instance = Loop(repeat_prompt) if module_id == "loop-a" else Memory()
-        return LoadedModule(
-            module_id=module_id,
-            module_type=None,
-            mount=mounting(instance),
-            config={},
-            on_session_ready=self._ready,
-            origin="the test",
-        )
-
-
 # ── readiness ────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -570,18 +413,6 @@ def ready_module(ready, log=None, name=""):
             log.append(f"mount {name}")
 
     return SimpleNamespace(mount=mount, on_session_ready=ready)
-
-
-async def test_modules_are_made_ready_after_all_are_mounted_in_the_order_they_were(log):
-    def module(name):
-        async def ready(coordinator):
-            log.append(f"ready {name} {coordinator.module_id}")
-
-        return ready_module(ready, log, name)
-
-    async with agent(tools={"tool-a": module("a")}, hooks={"hooks-b": module("b")}):
-        log.append("open")
-    assert log == ["mount a", "mount b", "ready a tool-a", "ready b hooks-b", "open"]
 
 
 async def test_failed_module_is_not_made_ready_and_its_failure_is_announced_before_anyone_is(log):
@@ -636,25 +467,6 @@ async def test_failure_to_get_ready_is_announced_outside_of_every_deadline(log):
     assert log == ["ready", "module:on_session_ready_failed", "ready"]
 
 
-async def test_readiness_has_a_deadline_for_each_module(log):
-    def taking(seconds):
-        async def ready(coordinator):
-            await anyio.sleep(seconds)
-            log.append(seconds)
-
-        return ready_module(ready)
-
-    hooks = {"hooks-a": taking(4), "hooks-b": taking(50), "hooks-c": taking(4)}
-    session = agent(hooks=hooks, session={"deadlines": {"ready": 5}})
-    began = anyio.current_time()
-    async with session:
-        assert anyio.current_time() - began == pytest.approx(13)
-    assert log == [4, 4]
-    [failure] = session.failures
-    assert isinstance(failure.error, DeadlineExceeded)
-    assert (failure.error.module, failure.error.seconds) == ("hooks-b", 5)
-
-
 # ── groups ───────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -697,13 +509,6 @@ async def test_group_of_many_errors_is_named_by_the_first_ones():
     )
 
 
-async def test_gate_that_did_not_get_ready_with_a_group_names_what_is_in_it():
-    hooks = {"hooks-gate": ready_module(start_what_is_not_there)}
-    plan = {"hooks": [{"module": "hooks-gate", "on_failure": "deny"}]}
-    with pytest.raises(ModuleLoadError, match="did not get ready: FileNotFoundError: command not found: mcp-server"):
-        await session_of(hooks, plan).__aenter__()
-
-
 # ── lineage ──────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -733,14 +538,6 @@ async def test_session_start_carries_the_plan_without_secrets_when_the_plan_asks
     raw = events[0][1]["raw"]
     assert raw["session"]["orchestrator"] == "loop-small"
     assert "sk-secret" not in str(raw)
-
-
-async def test_session_without_a_parent_announces_no_birth():
-    session = agent()
-    events = heard(session)
-    async with session:
-        pass
-    assert [event for event, _ in events] == ["session:end"]
 
 
 async def test_cleanups_of_a_structured_module_that_fails_after_entering_are_run(log):

@@ -76,16 +76,6 @@ async def test_an_error_whose_text_fails_stops_neither_closing_nor_dispatch_nor_
     assert "its text cannot be shown: RuntimeError" in str(failure)
 
 
-async def test_an_orchestrators_error_whose_text_fails_leaves_as_itself():
-    async def body(turn: Any) -> str:
-        raise Unshowable
-
-    async with agent(body) as session:
-        with pytest.raises(Unshowable):
-            await session.execute("go")
-        assert "cannot be shown" in (session.status.last_error or {})["message"]
-
-
 async def test_a_structured_module_cannot_close_its_own_session_and_hangs_nothing():
     refused: list[BaseException] = []
 

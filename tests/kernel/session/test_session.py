@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from contextlib import suppress
 from typing import Any
 
@@ -13,12 +12,9 @@ import pytest
 from amplifier import (
     AmplifierSession,
     ExecutionCancelled,
-    HookResult,
-    ModuleLoader,
     PlanError,
     SessionStateError,
 )
-from tests._support.backends_alone import run_on
 from tests._support.small_agent import Echo, Loop, Memory, agent, heard, mounting, repeat_prompt
 
 pytestmark = pytest.mark.virtual_time
@@ -57,28 +53,6 @@ def closing_hook(log, name="closed", seconds=0.0):
 # ── making one ───────────────────────────────────────────────────────────────────────────────────
 
 
-def test_session_keeps_the_very_plan_and_makes_itself_an_id():
-    plan = {"session": {"orchestrator": "loop-a", "context": "context-a"}}
-    session = AmplifierSession(plan)
-    assert session.config is plan is session.coordinator.config
-    assert uuid.UUID(session.session_id).version == 4
-    assert session.session_id != AmplifierSession(plan).session_id
-    assert (session.parent_id, session.is_resumed, session.initialized) == (None, False, False)
-    assert session.coordinator.session is session
-    assert isinstance(session.loader, ModuleLoader)
-    assert session.coordinator.loader is session.loader
-    assert session.status.session_id == session.session_id
-
-
-def test_everything_given_is_kept():
-    plan = {"session": {"orchestrator": "loop-a", "context": "context-a"}}
-    loader, approval, display = object(), object(), object()
-    session = AmplifierSession(plan, loader, "s", "p", approval, display, True)
-    assert (session.session_id, session.parent_id, session.is_resumed) == ("s", "p", True)
-    assert session.loader is session.coordinator.loader is loader
-    assert (session.coordinator.approval_system, session.coordinator.display_system) == (approval, display)
-
-
 async def test_repr_and_statistics_show_the_state_over_a_whole_session():
     seen: list[object] = []
 
@@ -101,34 +75,7 @@ async def test_repr_and_statistics_show_the_state_over_a_whole_session():
     assert session.status.ended_at is not None
 
 
-# ── one writer ───────────────────────────────────────────────────────────────────────────────────
-
-
-def test_session_is_used_on_the_loop_it_was_opened_on():
-    session = agent()
-    run_on("asyncio", session.initialize)
-    for backend in ("asyncio", "trio"):
-        with pytest.raises(SessionStateError, match="was opened on another event loop"):
-            run_on(backend, session.execute, "hi")
-        assert not session.statistics().turn_running
-    run_on("asyncio", session.cleanup)
-    assert repr(session).endswith("closed>")
-
-
 # ── opening ──────────────────────────────────────────────────────────────────────────────────────
-
-
-async def test_session_can_be_opened_again_after_it_was_closed(log):
-    session = agent(hooks={"hooks-a": closing_hook(log)})
-    for _ in range(2):
-        await session.initialize()
-        assert await session.execute("hi") == "hi"
-        assert session.statistics().cleanups == 1
-        await session.cleanup()
-    async with session:
-        assert await session.execute("hi") == "hi"
-    assert log == ["mounted", "closed"] * 3
-    assert session.status.status == "completed"
 
 
 async def test_session_reopened_by_hand_still_reports_why_it_has_no_background_work():
@@ -187,20 +134,6 @@ async def test_failed_opening_leaves_a_closed_session_that_can_be_tried_again(lo
 
 
 # ── closing ──────────────────────────────────────────────────────────────────────────────────────
-
-
-async def test_session_end_is_emitted_once_while_hooks_are_live_and_before_any_cleanup(log):
-    async def mount(coordinator, config):
-        coordinator.hooks.register("session:end", lambda event, data: log.append(data))
-        return lambda: log.append("cleaned up")
-
-    session = agent(hooks={"hooks-a": mount})
-    async with session:
-        await session.execute("hi")
-        await session.cleanup()
-        await session.cleanup()
-    assert log[0].items() >= {"session_id": session.session_id, "status": "completed"}.items()
-    assert log[1:] == ["cleaned up"]
 
 
 @pytest.mark.parametrize("status", ["completed", "failed", "cancelled"])
@@ -280,16 +213,6 @@ async def test_task_that_a_turn_left_behind_may_close_the_session_later():
     assert session.statistics().state == "closed"
 
 
-async def test_session_of_the_same_id_opened_inside_a_turn_is_closed_with_its_block(log):
-    async def body(turn):
-        async with agent(session_id="same", hooks={"hooks-a": closing_hook(log, "inner closed")}) as inner:
-            return await inner.execute("inner")
-
-    async with agent(body, session_id="same") as session:
-        assert await session.execute("outer") == "inner"
-    assert log == ["mounted", "inner closed"]
-
-
 async def test_turn_that_does_not_end_is_reported_and_takes_half_of_the_closing_at_most(log, caplog):
     session = agent(unwinding(log, seconds=70), hooks={"hooks-a": closing_hook(log)})
     await session.initialize()
@@ -344,12 +267,6 @@ async def test_child_has_its_parents_plan_under_the_overlay_and_nothing_shared()
     assert events[0][1]["parent"] == "p"
 
 
-def test_child_without_an_overlay_gets_an_id_of_its_own():
-    parent = agent()
-    assert parent.fork().config == parent.config
-    assert parent.fork().session_id not in (parent.session_id, parent.fork().session_id)
-
-
 @pytest.mark.parametrize("overlay", [5, "x", [], [("session", {})], {"session": {"context": None}}, {"tools": 5}])
 def test_overlay_that_makes_no_plan_is_refused(overlay):
     with pytest.raises(PlanError):
@@ -360,12 +277,6 @@ def test_overlay_that_makes_no_plan_is_refused(overlay):
 def test_child_id_is_checked_like_any_other(session_id):
     with pytest.raises(PlanError, match="invalid session id"):
         agent().fork(session_id=session_id)
-
-
-def test_merging_by_its_older_name_changes_neither_side():
-    base, overlay = {"a": {"b": 1, "c": [1]}}, {"a": {"b": 2}, "d": 3}
-    assert AmplifierSession._merge_configs(base, overlay) == {"a": {"b": 2, "c": [1]}, "d": 3}
-    assert (base, overlay) == ({"a": {"b": 1, "c": [1]}}, {"a": {"b": 2}, "d": 3})
 
 
 async def test_child_inherits_deadlines_systems_loader_and_resolver():
@@ -384,13 +295,6 @@ async def test_child_inherits_deadlines_systems_loader_and_resolver():
         async with child:
             assert (child.coordinator.deadlines.hook, child.coordinator.deadlines.turn) == (7, 5)
             assert list(child.coordinator.get("tools")) == ["echo"]
-
-
-async def test_child_without_deadlines_in_its_plan_has_those_of_its_parent():
-    overlay = {"session": {"deadlines": None}}
-    async with agent(session={"deadlines": {"hook": 7}}) as parent, parent.fork(overlay) as child:
-        assert child.coordinator.deadlines == parent.coordinator.deadlines
-        assert child.coordinator.deadlines.hook == 7
 
 
 async def test_child_of_a_session_with_a_foreign_loader_uses_the_same_one():
@@ -429,37 +333,3 @@ async def test_child_whose_opening_failed_is_let_go_by_its_parent():
             async with child:
                 pass
         assert "0 children" in repr(parent.coordinator.cancellation)
-
-
-# ── many, and none left ──────────────────────────────────────────────────────────────────────────
-
-
-async def test_sessions_of_one_process_share_no_state():
-    async def mount(coordinator, config):
-        coordinator.session_state["id"] = coordinator.session_id
-        coordinator.hooks.register("e", lambda event, data: HookResult(action="deny", reason=data["session_id"]))
-        coordinator.register_capability("id", coordinator.session_id)
-
-    sessions = [agent(hooks={"hooks-a": mount}, session_id=f"s{number}") for number in range(20)]
-    results = {}
-
-    async def live(session):
-        async with session:
-            await anyio.sleep(1)
-            coordinator = session.coordinator
-            denial = await coordinator.hooks.emit("e")
-            if session.session_id == "s7":
-                coordinator.request_cancel(immediate=True)
-            await anyio.sleep(1)
-            results[session.session_id] = (
-                denial.reason,
-                coordinator.session_state["id"],
-                coordinator.get_capability("id"),
-                coordinator.hooks.statistics().handlers,
-                coordinator.cancellation.is_cancelled,
-            )
-
-    async with anyio.create_task_group() as group:
-        for session in sessions:
-            group.start_soon(live, session)
-    assert results == {f"s{number}": (*[f"s{number}"] * 3, 1, number == 7) for number in range(20)}

@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from amplifier import AmplifierSession, ModuleLoader, SessionStateError
-from tests._support.small_agent import Echo, Loop, Memory, mounting, repeat_prompt
+from tests._support.small_agent import Loop, Memory, mounting, repeat_prompt
 
 MOUNT = "async def mount(coordinator, config):\n    return None\n"
 BROKEN = "async def mount(coordinator, config):\n    raise RuntimeError('broke')\n"
@@ -102,15 +102,6 @@ async def test_module_imports_what_is_beside_it_after_another_session_has_closed
     assert entry not in sys.path
 
 
-async def test_entry_that_only_one_session_uses_goes_with_it(checkout, loader):
-    entries = {name: checkout(name) for name in ("tool-a", "tool-b")}
-    async with session_with(loader, "tool-a"):
-        async with session_with(loader, "tool-a", "tool-b"):
-            assert set(entries.values()) <= set(sys.path)
-        assert entries["tool-a"] in sys.path
-        assert entries["tool-b"] not in sys.path
-
-
 @pytest.mark.parametrize("how", ["fails", "cancelled", "plan changed"])
 async def test_opening_that_does_not_succeed_gives_up_its_own_entries_only(checkout, loader, how):
     entries = {
@@ -139,16 +130,6 @@ async def test_opening_that_does_not_succeed_gives_up_its_own_entries_only(check
             with pytest.raises(ValueError, match="tools"):
                 await session.initialize()
         assert [name for name, entry in entries.items() if entry in sys.path] == ["tool-a"]
-
-
-async def test_session_that_is_opened_again_holds_its_entries_again(checkout, loader):
-    entry = checkout("tool-x")
-    session = session_with(loader, "tool-x")
-    for _ in range(2):
-        await session.initialize()
-        assert entry in sys.path
-        await session.cleanup()
-        assert entry not in sys.path
 
 
 async def test_child_holds_for_itself(checkout, loader):
@@ -235,11 +216,3 @@ async def test_loader_of_an_application_is_cleaned_up_by_each_session_if_it_can_
         with pytest.raises(SessionStateError):
             await one.execute("hi")
     assert closing.cleanups == 2
-
-
-async def test_tool_of_a_session_works_after_its_sibling_has_closed(loader):
-    loader.register("tool-echo", mounting(Echo()))
-    async with session_with(loader, "tool-echo") as one:
-        async with session_with(loader, "tool-echo"):
-            pass
-        assert (await one.coordinator.get("tools", "echo").execute({"k": 1})).output == {"k": 1}

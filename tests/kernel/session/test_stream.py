@@ -10,7 +10,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from amplifier import ExecutionCancelled, ExecutionTimeout, SessionBusyError, SessionStateError
+from amplifier import ExecutionCancelled, SessionBusyError, SessionStateError
 from amplifier.errors import SpuriousCancellation
 from amplifier.kernel.session.stream import BUFFERED
 from amplifier.models import TextDelta, ThinkingDelta, ToolFinished, ToolStarted, TurnEvent
@@ -117,23 +117,6 @@ async def test_denied_event_is_not_in_the_stream_and_listener_is_gone_after_the_
         assert hooks.list_handlers("*") == {"*": []}
 
 
-async def test_block_left_after_the_turn_without_reading_keeps_the_result():
-    async with agent() as session:
-        async with session.stream("hi") as events:
-            await anyio.sleep(1)
-        assert events.result == "hi"
-        assert session.status.status == "completed"
-
-
-async def test_session_runs_stream_after_stream():
-    async with agent() as session:
-        for prompt in ("one", "two"):
-            async with session.stream(prompt) as events:
-                await drain(events)
-            assert events.result == prompt
-        assert await session.execute("three") == "three"
-
-
 # ── errors ───────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -159,33 +142,6 @@ async def test_error_of_the_turn_is_raised_from_the_iteration_as_the_very_object
         assert stream.result is None
     ended = ["cancel:completed"] if isinstance(error, KeyboardInterrupt) else []
     assert log == ["session:start", "custom:event", *ended]
-
-
-@pytest.mark.parametrize("is_read", [True, False])
-async def test_error_of_the_turn_keeps_its_cause(is_read):
-    async def body(turn):
-        raise ValueError("broke") from OSError("why")
-
-    async def read(session):
-        async with session.stream("hi") as events:
-            if is_read:
-                await drain(events)
-            await anyio.sleep(1)
-
-    async with agent(body) as session:
-        with pytest.raises(ValueError, match="broke") as caught:
-            await read(session)
-    assert isinstance(caught.value.__cause__, OSError)
-
-
-async def test_error_caught_around_the_iteration_is_not_raised_again(log):
-    async def body(turn):
-        raise ValueError("broke")
-
-    async with agent(body) as session, session.stream("hi") as events:
-        with pytest.raises(ValueError, match="broke"):
-            await drain(events)
-        assert await drain(events) == []
 
 
 async def test_unread_error_is_raised_when_the_block_is_left():
@@ -227,23 +183,6 @@ async def test_cancellation_made_up_by_the_orchestrator_does_not_look_like_a_goo
                 await drain(events)
 
 
-async def test_stop_and_timeout_arrive_as_the_kernels_errors():
-    async with agent(wait_for_ever) as session:
-        with pytest.raises(ExecutionTimeout):
-            async with session.stream("hi", timeout=5) as events:
-                await drain(events)
-
-        async def stop():
-            async with session.stream("hi") as events:
-                async for event in events:
-                    if event.name == "custom:event":
-                        session.coordinator.request_cancel(immediate=True)
-
-        with pytest.raises(ExecutionCancelled):
-            await stop()
-        assert session.status.status == "cancelled"
-
-
 @pytest.mark.parametrize(("prompt", "options"), [(None, {}), ("hi", {"timeout": 0}), ("hi", {"timeout": "x"})])
 async def test_wrong_arguments_are_raised_and_leave_the_session_ready(prompt, options):
     async with agent() as session:
@@ -252,20 +191,6 @@ async def test_wrong_arguments_are_raised_and_leave_the_session_ready(prompt, op
                 await drain(events)
         assert await session.execute("hi") == "hi"
         assert session.coordinator.hooks.list_handlers("*") == {"*": []}
-
-
-async def test_stream_of_a_session_that_is_not_open_or_busy_is_rejected_and_changes_nothing():
-    session = agent(wait_for_ever)
-    with pytest.raises(SessionStateError, match="not initialized"):
-        async with session.stream("hi") as events:
-            await drain(events)
-    async with session, session.stream("first") as first:
-        await anyio.sleep(1)
-        with pytest.raises(SessionBusyError):
-            async with session.stream("second") as second:
-                await drain(second)
-        assert session.statistics().turn_running
-        assert (await first.__anext__()).name == "session:start"
 
 
 # ── the claim of the turn ────────────────────────────────────────────────────────────────────────
@@ -285,14 +210,6 @@ async def test_stream_that_was_entered_holds_the_session_before_its_turn_has_beg
             await drain(events)
         assert events.result == "outer"
         assert await session.execute("next") == "next"
-
-
-async def test_error_of_a_busy_session_is_raised_when_the_block_is_left_unread():
-    async with agent(wait_for_ever) as session, session.stream("first"):
-        with pytest.raises(SessionBusyError):
-            async with session.stream("second"):
-                pass
-        assert session.statistics().turn_running
 
 
 @pytest.mark.parametrize("how", ["left", "error", "cancelled", "native"])
@@ -413,17 +330,6 @@ async def test_leaving_early_cancels_the_turn_and_waits_until_it_has_unwound(how
         assert events.result is None
         assert session.status.status == "cancelled"
         assert session.coordinator.hooks.list_handlers("*") == {"*": []}
-
-
-async def test_leaving_early_frees_a_turn_that_waits_for_its_slow_reader():
-    async def body(turn):
-        while True:
-            await turn.hooks.emit("custom:event", {})
-
-    async with agent(body) as session:
-        async with session.stream("hi"):
-            await anyio.sleep(1)
-        assert session.status.status == "cancelled"
 
 
 # ── back-pressure ────────────────────────────────────────────────────────────────────────────────
@@ -607,21 +513,6 @@ async def test_own_error_of_the_block_is_not_lost_when_it_is_cancelled_while_the
         await anyio.sleep(1)  # no cancellation is left over
 
 
-async def test_own_error_of_the_block_leaves_a_cancelled_scope_that_is_not_waited_in():
-    async with agent(wait_for_ever) as session:
-
-        async def leave():
-            with anyio.CancelScope() as scope:
-                async with session.stream("hi"):
-                    await anyio.sleep(0.5)  # the turn has begun
-                    scope.cancel()
-                    raise LookupError("mine")
-
-        with pytest.raises(LookupError, match="mine"):
-            await leave()
-        await anyio.sleep(1)
-
-
 @pytest.mark.parametrize("how", ["scope", "native"])
 async def test_block_left_without_an_error_is_cancelled_as_soon_as_the_turn_has_unwound(how, log):
     async def body(turn):
@@ -663,21 +554,6 @@ async def test_stream_is_entered_once_and_read_inside_only():
             async with stream:
                 pass
         assert events.result == "hi"
-
-
-async def test_stream_read_after_its_block_has_ended():
-    async with agent() as session:
-        async with session.stream("hi") as events:
-            pass
-        with pytest.raises((StopAsyncIteration, SessionStateError)):
-            await events.__anext__()
-
-
-async def test_stream_never_entered_runs_nothing():
-    async with agent() as session:
-        session.stream("hi")
-        await anyio.lowlevel.checkpoint()
-        assert not session.statistics().turn_running
 
 
 # ── tasks ────────────────────────────────────────────────────────────────────────────────────────

@@ -25,17 +25,6 @@ from tests._support.world_modules import (
 from tests._support.worlds import World, sweep, swept
 
 
-@swept(points=15)
-async def test_five_modules_in_the_seed_form_leave_nothing_behind(world: World) -> None:
-    session = world.agent(
-        providers={"provider-a": seed(world, "provider")},
-        tools={"tool-a": tool(world, "a")},
-        hooks={"hooks-a": seed(world, "hooks")},
-    )
-    async with world.opened(session):
-        pass
-
-
 @swept(points=20)
 async def test_structured_modules_leave_their_task_groups_in_their_own_tasks(world: World) -> None:
     session = world.agent(

@@ -170,13 +170,3 @@ async def test_a_stream_that_is_left_early_ends_its_turn(world: World) -> None:
         async for event in events:
             if event.name == "tool:pre":
                 break
-
-
-@swept(points=25)
-async def test_a_stream_that_is_read_to_its_end(world: World) -> None:
-    session = world.agent(loop=loop(world, ["a"]), tools={"tool-a": tool(world, "a")})
-    async with world.opened(session):
-        async with session.stream("go") as events:
-            async for _ in events:
-                await a_moment()
-        assert events.result == "done"

@@ -36,7 +36,7 @@ from amplifier.loading._installed import (
     REQUIRED_PACKAGES,
     installed_modules,
     missing_package,
-    modules_on_island,
+    runs_on_island,
 )
 from amplifier.models import to_json
 from amplifier.tracing._running_commands import RunningCommand, request_tasks, running_commands
@@ -177,12 +177,13 @@ def _check_extras() -> Iterator[Finding]:
 def _check_modules() -> Iterator[Finding]:
     found = [entry.info.id for entry in installed_modules()]
     loader = ModuleLoader()
-    broken, published = 0, list[str]()
+    broken, published, on_island = 0, list[str](), list[str]()
     for module_id in found:
         if missing_package(module_id) is not None:
             continue  # reported with its extra
         try:
             loaded = anyio.run(loader.load, module_id)
+            on_island += [module_id] if runs_on_island(loaded) else []
             published += [module_id] if is_published(str(getattr(loaded.mount, "__module__", ""))) else []
         except AmplifierError as error:
             broken += 1
@@ -190,7 +191,7 @@ def _check_modules() -> Iterator[Finding]:
             yield Finding("module", verdict, f"{module_id}: {error_message(error)}")
     loader.cleanup()
     yield from _published_kernel(published)
-    for module_id in modules_on_island(each for each in found if missing_package(each) is None):
+    for module_id in on_island:
         yield Finding("module", "ok", f"{module_id} {ON_ISLAND}")
     yield Finding("modules", "ok" if found else "problem", f"{len(found)} found, {broken} of them broken")
     missing = _DEFAULT_MODULES.difference(found)

@@ -27,8 +27,8 @@ from amplifier.loading._installed import (
     all_modules,
     installed_ids,
     missing_package,
-    modules_on_island,
     nearest_module,
+    runs_on_island,
 )
 from amplifier.models import to_dict
 from amplifier.plan import is_module_id, type_from_id
@@ -108,7 +108,7 @@ def show_module(module_id: str, as_json: bool) -> None:
         facts |= {"loads": False, "problem": error_message(error)}
     else:
         facts |= {"loads": True, "origin": loaded.origin, "about": _about(loaded)}
-        if modules_on_island([module_id]):
+        if runs_on_island(loaded):
             facts["backends"] = ON_ISLAND
     finally:
         loader.cleanup()

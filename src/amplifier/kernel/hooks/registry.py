@@ -133,23 +133,7 @@ class HookRegistry:
         fields: Collection[str] | None = None,
         on_demand: bool = False,
     ) -> Callable[[], None]:
-        """Add a handler for an event, or for all of them (``"*"``).
-
-        Args:
-            event: The event's name.
-            handler: ``handler(event, data)``, async or sync; sync ones run in place and must not block.
-            priority: Lower runs earlier.
-            name: For logs and `unregister`; names need not be unique.
-            timeout: Seconds for one call; None for no limit.
-            on_failure: ``"deny"`` makes the handler a gate: if it fails, overruns or returns None, the event is denied.
-            fields: The top-level fields of the payload that the handler reads; it receives those and the kernel's own, so a
-                large payload is not copied for it. What it returns as ``modify`` replaces fields and leaves the others. None
-                for the whole payload.
-            on_demand: It needs no field for itself, only what other handlers receive, as a handler does that changes payloads for
-                those after it: `has_handlers` does not count it for a field.
-
-        Returns:
-            A function that removes exactly this registration; calling it again does nothing.
+        """Add a handler; see `amplifier.contracts.Hooks.register`.
 
         Raises:
             TypeError: An argument is of the wrong type.

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, cast, overload
 
 import anyio
 import attrs
-import orjson
 
 from amplifier._json import redact_secrets
 from amplifier.contracts import DEFAULT, Inherited
@@ -113,8 +112,6 @@ class AmplifierSession:
         is_resumed: bool = False,
     ) -> None:
         plan = parse_plan(config)
-        # Until it is opened: thousands of sessions may be live, and none of them needs its plan twice.
-        self._parsed: tuple[MountPlan, bytes | None] | None = (plan, _text_of(config))
         self.config: dict[str, Any] = cast("dict[str, Any]", config)
         self.session_id: str = new_session_id() if session_id is None else validate_session_id(session_id)
         self.parent_id: str | None = None if parent_id is None else validate_session_id(parent_id)
@@ -336,12 +333,9 @@ class AmplifierSession:
 
     def _read_plan(self) -> MountPlan:
         """The plan as it is now: between construction and opening the application may have changed its dict."""
-        parsed, self._parsed = self._parsed, None
-        if self._parent is not None:
-            return parse_plan(self.config, base_deadlines=self._parent.coordinator.deadlines)
-        if parsed is not None and parsed[1] is not None and parsed[1] == _text_of(self.config):
-            return parsed[0]
-        return parse_plan(self.config)
+        return parse_plan(
+            self.config, base_deadlines=None if self._parent is None else self._parent.coordinator.deadlines
+        )
 
     def _open_budget(self, plan: MountPlan) -> None:
         """Meter the session's calls if its plan has a budget, or if it is part of what a session with a budget does."""
@@ -912,14 +906,6 @@ class _Closing:
         if self._has_opened:
             forget_frames([failure.error for failure in session.failures])
             forget_frames([failure.error for failure in self._failures])
-
-
-def _text_of(config: Any) -> bytes | None:
-    """A plan as text, to see cheaply whether it has changed; None if it holds values that are not JSON."""
-    try:
-        return orjson.dumps(config, None, orjson.OPT_PASSTHROUGH_SUBCLASS | orjson.OPT_PASSTHROUGH_DATACLASS)
-    except TypeError:
-        return None
 
 
 def _answer_format(result_type: Any) -> AnswerFormat[Any] | None:

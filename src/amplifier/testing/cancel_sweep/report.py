@@ -1,9 +1,9 @@
-"""What a cancellation sweep found: plain data, a readable text, a JSON form. Knows nothing of how it was found."""
+"""What a cancellation sweep found: plain data and a readable text. Knows nothing of how it was found."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Literal, final
+from typing import Literal, final
 
 import attrs
 
@@ -36,10 +36,6 @@ class Violation:
     detail: str
     where: str
     stack: tuple[str, ...] = ()
-
-    def as_dict(self) -> dict[str, Any]:
-        """The same as JSON values."""
-        return {**attrs.asdict(self), "stack": list(self.stack)}
 
     def __str__(self) -> str:
         return f"{self.kind} [{self.mode}] {self._place()}: {self.detail}"
@@ -83,18 +79,6 @@ class SweepReport:
     def total_trials(self) -> int:
         """How many times the scenario was run over all modes."""
         return sum(self.trials.values())
-
-    def as_dict(self) -> dict[str, Any]:
-        """The report as JSON values; traces are left out."""
-        return {
-            "ok": self.ok,
-            "seed": self.seed,
-            "clock": self.clock,
-            "points": dict(self.points),
-            "trials": dict(self.trials),
-            "violations": [violation.as_dict() for violation in self.violations],
-            "notes": list(self.notes),
-        }
 
     def raise_if_broken(self) -> None:
         """Do nothing if all is well.

@@ -4,8 +4,7 @@ Suspensions are seen by an instrument, which trio calls after every step of ever
 that carry our context variable. Importing this file imports trio, so only `sweep` does it, and only when asked to.
 
 This is the one file that touches private names of trio, because trio offers no public way to (a) fix the order of
-scheduling, (b) cancel the scopes a task is in, (c) replace what a task is resumed with. `_require` names
-the missing piece when a trio release takes one away.
+scheduling, (b) cancel the scopes a task is in, (c) replace what a task is resumed with.
 """
 
 from __future__ import annotations
@@ -54,23 +53,11 @@ def _holds_interrupt(error: BaseException) -> bool:
     return isinstance(error, KeyboardInterrupt)
 
 
-def _require(owner: Any, name: str) -> Any:
-    """A private attribute of trio, or an error that names the one that is gone."""
-    try:
-        return getattr(owner, name)
-    except AttributeError as error:
-        raise RuntimeError(
-            f"trio {trio.__version__} has no {name!r} on {owner!r} any more, and the cancellation sweep needs it; "
-            f"use a trio release this version was tested with, or sweep the asyncio modes only"
-        ) from error
-
-
 @contextmanager
 def deterministic_scheduling(seed: int) -> Iterator[None]:
     """Sort each batch of runnable tasks and shuffle it by seed, as trio does for Hypothesis."""
-    run = _require(_require(trio, "_core"), "_run")
-    before = _require(run, "_ALLOW_DETERMINISTIC_SCHEDULING")
-    shuffler = _require(run, "_r")
+    run: Any = trio._core._run
+    before, shuffler = run._ALLOW_DETERMINISTIC_SCHEDULING, run._r
     state = shuffler.getstate()
     run._ALLOW_DETERMINISTIC_SCHEDULING = True
     shuffler.seed(seed)
@@ -135,7 +122,6 @@ class _TrioTrial(trio.abc.Instrument):
             return
         if task in self._system_tasks():  # one that fails is the end of trio, before that of the trial
             return
-        _require(task, "_next_send_fn")
         task._next_send_fn = lambda _value: kill(task.coro)
 
     def after_task_step(self, task: trio.lowlevel.Task) -> None:
@@ -156,12 +142,12 @@ class _TrioTrial(trio.abc.Instrument):
 
     def _enclosing_scopes(self, task: trio.lowlevel.Task) -> Iterator[trio.CancelScope]:
         """The scopes around a task up to the trial's own, or trio's around a system task, innermost first."""
-        status = _require(task, "_cancel_status")
+        status: Any = task._cancel_status
         root = trio.lowlevel.current_root_task()
         trios = [] if root is None else [nursery.cancel_scope for nursery in root.child_nurseries]
-        while status is not None and (scope := _require(status, "_scope")) is not self.scope and scope not in trios:
+        while status is not None and (scope := status._scope) is not self.scope and scope not in trios:
             yield scope
-            status = _require(status, "_parent")
+            status = status._parent
 
     # ── hanging ──
 
