@@ -47,6 +47,51 @@ from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from functools import partial
 
+__all__ = [
+    "AbortError",
+    "AccessDeniedError",
+    "AmplifierError",
+    "ApprovalTimeoutError",
+    "AuthenticationError",
+    "BudgetError",
+    "BudgetExceeded",
+    "ConfigurationError",
+    "ContainedError",
+    "ContentFilterError",
+    "ContextLengthError",
+    "ContractError",
+    "DeadlineExceeded",
+    "ExecutionCancelled",
+    "ExecutionDenied",
+    "ExecutionTimeout",
+    "HookRecursionError",
+    "InvalidRequestError",
+    "InvalidToolCallError",
+    "LLMError",
+    "LLMTimeoutError",
+    "MissingExtraError",
+    "MisspellingWarning",
+    "ModelError",
+    "ModuleConflictError",
+    "ModuleLoadError",
+    "ModuleNotFoundError",
+    "NetworkError",
+    "NoOneToAskError",
+    "NoUnfinishedTurnError",
+    "NotFoundError",
+    "PlanError",
+    "ProviderUnavailableError",
+    "QuotaExceededError",
+    "RateLimitError",
+    "ReplayMismatchError",
+    "ResultError",
+    "SessionBusyError",
+    "SessionError",
+    "SessionStateError",
+    "SpuriousCancellation",
+    "StreamError",
+]
+
 Problem = tuple[str, str]
 """Where (a path such as ``content[2].text`` or ``$.session.context``) and what is wrong there."""
 
@@ -536,10 +581,3 @@ class ReplayMismatchError(LLMError):
     path: str | None = None
     expected: str | None = None
     found: str | None = None
-
-
-__all__ = [
-    name
-    for name, each in tuple(globals().items())
-    if isinstance(each, type) and each.__module__ == __name__ and name[0] != "_"
-]
