@@ -138,7 +138,7 @@ async def test_a_failing_disk_is_logged_once_and_counted_and_writing_resumes(tmp
     monkeypatch.setattr(_log_file, "os", HalfOf(3, error=error))
     for number in range(5):
         assert (await coordinator.hooks.emit("tool:pre", {"n": number})).action == "continue"
-    assert (log.statistics().written, log.statistics().lost) == (2, 3)
+    assert (log.written, log.lost) == (2, 3)
     assert [line["data"]["n"] for line in lines(tmp_path / "e.jsonl")] == [3, 4]
     close()
     close()
@@ -163,7 +163,7 @@ def test_a_full_disk_never_breaks_a_turn(tmp_path, backend):
         for number in range(200):
             result = await coordinator.hooks.emit("tool:pre", {"n": number, "text": "x" * (number % 97)})
             assert result.action == "continue"
-        now = coordinator.session_state["hooks-logging"][0].statistics()
+        now = coordinator.session_state["hooks-logging"][0]
         close()
         print_line(now.written, now.lost)
 

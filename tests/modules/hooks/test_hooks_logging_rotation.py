@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amplifier.modules.hooks import logging as hooks_logging
-from amplifier.modules.hooks.logging._log_file import EventFile, Rotation
+from amplifier.modules.hooks.logging._log_file import EventFile
 from amplifier.testing import TestCoordinator
 from amplifier.tracing import LogFollower, log_parts
 from tests._support.tree import ROOT
@@ -39,7 +39,7 @@ def numbers(path: Path, torn: int = 0) -> list[Any]:
 
 
 def opened(path: Path, max_bytes: int = 1024, keep: int = 3) -> EventFile:
-    file = EventFile(path, Rotation(path, max_bytes, keep))
+    file = EventFile(path, max_bytes, keep)
     file.open()
     return file
 
@@ -54,13 +54,13 @@ def test_a_full_file_is_renamed_and_the_oldest_is_removed(tmp_path):
     for number in range(100):
         file.append(line(number))
     file.close()
-    assert names(tmp_path) == ["e.jsonl", "e.jsonl.1", "e.jsonl.2", "e.jsonl.3", "e.jsonl.lock"]
+    assert names(tmp_path) == ["e.jsonl", "e.jsonl.1", "e.jsonl.2", "e.jsonl.3"]
     assert all(part.stat().st_size == 1000 for part in log_parts(path))
     assert all(part.stat().st_mode & 0o777 == 0o600 for part in tmp_path.iterdir())
     assert numbers(path) == list(range(60, 100))
 
 
-def test_without_max_bytes_nothing_is_renamed_and_there_is_no_lock(tmp_path):
+def test_without_max_bytes_nothing_is_renamed(tmp_path):
     path = tmp_path / "e.jsonl"
     file = EventFile(path)
     file.open()
@@ -133,13 +133,13 @@ def test_fewer_files_are_kept_when_keep_gets_smaller(tmp_path):
 def test_while_another_writer_holds_the_lock_lines_are_written_and_nothing_waits(tmp_path):
     path = tmp_path / "e.jsonl"
     file = opened(path)
-    lock = os.open(tmp_path / "e.jsonl.lock", os.O_RDWR)
+    lock = os.open(path, os.O_RDWR)
     for how in (fcntl.LOCK_SH, fcntl.LOCK_EX):  # a process that was stopped while it wrote, or while it rotated
         fcntl.flock(lock, how)
         for number in range(20):
             file.append(line(number))
     os.close(lock)
-    assert names(tmp_path) == ["e.jsonl", "e.jsonl.lock"]
+    assert names(tmp_path) == ["e.jsonl"]
     file.append(line(40))
     file.close()
     assert numbers(path) == [*range(20), *range(20), 40]
@@ -154,7 +154,7 @@ async def test_a_log_that_cannot_be_rotated_goes_on_and_is_reported_once(tmp_pat
     close = await hooks_logging.mount(coordinator, {"path": str(path), "max_bytes": 1024, "keep": 1})
     for number in range(30):
         await coordinator.hooks.emit("tool:pre", {"n": number})
-    assert coordinator.session_state["hooks-logging"][0].statistics().lost == 0
+    assert coordinator.session_state["hooks-logging"][0].lost == 0
     close()
     assert len(path.read_bytes().splitlines()) == 30
     assert len([record for record in caplog.records if "cannot be rotated" in record.getMessage()]) == 1
@@ -180,10 +180,9 @@ WRITER = """
 import os, sys
 from pathlib import Path
 from amplifier.modules.hooks.logging._log_file import EventFile
-from amplifier.modules.hooks.logging._log_file import Rotation
 
 path, seed, most = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
-file = EventFile(path, Rotation(path, 20_000, 1000))
+file = EventFile(path, 20_000, 1000)
 file.open()
 for number in range(most):
     file.append(b'{"ts":"","n":[%d,%d],"x":"%s"}\\n' % (seed, number, b"x" * (number * 7919 % 900)))

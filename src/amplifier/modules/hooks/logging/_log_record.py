@@ -7,7 +7,6 @@ at the top level, and the rest under ``data``.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import islice
@@ -15,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from amplifier._json import Frame, rebuild, redact_secrets
+from amplifier._json import Frame, rebuild, redact_secrets, redact_text
 from amplifier.events import (
     APPROVAL_DENIED,
     CLEANUP_FAILED,
@@ -46,10 +45,7 @@ _FAILURES |= {HOOK_FAILED, HOOK_TIMEOUT}
 _WARNINGS = frozenset({PROVIDER_RETRY, PROVIDER_THROTTLE, PROVIDER_TOOL_SEQUENCE_REPAIRED, APPROVAL_DENIED})
 _WARNINGS |= {POLICY_VIOLATION, MODULE_UNRESPONSIVE}
 
-# A text is cut twice: before redaction, to bound its cost, with a margin after the limit so that a secret at the limit is
-# still complete; and at the limit afterwards. The second cut removes the mark of the first and the margin before it.
-_MARGIN = 1024
-_MARK = re.compile(r"\n\0(\d{1,20})\0\Z")
+_MARGIN = 1024  # what is redacted after the limit of a text, so that a secret at the limit is still complete
 _TIGHTER = 16  # how much shorter texts have to be when a line is too long as a whole
 _FEW = 20
 _MOST_MEMBERS = 200
@@ -80,11 +76,9 @@ def write_line(event: str, level: str, data: dict[str, Any], options: LogOptions
     if size > options.max_line_bytes:
         longest, items = max(64, longest // _TIGHTER), _FEW
     is_cut = size > longest
-    if is_cut:
-        rest = _cut(rest, longest + _MARGIN, items, first=True)
-    rest = redact_secrets(rest)
-    if is_cut:
+    if is_cut:  # before redaction, whose cost it bounds
         rest = _cut(rest, longest, items)
+    rest = redact_secrets(rest)
     line = _encode(_record(event, level, common, rest))
     if not is_cut and len(line) > longest:  # long texts of objects that were not strings before redaction
         rest = _cut(rest, longest, items)
@@ -145,7 +139,7 @@ def _text_size(data: dict[str, Any], enough: int) -> int:
     return size
 
 
-def _cut(value: Any, longest: int, items: int | None, *, first: bool = False) -> Any:
+def _cut(value: Any, longest: int, items: int | None) -> Any:
     """Copy a value with its texts cut to `longest` characters and, if asked for, lists to their last `items`.
 
     With `items`, objects lose members with very long names, and all but their first few hundred members.
@@ -153,7 +147,7 @@ def _cut(value: Any, longest: int, items: int | None, *, first: bool = False) ->
 
     def cut(leaf: Any, _frames: Sequence[Frame]) -> Any:
         if isinstance(leaf, str):
-            return _cut_text(leaf, longest, first=first)
+            return _cut_text(leaf, longest)
         if isinstance(leaf, bytes | bytearray) and len(leaf) > longest:
             return f"[{len(leaf)} bytes left out]"
         if items is not None and isinstance(leaf, list | tuple) and len(leaf) > items + 1:
@@ -173,19 +167,14 @@ def _cut_members(members: dict[Any, Any]) -> dict[Any, Any]:
     return {**kept, _LEFT_OUT: f"{left_out} members left out"} if left_out else members
 
 
-def _cut_text(text: str, longest: int, *, first: bool) -> str:
-    if first:
-        return text if len(text) <= longest else f"{text[:longest]}\n\0{len(text) - longest}\0"
-    left_out = 0
-    if found := _MARK.search(text, max(0, len(text) - 24)):
-        # A secret before the mark may have been cut so that redaction did not recognise it.
-        kept = text[: max(0, found.start() - _MARGIN)]
-        left_out = int(found[1]) + found.start() - len(kept)
-        text = kept
-    if len(text) > longest:
-        left_out += len(text) - longest
-        text = text[:longest]
-    return f"{text}… [{left_out} characters left out]" if left_out else text
+def _cut_text(text: str, longest: int) -> str:
+    if len(text) <= longest:
+        return text
+    # What is in the margin may be half a secret, which is not recognised; redaction moves it to the left of the limit.
+    found, unread = redact_text(text[: longest + _MARGIN]), max(0, len(text) - longest - _MARGIN)
+    kept = found[: min(longest, max(0, len(found) - _MARGIN)) if unread else longest]
+    left_out = unread + len(found) - len(kept)
+    return f"{kept}… [{left_out} characters left out]" if left_out else kept
 
 
 # ── text ─────────────────────────────────────────────────────────────────────────────────────────
