@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from amplifier._json import Frame, rebuild, redact_secrets, redact_text
+from amplifier._json import Frame, rebuild, redact_secrets, redact_text, text_size
 from amplifier.events import (
     APPROVAL_DENIED,
     CLEANUP_FAILED,
@@ -72,7 +72,7 @@ def write_line(event: str, level: str, data: dict[str, Any], options: LogOptions
     if rest.get("parent_id", "") is None:  # as in every session without a parent
         del rest["parent_id"]
     longest, items = options.max_field_chars, None
-    size = _text_size(rest, options.max_line_bytes)
+    size = text_size(rest, options.max_line_bytes)
     if size > options.max_line_bytes:
         longest, items = max(64, longest // _TIGHTER), _FEW
     is_cut = size > longest
@@ -120,23 +120,6 @@ def _stub(data: dict[str, Any], size: int) -> dict[str, Any]:
 
 
 # ── bounds ───────────────────────────────────────────────────────────────────────────────────────
-
-
-def _text_size(data: dict[str, Any], enough: int) -> int:
-    """Estimate the size of a payload as JSON; counting stops above `enough`."""
-    size = 0
-    waiting: list[Any] = [data]
-    while waiting and size <= enough:
-        value = waiting.pop()
-        if isinstance(value, str | bytes | bytearray):
-            size += len(value)
-        elif isinstance(value, dict):
-            size += sum(len(key) if isinstance(key, str) else 8 for key in value) + 8 * len(value)
-            waiting += value.values()
-        elif isinstance(value, list | tuple | set | frozenset):
-            size += 4 * len(value)
-            waiting += value
-    return size
 
 
 def _cut(value: Any, longest: int, items: int | None) -> Any:
