@@ -318,14 +318,6 @@ async def test_the_file_and_its_folders_are_for_the_owner_only(tmp_path):
     desk.close()
 
 
-async def test_the_file_is_appended_to(tmp_path):
-    for number in range(2):
-        desk = await Desk.open(tmp_path)
-        await desk.emit("tool:pre", n=number)
-        desk.close()
-    assert [line["data"]["n"] for line in lines(tmp_path / "s-1.jsonl")] == [0, 1]
-
-
 async def test_the_default_place_is_beside_the_conversation(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "{odd}"))
     coordinator = TestCoordinator("s-1")
@@ -433,14 +425,3 @@ async def test_a_child_writes_beside_its_parent_or_into_its_file(tmp_path):
         written = [line for path in folder.iterdir() for line in lines(path)]
         assert {line["session_id"] for line in written} == {"parent", "child"}
         assert all(line["data"].get("parent_id") == "parent" for line in written if line["session_id"] == "child")
-
-
-async def test_sessions_do_not_share_a_log_by_accident(tmp_path):
-    one, two = await Desk.open(tmp_path, "one"), await Desk.open(tmp_path, "two")
-    await one.emit("tool:pre", n=1)
-    assert (len(one.lines()), len(two.lines())) == (1, 0)
-    assert one.log.written == 1
-    one.close()
-    await two.emit("tool:pre", n=2)
-    assert len(two.lines()) == 1
-    two.close()

@@ -80,17 +80,6 @@ def test_a_line_longer_than_the_limit_has_a_file_of_its_own(tmp_path):
     assert numbers(path) == [0, 1, 2]
 
 
-def test_several_sessions_rotate_one_log(tmp_path):
-    path = tmp_path / "e.jsonl"
-    files = [opened(path, keep=20) for _ in range(3)]
-    for number in range(150):
-        files[number % 3].append(line(number))
-    for file in files:
-        file.close()
-    assert numbers(path) == list(range(150))
-    assert max(part.stat().st_size for part in log_parts(path)) <= 1024
-
-
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(30, 1500)), max_size=40), st.integers(1, 4))
 def test_any_order_of_writers_and_sizes_keeps_the_newest_lines_in_order(tmp_path_factory, writes, keep):
     path = tmp_path_factory.mktemp("log") / "e.jsonl"
@@ -101,7 +90,9 @@ def test_any_order_of_writers_and_sizes_keeps_the_newest_lines_in_order(tmp_path
         file.close()
     found = numbers(path)
     assert found == list(range(len(writes) - len(found), len(writes)))
-    assert len(log_parts(path)) <= keep + 1
+    parts = log_parts(path)
+    assert len(parts) <= keep + 1
+    assert all(part.stat().st_size <= 1024 or part.read_bytes().count(b"\n") == 1 for part in parts)
 
 
 def test_a_crash_between_two_renames_removes_nothing_too_early(tmp_path):
