@@ -250,12 +250,15 @@ async def test_the_line_of_a_request_has_no_messages_which_were_logged_when_they
     desk.close()
 
 
-async def test_a_long_list_keeps_its_newest_items(tmp_path):
+async def test_of_a_payload_of_many_texts_each_is_cut_and_of_more_the_short_members_are_kept(tmp_path):
     desk = await Desk.open(tmp_path)
-    await desk.emit("tool:post", messages=[{"role": "user", "content": f"{n} " * 3_000} for n in range(200)])
-    messages = desk.lines()[0]["data"]["messages"]
-    assert messages[0] == "[180 earlier items left out]"
-    assert messages[-1]["content"].startswith("199 199")
+    for count in (20, 200):
+        texts = [f"{number} " * 10_000 for number in range(count)]
+        await desk.emit("tool:post", tool_call_id="c1", texts=texts, took=0.5)
+    some, many = [line["data"] for line in desk.lines()]
+    assert (some["tool_call_id"], len(some["texts"])) == ("c1", 20)
+    assert all("characters left out" in text for text in some["texts"])
+    assert (many["tool_call_id"], many["took"], many.get("texts")) == ("c1", 0.5, None)
     desk.close()
 
 

@@ -48,9 +48,7 @@ _WARNINGS |= {POLICY_VIOLATION, MODULE_UNRESPONSIVE}
 _MARGIN = 1024  # what is redacted after the limit of a text, so that a secret at the limit is still complete
 _TIGHTER = 16  # how much shorter texts have to be when a line is too long as a whole
 _FEW = 20
-_MOST_MEMBERS = 200
-_LONGEST_NAME = 256
-_LEFT_OUT = "…"
+_SHORT = 100
 _DEEPEST = 1000
 
 
@@ -71,24 +69,18 @@ def write_line(event: str, level: str, data: dict[str, Any], options: LogOptions
     rest = {key: value for key, value in data.items() if key not in common and not (key == "raw" and options.strip_raw)}
     if rest.get("parent_id", "") is None:  # as in every session without a parent
         del rest["parent_id"]
-    longest, items = options.max_field_chars, None
-    size = text_size(rest, options.max_line_bytes)
-    if size > options.max_line_bytes:
-        longest, items = max(64, longest // _TIGHTER), _FEW
-    is_cut = size > longest
-    if is_cut:  # before redaction, whose cost it bounds
-        rest = _cut(rest, longest, items)
+    longest, most = options.max_field_chars, options.max_line_bytes
+    size = text_size(rest, most)
+    if size > most:
+        longest = max(64, longest // _TIGHTER)
+    if size > longest:  # before redaction, whose cost it bounds
+        rest = _cut(rest, longest)
+        rest = _short_members(rest) if text_size(rest, most) > most else rest
     rest = redact_secrets(rest)
     line = _encode(_record(event, level, common, rest))
-    if not is_cut and len(line) > longest:  # long texts of objects that were not strings before redaction
-        rest = _cut(rest, longest, items)
-        line = _encode(_record(event, level, common, rest))
-    if len(line) > options.max_line_bytes:
-        rest = _cut(rest, max(64, longest // _TIGHTER), _FEW)
-        line = _encode(_record(event, level, common, rest))
-    if len(line) > options.max_line_bytes:
-        line = _encode(_record(event, level, common, _stub(rest, len(line))))
-    return line
+    if size <= longest < len(line):  # long texts of objects that were not strings before redaction
+        line = _encode(_record(event, level, common, rest := _cut(rest, longest)))
+    return line if len(line) <= most else _encode(_record(event, level, common, _short_members(rest)))
 
 
 def broken_line(event: str, error: Exception) -> bytes:
@@ -113,41 +105,30 @@ def _record(event: str, level: str, common: dict[str, Any], data: dict[str, Any]
     return record
 
 
-def _stub(data: dict[str, Any], size: int) -> dict[str, Any]:
-    """A replacement for a payload that is too large for one line."""
-    keys = [str(key)[:60] for key in list(data)[:_FEW]]
-    return {"left_out": f"{size} bytes are too many for one line: all of it left out", "keys": keys}
-
-
 # ── bounds ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def _cut(value: Any, longest: int, items: int | None) -> Any:
-    """Copy a value with its texts cut to `longest` characters and, if asked for, lists to their last `items`.
+def _short_members(data: dict[str, Any]) -> dict[str, Any]:
+    """What is left of a payload that is too large for one line."""
+    short = {
+        str(key)[:_SHORT]: value
+        for key, value in islice(data.items(), _FEW)
+        if (isinstance(value, str) and len(value) <= _SHORT) or type(value) in (int, float, bool)
+    }
+    return {**short, "left_out": "the payload is too large for one line: all but its short members is left out"}
 
-    With `items`, objects lose members with very long names, and all but their first few hundred members.
-    """
+
+def _cut(value: Any, longest: int) -> Any:
+    """Copy a value with its texts cut to `longest` characters."""
 
     def cut(leaf: Any, _frames: Sequence[Frame]) -> Any:
         if isinstance(leaf, str):
             return _cut_text(leaf, longest)
         if isinstance(leaf, bytes | bytearray) and len(leaf) > longest:
             return f"[{len(leaf)} bytes left out]"
-        if items is not None and isinstance(leaf, list | tuple) and len(leaf) > items + 1:
-            return [f"[{len(leaf) - items} earlier items left out]", *leaf[-items:]]
-        return _cut_members(leaf) if items is not None and isinstance(leaf, dict) else leaf
+        return leaf
 
     return rebuild(value, cut, subject="", max_depth=_DEEPEST, mark=True)
-
-
-def _cut_members(members: dict[Any, Any]) -> dict[Any, Any]:
-    kept = {
-        key: value
-        for key, value in islice(members.items(), _MOST_MEMBERS)
-        if not isinstance(key, str) or len(key) <= _LONGEST_NAME
-    }
-    left_out = len(members) - len(kept)
-    return {**kept, _LEFT_OUT: f"{left_out} members left out"} if left_out else members
 
 
 def _cut_text(text: str, longest: int) -> str:
