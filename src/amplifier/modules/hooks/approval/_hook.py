@@ -48,7 +48,7 @@ def render_prompt(tool: str, given: Any, reason: str, *, module: str | None = No
     of_module = "" if module is None else f" of module {_name(module)}"
     lines = [f"Allow the tool {_name(tool)}{of_module} to run?"]
     if isinstance(given, Mapping):
-        lines += [_line(_name(key), value) for key, value in given.items()]
+        lines += [question_line(key, value) for key, value in given.items()]
         if not given:
             lines.append("  (no input)")
     else:
@@ -61,6 +61,11 @@ def one_line(text: str, longest: int) -> str:
     """Untrusted text as part of one line; for reasons, not for the input that the user approves."""
     shown = _seen(text[: longest + 1])
     return shown if len(text) <= longest else f"{shown[:longest]}… ({len(text)} characters)"
+
+
+def question_line(name: Any, value: Any) -> str:
+    """The line of a question that shows a member of the input."""
+    return _line(_name(name), value)
 
 
 def _line(label: str, value: Any) -> str:
