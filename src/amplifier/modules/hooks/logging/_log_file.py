@@ -11,7 +11,6 @@ import logging
 import os
 import re
 import stat
-from contextlib import suppress
 from pathlib import Path
 
 from amplifier._regular_file import make_folders
@@ -55,7 +54,7 @@ class EventFile:
         Raises:
             OSError: The file cannot be opened, is not a regular file, or cannot be locked, which renaming needs.
         """
-        if fcntl is None and self._max_bytes is not None:
+        if self._max_bytes is not None and fcntl is None:
             raise OSError("max_bytes needs file locks (flock), which this system does not have")
         make_folders(self.path.parent)
         self._open_newest()
@@ -102,17 +101,19 @@ class EventFile:
         size = os.fstat(file).st_size
         if size == 0 or size + self._needs_newline <= most:
             return file
-        with suppress(BlockingIOError):  # another writer renames it; this line still goes into it
+        try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             try:
                 if self._is_newest(file):
                     self._rename()
-            except OSError as error:
-                if not self._has_warned:
-                    logger.warning("%s cannot be rotated: %s; it grows beyond max_bytes", self.path, error)
-                self._has_warned = True
             finally:
                 fcntl.flock(file, fcntl.LOCK_UN)
+        except BlockingIOError:  # another writer renames it; this line still goes into it
+            pass
+        except OSError as error:
+            if not self._has_warned:
+                logger.warning("%s cannot be rotated: %s; it grows beyond max_bytes", self.path, error)
+            self._has_warned = True
         return file if self._is_newest(file) else self._open_newest()
 
     def _is_newest(self, file: int) -> bool:
