@@ -132,7 +132,7 @@ class Trace:
         self.notes: list[str] = []
         self._sessions: dict[str, _SessionRows] = {}
         self._calls: dict[tuple[str, str], list[Row]] = {}
-        self._orphans: dict[str, LogEvent] = {}  # sessions below no call yet: what names their parent
+        self._waiting: dict[tuple[str, str], list[Row]] = {}
         self._lines = 0
         self._unread: Row | None = None
 
@@ -204,33 +204,39 @@ class Trace:
         if found is None:
             name = event.session_id[:200] or "no session id"
             row = self._add_row("session", name, event.session_id, status="open")
-            found = self._sessions[event.session_id] = _SessionRows(row, self)
-            self._find_parents()
-        if found.row.parent is None and event.text("parent_id"):
-            self._orphans[event.session_id] = event
-            self._find_parents()
+            found = _SessionRows(row, self)
+            self._sessions[event.session_id] = found
+            for child in self._waiting.pop((event.session_id, ""), []):
+                self._attach(child, row)
+        if found.row.parent is None:
+            self._find_parent(found.row, event)
         return found
 
-    def _find_parents(self) -> None:
-        """Put sessions below the calls that run them, which may be in logs that are read later; until then below their parents."""
-        for session_id, event in list(self._orphans.items()):
-            row, parent_id, call_id = (
-                self._sessions[session_id].row,
-                event.text("parent_id"),
-                event.text("parent_call_id"),
-            )
-            calls = self._calls.get((parent_id, call_id), [])
-            begun = [call for call in calls if event.at is None or call.start is None or call.start <= event.at]
-            if begun:
-                self._attach(row, begun[-1])  # a provider may use an id twice
-            elif row.parent is None and parent_id in self._sessions:
-                self._attach(row, self._sessions[parent_id].row)
-            if begun or (row.parent is not None and not call_id):
-                del self._orphans[session_id]
+    def _find_parent(self, row: Row, event: LogEvent) -> None:
+        parent_id, call_id = event.text("parent_id"), event.text("parent_call_id")
+        if not parent_id:
+            return
+        calls = self._calls.get((parent_id, call_id), [])
+        begun = [call for call in calls if event.at is None or call.start is None or call.start <= event.at]
+        if begun:
+            self._attach(row, begun[-1])  # a provider may use an id twice
+            return
+        if call_id:
+            self._wait((parent_id, call_id), row)
+        if parent_id in self._sessions:
+            self._attach(row, self._sessions[parent_id].row)
+        else:
+            self._wait((parent_id, ""), row)
 
-    def _add_call(self, session_id: str, call_id: str, row: Row) -> None:
+    def _wait(self, for_what: tuple[str, str], row: Row) -> None:
+        waiting = self._waiting.setdefault(for_what, [])
+        if row not in waiting:
+            waiting.append(row)
+
+    def _adopt(self, session_id: str, call_id: str, row: Row) -> None:
         self._calls.setdefault((session_id, call_id), []).append(row)
-        self._find_parents()
+        for child in self._waiting.pop((session_id, call_id), []):
+            self._attach(child, row)
 
     def _attach(self, child: Row, parent: Row) -> None:
         """Put a session below a row, unless the log lies and that row is below the session."""
@@ -283,7 +289,7 @@ class _SessionRows:
     def __init__(self, row: Row, trace: Trace) -> None:
         self.row = row
         self._new_row, self._touch, self._mark = trace._new_row, trace._touch, trace._mark
-        self._add_call = trace._add_call
+        self._trace = trace
         self._turn: Row | None = None
         self._is_in_turn = False
         self._model: Row | None = None
@@ -366,7 +372,7 @@ class _SessionRows:
 
     def _complete_turn(self, event: LogEvent) -> None:
         turn = self._turn
-        if turn is None or _has(turn, event.name):
+        if turn is None or any(isinstance(each, LogEvent) and each.name == event.name for each in turn.events):
             self._add_event(event)
             return
         self._touch(turn, event)
@@ -418,7 +424,8 @@ class _SessionRows:
         row = self._add_wire_request(event)
         if row.input_tokens is None:
             _count(row, ModelAnswer.read(event.data))
-        if not _has(row, PROVIDER_REQUEST):  # no loop reports the call
+        first = row.events[0]
+        if not (isinstance(first, LogEvent) and first.name == PROVIDER_REQUEST):  # no loop reports the call
             row.end, row.status, self._model = event.at, "error" if event.text("status") == "error" else "ok", None
 
     def _add_piece(self, event: LogEvent) -> None:
@@ -445,7 +452,7 @@ class _SessionRows:
         row = self._new_row("tool", name, event, parent, text=_line(event.data.get("tool_input")))
         if call_id:
             self._tools[call_id] = row
-            self._add_call(event.session_id, call_id, row)
+            self._trace._adopt(event.session_id, call_id, row)
         return row
 
     def _end_tool_call(self, event: LogEvent) -> None:
@@ -463,7 +470,10 @@ class _SessionRows:
         call_id = event.text("tool_call_id")
         if call_id:
             row = self._tools.get(call_id)
-            return None if row is None or _has(row, event.name) else row
+            ended = row is not None and any(
+                isinstance(each, LogEvent) and each.name == event.name for each in row.events
+            )
+            return None if ended else row
         name = _name(event.text("tool_name")) or "tool"
         return next((row for row in self._open_tools if row.name == name), None)
 
@@ -530,10 +540,6 @@ class _SessionRows:
             if not name or row.name == _name(name):
                 return row
         return self._model or self._enclosing()
-
-
-def _has(row: Row, name: str) -> bool:
-    return any(isinstance(event, LogEvent) and event.name == name for event in row.events)
 
 
 def _question(event: LogEvent) -> tuple[str, str, str]:
