@@ -111,9 +111,11 @@ def _record(event: str, level: str, common: dict[str, Any], data: dict[str, Any]
 def _short_members(data: dict[str, Any]) -> dict[str, Any]:
     """What is left of a payload that is too large for one line."""
     short = {
-        str(key)[:_SHORT]: value
+        key: value
         for key, value in islice(data.items(), _FEW)
-        if (isinstance(value, str) and len(value) <= _SHORT) or type(value) in (int, float, bool)
+        if isinstance(key, str)
+        and len(key) <= _SHORT  # a name is not cut: half a secret in it would not be recognised
+        and ((isinstance(value, str) and len(value) <= _SHORT) or type(value) in (int, float, bool))
     }
     return {**short, "left_out": "the payload is too large for one line: all but its short members is left out"}
 
