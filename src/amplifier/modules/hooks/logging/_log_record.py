@@ -113,7 +113,7 @@ def _short_members(data: dict[str, Any]) -> dict[str, Any]:
     short = {
         key: value
         for key, value in islice(data.items(), _FEW)
-        if isinstance(key, str)
+        if type(key) is str
         and len(key) <= _SHORT  # a name is not cut: half a secret in it would not be recognised
         and ((isinstance(value, str) and len(value) <= _SHORT) or type(value) in (int, float, bool))
     }
