@@ -137,6 +137,25 @@ def test_while_another_writer_holds_the_lock_lines_are_written_and_nothing_waits
     assert path.stat().st_size == 100
 
 
+def test_a_file_that_another_writer_renames_meanwhile_is_renamed_once(tmp_path, monkeypatch):
+    path = tmp_path / "e.jsonl"
+    one, other, lock = opened(path), opened(path), fcntl.flock
+    for number in range(10):
+        one.append(line(number))
+
+    def lock_later(file: int, how: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", lock)
+        other.append(line(10))
+        lock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", lock_later)
+    one.append(line(11))
+    one.close()
+    other.close()
+    assert numbers(path) == list(range(12))
+    assert names(tmp_path) == ["e.jsonl", "e.jsonl.1"]
+
+
 async def test_a_log_that_cannot_be_rotated_goes_on_and_is_reported_once(tmp_path, caplog):
     path = tmp_path / "e.jsonl"
     coordinator = TestCoordinator("s")
