@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +19,7 @@ from amplifier.cli.terminal.display import Display
 from amplifier.cli.terminal.output import StandardStreams
 from amplifier.models import from_json
 from amplifier.tracing import TaskTree
-from amplifier.tracing._running_commands import RunningCommand, answer_task_requests, request_tasks, running_commands
+from amplifier.tracing._running_commands import answer_task_requests, request_tasks, running_commands
 from tests._support.forked import Forked
 from tests._support.terminal import command, environment, open_terminal, run_cli
 from tests.cli._scripted_agent import call
@@ -41,12 +40,6 @@ def ask_while_it_sleeps(home: Path, workdir: Path, *words: str) -> subprocess.Co
         if "running" in shown.stdout:
             shown = run_cli("doctor", "--tasks", *words, home=home, cwd=workdir)
     return shown
-
-
-def ask_for_ever(folder: Path, running: RunningCommand) -> None:
-    """Ask until there is no answer: a call that blocks may not have begun yet."""
-    while request_tasks(folder, running).tasks:
-        pass
 
 
 @contextmanager
@@ -153,99 +146,13 @@ def test_a_chat_that_waits_for_its_user_can_be_asked_and_typed_into_afterwards(b
         terminal.leave("\x04")
 
 
-_BLOCKED = """
-from amplifier import ToolResult
-
-class Block:
-    name = "block"
-    description = "Blocks in a call that does not come back."
-
-    async def execute(self, input):
-        import ctypes, sys
-        print("blocking", file=sys.stderr, flush=True)
-        library, lock = ctypes.PyDLL(None), ctypes.create_string_buffer(64)
-        library.pthread_mutex_lock(lock)
-        library.pthread_mutex_lock(lock)  # for ever, and with the interpreter's lock held: no handler of Python's can run
-        return ToolResult(output="never")
-
-async def mount(coordinator, config):
-    return Block()
-"""
-
-
-@pytest.mark.slow
-def test_a_run_stuck_in_c_code_is_shown_by_its_thread_stacks(backend, home, workdir, plan, monkeypatch):
-    package = workdir / "amplifier_module_tool_block"
-    package.mkdir()
-    (package / "__init__.py").write_text(_BLOCKED)
-    plan_of_block = json.loads(Path(plan).read_text())
-    plan_of_block["tools"] = [{"module": "tool-block", "source": str(package)}]
-    (workdir / "plan.json").write_text(json.dumps(plan_of_block))
-    words = command("run", "call block {}", "--plan", str(workdir / "plan.json"), "--backend", backend)
-    process = Forked(
-        words,
-        cwd=workdir,
-        env=environment(home),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-    )
-    monkeypatch.setattr("amplifier.tracing._running_commands.ANSWER_TIMEOUT", 0.5)
-    try:
-        assert process.stderr is not None
-        for line in process.stderr:
-            if b"blocking" in line:
-                break
+def test_a_run_that_is_stopped_is_named(home, workdir, plan, monkeypatch):
+    monkeypatch.setattr("amplifier.tracing._running_commands.ANSWER_TIMEOUT", 0.3)
+    with hanging_run(plan, home, workdir, "asyncio") as process:
+        process.send_signal(signal.SIGSTOP)
         folder = home / "running"
-        running = find_running(folder, str(process.pid))
-        with pytest.raises(TimeoutError) as raised:
-            ask_for_ever(folder, running)
-    finally:
-        process.kill()
-        process.communicate()
-    assert "does not return to Python" in str(raised.value)
-    assert "in execute" in str(raised.value)
-
-
-_THREAD = """
-import os, signal, sys, threading
-from amplifier.tracing._running_commands import main_thread_stack
-
-def deep(levels):
-    return levels and deep(levels - 1)
-
-def work():
-    def numbers():
-        yield from range(20)
-
-    while True:
-        deep(30)
-        sum(numbers())
-        [deep(levels) for levels in range(5)]
-
-signal.signal(signal.SIGUSR1, lambda *_: None)
-received, wakeup = os.pipe()
-os.set_blocking(wakeup, False)
-signal.set_wakeup_fd(wakeup)
-with main_thread_stack(os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_APPEND)):
-    threading.Thread(target=work, daemon=True).start()
-    print("ready", flush=True)
-    while os.read(received, 1):
-        os.write(1, b"asked\\n")
-"""
-
-
-@pytest.mark.slow
-def test_asking_does_not_end_a_process_whose_other_threads_run(tmp_path):
-    with subprocess.Popen(
-        [sys.executable, "-c", _THREAD, tmp_path / "stacks"], stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        for _ in range(500):
-            process.send_signal(signal.SIGUSR1)
-            assert process.stdout.readline() == "asked\n"
-        process.kill()
+        with pytest.raises(TimeoutError, match="it is stopped, or in a call that does not return to Python"):
+            request_tasks(folder, find_running(folder, str(process.pid)))
 
 
 def test_a_process_that_does_not_handle_the_signal_gets_none(home, workdir):

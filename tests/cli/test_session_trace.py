@@ -155,15 +155,11 @@ def test_an_unknown_session_is_an_error_that_names_the_nearest(store, cli):
     assert "did you mean '20260101-first'" in cli("session", "trace", "20260101-frist", code=2).err
 
 
-def test_a_session_without_a_log_shows_its_conversation_and_how_to_get_a_log(store, cli, tmp_path):
+def test_a_session_without_a_log_says_how_to_get_one(store, cli, tmp_path):
     keep(store, "one")
     text = cli("session", "trace", "one", "--text").out
     assert 'note: this session has no event log; a plan has one written with {"module": "hooks-logging"}' in text
-    assert [line.split() for line in text.splitlines() if "message" in line][1:3] == [
-        ["message", "assistant"],
-        ["message", "tool", "read_file"],
-    ]
-    assert [row["k"] for row in rows_of(page_of("one", tmp_path))] == ["session", *["message"] * 6]
+    assert rows_of(page_of("one", tmp_path)) == []
     cli("session", "show", "one", "--json")
 
 
@@ -212,6 +208,7 @@ def test_files_that_cannot_be_written_are_errors(store, workdir, cli):
         (["--live", "--text"], "--live shows one session"),
         (["--live", "--compare", "one"], "--live shows one session"),
         (["--open", "--text"], "--open opens a page"),
+        (["--open", "--compare", "one"], "--open opens a page"),
         (["--open", "-o", "-"], "--open needs a file"),
     ],
 )
@@ -239,8 +236,7 @@ def test_two_sessions_are_compared(store, workdir, cli, monkeypatch):
     write_log(store, "two", *(text.replace(b'"session_id": "s"', b'"session_id": "two"') for text in shorter))
     write_log(store, "one", *(text.replace(b'"session_id": "s"', b'"session_id": "one"') for text in lines_of))
     lines = [
-        re.split(r"  +", line.strip())
-        for line in cli("session", "trace", "one", "--compare", "two", "--text").out.splitlines()
+        re.split(r"  +", line.strip()) for line in cli("session", "trace", "one", "--compare", "two").out.splitlines()
     ]
     sums = {line[0]: line[1:] for line in lines if len(line) == 4}
     assert sums["model calls"] == ["2", "1", "-50 %"]
@@ -253,9 +249,6 @@ def test_two_sessions_are_compared(store, workdir, cli, monkeypatch):
         ["tool bash", "tool bash"],
         ["model mock (m-1)", "—"],
     ]
-    name = cli("session", "trace", "one", "--compare", "two").out.strip()
-    assert name == "trace-one-two.html"
-    assert "<table>" in (workdir / name).read_text(encoding="utf-8")
     assert "did you mean 'two'" in cli("session", "trace", "one", "--compare", "twp", code=2).err
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amplifier.modules.hooks.logging._log_file import EventFile, Rotation
+from amplifier.modules.hooks.logging._log_file import EventFile
 from amplifier.tracing import LogFollower, log_parts
 
 
@@ -74,7 +74,7 @@ def test_a_fifo_in_place_of_a_log_is_an_error_and_does_not_block(tmp_path):
 @given(st.lists(st.integers(0, 30), max_size=12))
 def test_a_log_that_rotates_between_reads_is_read_completely_in_order(tmp_path_factory, bursts):
     path = tmp_path_factory.mktemp("log") / "e.jsonl"
-    file = EventFile(path, Rotation(path, 1024, 100))
+    file = EventFile(path, 1024, 100)
     file.open()
     follower = LogFollower(path)
     written: list[bytes] = []

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from amplifier.tracing import Trace, compare, write_comparison_page, write_page
+from amplifier.tracing import Trace, write_page
 from tests._support.browser import Tab, open_tab
 from tests.tracing._logs import line, model_call, small_session, tool_call, turn
 
@@ -296,21 +296,6 @@ def contrast(one: str, other: str) -> float:
         linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
         lights.append(0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2])
     return (max(lights) + 0.05) / (min(lights) + 0.05)
-
-
-@pytest.mark.parametrize("width", [390, 1280])
-def test_a_comparison_fits_and_is_inert(tab, tmp_path, width):
-    hostile = hostile_session()
-    hostile.session_id = INJECTIONS[0]
-    page = tmp_path / "comparison.html"
-    page.write_text(write_comparison_page(compare(read(*small_session()), hostile)), encoding="utf-8")
-    tab.problems.clear()
-    tab.open(page.as_uri(), width=width)
-    assert tab.evaluate("document.querySelectorAll('script, img, svg, iframe, a, [onerror]').length") == 0
-    assert tab.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
-    assert tab.evaluate("document.querySelectorAll('table').length") == 2
-    assert "ran" not in tab.evaluate("document.title").split()
-    assert tab.problems == []
 
 
 def test_payloads_of_a_page_are_bounded():

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import inspect
-import sys
 import threading
 import weakref
 from collections.abc import AsyncIterator, Callable
@@ -19,7 +17,6 @@ import pytest
 from amplifier import AmplifierSession, HookResult, ToolResult
 from amplifier.models import from_json, to_json
 from amplifier.tracing import CodeLine, TaskReport, TaskTree, task_tree
-from tests._support.backends_alone import run_on
 from tests._support.small_agent import Turn, agent, mounting
 
 
@@ -308,27 +305,6 @@ def test_without_an_event_loop_there_are_threads_only():
     assert (tree.backend, tree.tasks) == (None, [])
     (own,) = [thread for thread in tree.threads if thread.name == threading.current_thread().name]
     assert own.stack[-1].function.startswith("test_without_an_event_loop")
-
-
-def test_a_task_that_a_module_starts_natively_is_its_sessions_where_asyncio_shows_contexts():
-    async def beside() -> None:
-        await anyio.sleep_forever()
-
-    async def start_natively(turn: Turn) -> str:
-        task = asyncio.get_running_loop().create_task(beside(), name="native")
-        try:
-            await anyio.sleep_forever()
-        finally:
-            task.cancel()
-        return "never"
-
-    async def main() -> TaskTree:
-        return await tree_during(agent(start_natively, session_id="s4"))
-
-    task = the_one_at(run_on("asyncio", main), "beside")
-    shows_contexts = sys.version_info >= (3, 12)
-    assert (task.name, task.parent) == ("native", None)
-    assert task.session_id == ("s4" if shows_contexts else None)
 
 
 async def test_looking_changes_nothing_for_those_who_are_looked_at():

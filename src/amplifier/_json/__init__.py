@@ -4,7 +4,7 @@ It imports the standard library and `amplifier.errors`, nothing else; `build_val
 """
 
 from ._schema_validator import SchemaRefused, Validator, build_validator
-from ._text import canonical_dumps, sanitize_text, truncate_values, visible_text
+from ._text import canonical_dumps, sanitize_text, text_size, truncate_values, visible_text
 from ._walk import (
     CIRCULAR,
     LEAVES,
@@ -38,6 +38,7 @@ __all__ = [
     "redact_secrets",
     "redact_text",
     "sanitize_text",
+    "text_size",
     "truncate_values",
     "visible_text",
 ]

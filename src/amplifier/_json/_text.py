@@ -113,3 +113,20 @@ def truncate_values(value: Any, max_length: int = 180) -> Any:
         return leaf
 
     return rebuild(value, cut, subject="", max_depth=MAX_SHOWN_DEPTH, containers=(dict, list), mark=True)
+
+
+def text_size(value: Any, enough: int) -> int:
+    """Estimate the size of a value as JSON text; counting stops above `enough`."""
+    size = 0
+    waiting: list[Any] = [value]
+    while waiting and size <= enough:
+        value = waiting.pop()
+        if isinstance(value, str | bytes | bytearray):
+            size += len(value)
+        elif isinstance(value, dict):
+            size += sum(len(key) if isinstance(key, str) else 8 for key in value) + 8 * len(value)
+            waiting += value.values()
+        elif isinstance(value, list | tuple | set | frozenset):
+            size += 4 * len(value)
+            waiting += value
+    return size

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import json
-import re
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,13 +13,13 @@ from amplifier._json import visible_text
 from amplifier._regular_file import read_file
 from amplifier.contracts import current_call
 from amplifier.models import HookResult
+from amplifier.modules.hooks.approval._hook import question_line
 
 CONTENT_ARGUMENTS: Final = ("content", "old_string", "new_string")
 """The arguments that a diff shows."""
 
 _MOST_BYTES: Final = 200_000
 _MOST_LINES: Final = 4_000
-_MANY_SPACES: Final = re.compile(r" {16,}")  # as in the questions of hooks-approval
 
 
 @attrs.frozen
@@ -30,7 +28,7 @@ class Edit:
 
     Attributes:
         lines: The unified diff without its heading, safe to show.
-        covers: The lines of a question that say the same.
+        covers: The lines of a question of hooks-approval that say the same.
         before: The text of the file; None if there is no file, or it is not known.
     """
 
@@ -145,7 +143,7 @@ def _edit(given: dict[str, Any], folder: Path, first: dict[Path, str] | None = N
     if (before or "").count("\n") + after.count("\n") > _MOST_LINES:
         return None
     shown = _diff(before or "", after)
-    return Edit(shown, frozenset(line for name, text in texts.items() for line in _question_lines(name, text)), known)
+    return Edit(shown, frozenset(question_line(name, text) for name, text in texts.items()), known)
 
 
 def _diff(before: str, after: str, *, name: str | None = None) -> list[str]:
@@ -161,10 +159,3 @@ def _lines(text: str) -> list[str]:
     """The lines of a file, each with its end; one without is followed by what git says about it."""
     *whole, rest = text.split("\n")
     return [*(f"{line}\n" for line in whole), *([f"{rest}\n\\ No newline at end of file"] if rest else [])]
-
-
-def _question_lines(name: str, text: str) -> list[str]:
-    """The line of a question that shows an argument, plain and as JSON; one that differs is shown beside the diff."""
-    shown = [visible_text(form, multiline=False, strict=True) for form in (text, json.dumps(text, ensure_ascii=False))]
-    spelled = [_MANY_SPACES.sub(lambda found: rf"\u0020{{{len(found[0])}}}", form) for form in shown]
-    return [f"  {name}: {form}" for form in spelled]

@@ -13,18 +13,10 @@ from ._folders import WRITE, make_private_folder
 STORE_FILE = "store.db"
 
 _FORMAT = 2
-"""Of the tables and what is in them; a release that changes it has to read the ones before."""
+"""Of the tables and what is in them; a release that changes it has to read what earlier releases wrote."""
 
 _APPLICATION = 0x414D5053
 """How the header of the file says that it is ours."""
-
-_COMPACTIONS = """
-    CREATE TABLE compactions (
-        session INTEGER NOT NULL, number INTEGER NOT NULL, checksum INTEGER NOT NULL, body TEXT NOT NULL,
-        PRIMARY KEY (session, number)
-    ) WITHOUT ROWID
-    """
-"""Since format 2."""
 
 _TABLES = (
     """
@@ -50,7 +42,12 @@ _TABLES = (
         body TEXT NOT NULL, PRIMARY KEY (session, position, call)
     ) WITHOUT ROWID
     """,
-    _COMPACTIONS,
+    """
+    CREATE TABLE compactions (
+        session INTEGER NOT NULL, number INTEGER NOT NULL, checksum INTEGER NOT NULL, body TEXT NOT NULL,
+        PRIMARY KEY (session, number)
+    ) WITHOUT ROWID
+    """,
 )
 
 
@@ -58,7 +55,7 @@ def open_sessions(root: Path) -> Database:
     """Open the store in a folder; both are made if they are missing.
 
     Raises:
-        StoreDamagedError: It is not as it was written, or a newer release wrote it.
+        StoreDamagedError: It is not as it was written, or another release wrote it.
         UnsafeFolderError: The folder or the file belongs to another user.
         OSError: The system refuses.
     """
@@ -82,18 +79,8 @@ def _check_format(database: Database) -> None:
     application, found = database.transaction(work, only_reads=True)
     if application != _APPLICATION:
         raise StoreDamagedError(database.path, "it is not a store of sessions")
-    if found > _FORMAT:
-        reason = f"it has format {found}, expected up to {_FORMAT} (a newer release wrote it)"
-        raise StoreDamagedError(database.path, reason)
-    if found < _FORMAT:
-        database.transaction(_upgrade)
-
-
-def _upgrade(db: sqlite3.Connection) -> None:
-    [(found,)] = db.execute("PRAGMA user_version")  # another process may have been faster
-    if found == 1:
-        db.execute(_COMPACTIONS)
-        db.execute("PRAGMA user_version = 2")
+    if found != _FORMAT:
+        raise StoreDamagedError(database.path, f"it has format {found}, expected {_FORMAT} (another release wrote it)")
 
 
 def find_session(db: sqlite3.Connection, session_id: str, path: Path) -> int | None:

@@ -12,7 +12,7 @@ _sessions, _conversation what a stored session did, and its messages as text; fo
 _otel                    a collector for OpenTelemetry
 """
 
-from ._comparison import Comparison, compare, write_comparison_page, write_comparison_text
+from ._comparison import Comparison, compare, write_comparison_text
 from ._event_logs import LogEvent, LogFollower, UnreadLine, log_parts
 from ._otel import export_traces
 from ._page import live_page, live_policy, page_data, write_page
@@ -46,7 +46,6 @@ __all__ = [
     "task_tree",
     "tasks_on_signal",
     "totals",
-    "write_comparison_page",
     "write_comparison_text",
     "write_page",
     "write_summary",

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from decimal import Decimal
 from difflib import SequenceMatcher
-from html import escape
 from typing import Any, Final
 
 import attrs
 
 from amplifier._json import visible_text
 
-from ._page import style_page
 from ._text import dollars, duration, number, row_facts, row_title
 from ._totals import Totals, totals
 from ._trace import Row, Trace
@@ -50,23 +48,10 @@ def compare(first: Trace, second: Trace) -> Comparison:
 
 def write_comparison_text(found: Comparison) -> str:
     """The comparison as text; safe to show in a terminal."""
-    sums, steps = map(_columns, _tables(found))
+    sums = _columns([("", *found.names, "difference"), *found.sums])
+    steps = _columns([found.names, *((_step(one), _step(other)) for one, other in found.steps)])
     lines = [*sums, *(f"note: {note}" for note in found.notes), "", *steps]
     return "".join(f"{visible_text(line, multiline=False).rstrip()}\n" for line in lines)
-
-
-def write_comparison_page(found: Comparison) -> str:
-    """The comparison as one self-contained HTML page without scripts."""
-    sums, steps = map(_html_table, _tables(found))
-    notes = "".join(f"<p>{_text(note)}</p>" for note in found.notes)
-    title = _text(f"{found.names[0]} and {found.names[1]}")
-    return style_page(title, f"<h1>{title}</h1>{notes}<h2>Sums</h2>{sums}<h2>Steps</h2>{steps}")
-
-
-def _tables(found: Comparison) -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
-    """The sums and the steps, each with its headings first."""
-    steps = [(_step(one), _step(other)) for one, other in found.steps]
-    return [("", *found.names, "difference"), *found.sums], [found.names, *steps]
 
 
 _COUNTS: Final = ("turns", "steps", "model_calls", "tool_calls", "errors", "denied")
@@ -128,13 +113,3 @@ def _columns(table: Sequence[tuple[str, ...]]) -> list[str]:
     rows = [[visible_text(cell, multiline=False) for cell in row] for row in table]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
-
-
-def _html_table(table: Sequence[tuple[str, ...]]) -> str:
-    titles = "".join(f'<th scope="col">{_text(cell)}</th>' for cell in table[0])
-    body = "".join(f"<tr>{''.join(f'<td>{_text(cell)}</td>' for cell in row)}</tr>\n" for row in table[1:])
-    return f"<table><thead><tr>{titles}</tr></thead><tbody>{body}</tbody></table>"
-
-
-def _text(value: str) -> str:
-    return escape(visible_text(value, multiline=False))

@@ -1,13 +1,12 @@
 """Commands that run now, and their answers to who asks for their tasks: SIGUSR1, and one file per process, ``<home>/running/<pid>.json``.
 
 The process holds a lock on its file while it runs; only such a process is sent the signal, which would end any other. The first line names the
-process. Who asks appends a line ``?``. On the signal C code appends the stack of the main thread, in case Python itself hangs, and Python appends the
-task tree as one line of JSON; without a ``?`` it shows the tree where the command writes.
+process. Who asks appends a line ``?``, and on the signal the process appends its task tree as one line of JSON; without a ``?`` it shows the tree
+where the command writes.
 """
 
 from __future__ import annotations
 
-import faulthandler
 import fcntl
 import json
 import os
@@ -78,22 +77,8 @@ def answer_task_requests(
             fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.ftruncate(opened, 0)
             os.write(opened, json.dumps(attrs.asdict(running)).encode() + b"\n")
-            stack.enter_context(main_thread_stack(opened))
             file = opened
         yield
-
-
-@contextmanager
-def main_thread_stack(file: int) -> Iterator[None]:
-    """Write the stack of the main thread on the signal, in C code, before Python handles it.
-
-    Not those of other threads: they go on running meanwhile, and reading the stack of one that runs can crash the process.
-    """
-    faulthandler.register(signal.SIGUSR1, file=file, all_threads=False, chain=True)
-    try:
-        yield
-    finally:
-        faulthandler.unregister(signal.SIGUSR1)
 
 
 def running_commands(folder: Path) -> list[RunningCommand]:
@@ -129,9 +114,9 @@ def request_tasks(folder: Path, running: RunningCommand) -> TaskTree:
 
     Raises:
         ProcessLookupError: It has ended.
-        TimeoutError: It does not answer; the message has the stack of its main thread.
+        TimeoutError: It does not answer.
     """
-    path, written = folder / f"{running.pid}.json", b""
+    path = folder / f"{running.pid}.json"
     try:
         with path.open("r+b") as file:
             start = file.seek(0, os.SEEK_END)
@@ -139,8 +124,7 @@ def request_tasks(folder: Path, running: RunningCommand) -> TaskTree:
         os.kill(running.pid, signal.SIGUSR1)
         give_up = time.monotonic() + ANSWER_TIMEOUT
         while time.monotonic() < give_up:
-            written = path.read_bytes()[start + len(ASK) :]
-            for line in written.splitlines(keepends=True):
+            for line in path.read_bytes()[start:].splitlines(keepends=True):
                 if line.startswith(b"{") and line.endswith(b"\n"):
                     return from_json(TaskTree, line.decode())
             if not is_held(path):
@@ -148,10 +132,6 @@ def request_tasks(folder: Path, running: RunningCommand) -> TaskTree:
             time.sleep(_POLL)
     except (FileNotFoundError, ProcessLookupError):
         raise ProcessLookupError(f"process {running.pid} has ended meanwhile") from None
-    stack = written.decode(errors="backslashreplace").strip()
-    what = (
-        "it is inside a call that does not return to Python. Its main thread:\n"
-        if stack
-        else "it is stopped, or the system does not let it run"
+    raise TimeoutError(
+        f"process {running.pid} does not answer within {ANSWER_TIMEOUT:g} s: it is stopped, or in a call that does not return to Python"
     )
-    raise TimeoutError(f"process {running.pid} does not answer within {ANSWER_TIMEOUT:g} s: {what}{stack}")

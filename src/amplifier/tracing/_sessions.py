@@ -1,19 +1,17 @@
-"""Reads what a stored session did: its event log and those of its child sessions, its step journal, or only its conversation."""
+"""Reads what a stored session did: its event log and those of its child sessions, and its step journal."""
 
 from __future__ import annotations
 
-from amplifier._json import visible_text
 from amplifier.events import SESSION_FORK, SESSION_RESUME, SESSION_START
 from amplifier.store import SessionIndex, StoreDamagedError
 from amplifier.store._sessions import EVENTS_FILE
 
-from ._conversation import text_of_message
 from ._event_logs import LogEvent, LogFollower, log_parts
 from ._trace import Trace
 
 NO_LOG = (
     'this session has no event log; a plan has one written with {"module": "hooks-logging"} in its hooks, as the default plan '
-    "does. Shown is the conversation, without times, costs and verdicts"
+    "does. `amplifier session show` has the conversation"
 )
 _BEGINNINGS = frozenset({SESSION_START, SESSION_RESUME, SESSION_FORK})
 
@@ -72,14 +70,10 @@ def read_trace(store: SessionIndex, session_id: str) -> Trace:
     follower = SessionFollower(store, session_id)
     follower.update(to_end=True)
     trace = follower.trace
-    if trace.lines:
-        try:
-            trace.add_steps(store.steps(session_id))
-        except (StoreDamagedError, OSError) as error:
-            trace.notes.append(f"the step journal cannot be read: {error}")
-        return trace
-    messages = store.transcript(session_id)
-    texts = [" ".join(text_of_message(message).split()) for message in messages]
-    trace.add_messages(messages, [visible_text(text, multiline=False)[:300] for text in texts])
-    trace.notes.append(NO_LOG)
+    if not trace.lines:
+        trace.notes.append(NO_LOG)
+    try:
+        trace.add_steps(store.steps(session_id))
+    except (StoreDamagedError, OSError) as error:
+        trace.notes.append(f"the step journal cannot be read: {error}")
     return trace

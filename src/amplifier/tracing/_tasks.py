@@ -17,7 +17,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from contextvars import Context
 from datetime import UTC, datetime
 from types import FrameType
 from typing import Any
@@ -31,7 +30,6 @@ from amplifier.kernel.coordinator.coordinator import ModuleCoordinator
 from amplifier.kernel.coordinator.ownership import NAMED_POINTS, SINGLE_POINTS
 from amplifier.kernel.runtime.backend import RunningCall, asyncio_context, await_chain, is_kernel, is_machinery
 from amplifier.kernel.runtime.tasks import describe_label
-from amplifier.kernel.session.session import inside_turn_of
 
 from ._task_tree import CodeLine, TaskReport, TaskState, TaskTree, ThreadReport
 
@@ -96,7 +94,6 @@ class _Found:
     """A task while the report is being made.
 
     Attributes:
-        context: Its context variables, where the backend shows them: trio always, asyncio since Python 3.12.
         frames: Its chain of awaits, each frame with what the kernel does there.
         is_ours: Whether the kernel started it, so that whatever it starts is the session's as well.
         goes_on_in: The task whose first step is being taken inside of this one's.
@@ -108,7 +105,6 @@ class _Found:
     parent_id: int | None
     name: str
     coroutine: Any
-    context: Context | None
     state: TaskState = "waiting"
     frames: list[tuple[FrameType, RunningCall | None]] = attrs.field(factory=list)
     is_ours: bool = False
@@ -143,25 +139,20 @@ def _running_tasks() -> list[_Found]:
     while waiting:
         task = waiting.pop(0)
         parent = None if task.parent_nursery is None else id(task.parent_nursery.parent_task)
-        found.append(_Found(id(task), parent, task.name, task.coro, task.context))
+        found.append(_Found(id(task), parent, task.name, task.coro))
         waiting += [child for nursery in task.child_nurseries for child in nursery.child_tasks]
     return found
 
 
 def _with_sections(info: anyio.TaskInfo, task: Any) -> list[_Found]:
     """A task of the asyncio loop's list, and the sections that it waits for, which are not in the list."""
-    found = [_Found(info.id, info.parent_id, info.name or "", info.coro, _context_of(task))]
+    found = [_Found(info.id, info.parent_id, info.name or "", info.coro)]
     while (
         section := getattr(getattr(task, "_fut_waiter", None), "section", None)
     ) is not None and section.task is not None:
         parent, task = task, section.task
-        found.append(_Found(id(task), id(parent), task.get_name(), task.get_coro(), _context_of(task)))
+        found.append(_Found(id(task), id(parent), task.get_name(), task.get_coro()))
     return found
-
-
-def _context_of(asyncio_task: Any) -> Context | None:
-    get_context = getattr(asyncio_task, "get_context", None)
-    return None if get_context is None else get_context()
 
 
 def _trio_root() -> Any:
@@ -203,7 +194,7 @@ def _reports(found: list[_Found], now: float) -> Iterator[TaskReport]:
     for number, each in enumerate(ordered, 1):
         each.number = number
     for each in ordered:
-        yield _report(each, by_id, coordinators, owners, now)
+        yield _report(each, by_id, owners, now)
 
 
 def _parents_first(found: list[_Found], by_id: dict[int, _Found]) -> Iterator[_Found]:
@@ -220,12 +211,11 @@ def _parents_first(found: list[_Found], by_id: dict[int, _Found]) -> Iterator[_F
 def _report(
     each: _Found,
     by_id: dict[int, _Found],
-    coordinators: dict[str, ModuleCoordinator],
     owners: dict[str, dict[int, str]],
     now: float,
 ) -> TaskReport:
     parent = by_id.get(each.parent_id or 0)
-    known = _inherited(each, parent, coordinators)
+    known = _inherited(parent)
     each.session = known.coordinator
     awaits: list[CodeLine] = []
     waits_in = None
@@ -262,25 +252,11 @@ def _report(
     )
 
 
-def _inherited(each: _Found, parent: _Found | None, coordinators: dict[str, ModuleCoordinator]) -> _Known:
-    """What a task is before its own first frame: of its parent's session, if it was started inside of that.
-
-    A task that a turn started without a task group has no parent that is known; its context variables name the turn.
-    """
-    entered = {
-        call.coordinator.session_id for _, call in each.frames if call is not None and call.coordinator is not None
-    }
-    turns = () if each.context is None else each.context.get(inside_turn_of, ())
-    inside = [turn.session_id for turn in turns if turn.session_id not in entered]
-    if inside and inside[-1] in coordinators:
-        coordinator = coordinators[inside[-1]]
-    elif parent is not None and parent.session is not None:
-        coordinator = parent.session
-    else:
+def _inherited(parent: _Found | None) -> _Known:
+    """What a task is before its own first frame: of its parent's session, if it was started inside of that."""
+    if parent is None or parent.session is None:
         return _Known()
-    if parent is None or parent.final.coordinator is not coordinator:
-        return _Known(coordinator)
-    return parent.final
+    return parent.final if parent.final.coordinator is parent.session else _Known(parent.session)
 
 
 def _owners_of(coordinator: ModuleCoordinator) -> dict[int, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from decimal import Decimal
 from typing import Any, Final, Literal, TypeAlias, final
 
@@ -39,10 +39,10 @@ from amplifier.turns import ModelAnswer, ToolOutcome
 from ._event_logs import LogEvent, UnreadLine, read_line
 
 RowKind: TypeAlias = Literal[
-    "session", "turn", "model", "tool", "approval", "compaction", "hook", "cancel", "event", "message", "unread"
+    "session", "turn", "model", "tool", "approval", "compaction", "hook", "cancel", "event", "unread"
 ]
 """A session, a turn, a model call, a tool call, a question to the user, a compaction of what the model is shown, a failure or verdict of a hook, a cancellation, any other
-event; a message of the transcript, if there is no event log; lines that cannot be read."""
+event; lines that cannot be read."""
 
 RowStatus: TypeAlias = Literal["", "ok", "error", "denied", "cancelled", "open"]
 """Empty for what only happened; open for what has no end in the log: it runs, or its process was killed."""
@@ -167,25 +167,21 @@ class Trace:
             row.end = line.at if row.end is None else max(row.end, line.at)
             self._mark(row)
 
-    def add_messages(self, messages: Iterable[Mapping[str, Any]], texts: Sequence[str]) -> None:
-        """Add a conversation, for a session without an event log.
-
-        Args:
-            messages: As the context keeps them.
-            texts: Each in one line.
-        """
-        for message, text in zip(messages, texts, strict=True):
-            event = self._own_event("message", message)
-            name = " ".join(str(part) for part in (message.get("role"), message.get("name")) if part)[:200]
-            self._new_row("message", name, event, self._session_of(event).row, text=text)
-
     def add_steps(self, records: Iterable[Mapping[str, Any]]) -> None:
         """Add the step journal of a turn that runs or was cut off: which of its calls were started and finished."""
         for record in records:
             step, call_id = record.get("step"), record.get("call")
             if step not in ("started", "finished") or not isinstance(call_id, str):
                 continue
-            event = self._own_event(f"journal:{step}", record)
+            self._lines += 1
+            event = LogEvent(
+                number=self._lines,
+                name=f"journal:{step}",
+                session_id=self.session_id,
+                at=None,
+                level="",
+                data=dict(record),
+            )
             calls = self._calls.get((self.session_id, call_id))
             if not calls:
                 session = self._session_of(event).row
@@ -193,11 +189,6 @@ class Trace:
                 row.status = "open"
             else:
                 self._touch(calls[-1], event)
-
-    def _own_event(self, name: str, data: Mapping[str, Any]) -> LogEvent:
-        """Something of the session that is in none of its logs."""
-        self._lines += 1
-        return LogEvent(number=self._lines, name=name, session_id=self.session_id, at=None, level="", data=dict(data))
 
     def _add_unread(self, line: UnreadLine) -> None:
         """Consecutive lines with the same problem share a row."""

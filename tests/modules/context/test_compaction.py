@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
@@ -313,19 +312,6 @@ async def test_compactions_are_deleted_with_their_session(tmp_path):
     SessionIndex(tmp_path).delete("s")
     async with persistent(tmp_path) as context:  # it may get the same number in the store
         assert context.compactions() == []
-
-
-async def test_a_store_of_the_format_before_is_taken_over(tmp_path):
-    async with persistent(tmp_path) as context:
-        await talk(context, range(25))
-    with sqlite3.connect(tmp_path / "store.db") as old:
-        old.execute("DROP TABLE compactions")
-        old.execute("PRAGMA user_version = 1")
-    old.close()
-    async with persistent(tmp_path) as context:
-        assert len(await context.get_messages()) == 100
-        assert len(await context.get_messages_for_request(3000)) < 100
-        assert len(context.compactions()) == 1
 
 
 async def test_cancelled_while_the_summary_is_written_everything_is_as_before(opened):

@@ -162,7 +162,7 @@ def test_a_file_that_was_cut_is_reported(kept, tmp_path):
         ),
         ("UPDATE sessions SET messages = 'many'", "the entry of session 's' is damaged"),
         ("DROP TABLE messages", "no such table: messages"),
-        ("PRAGMA user_version = 3", r"it has format 3, expected up to 2 \(a newer release wrote it\)"),
+        ("PRAGMA user_version = 3", r"it has format 3, expected 2 \(another release wrote it\)"),
         ("PRAGMA application_id = 7", "it is not a store of sessions"),
     ],
 )

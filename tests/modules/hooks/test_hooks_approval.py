@@ -202,7 +202,7 @@ async def test_the_published_words_of_a_rule_are_understood():
         {"pattern": "ls *", "action": "auto_approve", "description": "safe"},
         {"pattern": "rm -rf /*", "action": "auto_deny"},
     ]
-    gate = await Gate.open({"rules": rules, "default_action": "continue", "default_timeout": 5, "audit": {}})
+    gate = await Gate.open({"rules": rules, "default_action": "continue", "default_timeout": 5})
     assert await gate.action("bash", command="ls src") == "continue"
     assert await gate.action("bash", command="rm -rf /usr") == "deny"
     asked = await gate.judge("bash", command="pwd")
@@ -226,7 +226,7 @@ async def test_a_policy_that_fails_means_a_question():
     assert await gate.action("read_file", file_path="x") == "ask_user"
 
 
-async def test_decisions_of_rules_are_emitted_unless_the_audit_is_off():
+async def test_decisions_of_rules_are_emitted():
     rules = [{"tool": "a", "action": "allow"}, {"tool": "b", "action": "deny"}]
     gate = await Gate.open({"rules": rules})
     await gate.judge("a")
@@ -234,9 +234,6 @@ async def test_decisions_of_rules_are_emitted_unless_the_audit_is_off():
     granted, denied = gate.payloads("approval:granted")[0], gate.payloads("approval:denied")[0]
     assert (granted["hook_name"], granted["event"], granted["tool_call_id"]) == ("hooks-approval", "tool:pre", "call-1")
     assert denied["reason"] == "forbidden by the plan: rule for tool b"
-    quiet = await Gate.open({"rules": rules, "audit": {"enabled": False}})
-    await quiet.judge("a")
-    assert quiet.payloads("approval:granted") == []
 
 
 # ── the plan ─────────────────────────────────────────────────────────────────────────────────────
@@ -247,7 +244,6 @@ async def test_all_problems_of_the_configuration_are_reported_at_once_with_their
         "timeout": -1,
         "tools": {"bash": "maybe", "x": {"require_approval": "yes"}},
         "unknown_tools": "shrug",
-        "audit": True,
         "rules": [
             "ls",
             {"action": "permit", "tool": "a"},
@@ -262,7 +258,7 @@ async def test_all_problems_of_the_configuration_are_reported_at_once_with_their
         await Gate.open(config)
     paths = {path for path, _ in caught.value.problems}
     assert paths == {
-        *("$.timeout", "$.tools.bash", "$.tools.x", "$.unknown_tools", "$.audit"),
+        *("$.timeout", "$.tools.bash", "$.tools.x", "$.unknown_tools"),
         *("$.rules[0]", "$.rules[1].action", "$.rules[2].tool", "$.rules[3].command", "$.rules[4].command"),
         *("$.rules[5].pth", "$.rules[5].path", "$.rules[5].input", "$.rules[6].pattern"),
     }

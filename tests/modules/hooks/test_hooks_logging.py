@@ -250,12 +250,15 @@ async def test_the_line_of_a_request_has_no_messages_which_were_logged_when_they
     desk.close()
 
 
-async def test_a_long_list_keeps_its_newest_items(tmp_path):
+async def test_of_a_payload_of_many_texts_each_is_cut_and_of_more_the_short_members_are_kept(tmp_path):
     desk = await Desk.open(tmp_path)
-    await desk.emit("tool:post", messages=[{"role": "user", "content": f"{n} " * 3_000} for n in range(200)])
-    messages = desk.lines()[0]["data"]["messages"]
-    assert messages[0] == "[180 earlier items left out]"
-    assert messages[-1]["content"].startswith("199 199")
+    for count in (20, 200):
+        texts = [f"{number} " * 10_000 for number in range(count)]
+        await desk.emit("tool:post", tool_call_id="c1", texts=texts, took=0.5)
+    some, many = [line["data"] for line in desk.lines()]
+    assert (some["tool_call_id"], len(some["texts"])) == ("c1", 20)
+    assert all("characters left out" in text for text in some["texts"])
+    assert (many["tool_call_id"], many["took"], many.get("texts")) == ("c1", 0.5, None)
     desk.close()
 
 
@@ -316,14 +319,6 @@ async def test_the_file_and_its_folders_are_for_the_owner_only(tmp_path):
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o700
     desk.close()
-
-
-async def test_the_file_is_appended_to(tmp_path):
-    for number in range(2):
-        desk = await Desk.open(tmp_path)
-        await desk.emit("tool:pre", n=number)
-        desk.close()
-    assert [line["data"]["n"] for line in lines(tmp_path / "s-1.jsonl")] == [0, 1]
 
 
 async def test_the_default_place_is_beside_the_conversation(tmp_path, monkeypatch):
@@ -433,14 +428,3 @@ async def test_a_child_writes_beside_its_parent_or_into_its_file(tmp_path):
         written = [line for path in folder.iterdir() for line in lines(path)]
         assert {line["session_id"] for line in written} == {"parent", "child"}
         assert all(line["data"].get("parent_id") == "parent" for line in written if line["session_id"] == "child")
-
-
-async def test_sessions_do_not_share_a_log_by_accident(tmp_path):
-    one, two = await Desk.open(tmp_path, "one"), await Desk.open(tmp_path, "two")
-    await one.emit("tool:pre", n=1)
-    assert (len(one.lines()), len(two.lines())) == (1, 0)
-    assert one.log.statistics().written == 1
-    one.close()
-    await two.emit("tool:pre", n=2)
-    assert len(two.lines()) == 1
-    two.close()

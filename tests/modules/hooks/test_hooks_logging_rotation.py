@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amplifier.modules.hooks import logging as hooks_logging
-from amplifier.modules.hooks.logging._log_file import EventFile, Rotation
+from amplifier.modules.hooks.logging._log_file import EventFile
 from amplifier.testing import TestCoordinator
 from amplifier.tracing import LogFollower, log_parts
 from tests._support.tree import ROOT
@@ -39,7 +39,7 @@ def numbers(path: Path, torn: int = 0) -> list[Any]:
 
 
 def opened(path: Path, max_bytes: int = 1024, keep: int = 3) -> EventFile:
-    file = EventFile(path, Rotation(path, max_bytes, keep))
+    file = EventFile(path, max_bytes, keep)
     file.open()
     return file
 
@@ -54,13 +54,13 @@ def test_a_full_file_is_renamed_and_the_oldest_is_removed(tmp_path):
     for number in range(100):
         file.append(line(number))
     file.close()
-    assert names(tmp_path) == ["e.jsonl", "e.jsonl.1", "e.jsonl.2", "e.jsonl.3", "e.jsonl.lock"]
+    assert names(tmp_path) == ["e.jsonl", "e.jsonl.1", "e.jsonl.2", "e.jsonl.3"]
     assert all(part.stat().st_size == 1000 for part in log_parts(path))
     assert all(part.stat().st_mode & 0o777 == 0o600 for part in tmp_path.iterdir())
     assert numbers(path) == list(range(60, 100))
 
 
-def test_without_max_bytes_nothing_is_renamed_and_there_is_no_lock(tmp_path):
+def test_without_max_bytes_nothing_is_renamed(tmp_path):
     path = tmp_path / "e.jsonl"
     file = EventFile(path)
     file.open()
@@ -80,17 +80,6 @@ def test_a_line_longer_than_the_limit_has_a_file_of_its_own(tmp_path):
     assert numbers(path) == [0, 1, 2]
 
 
-def test_several_sessions_rotate_one_log(tmp_path):
-    path = tmp_path / "e.jsonl"
-    files = [opened(path, keep=20) for _ in range(3)]
-    for number in range(150):
-        files[number % 3].append(line(number))
-    for file in files:
-        file.close()
-    assert numbers(path) == list(range(150))
-    assert max(part.stat().st_size for part in log_parts(path)) <= 1024
-
-
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(30, 1500)), max_size=40), st.integers(1, 4))
 def test_any_order_of_writers_and_sizes_keeps_the_newest_lines_in_order(tmp_path_factory, writes, keep):
     path = tmp_path_factory.mktemp("log") / "e.jsonl"
@@ -101,7 +90,9 @@ def test_any_order_of_writers_and_sizes_keeps_the_newest_lines_in_order(tmp_path
         file.close()
     found = numbers(path)
     assert found == list(range(len(writes) - len(found), len(writes)))
-    assert len(log_parts(path)) <= keep + 1
+    parts = log_parts(path)
+    assert len(parts) <= keep + 1
+    assert all(part.stat().st_size <= 1024 or part.read_bytes().count(b"\n") == 1 for part in parts)
 
 
 def test_a_crash_between_two_renames_removes_nothing_too_early(tmp_path):
@@ -133,17 +124,36 @@ def test_fewer_files_are_kept_when_keep_gets_smaller(tmp_path):
 def test_while_another_writer_holds_the_lock_lines_are_written_and_nothing_waits(tmp_path):
     path = tmp_path / "e.jsonl"
     file = opened(path)
-    lock = os.open(tmp_path / "e.jsonl.lock", os.O_RDWR)
+    lock = os.open(path, os.O_RDWR)
     for how in (fcntl.LOCK_SH, fcntl.LOCK_EX):  # a process that was stopped while it wrote, or while it rotated
         fcntl.flock(lock, how)
         for number in range(20):
             file.append(line(number))
     os.close(lock)
-    assert names(tmp_path) == ["e.jsonl", "e.jsonl.lock"]
+    assert names(tmp_path) == ["e.jsonl"]
     file.append(line(40))
     file.close()
     assert numbers(path) == [*range(20), *range(20), 40]
     assert path.stat().st_size == 100
+
+
+def test_a_file_that_another_writer_renames_meanwhile_is_renamed_once(tmp_path, monkeypatch):
+    path = tmp_path / "e.jsonl"
+    one, other, lock = opened(path), opened(path), fcntl.flock
+    for number in range(10):
+        one.append(line(number))
+
+    def lock_later(file: int, how: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", lock)
+        other.append(line(10))
+        lock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", lock_later)
+    one.append(line(11))
+    one.close()
+    other.close()
+    assert numbers(path) == list(range(12))
+    assert names(tmp_path) == ["e.jsonl", "e.jsonl.1"]
 
 
 async def test_a_log_that_cannot_be_rotated_goes_on_and_is_reported_once(tmp_path, caplog):
@@ -154,7 +164,7 @@ async def test_a_log_that_cannot_be_rotated_goes_on_and_is_reported_once(tmp_pat
     close = await hooks_logging.mount(coordinator, {"path": str(path), "max_bytes": 1024, "keep": 1})
     for number in range(30):
         await coordinator.hooks.emit("tool:pre", {"n": number})
-    assert coordinator.session_state["hooks-logging"][0].statistics().lost == 0
+    assert coordinator.session_state["hooks-logging"][0].lost == 0
     close()
     assert len(path.read_bytes().splitlines()) == 30
     assert len([record for record in caplog.records if "cannot be rotated" in record.getMessage()]) == 1
@@ -180,10 +190,9 @@ WRITER = """
 import os, sys
 from pathlib import Path
 from amplifier.modules.hooks.logging._log_file import EventFile
-from amplifier.modules.hooks.logging._log_file import Rotation
 
 path, seed, most = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
-file = EventFile(path, Rotation(path, 20_000, 1000))
+file = EventFile(path, 20_000, 1000)
 file.open()
 for number in range(most):
     file.append(b'{"ts":"","n":[%d,%d],"x":"%s"}\\n' % (seed, number, b"x" * (number * 7919 % 900)))

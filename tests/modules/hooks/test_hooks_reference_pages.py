@@ -6,7 +6,7 @@ import re
 
 from amplifier._reading import keys_of
 from amplifier.modules.hooks.approval._hook import render_prompt
-from amplifier.modules.hooks.approval._options import _WrittenRule
+from amplifier.modules.hooks.approval._rules import Rule
 from amplifier.modules.hooks.redaction import STRUCTURAL
 from tests._support.tree import ROOT
 
@@ -23,7 +23,7 @@ def test_the_table_of_rules_names_every_key_and_no_other():
     text = section(page("hooks-approval"), "Rules")
     rows = re.findall(r"^\| `([a-z_]+)` \|", text, re.MULTILINE)
     also = re.findall(r"Also `([a-z_]+)`", text)
-    assert {*rows, *also} == set(keys_of(_WrittenRule))
+    assert {*rows, *also} == set(keys_of(Rule))
 
 
 def test_the_question_on_the_page_is_the_one_that_is_asked():

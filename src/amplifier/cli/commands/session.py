@@ -32,7 +32,6 @@ from amplifier.store._sessions import EVENTS_FILE
 from amplifier.tracing import (
     compare,
     totals,
-    write_comparison_page,
     write_comparison_text,
     write_page,
     write_summary,
@@ -191,7 +190,9 @@ def write_session_test(session_id: str, output: Path) -> None:
 )
 @click.option("--open", "open_browser", is_flag=True, help="Open the page in the browser.")
 @click.option("--text", "as_text", is_flag=True, help="Print text instead of writing a page.")
-@click.option("--compare", "other_id", metavar="ID", shell_complete=complete_session, help="Compare with this session.")
+@click.option(
+    "--compare", "other_id", metavar="ID", shell_complete=complete_session, help="Compare with this session, as text."
+)
 @click.option("--live", is_flag=True, help="Follow the session in the browser while it runs.")
 @click.option("--backend", type=click.Choice(["asyncio", "trio"]), default="asyncio", help="The event loop of --live.")
 def trace_session(
@@ -215,23 +216,21 @@ def trace_session(
             raise click.UsageError("--live shows one session in the browser; leave out --text, --compare and --output")
         server = import_http_server("--live")
         return server.follow_session(store, record.session_id, backend=backend, open_browser=open_browser)
+    as_text = as_text or other_id is not None
     if open_browser and as_text:
-        raise click.UsageError("--open opens a page; leave out --text")
+        raise click.UsageError("--open opens a page; leave out --text and --compare")
     trace = read_trace(store, record.session_id)
-    name = record.session_id
     if other_id is None:
         content = write_text(trace) if as_text else write_page(trace)
     else:
         other = store.find(other_id)
-        found = compare(trace, read_trace(store, other.session_id))
-        content = write_comparison_text(found) if as_text else write_comparison_page(found)
-        name = f"{record.session_id[:100]}-{other.session_id[:100]}"
+        content = write_comparison_text(compare(trace, read_trace(store, other.session_id)))
     if (as_text and output is None) or output == Path("-"):
         if open_browser:
             raise click.UsageError("--open needs a file; leave out --output -")
         click.echo(content.encode(errors="backslashreplace"), nl=False)
         return Exit.OK
-    path = Path(f"trace-{name}.html") if output is None else output
+    path = Path(f"trace-{record.session_id}.html") if output is None else output
     if path.exists() and not path.is_file():  # a device or a folder must not be replaced
         raise CommandError(f"{path} is not a regular file; `-o -` writes to standard output")
     replace_file(path, content.encode(errors="backslashreplace"))

@@ -12,7 +12,7 @@ from typing import Any
 
 import attrs
 
-from amplifier._json import REDACTED, SENSITIVE_KEYS, Frame, copy_json, is_media, rebuild, redact_secrets
+from amplifier._json import REDACTED, SENSITIVE_KEYS, Frame, copy_json, is_media, rebuild, redact_secrets, text_size
 from amplifier.contracts import Coordinator
 from amplifier.errors import PlanError
 from amplifier.events import ALL_EVENTS, CATALOGUE, LLM_STREAM_ABORTED, OUR_EVENTS
@@ -31,7 +31,6 @@ __all__ = [
     "RedactionOptions",
     "Redactor",
     "mount",
-    "path_steps",
     "read_redaction_options",
     "redact_personal",
 ]
@@ -56,19 +55,8 @@ STRUCTURAL = frozenset(
 )
 """Fields that identify events; never changed, as in the published module."""
 
-_STEP = re.compile(r"(?:^|\.)([^.\[\]]+)|\[(\d{1,9})\]")
-
 
 # ── options ───────────────────────────────────────────────────────────────────────────────────────
-# The configuration of hooks-redaction.
-
-
-def path_steps(path: str) -> tuple[str | int, ...]:
-    """The steps of a path, or none if it is not one: ``a.b[0]`` is ``("a", "b", 0)``."""
-    found = list(_STEP.finditer(path))
-    if "".join(one[0] for one in found) != path:
-        return ()
-    return tuple(one[1] if one[1] is not None else int(one[2]) for one in found)
 
 
 _RULES = attrs.evolve(
@@ -77,7 +65,8 @@ _RULES = attrs.evolve(
 )
 _PATHS = attrs.evolve(
     list_of(
-        "paths such as usage.cost_usd or items[0].id", lambda item: isinstance(item, str) and bool(path_steps(item))
+        "names such as note or usage.cost_usd",
+        lambda item: isinstance(item, str) and all(item.split(".")) and "[" not in item,
     ),
     convert=STRUCTURAL.union,
 )
@@ -98,7 +87,7 @@ class RedactionOptions:
 
     Attributes:
         rules: ``"secrets"`` and ``"pii-basic"``, which is also called ``"pii"``.
-        allowlist: Paths of the payload that stay as they are, with everything below: ``usage.cost_usd``, ``items[0].id``.
+        allowlist: Members of the payload that stay as they are, with everything below: ``note``, ``usage.cost_usd``.
         enabled_events: The events to redact, without those to skip.
         skip_events: The events to skip.
         additional_events: More events to redact.
@@ -207,7 +196,7 @@ class Redactor:
     def __init__(self, options: RedactionOptions | None = None) -> None:
         self._options = options or RedactionOptions()
         self._keys = SENSITIVE_KEYS.union(self._options.keys)
-        paths = [path_steps(path) for path in sorted(self._options.allowlist)]
+        paths = [path.split(".") for path in sorted(self._options.allowlist)]
         self._allowed_members = frozenset(steps[0] for steps in paths if len(steps) == 1)
         self._allowed_below = [steps for steps in paths if len(steps) > 1]
         literals = sorted(map(re.escape, self._options.literals), key=len, reverse=True)
@@ -230,11 +219,6 @@ class Redactor:
         # Redaction converted objects of other classes, so a comparison shows nothing.
         plain: dict[str, Any] = ToolResult(output={**redacted, **kept}).safe_hook_presentation()["output"]
         return plain if _holds_mark({key: value for key, value in plain.items() if key not in kept}) else None
-
-    def redact_text(self, text: str) -> str:
-        """A redacted text."""
-        found = self.redact({"text": text})
-        return text if found is None else str(found["text"])
 
     # ── texts ──
 
@@ -259,18 +243,14 @@ class Redactor:
         return redact_personal(text) if "pii-basic" in self._options.rules else text
 
 
-def _put_back(source: Any, target: Any, steps: Sequence[str | int]) -> Any:
+def _put_back(source: Any, target: Any, names: Sequence[str]) -> Any:
     """A copy of the target with the source's value at a path, if both have the path."""
-    if not steps:
+    if not names:
         return copy_json(source)
-    step, rest = steps[0], steps[1:]
-    if isinstance(step, str):
-        if not isinstance(source, dict) or not isinstance(target, dict) or step not in source or step not in target:
-            return target
-        return {**target, step: _put_back(source[step], target[step], rest)}
-    if not isinstance(source, list) or not isinstance(target, list) or not step < len(source) == len(target):
+    name, rest = names[0], names[1:]
+    if not isinstance(source, dict) or not isinstance(target, dict) or name not in source or name not in target:
         return target
-    return [*target[:step], _put_back(source[step], target[step], rest), *target[step + 1 :]]
+    return {**target, name: _put_back(source[name], target[name], rest)}
 
 
 def _is_json(payload: dict[str, Any]) -> bool:
@@ -324,7 +304,7 @@ class RedactionHook:
     async def __call__(self, event: str, data: dict[str, Any]) -> HookResult:
         """Redact one payload; a payload that cannot be redacted is denied."""
         try:
-            if _size(data) > _MUCH:
+            if text_size(data, _MUCH) > _MUCH:
                 redacted = await self._workers.run(
                     lambda _stop: self._redactor.redact(data), what=f"redaction of {event}"
                 )
@@ -344,20 +324,6 @@ def _withheld(event: str, why: str) -> HookResult:
     return HookResult(
         action="deny", reason=f"{MODULE}: the payload of {event} could not be searched for secrets ({why})"
     )
-
-
-def _size(data: Any) -> int:
-    """Estimate the number of characters to search; counting stops above `_MUCH`."""
-    size = 0
-    waiting = [data]
-    while waiting and size <= _MUCH:
-        value = waiting.pop()
-        if isinstance(value, str | bytes | bytearray):
-            size += len(value)
-        elif isinstance(value, dict | list | tuple):
-            size += 16 * len(value)
-            waiting += value.values() if isinstance(value, dict) else value
-    return size
 
 
 async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) -> Callable[[], None]:

@@ -7,7 +7,7 @@ const MOST_EVENTS = 50; // that the details show at once
 const POLL = 500; // milliseconds between two requests of a page that follows a session
 const KINDS = {
   turn: "turns", model: "model calls", tool: "tool calls", approval: "approvals", compaction: "compactions", hook: "hooks", cancel: "cancellations",
-  event: "other events", message: "messages", unread: "lines not read",
+  event: "other events", unread: "lines not read",
 };
 
 const element = (id) => document.getElementById(id);

@@ -7,6 +7,7 @@ import json
 import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,7 @@ def render_prompt(tool: str, given: Any, reason: str, *, module: str | None = No
     of_module = "" if module is None else f" of module {_name(module)}"
     lines = [f"Allow the tool {_name(tool)}{of_module} to run?"]
     if isinstance(given, Mapping):
-        lines += [_line(_name(key), value) for key, value in given.items()]
+        lines += [question_line(key, value) for key, value in given.items()]
         if not given:
             lines.append("  (no input)")
     else:
@@ -60,6 +61,11 @@ def one_line(text: str, longest: int) -> str:
     """Untrusted text as part of one line; for reasons, not for the input that the user approves."""
     shown = _seen(text[: longest + 1])
     return shown if len(text) <= longest else f"{shown[:longest]}… ({len(text)} characters)"
+
+
+def question_line(name: Any, value: Any) -> str:
+    """The line of a question that shows a member of the input."""
+    return _line(_name(name), value)
 
 
 def _line(label: str, value: Any) -> str:
@@ -94,74 +100,13 @@ def _seen(text: str) -> str:
 logger = logging.getLogger("amplifier.modules.hooks-approval")
 
 
-# ── registered provider ───────────────────────────────────────────────────────────────────────────
-# Asks a registered approval provider, which gets the whole request at once, as in published applications.
-#
-# Without a registered provider the hook returns ``ask_user`` and the kernel asks the session's approval system.
-
-
 @attrs.frozen
-class Answer:
-    """The provider's decision, or the default if there is none."""
+class _Answer:
+    """The decision of a registered provider, or the default if there is none."""
 
     allowed: bool
     reason: str
     remembered: bool = False
-
-
-class RegisteredProvider:
-    """The approval provider of one session and its remembered decisions.
-
-    Args:
-        options: The configuration.
-    """
-
-    def __init__(self, options: ApprovalOptions) -> None:
-        self._options = options
-        self._remembered: dict[str, bool] = {}
-        self.provider: ApprovalProvider | None = None
-
-    def register_provider(self, provider: ApprovalProvider) -> None:
-        """Ask this provider from now on; registered as the capability ``approval.register_provider``."""
-        self.provider = provider
-        logger.info("approvals are answered by %s", type(provider).__name__)
-
-    def recall(self, tool: str, given: Any, module: str | None = None) -> Answer | None:
-        """The remembered decision for exactly this call, if there is one."""
-        allowed = self._remembered.get(_key(tool, given, module))
-        return None if allowed is None else Answer(allowed, "decided earlier in this session", remembered=True)
-
-    async def ask(self, tool: str, given: Any, prompt: str, risk_level: str, module: str | None = None) -> Answer:
-        """Ask and wait; only ``approved is True`` allows the call."""
-        assert self.provider is not None
-        details = dict(given) if isinstance(given, dict) else {"input": given}
-        request = ApprovalRequest(
-            tool_name=tool, action=prompt, details=details, risk_level=risk_level, timeout=self._options.timeout
-        )
-        with anyio.move_on_after(self._options.timeout) as waiting:
-            try:
-                response = await self.provider.request_approval(request)
-            except (ApprovalTimeoutError, TimeoutError):
-                return self._timed_out()
-            except Exception as error:  # third-party code; its failure denies the call
-                logger.exception("the approval provider failed: denied")
-                return Answer(False, f"the approval provider failed ({type(error).__name__})")
-        if waiting.cancelled_caught:
-            return self._timed_out()
-        allowed = getattr(response, "approved", None) is True
-        remembered = self._options.remember and getattr(response, "remember", None) is True
-        if remembered:
-            self._remembered[_key(tool, given, module)] = allowed
-        reason = getattr(response, "reason", None)
-        if not isinstance(reason, str) or not reason:
-            reason = f"User {'allowed' if allowed else 'denied'}"
-        return Answer(allowed, reason, remembered)
-
-    def _timed_out(self) -> Answer:
-        allowed = self._options.on_timeout == "allow"
-        return Answer(
-            allowed, f"no answer within {self._options.timeout:g} s - {'allowed' if allowed else 'denied'} by default"
-        )
 
 
 def _key(tool: str, given: Any, module: str | None = None) -> str:
@@ -201,7 +146,8 @@ class ApprovalHook:
         self._options = options
         self._coordinator = coordinator
         self._rules: tuple[Rule, ...] = options.rules or ()
-        self.approvals: RegisteredProvider = RegisteredProvider(options)
+        self._provider: ApprovalProvider | None = None
+        self._remembered: dict[str, bool] = {}  # what the provider has answered for the rest of the session
 
     async def __call__(self, event: str, data: dict[str, Any]) -> HookResult:
         """Decide on one call: continue, deny or ask the user."""
@@ -217,6 +163,13 @@ class ApprovalHook:
         if decision.action == "deny":
             return HookResult(action="deny", reason=decision.reason)
         return HookResult()
+
+    def register_provider(self, provider: ApprovalProvider | None) -> None:
+        """Ask this provider from now on, which gets the whole request at once; registered as the capability ``approval.register_provider``.
+
+        Without one the hook returns ``ask_user``, and the kernel asks the session's approval system.
+        """
+        self._provider = provider
 
     def set_rules(self, rules: Sequence[Mapping[str, Any]]) -> None:
         """Decide by these rules beside those of the plan from now on; registered as the capability ``approval.set_rules``.
@@ -323,8 +276,8 @@ class ApprovalHook:
             )
             await self._report(False, tool, reason, data)
             return HookResult(action="deny", reason=reason)
-        if self.approvals.provider is not None:
-            return await self._ask_provider(tool, given, prompt, data, module)
+        if self._provider is not None:
+            return await self._ask_provider(self._provider, tool, given, prompt, data, module)
         return HookResult(
             action="ask_user",
             approval_prompt=prompt,
@@ -334,36 +287,62 @@ class ApprovalHook:
         )
 
     async def _ask_provider(
-        self, tool: str, given: Any, prompt: str, data: dict[str, Any], module: str | None
+        self, provider: ApprovalProvider, tool: str, given: Any, prompt: str, data: dict[str, Any], module: str | None
     ) -> HookResult:
-        answer = self.approvals.recall(tool, given, module)
-        if answer is None:
+        key = _key(tool, given, module)
+        if key in self._remembered:
+            answer = _Answer(self._remembered[key], "decided earlier in this session", remembered=True)
+        else:
             risk = "high" if isinstance(given, Mapping) and "command" in given else "medium"
             about = {"tool_name": tool, "action": prompt.split("\n", 1)[0], "risk_level": risk, "prompt": prompt}
             await self._coordinator.hooks.emit(APPROVAL_REQUIRED, {**self._about(data), **about})
-            answer = await self.approvals.ask(tool, given, prompt, risk, module)
+            details = dict(given) if isinstance(given, dict) else {"input": given}
+            timeout = self._options.timeout
+            answer = await self._answer(
+                provider,
+                ApprovalRequest(tool_name=tool, action=prompt, details=details, risk_level=risk, timeout=timeout),
+            )
+            if answer.remembered:
+                self._remembered[key] = answer.allowed
         await self._report(answer.allowed, tool, answer.reason, data, remembered=answer.remembered)
         if answer.allowed:
             return HookResult()
         return HookResult(action="deny", reason=one_line(answer.reason, 300))
 
+    async def _answer(self, provider: ApprovalProvider, request: ApprovalRequest) -> _Answer:
+        """Ask and wait; only ``approved is True`` allows the call."""
+        options = self._options
+        with anyio.move_on_after(options.timeout), suppress(ApprovalTimeoutError, TimeoutError):
+            try:
+                response = await provider.request_approval(request)
+            except (ApprovalTimeoutError, TimeoutError):
+                raise
+            except Exception as error:  # third-party code; its failure denies the call
+                logger.exception("the approval provider failed: denied")
+                return _Answer(False, f"the approval provider failed ({type(error).__name__})")
+            allowed = getattr(response, "approved", None) is True
+            remembered = options.remember and getattr(response, "remember", None) is True
+            reason = getattr(response, "reason", None)
+            if not isinstance(reason, str) or not reason:
+                reason = f"User {'allowed' if allowed else 'denied'}"
+            return _Answer(allowed, reason, remembered)
+        allowed = options.on_timeout == "allow"
+        return _Answer(
+            allowed, f"no answer within {options.timeout:g} s - {'allowed' if allowed else 'denied'} by default"
+        )
+
     async def _report(
         self, allowed: bool, tool: str, reason: str, data: dict[str, Any], *, remembered: bool = False
     ) -> None:
         """Emit the decision; the kernel reports those of its own approval system."""
-        if self._options.announce:
-            details = {**self._about(data), "tool_name": tool, "reason": reason, "remembered": remembered}
-            await self._coordinator.hooks.emit(APPROVAL_GRANTED if allowed else APPROVAL_DENIED, details)
+        details = {**self._about(data), "tool_name": tool, "reason": reason, "remembered": remembered}
+        await self._coordinator.hooks.emit(APPROVAL_GRANTED if allowed else APPROVAL_DENIED, details)
 
     def _about(self, data: dict[str, Any]) -> dict[str, Any]:
         return {"hook_name": MODULE, "event": TOOL_PRE, "tool_call_id": data.get("tool_call_id")}
 
 
 _LEEWAY = 30.0
-
-
-# ── mount ─────────────────────────────────────────────────────────────────────────────────────────
-# Mounts hooks-approval.
 
 
 async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) -> Callable[[], None]:
@@ -386,13 +365,13 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
         on_failure="deny",
         fields=("tool_name", "tool_call_id", "tool_input"),
     )
-    coordinator.register_capability("approval.register_provider", hook.approvals.register_provider)
+    coordinator.register_capability("approval.register_provider", hook.register_provider)
     coordinator.register_capability("approval.lets_pass", hook.lets_pass)
     coordinator.register_capability("approval.set_rules", hook.set_rules)
     logger.info("tools are approved by %s: %d rules, then defaults", MODULE, len(options.rules or ()))
 
     def close() -> None:
         unregister()
-        hook.approvals.provider = None
+        hook.register_provider(None)
 
     return close

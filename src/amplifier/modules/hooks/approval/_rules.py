@@ -6,12 +6,16 @@ import fnmatch
 import posixpath
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from typing import Any, Final, Literal, TypeAlias
 from urllib.parse import urlsplit
 
 import attrs
+
+from amplifier.errors import PlanError, Problem
+
+from ..._shared.configuration import Kind, flag, list_each, mapping, option, optional, text
 
 _LONGEST = 10_000
 # Neither "~" nor globs, and no character that ends a word, begins an expansion, or differs between shells.
@@ -304,13 +308,63 @@ class Call:
         return [value for key in PATH_KEYS if isinstance(value := self.given.get(key), str)]
 
 
+# ── rules ────────────────────────────────────────────────────────────────────────────────────────
+
+# The names of the published module besides ours.
+ACTIONS: Mapping[str, Action] = {
+    "allow": "allow",
+    "auto_approve": "allow",
+    "ask": "ask",
+    "deny": "deny",
+    "auto_deny": "deny",
+}
+
+
+def is_action(value: Any) -> bool:
+    """Whether it is the name of an action."""
+    return isinstance(value, str) and value in ACTIONS
+
+
+def _words(value: Any) -> Any:
+    return value.split() if isinstance(value, str) else value
+
+
+def _are_names(value: Any) -> bool:
+    return isinstance(value, list | tuple) and bool(value) and all(isinstance(name, str) and name for name in value)
+
+
+def _read_command(value: Any) -> tuple[str, ...]:
+    words = tuple(_words(value))
+    if {"*", "?"} & set(words[0]):
+        hint = f"write {words[0].rstrip('*')!r} and, for any arguments, a last word '*'"
+        raise PlanError([("$", f"expected the program by its name, got {words[0]!r}; {hint}")])
+    return words
+
+
+_ACTION = Kind("'allow', 'ask' or 'deny'", is_action, ACTIONS.__getitem__)
+_TOOL_NAMES = Kind(
+    "a name, or a list of names ('*' for all)",
+    lambda value: (isinstance(value, str) and bool(value)) or _are_names(value),
+    lambda value: (value,) if isinstance(value, str) else tuple(value),
+)
+_COMMAND = optional(
+    Kind("the words of a command such as 'git status'", lambda value: _are_names(_words(value)), _read_command)
+)
+_EXAMPLE = Kind(
+    "a command, or an input of the tool",
+    lambda value: text.accepts(value) or mapping.accepts(value),
+    lambda value: {"command": value} if isinstance(value, str) else value,
+)
+_EXAMPLES = list_each("commands, or inputs of the tool", _EXAMPLE)
+
+
 @attrs.frozen(kw_only=True)
 class Rule:
     """The action for the calls it applies to; every given condition has to hold.
 
     Attributes:
         action: The action.
-        tools: Patterns of tool names.
+        tools: Patterns of tool names; ``bash`` if there are none beside a command.
         modules: Patterns of the modules that mounted the tool; None for all, except that the name of a built-in tool allows nothing
             that another module mounted under it.
         command: Words of a command; a last ``*`` matches any further words.
@@ -320,22 +374,56 @@ class Rule:
         given: Members of the input with their required values.
         read_only: Only tools that state that they change nothing (True), or only all others (False); None for both.
         reason: The reason, for the user and the model.
+        match: Examples that it applies to: a rule that means something else than its author is refused.
+        not_match: Examples that it does not apply to.
     """
 
-    action: Action
-    tools: tuple[str, ...] = ("*",)
-    modules: tuple[str, ...] | None = None
-    command: tuple[str, ...] | None = None
-    path: str | None = None
-    host: str | None = None
-    sandboxed: bool | None = None
-    given: Mapping[str, Any] = attrs.field(factory=dict)
-    read_only: bool | None = None
-    reason: str | None = None
+    action: Action = option(_ACTION)
+    tools: tuple[str, ...] = option(_TOOL_NAMES, key="tool", default=())
+    modules: tuple[str, ...] | None = option(_TOOL_NAMES, key="module", default=None)
+    command: tuple[str, ...] | None = option(_COMMAND, default=None, aliases=("pattern",))
+    path: str | None = option(optional(text), default=None)
+    host: str | None = option(optional(text), default=None)
+    sandboxed: bool | None = option(flag, default=None)
+    given: Mapping[str, Any] = option(mapping, key="input", default=attrs.Factory(dict))
+    read_only: bool | None = option(optional(flag), default=None)
+    reason: str | None = option(optional(text), default=None, aliases=("description",))
+    match: tuple[Mapping[str, Any], ...] = option(_EXAMPLES, default=())
+    not_match: tuple[Mapping[str, Any], ...] = option(_EXAMPLES, default=())
+
+    def __attrs_post_init__(self) -> None:
+        if not self.tools and not self.command:
+            raise PlanError([("$.tool", f"is missing; expected {_TOOL_NAMES.expected}")])
+        problems = [*self._misfits("match", self.match), *self._misfits("not_match", self.not_match)]
+        if problems:
+            raise PlanError(problems)
+
+    def _misfits(self, key: str, examples: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
+        for number, example in enumerate(examples):
+            # What a tool states about itself and where it runs are no part of an example.
+            call = Call(
+                self.names[0].replace("*", "x"),
+                example,
+                is_read_only=bool(self.read_only),
+                is_sandboxed=bool(self.sandboxed),
+            )
+            wanted = key == "match"
+            if attrs.evolve(self, modules=("application",), match=(), not_match=()).applies(call) is wanted:
+                continue
+            doubt = None if call.command is None or self.action != "allow" else call.command.doubt
+            because = f": {doubt}, and no rule allows that" if wanted and doubt else ""
+            verb = "does not apply" if wanted else "applies"
+            said = example.get("command") or example
+            yield f"$.{key}[{number}]", f"the rule {verb} to {said!r}{because}; change the rule or the example"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Patterns of the names of the tools that it is about."""
+        return self.tools or ("bash",)
 
     def applies(self, call: Call) -> bool:
         """Whether the rule applies to this call: a certain match if it allows, a possible match otherwise."""
-        if not any(word_matches(pattern, call.tool) for pattern in self.tools):
+        if not any(word_matches(pattern, call.tool) for pattern in self.names):
             return False
         if self.modules is None:
             if self.action == "allow" and call.is_stand_in:
@@ -380,7 +468,7 @@ class Rule:
     def __str__(self) -> str:
         if self.reason:
             return self.reason
-        about = [f"tool {' or '.join(self.tools)}"]
+        about = [f"tool {' or '.join(self.names)}"]
         about += [] if self.modules is None else [f"of module {' or '.join(self.modules)}"]
         if self.command is not None:
             about.append(f"command {' '.join(self.command)!r}")

@@ -4,8 +4,8 @@
 the handler. It writes in the event loop's thread: see `_log_file` for the reason, and the reference page for the cost.
 """
 
-from ._event_log import EventLog, LogStatistics, mount, on_session_ready
+from ._event_log import EventLog, mount, on_session_ready
 
-__all__ = ["EventLog", "LogStatistics", "mount", "on_session_ready"]
+__all__ = ["EventLog", "mount", "on_session_ready"]
 
 __amplifier_module_type__ = "hook"

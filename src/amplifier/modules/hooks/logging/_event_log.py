@@ -6,15 +6,13 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import attrs
-
 from amplifier.contracts import Coordinator, Hooks
 from amplifier.events import ALL_EVENTS, OUR_EVENTS, PROVIDER_REQUEST
 from amplifier.models import HookResult
 
 from ..._shared.failure import ToolFailure
 from ..._shared.worker_threads import Stop, Workers
-from ._log_file import EventFile, Rotation
+from ._log_file import EventFile
 from ._log_record import TOP_LEVEL, broken_line, level_of, write_line
 from ._options import LEVELS, MODULE, LogOptions, read_log_options
 
@@ -26,21 +24,6 @@ _REQUEST_FIELDS = ("provider", "model", "iteration", "lvl", "level", *TOP_LEVEL)
 _OPENING_SECONDS = 10.0
 
 
-@attrs.frozen
-class LogStatistics:
-    """The state of a log.
-
-    Attributes:
-        written: Lines that this session wrote.
-        lost: Events that could not be written.
-        events: Event names it listens to.
-    """
-
-    written: int
-    lost: int
-    events: int
-
-
 class EventLog:
     """The handler: one line per event.
 
@@ -50,31 +33,24 @@ class EventLog:
     Args:
         options: The configuration.
         hooks: The registry to listen to.
+
+    Attributes:
+        written: Lines that this session wrote.
+        lost: Events that could not be written.
     """
 
     def __init__(self, options: LogOptions, hooks: Hooks) -> None:
-        self._options = options
+        self.options = options
+        self.written = 0
+        self.lost = 0
         self._hooks = hooks
-        rotation = None if options.max_bytes is None else Rotation(options.path, options.max_bytes, options.keep)
-        self._file = EventFile(options.path, rotation)
-        self._has_reported_rotation = False
+        self._file = EventFile(options.path, options.max_bytes, options.keep)
         self._lowest = LEVELS.index(options.level)
         self._registered: dict[str, Callable[[], None]] = {}
-        self._written = 0
-        self._lost = 0
         self._last_error: OSError | None = None
 
     def __repr__(self) -> str:
-        return f"<EventLog {str(self._options.path)!r}, {self._written} written, {self._lost} lost>"
-
-    @property
-    def options(self) -> LogOptions:
-        """The configuration."""
-        return self._options
-
-    def statistics(self) -> LogStatistics:
-        """How much was written and lost."""
-        return LogStatistics(written=self._written, lost=self._lost, events=len(self._registered))
+        return f"<EventLog {str(self.options.path)!r}, {self.written} written, {self.lost} lost>"
 
     async def __call__(self, event: str, data: dict[str, Any]) -> HookResult:
         """Write one event; always returns continue."""
@@ -82,26 +58,22 @@ class EventLog:
             level = level_of(event, data)
             if LEVELS.index(level) < self._lowest:
                 return HookResult()
-            line = write_line(event, level, data, self._options)
+            line = write_line(event, level, data, self.options)
         except Exception as error:  # noqa: BLE001 - the payload may contain third-party objects that fail when read
             logger.warning("the payload of %r cannot be written: %s", event, type(error).__name__)
             line = broken_line(event, error)
         try:
             self._file.append(line)
-            self._written += 1
+            self.written += 1
         except OSError as error:
             self._note_loss(error)
-        if self._file.rotation_error is not None and not self._has_reported_rotation:
-            self._has_reported_rotation = True
-            failure = self._file.rotation_error
-            logger.warning("%s cannot be rotated: %s; it grows beyond max_bytes", self._options.path, failure)
         return HookResult()
 
     def _note_loss(self, error: OSError) -> None:
-        if self._lost == 0 and self._last_error is None:
-            logger.warning("events cannot be written to %s: %s; the session goes on", self._options.path, error)
+        if self.lost == 0 and self._last_error is None:
+            logger.warning("events cannot be written to %s: %s; the session goes on", self.options.path, error)
         self._last_error = error
-        self._lost += 1
+        self.lost += 1
 
     async def open(self) -> None:
         """Open the file; a failure is logged, not raised."""
@@ -110,23 +82,23 @@ class EventLog:
             self._file.open()
 
         try:
-            await Workers(threads=1, timeout=_OPENING_SECONDS).run(work, what=f"opening {self._options.path}")
+            await Workers(threads=1, timeout=_OPENING_SECONDS).run(work, what=f"opening {self.options.path}")
         except (OSError, ToolFailure) as error:
-            logger.warning("no events will be written to %s: %s; the session goes on", self._options.path, error)
+            logger.warning("no events will be written to %s: %s; the session goes on", self.options.path, error)
             self._last_error = error if isinstance(error, OSError) else TimeoutError(str(error))
 
     def listen(self, events: Iterable[str]) -> None:
         """Listen to events, each once, if the options include them."""
         for event in events:
-            if event not in self._registered and "*" not in self._registered and self._options.wants(event):
+            if event not in self._registered and "*" not in self._registered and self.options.wants(event):
                 fields = _REQUEST_FIELDS if event == PROVIDER_REQUEST else None
                 self._registered[event] = self._hooks.register(
-                    event, self, priority=self._options.priority, name=MODULE, fields=fields
+                    event, self, priority=self.options.priority, name=MODULE, fields=fields
                 )
 
     async def discover(self, coordinator: Coordinator) -> None:
         """Listen to the events other modules announce, as a contribution or, as older modules do, as a capability."""
-        if not self._options.auto_discover:
+        if not self.options.auto_discover:
             return
         announced = [coordinator.get_capability(_CHANNEL), *await coordinator.collect_contributions(_CHANNEL)]
         for names in announced:
@@ -142,11 +114,11 @@ class EventLog:
             unregister()
         was_open = self._file.is_open
         self._file.close()
-        if self._lost and registered:
+        if self.lost and registered:
             reason = self._last_error
-            logger.warning("%d events were not written to %s: %s", self._lost, self._options.path, reason)
+            logger.warning("%d events were not written to %s: %s", self.lost, self.options.path, reason)
         elif was_open:
-            logger.debug("%d events were written to %s", self._written, self._options.path)
+            logger.debug("%d events were written to %s", self.written, self.options.path)
 
 
 async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) -> Callable[[], None]:

@@ -7,7 +7,6 @@ at the top level, and the rest under ``data``.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import islice
@@ -15,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from amplifier._json import Frame, rebuild, redact_secrets
+from amplifier._json import Frame, rebuild, redact_secrets, redact_text, text_size
 from amplifier.events import (
     APPROVAL_DENIED,
     CLEANUP_FAILED,
@@ -46,15 +45,10 @@ _FAILURES |= {HOOK_FAILED, HOOK_TIMEOUT}
 _WARNINGS = frozenset({PROVIDER_RETRY, PROVIDER_THROTTLE, PROVIDER_TOOL_SEQUENCE_REPAIRED, APPROVAL_DENIED})
 _WARNINGS |= {POLICY_VIOLATION, MODULE_UNRESPONSIVE}
 
-# A text is cut twice: before redaction, to bound its cost, with a margin after the limit so that a secret at the limit is
-# still complete; and at the limit afterwards. The second cut removes the mark of the first and the margin before it.
-_MARGIN = 1024
-_MARK = re.compile(r"\n\0(\d{1,20})\0\Z")
+_MARGIN = 1024  # what is redacted after the limit of a text, so that a secret at the limit is still complete
 _TIGHTER = 16  # how much shorter texts have to be when a line is too long as a whole
 _FEW = 20
-_MOST_MEMBERS = 200
-_LONGEST_NAME = 256
-_LEFT_OUT = "…"
+_SHORT = 100
 _DEEPEST = 1000
 
 
@@ -75,26 +69,18 @@ def write_line(event: str, level: str, data: dict[str, Any], options: LogOptions
     rest = {key: value for key, value in data.items() if key not in common and not (key == "raw" and options.strip_raw)}
     if rest.get("parent_id", "") is None:  # as in every session without a parent
         del rest["parent_id"]
-    longest, items = options.max_field_chars, None
-    size = _text_size(rest, options.max_line_bytes)
-    if size > options.max_line_bytes:
-        longest, items = max(64, longest // _TIGHTER), _FEW
-    is_cut = size > longest
-    if is_cut:
-        rest = _cut(rest, longest + _MARGIN, items, first=True)
+    longest, most = options.max_field_chars, options.max_line_bytes
+    size = text_size(rest, most)
+    if size > most:
+        longest = max(64, longest // _TIGHTER)
+    if size > longest:  # before redaction, whose cost it bounds
+        rest = _cut(rest, longest)
+        rest = _short_members(rest) if text_size(rest, most) > most else rest
     rest = redact_secrets(rest)
-    if is_cut:
-        rest = _cut(rest, longest, items)
     line = _encode(_record(event, level, common, rest))
-    if not is_cut and len(line) > longest:  # long texts of objects that were not strings before redaction
-        rest = _cut(rest, longest, items)
-        line = _encode(_record(event, level, common, rest))
-    if len(line) > options.max_line_bytes:
-        rest = _cut(rest, max(64, longest // _TIGHTER), _FEW)
-        line = _encode(_record(event, level, common, rest))
-    if len(line) > options.max_line_bytes:
-        line = _encode(_record(event, level, common, _stub(rest, len(line))))
-    return line
+    if size <= longest < len(line):  # long texts of objects that were not strings before redaction
+        line = _encode(_record(event, level, common, rest := _cut(rest, longest)))
+    return line if len(line) <= most else _encode(_record(event, level, common, _short_members(rest)))
 
 
 def broken_line(event: str, error: Exception) -> bytes:
@@ -119,73 +105,42 @@ def _record(event: str, level: str, common: dict[str, Any], data: dict[str, Any]
     return record
 
 
-def _stub(data: dict[str, Any], size: int) -> dict[str, Any]:
-    """A replacement for a payload that is too large for one line."""
-    keys = [str(key)[:60] for key in list(data)[:_FEW]]
-    return {"left_out": f"{size} bytes are too many for one line: all of it left out", "keys": keys}
-
-
 # ── bounds ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def _text_size(data: dict[str, Any], enough: int) -> int:
-    """Estimate the size of a payload as JSON; counting stops above `enough`."""
-    size = 0
-    waiting: list[Any] = [data]
-    while waiting and size <= enough:
-        value = waiting.pop()
-        if isinstance(value, str | bytes | bytearray):
-            size += len(value)
-        elif isinstance(value, dict):
-            size += sum(len(key) if isinstance(key, str) else 8 for key in value) + 8 * len(value)
-            waiting += value.values()
-        elif isinstance(value, list | tuple | set | frozenset):
-            size += 4 * len(value)
-            waiting += value
-    return size
+def _short_members(data: dict[str, Any]) -> dict[str, Any]:
+    """What is left of a payload that is too large for one line."""
+    short = {
+        key: value
+        for key, value in islice(data.items(), _FEW)
+        if type(key) is str
+        and len(key) <= _SHORT  # a name is not cut: half a secret in it would not be recognised
+        and ((isinstance(value, str) and len(value) <= _SHORT) or type(value) in (int, float, bool))
+    }
+    return {**short, "left_out": "the payload is too large for one line: all but its short members is left out"}
 
 
-def _cut(value: Any, longest: int, items: int | None, *, first: bool = False) -> Any:
-    """Copy a value with its texts cut to `longest` characters and, if asked for, lists to their last `items`.
-
-    With `items`, objects lose members with very long names, and all but their first few hundred members.
-    """
+def _cut(value: Any, longest: int) -> Any:
+    """Copy a value with its texts cut to `longest` characters."""
 
     def cut(leaf: Any, _frames: Sequence[Frame]) -> Any:
         if isinstance(leaf, str):
-            return _cut_text(leaf, longest, first=first)
+            return _cut_text(leaf, longest)
         if isinstance(leaf, bytes | bytearray) and len(leaf) > longest:
             return f"[{len(leaf)} bytes left out]"
-        if items is not None and isinstance(leaf, list | tuple) and len(leaf) > items + 1:
-            return [f"[{len(leaf) - items} earlier items left out]", *leaf[-items:]]
-        return _cut_members(leaf) if items is not None and isinstance(leaf, dict) else leaf
+        return leaf
 
     return rebuild(value, cut, subject="", max_depth=_DEEPEST, mark=True)
 
 
-def _cut_members(members: dict[Any, Any]) -> dict[Any, Any]:
-    kept = {
-        key: value
-        for key, value in islice(members.items(), _MOST_MEMBERS)
-        if not isinstance(key, str) or len(key) <= _LONGEST_NAME
-    }
-    left_out = len(members) - len(kept)
-    return {**kept, _LEFT_OUT: f"{left_out} members left out"} if left_out else members
-
-
-def _cut_text(text: str, longest: int, *, first: bool) -> str:
-    if first:
-        return text if len(text) <= longest else f"{text[:longest]}\n\0{len(text) - longest}\0"
-    left_out = 0
-    if found := _MARK.search(text, max(0, len(text) - 24)):
-        # A secret before the mark may have been cut so that redaction did not recognise it.
-        kept = text[: max(0, found.start() - _MARGIN)]
-        left_out = int(found[1]) + found.start() - len(kept)
-        text = kept
-    if len(text) > longest:
-        left_out += len(text) - longest
-        text = text[:longest]
-    return f"{text}… [{left_out} characters left out]" if left_out else text
+def _cut_text(text: str, longest: int) -> str:
+    if len(text) <= longest:
+        return text
+    # What is in the margin may be half a secret, which is not recognised; redaction moves it to the left of the limit.
+    found, unread = redact_text(text[: longest + _MARGIN]), max(0, len(text) - longest - _MARGIN)
+    kept = found[: min(longest, max(0, len(found) - _MARGIN)) if unread else longest]
+    left_out = unread + len(found) - len(kept)
+    return f"{kept}… [{left_out} characters left out]" if left_out else kept
 
 
 # ── text ─────────────────────────────────────────────────────────────────────────────────────────
