@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from amplifier.cli import main
-from amplifier.cli.agent.mcp_servers import read_servers, servers_of
+from amplifier.cli.agent.plan_files import read_servers, servers_of
 from amplifier.modules.tools.mcp import read_mcp_options
 from tests._support.terminal import open_terminal
 from tests._support.tree import TESTS

@@ -94,14 +94,6 @@ def test_clear_forgets_and_two_slashes_send_one(home, workdir, plan):
         terminal.leave()
 
 
-def test_a_line_that_ends_in_a_backslash_goes_on(home, workdir, plan):
-    with open_terminal("run", "--plan", plan, home=home, cwd=workdir) as terminal:
-        terminal.say("say one\\", "… ")
-        terminal.type("two\n")
-        terminal.expect("one\ntwo")
-        terminal.leave()
-
-
 def test_what_is_typed_while_a_turn_runs_is_read_at_its_next_step(backend, home, workdir, plan):
     with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
         terminal.say(call("wait_for", path=workdir / "gate"), "s  wait_for")

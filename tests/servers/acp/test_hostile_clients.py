@@ -193,7 +193,6 @@ async def test_client_that_stops_reading_holds_the_turn_instead_of_memory(monkey
     host = Host()
     async with connected(host) as client:
         session_id = await client.open()
-        await client.next()  # the commands
         client.is_reading = anyio.Event()
         client.ask(session_id, f"say {'word ' * 1000}")
         await anyio.wait_all_tasks_blocked()

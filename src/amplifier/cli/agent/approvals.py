@@ -23,7 +23,7 @@ from amplifier.errors import NoOneToAskError
 from amplifier.live._edits import diff_style
 from amplifier.live._questions import DENY, allowing
 
-from .permissions import Permissions, rule_in_words
+from .configuration import Permissions, rule_in_words
 from .signals import SignalHandler
 
 _MEANING = {"Allow always": " (this very call, in this session)"}

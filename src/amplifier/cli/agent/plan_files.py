@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import tomllib
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from amplifier._json import rebuild
 from amplifier._regular_file import read_file
 from amplifier.cli.core.exit_codes import CommandError
 from amplifier.errors import MissingExtraError
-from amplifier.plan import merge_plans
+from amplifier.plan import expand_variables, merge_plans
 from amplifier.plan._things import places_of
 
 _LARGEST = 16_000_000
@@ -206,3 +209,53 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     ".toml": tomllib.loads,
     ".json": _parse_json,
 }
+
+
+# ── MCP servers ──
+
+MCP_MODULE: Final = "tool-mcp"
+_ENV_VARIABLE = re.compile(r"\$\{env:(\w+)\}")
+_INPUT_VARIABLE = re.compile(r"\$\{input:([\w-]+)\}")
+
+
+def read_servers(file: Path, *, expand: bool = True) -> dict[str, Any]:
+    """The configuration of tool-mcp in a mount plan, or in a file of another host, with its variables filled in if wanted so.
+
+    Raises:
+        CommandError: The file names no servers.
+        PlanError: A variable is not set.
+    """
+    content = read_plan_file(file)
+    servers = servers_of(content)
+    found = None if servers is None else {"servers": servers}
+    entries = content.get("tools") if isinstance(content, Mapping) else None
+    for entry in entries if isinstance(entries, list) else ():
+        if isinstance(entry, Mapping) and entry.get("module") == MCP_MODULE:
+            found = dict(entry.get("config") or {})
+    if found is not None:
+        return expand_variables(found, os.environ) if expand else found
+    raise CommandError(
+        f"{file}: there are no MCP servers in it; expected a plan with the module {MCP_MODULE}, or an object mcpServers"
+    )
+
+
+def servers_of(content: Any) -> dict[str, Any] | None:
+    """The servers in a file of another host, with variables in the form of plans; None if it is no such file."""
+    if not isinstance(content, Mapping):
+        return None
+    servers = content.get("mcpServers")
+    if servers is None and "session" not in content and "tools" not in content:
+        servers = content.get("servers")  # of VS Code
+    return with_variables_of_plans(dict(servers)) if isinstance(servers, Mapping) else None
+
+
+def with_variables_of_plans(value: Any) -> Any:
+    """Values of another host with variables in the form of plans: ``${env:NAME}`` becomes ``${NAME}``."""
+
+    def visit(each: Any, _frames: object) -> Any:
+        if not isinstance(each, str):
+            return each
+        each = _ENV_VARIABLE.sub(r"${\1}", each)
+        return _INPUT_VARIABLE.sub(lambda found: f"${{{found[1].replace('-', '_').upper()}}}", each)
+
+    return rebuild(value, visit)

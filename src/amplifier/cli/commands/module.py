@@ -33,8 +33,7 @@ from amplifier.loading._installed import (
 from amplifier.models import to_dict
 from amplifier.plan import is_module_id, type_from_id
 
-from .lazy_group import LazyGroup
-from .shared_options import completion, json_option
+from .shared_options import LazyGroup, completion, json_option
 
 
 @click.group(cls=LazyGroup, lazy={"validate": "module_validate:validate"})
