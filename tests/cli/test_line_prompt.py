@@ -10,11 +10,9 @@ from pathlib import Path
 import pytest
 
 from amplifier.cli.terminal.line_prompt import PromptHistory
-from amplifier.cli.terminal.markdown import render_markdown
 from tests._support.backends import mostly_on
 from tests._support.terminal import open_terminal, run_cli
 from tests._support.tree import ROOT
-from tests.cli._scripted_agent import call
 
 
 @pytest.mark.slow
@@ -102,29 +100,6 @@ def test_history_of_a_resumed_session_comes_first(home, workdir, plan):
 
 
 @pytest.mark.slow
-@mostly_on("trio")
-def test_tab_completes_commands_and_lists_them(backend, home, workdir, plan):
-    with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
-        terminal.expect("› ")
-        terminal.type("/sta\t")
-        terminal.expect("/status")
-        terminal.type("\n")
-        terminal.expect("provider-scripted")
-        terminal.expect("› ")
-        terminal.type("/\t")
-        terminal.expect("forget the conversation, on disk too")
-        terminal.type("\x7fsay /sta\t\n")  # not at the start of the line: nothing to complete
-        terminal.expect("\n/sta\n")
-        terminal.expect("$0.0001)")  # the turn is over: what is typed before is for the turn
-        terminal.expect("› ")
-        terminal.type("/exi\t")
-        terminal.expect("/exit")
-        terminal.type("\n")
-        assert terminal.end() == 0
-        assert terminal.is_as_before()
-
-
-@pytest.mark.slow
 @mostly_on("asyncio")
 def test_pasted_text_is_shown_with_what_a_terminal_would_obey_or_hide(backend, home, workdir, plan):
     with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
@@ -137,27 +112,6 @@ def test_pasted_text_is_shown_with_what_a_terminal_would_obey_or_hide(backend, h
         terminal.leave("\x04")
         assert "\u202e" not in terminal.screen
         assert "\x1b[31m" not in terminal.screen
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("size", [(5, 20), (2, 10), (10, 3)], ids=str)
-@mostly_on("trio")
-def test_small_windows_take_long_lines_pastes_and_completion(size, backend, home, workdir, plan):
-    arguments = ("run", "--plan", plan, "--backend", backend)
-    with open_terminal(*arguments, home=home, cwd=workdir, size=size) as terminal:
-        terminal.expect("›")
-        terminal.type(f"say {'long ' * 40}end\n")
-        terminal.expect("\n".join(["", *render_markdown(f"{'long ' * 40}end", size[1], colour=False)]))
-        terminal.expect("›")
-        terminal.type("\x1b[200~say a\nb\nc\nd\ne\nf\x1b[201~\n")
-        terminal.expect("\na\nb\nc\nd\ne\nf")
-        terminal.expect("›")
-        terminal.type("/\tstatus\n")
-        terminal.expect("provider-scripted")
-        terminal.expect("›")
-        terminal.type("\x04")
-        assert terminal.end() == 0
-        assert terminal.is_as_before()
 
 
 def test_a_line_goes_where_standard_error_goes_and_the_answer_to_standard_output(home, workdir, plan, tmp_path):
@@ -185,21 +139,6 @@ def test_a_signal_while_a_line_is_being_entered_restores_the_terminal(which, bac
         assert terminal.screen.count("\x1b[?2004h") == terminal.screen.count("\x1b[?2004l")
 
 
-@pytest.mark.slow
-def test_an_interrupt_sent_as_a_signal_does_what_the_key_does(backend, home, workdir, plan):
-    with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
-        terminal.expect("› ")
-        terminal.type("say never sent")
-        terminal.expect("never sent")
-        terminal.send(signal.SIGINT)
-        terminal.expect("Press Ctrl-C again to leave.")
-        terminal.expect("› ")
-        terminal.send(signal.SIGINT)
-        assert terminal.end() == 0
-        assert "\nnever sent" not in terminal.text
-        assert terminal.is_as_before()
-
-
 def test_keys_behind_a_ctrl_c_belong_to_the_next_line(home, workdir, plan):
     with open_terminal("run", "--plan", plan, home=home, cwd=workdir) as terminal:
         terminal.say("say dropped\x03say kept", "Press Ctrl-C again to leave.", "\nkept")
@@ -225,21 +164,6 @@ def without_prompt_toolkit(tmp_path: Path) -> dict[str, str]:
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("raise ModuleNotFoundError('hidden', name='prompt_toolkit')\n")
     return {"PYTHONPATH": os.pathsep.join([str(ROOT), str(package.parent)])}
-
-
-@pytest.mark.slow
-def test_commands_and_piped_prompts_do_without_prompt_toolkit(without_prompt_toolkit, home, workdir, plan):
-    finished = run_cli("run", "--plan", plan, home=home, cwd=workdir, stdin="say hello", extra=without_prompt_toolkit)
-    assert (finished.returncode, finished.stdout) == (0, "hello \n")
-
-
-def test_questions_do_without_prompt_toolkit(without_prompt_toolkit, home, workdir, plan):
-    prompt = call("risky", path=workdir / "trace")
-    with open_terminal("run", prompt, "--plan", plan, home=home, cwd=workdir, extra=without_prompt_toolkit) as terminal:
-        terminal.expect("Your answer: ")
-        terminal.type("y\n")
-        assert terminal.end() == 0
-    assert (workdir / "trace").exists()
 
 
 def test_a_chat_at_a_terminal_that_cannot_move_its_cursor_needs_no_prompt_toolkit(

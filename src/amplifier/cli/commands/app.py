@@ -32,7 +32,7 @@ _SUMMARIES = {
     "keys": "Keep keys in the keyring of this system, where every agent finds them; without a command, list their names.",
     "config": "Show what is configured, and where each value comes from.",
     "permissions": "Show, or revoke, what was allowed for good in the project of this folder.",
-    "doctor": "Check Python, backends, extras, modules, keys, the command itself, the sandbox, the state folder, the terminal and what is running.",
+    "doctor": "Check Python, backends, extras, modules, keys, the command itself, the sandbox, the state folder and what is running.",
 }
 
 _FILES = {"ui": "serve", "keys": "models", "permissions": "config"}

@@ -109,13 +109,6 @@ def completion(names: Callable[[], Iterable[str]]) -> Completion:
     return lambda _context, _parameter, begun: [name for name in names() if name.startswith(begun)]
 
 
-def _running() -> list[str]:
-    from amplifier.cli.sessions.home_folder import running_folder  # noqa: PLC0415  # only completion needs it
-    from amplifier.tracing._running_commands import running_commands  # noqa: PLC0415  # the same
-
-    return [str(each.pid) for each in running_commands(running_folder())]
-
-
 def _providers() -> list[str]:
     from amplifier.loading._installed import installed_ids  # noqa: PLC0415  # only completion needs it
 
@@ -123,8 +116,6 @@ def _providers() -> list[str]:
 
 
 complete_session: Completion = completion(lambda: [record.session_id for record in open_store().records()])
-complete_running: Completion = completion(_running)
-"""Process ids of running commands."""
 complete_provider: Completion = completion(_providers)
 
 PLAN_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)

@@ -228,6 +228,7 @@ class PromptHistory(FileHistory):
 
     def __init__(self, path: Path, recent: Sequence[str] = ()) -> None:
         super().__init__(path)
+        self._path = path
         self._recent = [visible_text(text) for text in recent]
 
     def load_history_strings(self) -> Iterable[str]:
@@ -240,8 +241,8 @@ class PromptHistory(FileHistory):
     def store_string(self, string: str) -> None:
         """Append an entry."""
         with suppress(OSError):
-            make_folders(Path(self.filename).parent)
-            os.close(os.open(self.filename, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            make_folders(self._path.parent)
+            os.close(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
             super().store_string(sanitize_text(string))
 
 

@@ -2,7 +2,6 @@
 
 A question ends a run; the run that brings the answer goes on with the same turn. A run whose ``parentRunId`` is a run that is not over
 steers that one. A client that sends ``Last-Event-ID`` may lose its connection and come back: the same run goes on after that event.
-`_ag_ui_run` has the turns and the events.
 """
 
 from __future__ import annotations
