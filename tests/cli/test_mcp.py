@@ -43,6 +43,8 @@ def test_list_as_json_has_schemas_and_annotations(file, cli):
     echo = server["tools"][0]
     assert (echo["name"], echo["annotations"]) == ("small_echo", {"readOnlyHint": True})
     assert echo["input_schema"]["required"] == ["text"]
+    (failed,) = json.loads(cli("mcp", "test", "gone", "--plan", file, "--json", code=1).out)
+    assert "was not found" in failed["error"]
 
 
 def test_test_prints_timings(file, cli):

@@ -169,17 +169,18 @@ def _run(
     file: Path | None,
     backend: str,
     *,
+    shows_failed: bool = False,
     login: Any = None,
     **changes: Any,
 ) -> int:
-    """Open servers and work with them, unless all have failed; prints why some have, then the other warnings. Returns the exit code."""
+    """Open servers and work with those that have not failed; prints why some have, then the other warnings. Returns the exit code."""
     log = install_log_handler(Display(StandardStreams()), debug=False)
     log.hold()
 
     async def run() -> int:
         async with _opened(_servers(file), servers, login, **changes) as opened:
             errors = [each["error"] for each, _ in opened if each["error"] is not None]
-            if len(errors) < len(opened):
+            if shows_failed or len(errors) < len(opened):
                 await work(opened)
         for error in errors:
             log.pop_about(error.partition("\n")[0])  # it is in the log as well
@@ -216,7 +217,7 @@ def list_tools(servers: tuple[str, ...], file: Path | None, backend: str, as_jso
             ]
             print_table(["server", "tool", "hints", "what it does"], rows)
 
-    return _run(show, servers, file, backend)
+    return _run(show, servers, file, backend, shows_failed=as_json)
 
 
 @mcp.command("test")
@@ -239,7 +240,7 @@ def test_servers(servers: tuple[str, ...], file: Path | None, backend: str, as_j
                 )
 
     started = time.monotonic()
-    code = _run(show, servers, file, backend)
+    code = _run(show, servers, file, backend, shows_failed=as_json)
     click.echo(f"opened and closed in {time.monotonic() - started:.2f} s", err=True)
     return code
 
