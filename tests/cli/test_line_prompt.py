@@ -108,7 +108,6 @@ def test_pasted_text_is_shown_with_what_a_terminal_would_obey_or_hide(backend, h
         terminal.expect("say a\\u202eb[31m    c\n… d")
         terminal.type("\n")
         terminal.expect("\na\\u202eb[31m    c\nd")
-        terminal.expect("› ")
         terminal.leave("\x04")
         assert "\u202e" not in terminal.screen
         assert "\x1b[31m" not in terminal.screen

@@ -277,15 +277,23 @@ class _AgentRun:
         )
 
     async def _go_on(self, agent: TerminalAgent) -> Ended:
-        """Go on with the turn that was cut off."""
+        """Go on with the turn that was cut off; one that had ended by then only lacks its report."""
         self._display.notice("Going on with the turn that was cut off.")
         try:
             return await agent.run_turn(None)
         except NoUnfinishedTurnError:
-            raise CommandError(
-                "the turn had ended when its process was killed, or its prompt was not stored yet; "
-                f"amplifier session show {self._request.session_id} shows what there is"
-            ) from None
+            messages = self._request.store.transcript(self._request.session_id)
+            answers = [
+                text_of_message(message, full=True) for message in messages if message.get("role") == "assistant"
+            ]
+            if not answers or messages[-1].get("role") != "assistant":
+                raise CommandError(
+                    "the process was killed before it had stored the prompt; give the prompt again: "
+                    f"amplifier session resume {self._request.session_id} PROMPT"
+                ) from None
+            self._display.notice("The turn had ended before its process was killed; this is its answer.")
+            self._display.end_turn(answers[-1])
+            return Ended(status="success", result=answers[-1])
 
     def _session_plan(self, plan: dict[str, Any]) -> dict[str, Any]:
         """The plan with what belongs to this run alone: where files are kept, recordings, traces."""

@@ -195,7 +195,10 @@ def _prompt(given: str | None, output_format: str, *, optional: bool = False) ->
         if not optional and not sys.stderr.isatty():
             raise click.UsageError("a chat needs a terminal, and standard error is not one; give a prompt")
         return None
-    data = sys.stdin.buffer.read(_MAX_PROMPT_BYTES + 1) if given in (None, "-") else os.fsencode(given or "")
+    if given is None or given == "-":
+        data = sys.stdin.buffer.read(_MAX_PROMPT_BYTES + 1)
+    else:
+        data = given.encode(errors="surrogateescape")  # an argument that is not UTF-8 has its bytes as surrogates
     if len(data) > _MAX_PROMPT_BYTES:
         raise CommandError(f"the prompt is longer than {_MAX_PROMPT_BYTES // 2**20} MiB")
     if not data.strip():
