@@ -181,14 +181,6 @@ async def test_changes_are_from_the_first_edit_of_a_file_to_now(workdir, monkeyp
     assert "-one" in edits.changes()
 
 
-def test_diff_shows_what_was_edited(home, workdir):
-    with chat(home, workdir, "-p", "offline", "-y") as terminal:
-        terminal.say("write 'hello' to a.txt", "write_file")
-        terminal.say("/diff", "+++", "+hello")
-        terminal.say("/cost", "1 turn, ")
-    assert json.dumps((workdir / "a.txt").read_text()) == '"hello\\n"'
-
-
 def test_undo_takes_a_turn_back_and_redo_does_it_again(backend, home, workdir, plan):
     with chat(home, workdir, "--plan", plan, "--backend", backend, "--session-id", "one") as terminal:
         terminal.say("/undo", "there is no turn to undo")

@@ -16,8 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amplifier.cli.terminal.display import Display, OutputFormat, summary
-from amplifier.cli.terminal.log_output import LogNotices
+from amplifier.cli.terminal.display import Display, LogNotices, OutputFormat, summary
 from amplifier.cli.terminal.output import Output, StandardStreams
 from amplifier.contracts import CurrentCall, call_scope
 from amplifier.events import CONTENT_BLOCK_RESET

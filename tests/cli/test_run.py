@@ -15,7 +15,6 @@ import pytest
 
 from amplifier.cli import main
 from amplifier.cli.core.exit_codes import CommandError
-from amplifier.cli.sessions.home_folder import require_writable
 from amplifier.cli.sessions.store import SessionStore
 from amplifier.store import SessionRecord
 from tests._support.backends import mostly_on
@@ -123,16 +122,6 @@ def test_json_stays_json_when_the_turn_fails(backend, home, workdir, plan):
     assert sorted(shown) == JSON_KEYS
 
 
-def test_json_stays_json_when_nothing_could_begin(home, workdir, tmp_path):
-    bad = tmp_path / "bad.json"
-    bad.write_text("{}")
-    finished = run_cli("run", "x", "--output-format", "json", "--plan", str(bad), home=home, cwd=workdir)
-    shown = json_of(finished)
-    assert finished.returncode == shown["exit_code"] == 2
-    assert (shown["status"], shown["session_id"]) == ("error", None)
-    assert "session.orchestrator" in shown["error"]
-
-
 @pytest.mark.parametrize(
     ("arguments", "stdin", "expected"),
     [
@@ -154,19 +143,6 @@ def test_json_stays_json_when_the_request_is_wrong(arguments, stdin, expected, h
     assert (shown["status"], shown["exit_code"], shown["session_id"]) == ("error", 2, None)
     assert expected in shown["error"]
     assert shown["error"] in printed.err
-
-
-def test_json_stays_json_when_there_is_nothing_to_resume(home, monkeypatch, cli):
-    monkeypatch.setenv("AMPLIFIER_HOME", str(home))
-    shown = json.loads(cli("session", "resume", "no-such", "x", "--output-format", "json-trace", code=2).out)
-    assert (shown["error_type"], shown["execution_trace"]) == ("CommandError", [])
-
-
-def test_output_of_model_and_tools_has_no_escape_sequences_in_a_pipe(home, workdir, plan):
-    finished = run_cli("run", "call crash", "--plan", plan, home=home, cwd=workdir)
-    assert finished.returncode == 0
-    assert "\x1b" not in finished.stdout + finished.stderr
-    assert "\\x1b]0;evil title\\x07" in finished.stderr
 
 
 # ── permission ───────────────────────────────────────────────────────────────────────────────────
@@ -226,25 +202,10 @@ def test_a_run_that_cannot_begin_reports_the_reason(arguments, stdin, words, hom
     assert not home.exists()
 
 
-def test_an_invalid_plan_file_and_an_unknown_provider_are_reported(home, workdir):
-    (workdir / "plan.ini").touch()
-    finished = run_cli("run", "x", "--plan", "plan.ini", home=home, cwd=workdir)
-    assert_one_message(finished, 2, "'plan.ini' ends in '.ini'")
-    finished = run_cli("run", "x", "-p", "no-such", home=home, cwd=workdir)
-    assert_one_message(finished, 2, "no provider 'no-such' is installed; there are:")
-    assert not (home / "sessions").exists()
-
-
 def change(plan: str, **sections: object) -> str:
     content = json.loads(Path(plan).read_text())
     Path(plan).write_text(json.dumps({**content, **sections}))
     return plan
-
-
-def test_all_problems_of_a_bad_plan_are_reported(home, workdir, plan):
-    bad = change(plan, tools=[{"config": 1}], hooks="x")
-    finished = run_cli("run", "say x", "--plan", bad, home=home, cwd=workdir)
-    assert_one_message(finished, 2, "$.tools[0].module", "$.tools[0].config", "$.hooks")
 
 
 def test_an_unknown_loop_is_named_with_the_nearest_one(home, workdir, plan):
@@ -254,15 +215,6 @@ def test_an_unknown_loop_is_named_with_the_nearest_one(home, workdir, plan):
     assert f"There may be more: amplifier plan check {bad}" in finished.stderr
 
 
-@pytest.mark.slow
-@mostly_on("asyncio")
-def test_unused_keys_of_a_plan_are_reported(backend, home, workdir, plan):
-    odd = change(plan, plugins=[{"module": "tool-search"}])
-    finished = run_cli("run", "say fine", "-q", "--plan", odd, "--backend", backend, home=home, cwd=workdir)
-    assert (finished.returncode, finished.stdout) == (0, "fine \n")
-    assert finished.stderr == "plan.json: $.plugins: unknown section, ignored\n"
-
-
 @mostly_on("trio")
 def test_a_plan_with_a_misspelt_section_is_not_run(backend, home, workdir, plan):
     bad = change(plan, hoks=[{"module": "hooks-approval", "on_failure": "deny"}])
@@ -270,18 +222,11 @@ def test_a_plan_with_a_misspelt_section_is_not_run(backend, home, workdir, plan)
     assert_one_message(finished, 2, "$.hoks: unknown section 'hoks'; did you mean 'hooks'?")
 
 
-@pytest.mark.parametrize(
-    ("words", "meant"),
-    [
-        (["run", "list", "the", "files"], "amplifier run 'list the files'"),
-        (["run", "-q", "what's", "this"], "amplifier run 'what'\"'\"'s this'"),
-        (["session", "resume", "last", "list", "files"], "amplifier session resume last 'list files'"),
-    ],
-)
-def test_a_prompt_without_quotes_is_shown_with_them(words, meant, home, workdir):
-    finished = run_cli(*words, home=home, cwd=workdir)
-    assert (finished.returncode, finished.stdout) == (2, "")
-    assert f"put it in quotes: {meant}\n" in finished.stderr
+def test_a_prompt_may_be_several_words(home, workdir, plan):
+    finished = run_cli("run", "say", "two", "words", "-q", "--plan", plan, "--session-id", "s", home=home, cwd=workdir)
+    assert (finished.returncode, finished.stdout) == (0, "two words \n")
+    finished = run_cli("session", "resume", "last", "say", "more", "-q", home=home, cwd=workdir)
+    assert (finished.returncode, finished.stdout) == (0, "more \n")
 
 
 UNUSABLE = {
@@ -317,13 +262,6 @@ def test_with_strict_false_a_plan_runs_without_the_modules_that_fail(backend, ho
     assert (finished.returncode, finished.stdout) == (0, "fine \n")
     assert "tool-serach is not available: no module 'tool-serach' is installed; did you mean" in finished.stderr
     assert "hooks-approval is not available: " in finished.stderr
-
-
-def test_a_provider_that_fails_hides_no_other_module_that_does(home, workdir, plan, tmp_path):
-    shy = {"module": "provider-shy", "source": write_module(tmp_path, "raise RuntimeError('needs SHY_KEY')")}
-    bad = change(plan, providers=[shy], tools=[{"module": "tool-serach"}])
-    finished = run_cli("run", "say fine", "--plan", bad, home=home, cwd=workdir)
-    assert_one_message(finished, 2, "no provider could be mounted: provider-shy:", "no module 'tool-serach'")
 
 
 SHY = "import logging; logging.getLogger('shy').warning('provider-shy is not mounted: needs SHY_KEY')"
@@ -385,12 +323,6 @@ def test_a_failed_turn_is_one_message_and_with_debug_a_traceback(home, workdir, 
     assert "QuotaExceededError: the quota is used up" in finished.stderr
 
 
-def test_an_unset_variable_of_a_plan_is_named(home, workdir, plan):
-    bad = change(plan, providers=[{"module": "provider-scripted", "config": {"key": "${NO_SUCH_KEY}"}}])
-    finished = run_cli("run", "x", "--plan", bad, home=home, cwd=workdir)
-    assert_one_message(finished, 2, "variable 'NO_SUCH_KEY' is not set")
-
-
 @pytest.mark.parametrize("words", [["run", "say x"], ["session", "list"]])
 def test_a_home_that_cannot_be_used_is_named_with_the_variable(words, tmp_path, monkeypatch, capsys):
     (tmp_path / "file").touch()
@@ -412,11 +344,6 @@ def test_a_home_in_which_nothing_can_be_created_is_named_with_the_variable(tmp_p
         f"sessions cannot be kept in {tmp_path / 'nope' / 'sessions'}: nothing can be created in {tmp_path}" in captured
     )
     assert "set AMPLIFIER_HOME to a folder that you can write to" in captured
-
-
-def test_a_home_that_is_not_there_yet_is_not_created_by_the_check(tmp_path):
-    require_writable(tmp_path / "home" / "sessions")
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_deleted_working_directory_is_reported(home, workdir, plan):
@@ -466,12 +393,6 @@ def test_a_session_with_an_id_of_the_users_cannot_be_begun_twice(home, workdir, 
     words = ("run", "say x", "--session-id", "mine", "--plan", plan)
     assert json_of(run_cli(*words, "--output-format", "json", home=home, cwd=workdir))["session_id"] == "mine"
     assert_one_message(run_cli(*words, home=home, cwd=workdir), 2, "amplifier run --resume mine")
-
-
-def test_error_for_a_misspelt_session_suggests_the_nearest_one(home, workdir, plan):
-    SessionStore(home / "sessions").write(SessionRecord(session_id="monday-report"))
-    finished = run_cli("run", "x", "--resume", "monday-reprot", home=home, cwd=workdir)
-    assert_one_message(finished, 2, "did you mean 'monday-report'?")
 
 
 @pytest.mark.slow
@@ -659,9 +580,3 @@ def test_cost_of_a_model_without_a_price_is_refused(home, workdir, plan):
     finished = run_cli("run", "say hello", "--plan", plan, "--max-cost", "0.50", home=home, cwd=workdir)
     assert (finished.returncode, finished.stdout) == (1, "")
     assert "session.budget.prices" in finished.stderr
-
-
-def test_negative_budget_is_a_usage_error(home, workdir):
-    finished = run_cli("run", "hello", "-p", "offline", "--max-cost", "-1", home=home, cwd=workdir)
-    assert finished.returncode == 2
-    assert "--max-cost" in finished.stderr

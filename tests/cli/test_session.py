@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import socket
@@ -169,24 +168,6 @@ def test_people_see_when_a_session_was_used_by_their_own_clock(store, tmp_path, 
         assert "some day" in terminal.text
         assert "+00:00" not in shown + terminal.text
         assert "provider-offline" not in terminal.text
-
-
-@pytest.mark.parametrize("arguments", [["session", "resume"], ["run", "--resume"]])
-def test_error_for_a_prompt_in_place_of_an_id_shows_the_right_order(arguments, store, cli):
-    keep(store, "one")
-    assert "amplifier session resume last 'read the notes'" in cli(*arguments, "read the notes", code=2).err
-
-
-@pytest.mark.parametrize(
-    "arguments", [["session", "resume", "on"], ["run", "--resume", "on"], ["session", "resume", "one", " "]]
-)
-def test_an_empty_prompt_for_a_kept_session_shows_the_command_that_goes_on_with_it(
-    arguments, store, capsys, monkeypatch
-):
-    keep(store, "one")
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"")))
-    assert main(arguments) == 2
-    assert 'the prompt is empty; give one: amplifier session resume one "…"' in capsys.readouterr().err
 
 
 def test_a_full_disk_names_the_file_of_a_session_that_could_not_be_written(store):

@@ -99,9 +99,12 @@ async def test_ctrl_c_without_a_pause_does_not_leave_the_chat(patience, lines, s
     session = SimpleNamespace(coordinator=SimpleNamespace(hooks=hooks))
     keyboard: Any = Interrupting(signal_handler)
     keyboard.restore = lambda: None
-    agent: Any = SimpleNamespace(display=Display(streams), signal_handler=signal_handler, session=session)
+    permissions = SimpleNamespace(mode="ask")
+    agent: Any = SimpleNamespace(
+        display=Display(streams), signal_handler=signal_handler, session=session, permissions=permissions
+    )
     chat = Chat(agent, keyboard, streams.err)
-    assert [await chat._read_line("> ") for _ in lines] == lines
+    assert [await chat._read_line() for _ in lines] == lines
 
 
 @pytest.mark.parametrize("which", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

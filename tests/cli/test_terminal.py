@@ -18,15 +18,6 @@ def sessions(home: Path) -> SessionStore:
     return SessionStore(home / "sessions")
 
 
-@mostly_on("asyncio")
-def test_an_answer_is_written_word_by_word_and_the_session_is_named(backend, home, workdir, plan):
-    with open_terminal(
-        "run", "say hello there", "--plan", plan, "--backend", backend, home=home, cwd=workdir
-    ) as terminal:
-        terminal.expect("hello there")
-        terminal.expect("session ")
-
-
 @pytest.mark.parametrize(
     ("columns", "item"),
     [
@@ -56,16 +47,6 @@ def test_a_plain_terminal_gets_the_text_as_the_model_wrote_it(plain, home, workd
         assert "\x1b" not in terminal.screen
 
 
-@pytest.mark.slow
-@mostly_on("asyncio")
-def test_a_chat_keeps_its_conversation_from_turn_to_turn(backend, home, workdir, plan):
-    with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
-        terminal.say("history", "1 prompts so far")
-        terminal.say("history", "2 prompts so far")
-        terminal.leave("\x04")
-        assert "To go on later: amplifier run --resume" in terminal.text
-
-
 def test_commands_of_the_chat_answer_without_asking_the_model(home, workdir, plan):
     with open_terminal("run", "--plan", plan, home=home, cwd=workdir) as terminal:
         terminal.say("/help", "/clear")
@@ -77,28 +58,12 @@ def test_commands_of_the_chat_answer_without_asking_the_model(home, workdir, pla
         assert "To go on later" not in terminal.text  # there was no turn
 
 
-@pytest.mark.slow
-def test_a_long_tool_description_is_cut_with_an_ellipsis(home, workdir):
-    with open_terminal("run", "-p", "offline", home=home, cwd=workdir) as terminal:
-        terminal.say("/tools", "  read_file  ")
-        assert terminal.expect("\n").endswith("…\n")
-        terminal.leave("\x04")
-
-
 def test_clear_forgets_and_two_slashes_send_one(home, workdir, plan):
     with open_terminal("run", "--plan", plan, home=home, cwd=workdir) as terminal:
         terminal.say("history", "1 prompts so far")
         terminal.say("/clear", "forgotten")
         terminal.say("//slash", "\n/slash")
         terminal.say("history", "2 prompts so far")
-        terminal.leave()
-
-
-def test_a_line_that_ends_in_a_backslash_goes_on(home, workdir, plan):
-    with open_terminal("run", "--plan", plan, home=home, cwd=workdir) as terminal:
-        terminal.say("say one\\", "… ")
-        terminal.type("two\n")
-        terminal.expect("one\ntwo")
         terminal.leave()
 
 
@@ -241,24 +206,6 @@ def test_ctrl_c_twice_breaks_off_a_model_that_hangs(backend, home, workdir, plan
 
 
 @pytest.mark.slow
-def test_ctrl_c_drops_a_line_that_was_begun_after_another_one(backend, home, workdir, plan):
-    with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
-        terminal.expect("› ")
-        terminal.press_ctrl_c()
-        for _ in range(2):
-            terminal.expect("Press Ctrl-C again to leave.")
-            terminal.expect("› ")
-            terminal.type("say half a li")
-            terminal.expect("half a li")
-            terminal.press_ctrl_c()
-        terminal.expect("Press Ctrl-C again to leave.")
-        terminal.expect("› ")
-        terminal.press_ctrl_c()
-        assert terminal.end() == 0
-        assert terminal.is_as_before()
-
-
-@pytest.mark.slow
 def test_ctrl_c_at_the_prompt_drops_the_line_and_leaves_the_second_time(backend, home, workdir, plan):
     with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
         terminal.expect("› ")
@@ -354,18 +301,6 @@ def test_an_edit_is_shown_as_a_diff_in_the_question_and_afterwards(columns, back
     assert (workdir / "a.txt").read_text() == "one\n2\x1b[2J\nthree\n\tfour\n"
 
 
-@pytest.mark.slow
-@mostly_on("asyncio")
-def test_allowed_always_is_not_asked_again_in_that_session(backend, home, workdir, plan):
-    with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
-        terminal.say(call("risky", path=workdir / "trace"), "Your answer: ")
-        terminal.type("a\n")
-        terminal.expect("✓ risky")
-        terminal.say(call("risky", path=workdir / "trace"))
-        assert "Permission needed" not in terminal.expect("✓ risky")
-        terminal.leave()
-
-
 def test_what_was_typed_before_a_question_does_not_answer_it(home, workdir, plan):
     with open_terminal("run", "--plan", plan, home=home, cwd=workdir) as terminal:
         terminal.expect("› ")
@@ -389,20 +324,6 @@ def test_a_key_that_is_no_answer_denies_and_ctrl_c_stops_the_turn_too(key, code,
         assert terminal.is_as_before()
 
 
-def test_a_question_is_shown_again_when_the_command_goes_on_after_ctrl_z(backend, home, workdir, plan):
-    arguments = ("run", call("risky", path=workdir / "trace"), "--plan", plan, "--backend", backend)
-    with open_terminal(*arguments, home=home, cwd=workdir) as terminal:
-        terminal.expect("Your answer: ")
-        terminal.send(signal.SIGSTOP)
-        terminal.send(signal.SIGCONT)
-        terminal.expect("[n] Deny")
-        terminal.expect("Your answer: ")
-        terminal.type("y\n")
-        terminal.expect("✓ risky")
-        assert terminal.end() == 0
-        assert (workdir / "trace").exists()
-
-
 @pytest.mark.slow
 def test_no_answer_in_time_denies_and_leaves_a_clean_line(backend, home, workdir, plan):
     arguments = ("run", call("risky", path=workdir / "quick"), "--plan", plan, "--backend", backend)
@@ -413,15 +334,6 @@ def test_no_answer_in_time_denies_and_leaves_a_clean_line(backend, home, workdir
         assert terminal.end() == 0
         assert not (workdir / "quick").exists()
         assert terminal.is_as_before()
-
-
-def test_yes_asks_nothing(home, workdir, plan):
-    prompt = call("risky", path=workdir / "trace")
-    with open_terminal("run", prompt, "--yes", "--plan", plan, home=home, cwd=workdir) as terminal:
-        terminal.expect("✓ risky")
-        assert terminal.end() == 0
-        assert "Your answer" not in terminal.text
-        assert (workdir / "trace").exists()
 
 
 # ── ends ─────────────────────────────────────────────────────────────────────────────────────────
@@ -466,38 +378,3 @@ def test_a_session_goes_on_after_its_process_was_killed(backend, home, workdir, 
     messages = sessions(home).transcript(sessions(home).find("last").session_id)
     calls = [call["id"] for m in messages for call in m.get("tool_calls") or ()]
     assert calls == [m["tool_call_id"] for m in messages if m["role"] == "tool"]
-
-
-@pytest.mark.slow
-def test_live_lines_of_tools_that_run_side_by_side_leave_one_line_each(home, workdir, plan):
-    prompt = "both " + " ".join(json.dumps({"path": str(workdir / name)}, separators=(",", ":")) for name in ("a", "b"))
-    with open_terminal("run", prompt, "--plan", plan, home=home, cwd=workdir) as terminal:
-        terminal.expect(f"{workdir.name}/a")
-        terminal.expect(f"{workdir.name}/b")
-        terminal.expect("1 s  wait_for")  # the clock runs
-        (workdir / "b").touch()
-        terminal.expect("✓ wait_for")
-        (workdir / "a").touch()
-        terminal.expect("✓ wait_for")
-        terminal.expect("done:")
-        assert terminal.end() == 0
-        assert terminal.is_as_before()
-
-
-def test_a_terminal_that_cannot_move_its_cursor_gets_no_escape_sequences(home, workdir, plan):
-    arguments = ("run", call("wait_for", path=workdir / "gate"), "--plan", plan)
-    (workdir / "gate").touch()
-    with open_terminal(*arguments, home=home, cwd=workdir, extra={"TERM": "dumb"}) as terminal:
-        assert terminal.end() == 0
-        assert "→ wait_for" in terminal.text
-        assert "\x1b" not in terminal.screen
-
-
-def test_output_of_the_model_has_no_escape_sequences_at_a_terminal(home, workdir, plan):
-    evil = "say \x1b]0;title\x07 \x1b[2J \x9b31m \u202egnp.exe \x08\x08 \r"
-    with open_terminal("run", evil, "--plan", plan, home=home, cwd=workdir) as terminal:
-        terminal.expect("\\x1b]0;title\\x07")
-        assert terminal.end() == 0
-        assert not {"\x1b]0", "\x1b[2J", "\x9b", "\u202e", "\x08"} & {
-            part for part in ("\x1b]0", "\x1b[2J", "\x9b", "\u202e", "\x08") if part in terminal.screen
-        }

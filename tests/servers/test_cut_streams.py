@@ -141,7 +141,6 @@ async def test_ag_ui(is_same, shown):
 async def test_acp(is_same, shown):
     async with connected(Editors(is_same=is_same)) as client:
         session_id = await client.open()
-        await client.next()  # the commands
         number, text = client.ask(session_id, "hi"), ""
         while "id" not in (message := await client.next()):
             text += message["params"]["update"]["content"]["text"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import acp
-import anyio
 import pytest
 from acp.schema import ClientCapabilities, FileSystemCapabilities, ReadTextFileResponse
 
@@ -75,57 +74,6 @@ def test_the_official_client_sees_that_a_call_was_denied_when_it_loads_the_sessi
     assert edit(scenario) == ["failed"]
 
 
-COMPACT = {"name": "compact", "description": "Replace older messages, in what the model is shown, by a summary"}
-
-
-async def test_a_conversation_is_compacted_by_a_command():
-    host = Host()
-    async with connected(host) as client:
-        await client.answer_to(client.tell("initialize", protocolVersion=1))
-        opened = await client.answer_to(client.tell("session/new", cwd="/", mcpServers=[]))
-        assert (await client.next())["params"]["update"]["availableCommands"] == [COMPACT]
-        session_id = opened["result"]["sessionId"]
-        number = client.ask(session_id, "/compact")
-        told = (await client.next())["params"]["update"]
-        assert told["content"]["text"] == "There is too little to compact; the conversation stays as it is."
-        assert (await client.answer_to(number))["result"] == {"stopReason": "end_turn"}
-        for _ in range(8):
-            await client.answer_to(client.ask(session_id, f"say {'much ' * 500}"))
-        number = client.ask(session_id, "/compact")
-        told = (await client.next())["params"]["update"]
-        assert "The conversation is compacted" in told["content"]["text"]
-        assert (await client.answer_to(number))["result"] == {"stopReason": "end_turn"}
-        messages = await host.made[0].coordinator.get("context").get_messages()
-        assert not any("/compact" in str(each["content"]) for each in messages)  # the model is not told of it
-
-
-@pytest.mark.parametrize("method", ["session/cancel", "session/close"])
-async def test_a_compaction_is_stopped(method):
-    host = Host()
-    async with connected(host) as client:
-        session_id = await client.open()
-        begun = anyio.Event()
-
-        async def compact() -> None:
-            begun.set()
-            await anyio.sleep_forever()
-
-        host.made[0].coordinator.get("context").compact = compact
-        number = client.ask(session_id, "/compact")
-        await begun.wait()
-        (client.notify if method == "session/cancel" else client.tell)(method, sessionId=session_id)
-        assert (await client.answer_to(number))["result"] == {"stopReason": "cancelled"}
-
-
-async def test_a_command_of_ones_own_wins_over_one_of_the_agent():
-    host = Host(own={"compact": "say mine"})
-    async with connected(host) as client:
-        session_id = await client.open()
-        await client.answer_to(client.ask(session_id, "/compact"))
-        messages = await host.made[0].coordinator.get("context").get_messages()
-        assert messages[0]["content"] == "say mine"
-
-
 async def test_commands_of_ones_own_are_shown_and_stand_for_their_text():
     host = Host(own={"tidy": "# Tidy up\nsay tidy $ARGUMENTS", "echo": "say it"})
     async with connected(host) as client:
@@ -136,7 +84,6 @@ async def test_commands_of_ones_own_are_shown_and_stand_for_their_text():
         assert shown["availableCommands"] == [
             {"name": "tidy", "description": "Tidy up", "input": {"hint": "arguments"}},
             {"name": "echo", "description": "say it"},
-            COMPACT,
         ]
         session_id = opened["result"]["sessionId"]
         await client.answer_to(client.ask(session_id, "/echo twice"))

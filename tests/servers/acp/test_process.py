@@ -103,7 +103,6 @@ def test_pipes_that_break_during_a_question_end_the_process(backend, home, workd
 def test_signal_stops_the_turn_and_closes_the_session(number, backend, home, workdir, plan):
     agent = Agent(backend, plan, home, workdir)
     session_id = agent.open(workdir)
-    agent.until("session/update")  # the commands
     agent.prompt(session_id, f"call wait_for {json.dumps({'path': str(workdir / 'never')})}")
     agent.until("session/update")
     agent.process.send_signal(number)

@@ -94,12 +94,6 @@ async def test_wrong_request_is_answered_with_the_reason(body, message):
         assert client.factory.made == []
 
 
-async def test_unknown_model_is_refused():
-    async with serving() as client:
-        answer = await client.ask("POST", CHAT, {"model": "gpt-9", "messages": [USER]})
-        assert (answer.status, answer.json()["error"]["code"]) == (404, "model_not_found")
-
-
 @pytest.mark.parametrize("is_streamed", [True, False])
 async def test_failure_of_the_model_before_the_first_piece_has_a_status(is_streamed):
     async with serving() as client:

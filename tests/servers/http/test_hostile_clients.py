@@ -15,7 +15,7 @@ import pytest
 from amplifier.cli.sessions.store import SessionStore
 from amplifier.servers.http import Limits
 from tests._support.tree import ROOT
-from tests.servers.http._asgi_client import Factory, serving
+from tests.servers.http._asgi_client import serving
 from tests.servers.http._server import PATIENCE, Server, ask, running
 
 
@@ -161,12 +161,6 @@ async def test_of_many_requests_for_one_session_one_wins(tmp_path, monkeypatch):
         assert len(client.factory.made) == 2
 
 
-async def test_session_without_files_can_be_deleted(tmp_path):
-    async with serving(storage=SessionStore(tmp_path / "sessions")) as client:
-        session_id = await client.open_session()
-        assert (await client.ask("DELETE", f"/api/sessions/{session_id}")).status == 204
-
-
 async def test_client_that_vanishes_while_its_session_is_opened_leaves_it_to_be_used(tmp_path):
     """A connection can break after the request has arrived; the session is there under the name that the client chose."""
     async with serving() as client:
@@ -175,12 +169,3 @@ async def test_client_that_vanishes_while_its_session_is_opened_leaves_it_to_be_
         await opening.ended.wait()
         assert (await client.ask("POST", "/api/sessions", {"session_id": "anna"})).status == 409
         assert (await client.ask("DELETE", "/api/sessions/anna")).status == 204
-
-
-async def test_question_that_no_client_waits_for_ends_with_its_time(tmp_path):
-    async with serving(Factory()) as client:
-        session_id = await client.open_session()
-        prompt = f"call risky {json.dumps({'path': str(tmp_path / 'quick')})}"
-        answer = await client.ask("POST", f"/api/sessions/{session_id}/turns", {"prompt": prompt, "wait": True})
-        assert answer.json()["status"] == "success"
-    assert not (tmp_path / "quick").exists()

@@ -134,19 +134,6 @@ async def test_events_of_no_run_are_refused(last, status):
         assert client.factory.made == []
 
 
-async def test_run_that_could_not_begin_is_tried_again(tmp_path):
-    body = {"threadId": "t", "runId": "r", "messages": [{"id": "1", "role": "user", "content": "say hello"}]}
-    async with serving(limits=Limits(turns=1)) as client:
-        other = await followed(client, call("wait_for", path=str(tmp_path / "gate")), run_id="other")
-        await other.until("TOOL_CALL_END")
-        assert (await client.ask("POST", "/ag-ui", body, last_event_id="0")).status == 429
-        (tmp_path / "gate").touch()
-        await other.until("RUN_FINISHED")
-        await other.ended.wait()
-        found = await followed(client, "say hello")
-        assert (await found.until("RUN_FINISHED"))["outcome"] == {"type": "success"}
-
-
 async def test_events_that_are_not_kept_any_more_are_refused(monkeypatch):
     monkeypatch.setattr("amplifier.live._runs._MOST_EVENTS", 3)
     async with serving() as client:
@@ -319,12 +306,6 @@ async def test_wrong_retrieval_is_refused(method, path, status, param):
         whole = (await client.ask("POST", RESPONSES, {"input": "say hello"})).json()
         answer = await client.ask(method, RESPONSES + path.replace("ID", whole["id"]))
         assert (answer.status, answer.json()["error"]["param"]) == (status, param)
-
-
-async def test_response_that_is_not_stored_is_not_found():
-    async with serving() as client:
-        whole = (await client.ask("POST", RESPONSES, {"input": "say hello", "store": False})).json()
-        assert (await client.ask("GET", f"{RESPONSES}/{whole['id']}")).status == 404
 
 
 @pytest.mark.slow

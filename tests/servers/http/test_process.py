@@ -19,20 +19,6 @@ from tests._support.terminal import command, environment, run_cli
 from tests.servers.http._server import PATIENCE, Server, ask, connect, running
 
 
-@pytest.mark.long
-def test_conversation_of_the_session_api_is_kept_and_resumed(backend, home, workdir, plan):
-    with running(backend, plan, home, workdir) as server:
-        assert ask(server, "POST", "/api/sessions", {"session_id": "anna"})[0] == 201
-        status, turn = ask(server, "POST", "/api/sessions/anna/turns", {"prompt": "history", "wait": True})
-        assert (status, turn["result"]) == (200, "1 prompts so far ")
-    with running(backend, plan, home, workdir) as server:
-        assert ask(server, "POST", "/api/sessions", {"session_id": "anna"})[0] == 201
-        turn = ask(server, "POST", "/api/sessions/anna/turns", {"prompt": "history", "wait": True})[1]
-        assert turn["result"] == "2 prompts so far "
-        assert ask(server, "DELETE", "/api/sessions/anna")[0] == 204
-    assert "anna" not in run_cli("session", "list", home=home, cwd=workdir).stdout
-
-
 @pytest.mark.slow
 def test_ui_opens_the_page_of_the_default_agent_in_the_browser(backend, home, workdir):
     browser = workdir / "browser"
@@ -128,22 +114,6 @@ def test_signal_lets_a_running_tool_finish_and_ends_the_server(number, code, bac
     assert not (workdir / "gate.cancelled").exists()
     stored = run_cli("session", "show", "anna", home=home, cwd=workdir).stdout
     assert "it is there" in stored
-
-
-@pytest.mark.slow
-def test_turn_that_does_not_end_in_time_is_cancelled(backend, home, workdir, plan):
-    with running(backend, plan, home, workdir, "--shutdown-seconds", "0.2") as server:
-        ask(server, "POST", "/api/sessions", {"session_id": "anna"})
-        prompt = f"call wait_for {json.dumps({'path': str(workdir / 'never')})}"
-        ask(server, "POST", "/api/sessions/anna/turns", {"prompt": prompt})
-        connection = connect(server)
-        connection.request("GET", "/api/sessions/anna/events", headers=server.headers)
-        response = connection.getresponse()
-        while b"tool_started" not in response.readline():
-            pass
-        assert server.stop() == 0
-        connection.close()
-    assert (workdir / "never.cancelled").exists()
 
 
 @pytest.mark.parametrize(

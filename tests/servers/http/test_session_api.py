@@ -195,16 +195,6 @@ async def test_turn_is_stopped_when_its_last_watcher_has_been_away_for_a_while(t
 
 
 @pytest.mark.virtual_time
-async def test_turn_that_no_one_watched_goes_on_without_a_watcher(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    async with serving() as client:
-        session_id = await client.open_session()
-        await begin_turn(client, session_id, "hang")
-        await anyio.sleep(1000)
-        assert client.factory.statuses() == ["running"]
-
-
-@pytest.mark.virtual_time
 async def test_session_that_no_one_uses_is_closed():
     async with serving(limits=Limits(idle_seconds=100)) as client:
         session_id = await client.open_session()
@@ -314,14 +304,6 @@ async def test_metadata_of_a_session_is_shown_and_kept(tmp_path):
         assert {name: storage.metadata(name) for name in storage.names()} == {created["session_id"]: {"user": "ben"}}
         replaced = await client.ask("POST", "/api/sessions", {"session_id": "cleo", "metadata": {}})
         assert replaced.json()["metadata"] == {}
-
-
-async def test_metadata_without_a_storage_lasts_as_long_as_the_session():
-    async with serving() as client:
-        body = {"session_id": "anna", "metadata": {"user": "anna"}}
-        assert (await client.ask("POST", "/api/sessions", body)).json()["metadata"] == {"user": "anna"}
-        await client.ask("DELETE", "/api/sessions/anna")
-        assert (await client.ask("POST", "/api/sessions", {"session_id": "anna"})).json()["metadata"] == {}
 
 
 def nested(levels: int) -> dict[str, Any]:

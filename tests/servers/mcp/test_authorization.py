@@ -23,7 +23,7 @@ from mcp.server.auth.settings import AuthSettings
 
 from amplifier import AmplifierSession
 from amplifier.servers.mcp import serve
-from tests._support.forked import Forked, run_forked
+from tests._support.forked import Forked
 from tests._support.tree import ROOT
 from tests.modules.tools.mcp.desk import Desk, new_session, opened
 
@@ -92,7 +92,7 @@ async def test_a_request_without_a_token_is_told_where_to_get_one(guarded):
         assert elsewhere.status_code == 403
 
 
-async def log_in(servers: dict[str, Any], expected: str = "HELLO") -> None:
+async def log_in(servers: dict[str, Any]) -> None:
     """Log in, and run the agent."""
 
     async def browse(page: str) -> None:
@@ -104,7 +104,7 @@ async def log_in(servers: dict[str, Any], expected: str = "HELLO") -> None:
     async with anyio.create_task_group() as browser, session:
         result = await Desk(session, recorder).call("agent_run", prompt="hello")
         assert result.success
-        assert expected in str(result.output)
+        assert "HELLO" in str(result.output)
 
 
 async def test_tool_mcp_logs_in_and_runs_the_agent(guarded, tmp_path: Path):
@@ -134,47 +134,6 @@ async def test_tool_mcp_renews_a_kept_token_whose_time_is_over(guarded, tmp_path
     assert renewed["expires_at"] > kept["expires_at"] - 60
 
 
-PLAN = {
-    "session": {"orchestrator": "loop-basic", "context": "context-simple"},
-    "providers": ["provider-offline"],
-}
-
-
-@contextmanager
-def commanded(folder: Path, issuer: str, backend: str) -> Iterator[str]:
-    """The command, with tokens of this issuer: the URL of the agent."""
-    (folder / "plan.json").write_text(json.dumps(PLAN))
-    options = ["--transport", "http", "--port", "0", "--backend", backend]
-    oauth = ["--oauth", issuer, "--introspection", f"{issuer}/introspect"]
-    command = [sys.executable, "-m", "amplifier", "mcp", "serve", "plan.json", *options, *oauth]
-    environment = {**os.environ, "AMPLIFIER_HOME": str(folder / "home")}
-    with Forked(command, stderr=subprocess.PIPE, text=True, env=environment, cwd=folder) as process:
-        assert process.stderr is not None
-        try:
-            yield process.stderr.readline().removeprefix("listening on ").strip()
-        finally:
-            process.send_signal(signal.SIGINT)
-
-
-async def test_the_command_asks_an_authorization_server_about_tokens(guarded, tmp_path: Path):
-    with commanded(tmp_path, guarded.issuer, guarded.backend) as url:
-        async with httpx2.AsyncClient() as client:
-            refused = await client.post(url, json={}, headers={"Authorization": "Bearer invented"})
-        assert (refused.status_code, "resource_metadata=" in refused.headers["www-authenticate"]) == (401, True)
-        tokens = {"token_directory": str(tmp_path / "tokens"), "redirect_port": free_port()}
-        await log_in({"agent": {"url": url, "oauth": tokens}}, "")
-
-
-@pytest.mark.parametrize(
-    "given", [["--oauth", "http://a.example"], ["--oauth", "http://a.example", "--introspection", "http://a.example"]]
-)
-def test_options_about_oauth_that_do_not_go_together_are_refused(given, tmp_path: Path):
-    (tmp_path / "plan.json").write_text(json.dumps(PLAN))
-    command = [sys.executable, "-m", "amplifier", "mcp", "serve", "plan.json", *given]
-    ended = run_forked(command, text=True, cwd=tmp_path, timeout=60)
-    assert (ended.returncode, "--oauth and --introspection belong together" in ended.stderr) == (2, True)
-
-
 @pytest.mark.parametrize("given", [{"auth": True}, {"token_verifier": True}, {"auth": True, "token_verifier": True}])
 async def test_what_does_not_go_together_is_refused(given):
     auth = AuthSettings.model_validate(
@@ -188,14 +147,3 @@ async def test_what_does_not_go_together_is_refused(given):
             token="a-token-for-the-tests",
             **{name: values[name] for name in given},
         )
-
-
-def test_the_command_names_the_extra_that_is_missing(tmp_path):
-    (tmp_path / "plan.json").write_text(json.dumps(PLAN))
-    words = ["mcp", "serve", "plan.json", "--transport", "http", "--port", "0", "--oauth", "http://a.example"]
-    words += ["--introspection", "http://a.example"]
-    program = f"import sys; sys.modules['mcp'] = None; from amplifier.cli import main; sys.exit(main({words!r}))"
-    command = [sys.executable, "-c", program]
-    ended = subprocess.run(command, stderr=subprocess.PIPE, text=True, cwd=tmp_path, timeout=60, check=False)
-    assert "pip install 'amplifier[mcp]'" in ended.stderr
-    assert "Traceback" not in ended.stderr

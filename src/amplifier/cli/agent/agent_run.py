@@ -18,9 +18,8 @@ from amplifier.budget._budget import budget_as_json, budget_text
 from amplifier.cli.core.error_messages import error_message, exit_code_of, traceback_text
 from amplifier.cli.core.exit_codes import CommandError, Exit, OutputLostError
 from amplifier.cli.sessions.store import SessionStore
-from amplifier.cli.terminal.display import Display, OutputFormat
+from amplifier.cli.terminal.display import Display, LogNotices, OutputFormat, install_log_handler
 from amplifier.cli.terminal.keyboard import Keyboard
-from amplifier.cli.terminal.log_output import LogNotices, install_log_handler
 from amplifier.cli.terminal.output import StandardStreams, is_terminal
 from amplifier.contracts import ApprovalSystem
 from amplifier.errors import AmplifierError, BudgetExceeded, NoUnfinishedTurnError
@@ -36,9 +35,8 @@ from amplifier.turns import Ended, TurnRecord
 
 from .approvals import AllowEverything, AskAtTerminal, NoOneToAsk
 from .chat import Chat
-from .configuration import REMEMBERED, Configuration
+from .configuration import REMEMBERED, Configuration, Permissions
 from .default_plan import build_plan, with_budget, with_recordings, with_storage_paths, with_traces
-from .permissions import Permissions
 from .project_instructions import ProjectInstructions
 from .signals import SignalHandler, handled_signals, run_observed
 from .terminal_agent import TerminalAgent

@@ -5,7 +5,6 @@ The kernel keeps the time limit of a question and cancels the question when the 
 
 from __future__ import annotations
 
-import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
@@ -23,7 +22,7 @@ from amplifier.errors import NoOneToAskError
 from amplifier.live._edits import diff_style
 from amplifier.live._questions import DENY, allowing
 
-from .permissions import Permissions, rule_in_words
+from .configuration import Permissions, rule_in_words
 from .signals import SignalHandler
 
 _MEANING = {"Allow always": " (this very call, in this session)"}
@@ -225,21 +224,12 @@ class AskAtTerminal:
                 scope.cancel()
 
             with self._signal_handler.redirect_interrupts(interrupted):
-                async with anyio.create_task_group() as group:
-                    group.start_soon(self._ask, question)
-                    line = await self._keyboard.read_line()
-                    group.cancel_scope.cancel()
+                self._terminal.write(question)
+                line = await self._keyboard.read_line()
                 answer = None if line is None else line.strip()
                 if answer is not None and lower:
                     answer = answer.lower()
         return answer
-
-    async def _ask(self, question: str) -> None:
-        """Show the question, and again each time the command goes on after Ctrl-Z: the shell has written below it."""
-        with anyio.open_signal_receiver(signal.SIGCONT) as signals:
-            self._terminal.write(question)
-            async for _ in signals:
-                self._terminal.write(f"\n{question}")
 
 
 def _in_one_line(prompt: str) -> str:

@@ -21,9 +21,7 @@ from .chat_commands import LEAVING, ChatCommands, mentioned_files
 from .terminal_agent import TerminalAgent
 
 if TYPE_CHECKING:
-    from amplifier.cli.terminal.line_prompt import LinePrompt, PromptHistory
-
-_CONTINUED = "\\"
+    from amplifier.cli.terminal.line_prompt import LinePrompt
 
 
 class Chat:
@@ -41,7 +39,6 @@ class Chat:
         self._keyboard = keyboard
         self._terminal = terminal
         self._line_prompt: LinePrompt | None = None  # None for a terminal that cannot move its cursor
-        self._history: PromptHistory | None = None  # the same
         self._was_interrupted = False
         self._is_over = False
         self._turn_runs = False
@@ -57,9 +54,7 @@ class Chat:
         if self._terminal.can_move_cursor:
             self._line_prompt = await self._open_line_prompt()
         while not self._is_over:
-            line = await self._read()
-            if line is not None and self._history is not None:
-                self._history.add(line)
+            line = self._typed.pop(0) if self._typed else await self._read_line()
             if line is None:
                 await self._exit()
             elif line.startswith("//"):
@@ -77,11 +72,10 @@ class Chat:
         messages = await self.commands.messages()
         asked = [message["content"] for message in messages if message.get("role") == "user"]
         recent = [text for text in asked if isinstance(text, str)]
-        self._history = PromptHistory(self._agent.store.root.parent / "history", recent)
         return LinePrompt(
             self._keyboard,
             self._terminal,
-            self._history,
+            PromptHistory(self._agent.store.root.parent / "history", recent),
             next_mode=self._next_mode,
             completions={f"/{name}": text for name, text in {**self.commands.summaries, "exit": "leave"}.items()},
         )
@@ -100,36 +94,23 @@ class Chat:
 
     # ── reading ──
 
-    async def _read(self) -> str | None:
-        """One message; a line that ends in a backslash continues in the next one. None when the person wants to leave."""
-        if self._typed:
-            return self._typed.pop(0)
-        lines: list[str] = []
-        while True:
-            line = await self._read_line(self._prompt(first=not lines))
-            if line is None:
-                return None
-            if not line.endswith(_CONTINUED):
-                return "\n".join([*lines, line])
-            lines.append(line.removesuffix(_CONTINUED))
-
-    def _prompt(self, *, first: bool = True) -> str:
+    def _prompt(self) -> str:
         mode = self._agent.permissions.mode
-        return f"{'' if mode == 'ask' else f'{mode} '}{self._terminal.glyph('› ', '> ')}" if first else "… "
+        return f"{'' if mode == 'ask' else f'{mode} '}{self._terminal.glyph('› ', '> ')}"
 
     def _next_mode(self) -> str:
         with suppress(CommandError):  # the plan has no modes
             self._agent.permissions.switch()
         return self._prompt()
 
-    async def _read_line(self, prompt: str) -> str | None:
-        """One line; empty after a first Ctrl-C, None after a second one and at the end of input."""
+    async def _read_line(self) -> str | None:
+        """One message; empty after a first Ctrl-C, None after a second one and at the end of input."""
         if not self._terminal.at_line_start:
             self._terminal.write("\n")
         # The line prompt raises KeyboardInterrupt for Ctrl-C as a key, which comes in place of the signal.
         with suppress(KeyboardInterrupt), anyio.CancelScope() as scope:
             with self._agent.signal_handler.redirect_interrupts(scope.cancel):
-                line = await self._enter(prompt if prompt != "… " else self._terminal.glyph(prompt, "> "))
+                line = await self._enter(self._prompt())
             if not scope.cancel_called:
                 self._was_interrupted = False
                 return line

@@ -3,32 +3,31 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import tomllib
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from amplifier._json import rebuild
 from amplifier._regular_file import read_file
 from amplifier.cli.core.exit_codes import CommandError
 from amplifier.errors import MissingExtraError
-from amplifier.plan import merge_plans
+from amplifier.plan import expand_variables, merge_plans
 from amplifier.plan._things import places_of
 
 _LARGEST = 16_000_000
 """Bytes of a file."""
 
 
-_MOST_EXPANDED = 1_000_000
-"""Aliases let a few hundred bytes stand for gigabytes. Real plans have some thousand characters."""
-
-
+# Real plans have some thousand characters and some hundred tokens.
+_MOST_CHARACTERS = 1_000_000
 _MOST_TOKENS = 50_000
-"""Of YAML, whose parser takes up to a tenth of a millisecond for one. Real plans have some hundred."""
+"""Of YAML, whose parser takes up to a tenth of a millisecond for one."""
 _DEEPEST = 100
 """Levels of YAML; for each token its parser looks at all of them."""
-
-
 _LONGEST_NUMBER = 500
 """Characters; numbers of YAML may have the base 60, which takes time that grows with the square of their length."""
 
@@ -128,8 +127,10 @@ def parse_yaml(text: str) -> Any:
     except ModuleNotFoundError as error:
         raise MissingExtraError("reading YAML plans", extra="cli", missing="pyyaml") from error
     try:
-        if len(text) > _MOST_EXPANDED:
-            raise ValueError(f"it has {len(text):,} characters, more than the {_MOST_EXPANDED:,} that a plan may have")
+        if len(text) > _MOST_CHARACTERS:
+            raise ValueError(
+                f"it has {len(text):,} characters, more than the {_MOST_CHARACTERS:,} that a plan may have"
+            )
         loader = _bounded_loader(yaml)(text)  # refuses characters that YAML does not allow
         try:
             return loader.get_single_data()
@@ -140,14 +141,13 @@ def parse_yaml(text: str) -> Any:
 
 
 def _bounded_loader(yaml: Any) -> Any:
-    """PyYAML's loader, which stops where a file is larger or deeper than any plan, or has a key twice."""
+    """PyYAML's loader, which stops where a file is larger or deeper than any plan, has a key twice, or an alias.
+
+    Aliases let a few hundred bytes stand for gigabytes.
+    """
 
     class Loader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML is imported when it is needed
-        def __init__(self, text: str) -> None:
-            super().__init__(text)
-            self.fetched = 0
-            self.sizes: dict[int, int] = {}
-            """The characters and nodes below each node, by its id, after every alias is replaced by what it refers to."""
+        fetched = 0
 
         def fetch_more_tokens(self) -> Any:
             self.fetched += 1
@@ -160,36 +160,22 @@ def _bounded_loader(yaml: Any) -> Any:
             return super().fetch_more_tokens()
 
         def compose_node(self, parent: Any, index: Any) -> Any:
-            # Before anything is built from it: merge keys (<<) already copy what they refer to.
-            is_alias = self.check_event(yaml.AliasEvent)
+            line = self.peek_event().start_mark.line + 1
+            if self.check_event(yaml.AliasEvent):
+                raise ValueError(f"line {line}: plans have no aliases (*name); write the value again")
             node = super().compose_node(parent, index)
-            line = node.start_mark.line + 1
-            if is_alias and id(node) not in self.sizes:
-                raise ValueError(f"the alias in line {line} refers to a node that contains it")
-            if isinstance(node.value, str):
-                size = 1 + len(node.value)
-                if size > _LONGEST_NUMBER and not node.tag.endswith((":str", ":binary")):
-                    raise ValueError(
-                        f"line {line}: a value of {len(node.value):,} characters that is no text; quote it"
-                    )
-            else:
-                parts = [part for child in node.value for part in (child if isinstance(child, tuple) else (child,))]
-                size = 1 + sum(self.sizes[id(part)] for part in parts)
-            if size > _MOST_EXPANDED:
-                raise ValueError(
-                    f"line {line}: with its aliases expanded it has more than {_MOST_EXPANDED:,} characters; "
-                    f"write the plan without aliases (*name), or with fewer"
-                )
-            self.sizes[id(node)] = size
+            is_long = isinstance(node.value, str) and len(node.value) > _LONGEST_NUMBER
+            if is_long and not node.tag.endswith((":str", ":binary")):
+                raise ValueError(f"line {line}: a value of {len(node.value):,} characters that is no text; quote it")
             return node
 
         def compose_mapping_node(self, anchor: Any) -> Any:
             node, lines = super().compose_mapping_node(anchor), dict[Any, int]()
             for key, _ in node.value:
-                kind = key.tag.removeprefix("tag:yaml.org,2002:")
-                if isinstance(key.value, str) and kind != "merge":  # which may be repeated
+                if isinstance(key.value, str):
                     # PyYAML decides which keys are the same one: ``1`` and ``0x1`` are.
-                    value = key.value if kind in ("str", "value") else self.construct_object(key)
+                    is_text = key.tag.endswith((":str", ":value", ":merge"))
+                    value = key.value if is_text else self.construct_object(key)
                     if isinstance(value, Hashable):  # PyYAML refuses others, such as `!!map x`
                         line = key.start_mark.line + 1
                         if value in lines:
@@ -206,3 +192,53 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     ".toml": tomllib.loads,
     ".json": _parse_json,
 }
+
+
+# ── MCP servers ──
+
+MCP_MODULE: Final = "tool-mcp"
+_ENV_VARIABLE = re.compile(r"\$\{env:(\w+)\}")
+_INPUT_VARIABLE = re.compile(r"\$\{input:([\w-]+)\}")
+
+
+def read_servers(file: Path, *, expand: bool = True) -> dict[str, Any]:
+    """The configuration of tool-mcp in a mount plan, or in a file of another host, with its variables filled in if wanted so.
+
+    Raises:
+        CommandError: The file names no servers.
+        PlanError: A variable is not set.
+    """
+    content = read_plan_file(file)
+    servers = servers_of(content)
+    found = None if servers is None else {"servers": servers}
+    entries = content.get("tools") if isinstance(content, Mapping) else None
+    for entry in entries if isinstance(entries, list) else ():
+        if isinstance(entry, Mapping) and entry.get("module") == MCP_MODULE:
+            found = dict(entry.get("config") or {})
+    if found is not None:
+        return expand_variables(found, os.environ) if expand else found
+    raise CommandError(
+        f"{file}: there are no MCP servers in it; expected a plan with the module {MCP_MODULE}, or an object mcpServers"
+    )
+
+
+def servers_of(content: Any) -> dict[str, Any] | None:
+    """The servers in a file of another host, with variables in the form of plans; None if it is no such file."""
+    if not isinstance(content, Mapping):
+        return None
+    servers = content.get("mcpServers")
+    if servers is None and "session" not in content and "tools" not in content:
+        servers = content.get("servers")  # of VS Code
+    return with_variables_of_plans(dict(servers)) if isinstance(servers, Mapping) else None
+
+
+def with_variables_of_plans(value: Any) -> Any:
+    """Values of another host with variables in the form of plans: ``${env:NAME}`` becomes ``${NAME}``."""
+
+    def visit(each: Any, _frames: object) -> Any:
+        if not isinstance(each, str):
+            return each
+        each = _ENV_VARIABLE.sub(r"${\1}", each)
+        return _INPUT_VARIABLE.sub(lambda found: f"${{{found[1].replace('-', '_').upper()}}}", each)
+
+    return rebuild(value, visit)

@@ -20,10 +20,8 @@ from amplifier.store._sessions import now
 from .approvals import NoOneToAsk
 from .configuration import read_configuration
 from .default_plan import AgentPlan, build_plan, with_storage_paths, with_traces
-from .plan_files import change_module
+from .plan_files import MCP_MODULE, change_module
 from .terminal_agent import check_failures
-
-_MCP = "tool-mcp"
 
 
 @attrs.frozen(kw_only=True)
@@ -65,7 +63,7 @@ class ServedSessions:
     @property
     def has_mcp(self) -> bool:
         """Whether sessions can use MCP servers that a client names."""
-        return _MCP in self.available
+        return MCP_MODULE in self.available
 
     def _agent_plan(self, directory: Path) -> AgentPlan:
         configuration = read_configuration(directory) if self.plan is None else None
@@ -141,4 +139,4 @@ def _with_servers(plan: dict[str, Any], servers: dict[str, dict[str, Any]]) -> d
         own = config.pop("servers", config.pop("mcpServers", {}))
         return {**entry, "config": {**config, "servers": {**servers, **(own if isinstance(own, dict) else {})}}}
 
-    return change_module(plan, _MCP, with_more, add=("tools", {"module": _MCP})) if servers else plan
+    return change_module(plan, MCP_MODULE, with_more, add=("tools", {"module": MCP_MODULE})) if servers else plan

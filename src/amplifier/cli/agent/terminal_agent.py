@@ -11,8 +11,7 @@ from amplifier._json import visible_text
 from amplifier.cli.core.error_messages import error_message
 from amplifier.cli.core.exit_codes import CommandError
 from amplifier.cli.sessions.store import SessionStore
-from amplifier.cli.terminal.display import Display, spent
-from amplifier.cli.terminal.log_output import LogNotices
+from amplifier.cli.terminal.display import Display, LogNotices, spent
 from amplifier.errors import AmplifierError, NoOneToAskError, NoUnfinishedTurnError
 from amplifier.events import BUDGET_WARNING, CONTEXT_COMPACTION, TURN_RESUMED
 from amplifier.kernel import AmplifierSession, ModuleFailure
@@ -24,8 +23,8 @@ from amplifier.store import INTERRUPTED, RUNNING, SessionRecord
 from amplifier.store._sessions import EVENTS_FILE
 from amplifier.turns import Ended, TurnRecord
 
+from .configuration import Permissions
 from .default_plan import OFFLINE_PROVIDER
-from .permissions import Permissions
 from .signals import SignalHandler
 
 

@@ -11,8 +11,7 @@ from amplifier.cli.agent.chat_commands import own_commands
 from amplifier.cli.agent.served_sessions import ServedSessions
 from amplifier.cli.agent.signals import run_observed, until_signal
 from amplifier.cli.core.exit_codes import Exit
-from amplifier.cli.terminal.display import Display
-from amplifier.cli.terminal.log_output import install_log_handler
+from amplifier.cli.terminal.display import Display, install_log_handler
 from amplifier.cli.terminal.output import StandardStreams
 from amplifier.servers.acp import serve, taken_standard_streams
 

@@ -13,8 +13,7 @@ from click.shell_completion import get_completion_class
 from amplifier._version import __version__
 from amplifier.cli.core.exit_codes import CommandError, Exit
 
-from .lazy_group import LazyGroup
-from .shared_options import GlobalOptions, debug_option
+from .shared_options import GlobalOptions, LazyGroup, debug_option
 
 SECOND_NAME: Final = "amplifier-kernel"
 """Installed beside ``amplifier``, which the published command line installs as well."""
@@ -33,7 +32,7 @@ _SUMMARIES = {
     "keys": "Keep keys in the keyring of this system, where every agent finds them; without a command, list their names.",
     "config": "Show what is configured, and where each value comes from.",
     "permissions": "Show, or revoke, what was allowed for good in the project of this folder.",
-    "doctor": "Check Python, backends, extras, modules, keys, the command itself, the sandbox, the state folder, the terminal and what is running.",
+    "doctor": "Check Python, backends, extras, modules, keys, the command itself, the sandbox, the state folder and what is running.",
 }
 
 _FILES = {"ui": "serve", "keys": "models", "permissions": "config"}
@@ -53,7 +52,6 @@ class _App(LazyGroup):
     cls=_App,
     lazy={name: f"{_FILES.get(name, name)}:{name}" for name in _SUMMARIES},
     summaries=_SUMMARIES,
-    advice=" `amplifier run` asks an agent, and chats without a prompt.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.version_option(__version__)  # click would read it from the metadata, which takes longer than all else

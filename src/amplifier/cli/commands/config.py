@@ -9,15 +9,13 @@ import attrs
 import click
 
 from amplifier._json import redact_secrets, visible_text
-from amplifier.cli.agent.configuration import Project, Value, read_configuration, user_file
+from amplifier.cli.agent.configuration import Project, Value, read_configuration, rule_in_words, user_file
 from amplifier.cli.agent.default_plan import API_KEYS, build_plan
-from amplifier.cli.agent.permissions import rule_in_words
 from amplifier.cli.core.exit_codes import CommandError
 from amplifier.cli.terminal.output import print_table
 from amplifier.loading._installed import installed_ids
 
-from .lazy_group import LazyGroup
-from .shared_options import json_option
+from .shared_options import LazyGroup, json_option
 
 
 @click.group(cls=LazyGroup, invoke_without_command=True)

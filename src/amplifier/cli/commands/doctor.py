@@ -7,7 +7,6 @@ import os
 import platform
 import shutil
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from importlib.metadata import distributions, entry_points, version
@@ -40,11 +39,9 @@ from amplifier.loading._installed import (
 )
 from amplifier.models import to_json
 from amplifier.tracing._running_commands import RunningCommand, request_tasks, running_commands
-from amplifier.tracing._sessions import read_trace
-from amplifier.tracing._text import row_title
 
 from .app import SECOND_NAME
-from .shared_options import complete_running, json_option, open_store
+from .shared_options import json_option
 
 Verdict: TypeAlias = Literal["ok", "note", "problem"]
 _MARKS = {"ok": "✓", "note": "·", "problem": "✗"}
@@ -77,12 +74,11 @@ class Finding:
     "--tasks",
     "wanted",
     metavar="PID|ID",
-    shell_complete=complete_running,
     help="Show what every task of a running command waits for: by its process id, its session id, or `last`.",
 )
 @json_option
 def doctor(wanted: str | None, as_json: bool) -> int:
-    """Check Python, backends, extras, modules, keys, the command itself, the sandbox, the state folder, the terminal and what is running.
+    """Check Python, backends, extras, modules, keys, the command itself, the sandbox, the state folder and what is running.
 
     The exit code is 0 when `amplifier run` can work and 1 when it cannot. Keys are never shown.
 
@@ -95,8 +91,6 @@ def doctor(wanted: str | None, as_json: bool) -> int:
             tree = request_tasks(running_folder(), running)
         except (ProcessLookupError, TimeoutError) as error:
             raise CommandError(str(error), exit_code=Exit.FAILED) from error
-        for line in [] if as_json else _unfinished(running.session_id):
-            click.echo(line)
         click.echo(to_json(tree) if as_json else str(tree))
         return Exit.OK
     findings = [finding for check in _CHECKS for finding in _findings(check)]
@@ -112,33 +106,18 @@ def doctor(wanted: str | None, as_json: bool) -> int:
 
 
 def find_running(folder: Path, wanted: str) -> RunningCommand:
-    """The command that a process id, a session id or the beginning of one, or ``last`` refers to.
+    """The command that a process id, a session id, or ``last`` refers to.
 
     Raises:
-        CommandError: There is none, or several.
+        CommandError: There is none.
     """
     running = running_commands(folder)
-    if wanted == LAST and running:
-        return running[0]
-    found = [each for each in running if str(each.pid) == wanted or each.session_id == wanted]
-    found = found or [each for each in running if wanted and each.session_id.startswith(wanted)]
-    if len(found) == 1:
-        return found[0]
-    listed = ", ".join(f"{each.pid} (session {each.session_id})" for each in found or running)
-    if found:
-        raise CommandError(f"{wanted!r} is the beginning of several session ids: {listed}; give the process id")
+    for each in running:
+        if wanted in (LAST, str(each.pid), each.session_id):
+            return each
+    listed = ", ".join(f"{each.pid} (session {each.session_id})" for each in running)
     here = f"running now: {listed}" if running else "nothing is running"
     raise CommandError(f"no `amplifier run` of yours is process or session {wanted!r}; {here}")
-
-
-def _unfinished(session_id: str) -> Iterator[str]:
-    """The calls and questions of the latest turn that have not ended, by the event log if there is one."""
-    rows = read_trace(open_store(), session_id).rows
-    began = max((row.start or 0.0 for row in rows if row.kind == "turn"), default=0.0)
-    for row in rows:
-        if row.status == "open" and row.kind in ("model", "tool", "approval") and (row.start or 0.0) >= began:
-            text = f"{row_title(row)} {row.text}".strip()
-            yield visible_text(f"{text}, {time.time() - (row.start or 0.0):.0f} s so far", multiline=False)
 
 
 def _findings(check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
@@ -148,11 +127,8 @@ def _findings(check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
         yield Finding(check.__name__.removeprefix("_check_"), "problem", error_message(error))
 
 
-def _check_python() -> Iterator[Finding]:
-    yield Finding("python", "ok", f"{platform.python_version()} on {platform.system()}, amplifier {__version__}")
-
-
 def _check_backends() -> Iterator[Finding]:
+    yield Finding("python", "ok", f"{platform.python_version()} on {platform.system()}, amplifier {__version__}")
     for backend in ("asyncio", "trio"):
         if find_spec(backend) is None:
             yield Finding("backend", "note", f"{backend} is not installed: pip install 'amplifier[trio]'")
@@ -268,27 +244,12 @@ def _check_state() -> Iterator[Finding]:
     require_writable(find_home() / "sessions")
     source = HOME_VARIABLE if os.environ.get(HOME_VARIABLE) else "the default"
     yield Finding("state", "ok", f"{find_home() / 'sessions'} ({source}) can be written to")
-
-
-def _check_terminal() -> Iterator[Finding]:
-    names = [name for name in ("stdin", "stdout", "stderr") if getattr(sys, name).isatty()]
-    encoding = getattr(sys.stdout, "encoding", None)
-    kind = os.environ.get("TERM") or "not named"
-    text = f"{', '.join(names) or 'no stream'} at a terminal; TERM {kind}; output in {encoding}"
-    yield Finding("terminal", "ok", text)
-    if "stdin" not in names or "stderr" not in names:
-        text = "no one can be asked for permission here; a run needs --yes to be allowed things"
-        yield Finding("terminal", "note", text)
-
-
-def _check_running() -> Iterator[Finding]:
     for each in running_commands(running_folder()):
         text = f"session {each.session_id} since {each.started}, on {each.backend}; amplifier doctor --tasks {each.pid}"
         yield Finding("running", "ok", text)
 
 
 _CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (
-    _check_python,
     _check_backends,
     _check_extras,
     _check_modules,
@@ -296,6 +257,4 @@ _CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (
     _check_command,
     _check_sandbox,
     _check_state,
-    _check_terminal,
-    _check_running,
 )

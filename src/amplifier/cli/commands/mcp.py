@@ -6,11 +6,11 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Iterable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import anyio
 import click
@@ -21,12 +21,10 @@ from amplifier.cli.agent.chat_commands import own_commands
 from amplifier.cli.agent.configuration import change_user_file, read_configuration
 from amplifier.cli.agent.default_plan import build_plan, with_traces
 from amplifier.cli.agent.keys import load_keys
-from amplifier.cli.agent.mcp_servers import open_servers, read_servers, servers_of, with_variables_of_plans
-from amplifier.cli.agent.plan_files import read_plan_file
+from amplifier.cli.agent.plan_files import MCP_MODULE, read_plan_file, read_servers, servers_of, with_variables_of_plans
 from amplifier.cli.agent.signals import until_signal
 from amplifier.cli.core.exit_codes import CommandError, Exit
-from amplifier.cli.terminal.display import Display
-from amplifier.cli.terminal.log_output import LogNotices, install_log_handler
+from amplifier.cli.terminal.display import Display, install_log_handler
 from amplifier.cli.terminal.output import StandardStreams, print_table
 from amplifier.kernel import AmplifierSession
 from amplifier.loading._installed import installed_ids
@@ -34,10 +32,10 @@ from amplifier.models import to_dict
 from amplifier.modules.tools.mcp import read_mcp_options
 from amplifier.plan import expand_variables
 
-from .lazy_group import LazyGroup
 from .shared_options import (
     PLAN_FILE,
     Decorator,
+    LazyGroup,
     add_options,
     agent_options,
     backend_option,
@@ -113,40 +111,86 @@ server_options: Decorator = add_options(
 )
 """The options of every command that opens servers."""
 
+_LOGIN_SECONDS = 600.0
 
 options_of_all_servers: Decorator = add_options(
     click.argument("servers", nargs=-1, metavar="[SERVER]..."), server_options, json_option
 )
 """The argument and the options of a command about all servers."""
 
+Opened: TypeAlias = list[tuple[dict[str, Any], list[Any]]]
+"""What is known about each server, and its mounted tools."""
 
-def _run(function: Callable[[LogNotices], Awaitable[int]], backend: str) -> int:
-    """Run a command to its exit code, then print the warnings that it has not printed itself."""
+
+@asynccontextmanager
+async def _opened(config: dict[str, Any], only: tuple[str, ...], login: Any, **changes: Any) -> AsyncIterator[Opened]:
+    """Open servers as a session would.
+
+    Args:
+        config: The configuration of tool-mcp.
+        only: Names of the servers to open; all, if there are none.
+        login: Shows the user where to log in.
+        changes: Options that every server gets.
+
+    Raises:
+        CommandError: There is no server of that name.
+        PlanError: The configuration is wrong.
+    """
+    key = "servers" if "servers" in config else "mcpServers"
+    servers = config.get(key) or {}
+    for name in only:
+        if name not in servers:
+            known = ", ".join(servers) or "none"
+            raise CommandError(f"there is no server {name!r}{suggestion(name, servers)} The servers are: {known}")
+    wanted = {name: {**server, **changes} for name, server in servers.items() if not only or name in only}
+    plan = {
+        "session": {"orchestrator": "loop-basic", "context": "context-simple", "strict": True},
+        "providers": ["provider-mock"],
+        "tools": [{"module": MCP_MODULE, "config": {**config, key: wanted}}],
+    }
+    session = AmplifierSession(plan)
+    if login is not None:
+        session.coordinator.register_capability("mcp.login", login)
+    async with AsyncExitStack() as stack:
+        try:
+            await stack.enter_async_context(session)
+        except ExceptionGroup as group:
+            raise CommandError("\n".join(str(error) for error in group.exceptions), exit_code=Exit.USAGE) from group
+        tools = session.coordinator.get("tools").values()
+        yield [
+            (each, [tool for tool in tools if getattr(tool, "server", None) == each["server"]])
+            for each in session.coordinator.get_capability("mcp.status")()
+        ]
+
+
+def _run(
+    work: Callable[[Opened], Awaitable[None]],
+    servers: tuple[str, ...],
+    file: Path | None,
+    backend: str,
+    *,
+    shows_failed: bool = False,
+    login: Any = None,
+    **changes: Any,
+) -> int:
+    """Open servers and work with those that have not failed; prints why some have, then the other warnings. Returns the exit code."""
     log = install_log_handler(Display(StandardStreams()), debug=False)
     log.hold()
+
+    async def run() -> int:
+        async with _opened(_servers(file), servers, login, **changes) as opened:
+            errors = [each["error"] for each, _ in opened if each["error"] is not None]
+            if shows_failed or len(errors) < len(opened):
+                await work(opened)
+        for error in errors:
+            log.pop_about(error.partition("\n")[0])  # it is in the log as well
+            click.echo(f"{click.style('✗', fg='red')} {visible_text(error)}", err=True)
+        return Exit.FAILED if errors else Exit.OK
+
     try:
-        return anyio.run(function, log, backend=backend)
+        return anyio.run(run, backend=backend)
     finally:
         log.show_held()
-
-
-def _failures(status: Iterable[dict[str, Any]], log: LogNotices) -> list[str]:
-    """Why servers failed, which is in the log as well."""
-    found = [each["error"] for each in status if each["error"] is not None]
-    for error in found:
-        log.pop_about(error.partition("\n")[0])
-    return found
-
-
-def _print_failures(status: Iterable[dict[str, Any]], log: LogNotices) -> int:
-    """Print why servers failed; returns the exit code."""
-    failures = _failures(status, log)
-    for error in failures:
-        click.echo(f"{click.style('✗', fg='red')} {visible_text(error)}", err=True)
-    return Exit.FAILED if failures else Exit.OK
-
-
-_LOGIN_SECONDS = 600.0
 
 
 @mcp.command("list")
@@ -157,25 +201,23 @@ def list_tools(servers: tuple[str, ...], file: Path | None, backend: str, as_jso
     The exit code is 1 if a server fails.
     """
 
-    async def run(log: LogNotices) -> int:
-        async with open_servers(_servers(file), servers) as opened:
-            if as_json:
-                names = ("name", "description", "annotations", "input_schema")
-                listed = [
-                    {**each, "tools": [{name: getattr(tool, name) for name in names} for tool in tools]}
-                    for each, tools in opened
-                ]
-                click.echo(json.dumps(listed, indent=2))
-            else:
-                rows = [
-                    [each["server"], tool.name, _hints(tool), tool.description.strip().partition("\n")[0]]
-                    for each, tools in opened
-                    for tool in tools
-                ]
-                print_table(["server", "tool", "hints", "what it does"], rows)
-            return _print_failures((each for each, _ in opened), log)
+    async def show(opened: Opened) -> None:
+        if as_json:
+            names = ("name", "description", "annotations", "input_schema")
+            listed = [
+                {**each, "tools": [{name: getattr(tool, name) for name in names} for tool in tools]}
+                for each, tools in opened
+            ]
+            click.echo(json.dumps(listed, indent=2))
+        else:
+            rows = [
+                [each["server"], tool.name, _hints(tool), tool.description.strip().partition("\n")[0]]
+                for each, tools in opened
+                for tool in tools
+            ]
+            print_table(["server", "tool", "hints", "what it does"], rows)
 
-    return _run(run, backend)
+    return _run(show, servers, file, backend, shows_failed=as_json)
 
 
 @mcp.command("test")
@@ -186,23 +228,21 @@ def test_servers(servers: tuple[str, ...], file: Path | None, backend: str, as_j
     The exit code is 1 if a server fails.
     """
 
-    async def run(log: LogNotices) -> int:
-        started = time.monotonic()
-        async with open_servers(_servers(file), servers) as opened:
-            status = [each for each, _ in opened]
-        closed = time.monotonic() - started
+    async def show(opened: Opened) -> None:
         if as_json:
-            click.echo(json.dumps(status, indent=2))
-        for each in [] if as_json else status:
+            click.echo(json.dumps([each for each, _ in opened], indent=2))
+            return
+        for each, tools in opened:
             if each["error"] is None:
-                about = f"{each['server_info'].strip()}, protocol {each['protocol']}, {len(each['tools'])} tools"
+                about = f"{each['server_info'].strip()}, protocol {each['protocol']}, {len(tools)} tools"
                 click.echo(
                     f"{click.style('✓', fg='green')} {each['server']}: {about}, ready in {each['seconds']:.2f} s"
                 )
-        click.echo(f"opened and closed in {closed:.2f} s", err=True)
-        return _print_failures(status, log)
 
-    return _run(run, backend)
+    started = time.monotonic()
+    code = _run(show, servers, file, backend, shows_failed=as_json)
+    click.echo(f"opened and closed in {time.monotonic() - started:.2f} s", err=True)
+    return code
 
 
 @mcp.command("login")
@@ -214,19 +254,13 @@ def login(server: str, file: Path | None, backend: str) -> int:
     The tokens are kept in a file that only you can read; sessions use and renew them.
     """
 
-    async def show(address: str) -> None:
+    async def ask(address: str) -> None:
         click.echo(f"Open this page in a browser on this machine:\n  {visible_text(address, multiline=False)}")
 
-    async def run(log: LogNotices) -> int:
-        config = _servers(file)
-        async with open_servers(config, (server,), login=show, open_timeout=_LOGIN_SECONDS) as opened:
-            status, tools = opened[0]
-            for error in _failures([status], log):
-                raise CommandError(error, exit_code=Exit.FAILED)
-        click.echo(f"{status['server']}: logged in, {len(tools)} tools")
-        return Exit.OK
+    async def show(opened: Opened) -> None:
+        click.echo(f"{server}: logged in, {len(opened[0][1])} tools")
 
-    return _run(run, backend)
+    return _run(show, (server,), file, backend, login=ask, open_timeout=_LOGIN_SECONDS)
 
 
 def _hints(tool: Any) -> str:
@@ -249,29 +283,25 @@ def call_tool(
     the tool wants a text, or one JSON object. The time goes to standard error. The exit code is 1 if the call fails.
     """
 
-    async def run(log: LogNotices) -> int:
-        async with open_servers(_servers(file), (server,)) as opened:
-            status, offered = opened[0]
-            for error in _failures([status], log):
-                raise CommandError(error, exit_code=Exit.FAILED)
-            tools = {name: each for each in offered for name in (each.name, _own_name(each))}
-            if tool not in tools:
-                known = ", ".join(sorted(map(_own_name, offered))) or "none"
-                raise CommandError(f"server {server!r} has no tool {tool!r}{suggestion(tool, tools)} It has: {known}")
-            given = _read_arguments(arguments, tools[tool].input_schema.get("properties") or {})
-            started = time.monotonic()
-            result = await tools[tool].execute(given)
-            seconds = time.monotonic() - started
+    async def call(opened: Opened) -> None:
+        offered = opened[0][1]
+        tools = {name: each for each in offered for name in (each.name, _own_name(each))}
+        if tool not in tools:
+            known = ", ".join(sorted(map(_own_name, offered))) or "none"
+            raise CommandError(f"server {server!r} has no tool {tool!r}{suggestion(tool, tools)} It has: {known}")
+        given = _read_arguments(arguments, tools[tool].input_schema.get("properties") or {})
+        started = time.monotonic()
+        result = await tools[tool].execute(given)
+        seconds = time.monotonic() - started
         if as_json:
             click.echo(json.dumps({**to_dict(result), "seconds": round(seconds, 3)}, indent=2))
         elif result.success:
             click.echo(visible_text(result.get_serialized_output()))
             click.echo(f"{seconds:.3f} s", err=True)
-        else:
+        if not result.success:
             raise CommandError(str(result.error["message"]), exit_code=Exit.FAILED)
-        return Exit.OK if result.success else Exit.FAILED
 
-    return _run(run, backend)
+    return _run(call, (server,), file, backend)
 
 
 def _read_arguments(words: tuple[str, ...], properties: dict[str, Any]) -> dict[str, Any]:
@@ -326,14 +356,10 @@ def import_servers(file: Path) -> None:
     "--transport", type=click.Choice(["stdio", "http"]), default="stdio", help="How clients reach the server."
 )
 @http_options(port=8000)
-@click.option("--oauth", metavar="URL", help="The authorization server whose tokens clients carry, instead of a token.")
-@click.option("--introspection", metavar="URL", help="Where that server is asked about a token (RFC 7662).")
 @agent_options
 def serve(
     plan: Path,
     transport: Literal["stdio", "http"],
-    oauth: str | None,
-    introspection: str | None,
     provider: str | None,
     model: str | None,
     otel: str | None,
@@ -343,18 +369,11 @@ def serve(
     """Serve the agent of PLAN to MCP clients, with one session for each client.
 
     The server has the tool `run`, and your own commands as prompts. Questions for permission are asked of the client's user. Over http every request needs a token, which
-    is generated and printed to standard error unless --token-file or the variable AMPLIFIER_SERVE_TOKEN has one; with --oauth it is one of
-    an authorization server, which is asked about it, with NAME:SECRET of the variable AMPLIFIER_INTROSPECTION if it is set. The options
-    about host, port, token, origins and oauth are for http only.
+    is generated and printed to standard error unless --token-file or the variable AMPLIFIER_SERVE_TOKEN has one. The options about host,
+    port, token and origins are for http only.
     """
-    from amplifier.servers._access import (  # noqa: PLC0415
-        address_of,
-        listen_on,
-        reachability_warning,
-        server_names,
-    )
+    from amplifier.servers._access import listen_on, reachability_warning, server_names  # noqa: PLC0415
     from amplifier.servers.mcp import serve as serve_agent  # noqa: PLC0415  # the other commands save the time
-    from amplifier.servers.mcp._serve import import_sdk  # noqa: PLC0415
     from amplifier.tracing import export_traces  # noqa: PLC0415
 
     made = build_plan(installed_ids(), file=plan, provider=provider, model=model)
@@ -363,13 +382,11 @@ def serve(
     served = made.plan if otel is None else with_traces(made.plan)
     prompts = own_commands(Path.cwd())
     run = partial(serve_agent, lambda: AmplifierSession(served), transport=transport, prompts=prompts)
-    if (oauth is None) != (introspection is None) or (oauth is not None and transport != "http"):
-        raise CommandError("--oauth and --introspection belong together, and to --transport http")
     if transport == "http":
-        host, given = http["host"], read_token(http["token_file"], none=http["no_token"] or oauth is not None)
+        host, given = http["host"], read_token(http["token_file"], none=http["no_token"])
         token = secrets.token_urlsafe(32) if given is None else given
         # It refuses, so before anything listens.
-        names = server_names(host, http["hosts"], has_token=token != "" or oauth is not None)
+        names = server_names(host, http["hosts"], has_token=token != "")
         listening = listen_on(host, http["port"])
 
         def announce(address: str) -> None:
@@ -388,13 +405,6 @@ def serve(
             origins=http["origins"],
             on_listening=announce,
         )
-        if oauth is not None and introspection is not None:
-            import_sdk()
-            from amplifier.servers.mcp._introspection import oauth_of  # noqa: PLC0415  # it imports the SDK, an extra
-
-            resource = f"{address_of(listening, host)}/mcp"
-            secret = os.environ.get("AMPLIFIER_INTROSPECTION")
-            run = partial(run, **oauth_of(oauth, introspection, resource, secret))
     with export_traces(otel, partial(click.echo, err=True)):
         ended_by = anyio.run(until_signal, run, backend=backend)
     return Exit.OK if ended_by is None else 128 + ended_by

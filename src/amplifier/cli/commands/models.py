@@ -25,8 +25,7 @@ from amplifier.kernel import AmplifierSession
 from amplifier.loading._installed import installed_ids
 from amplifier.models import ChatRequest, Message, ModelInfo
 
-from .lazy_group import LazyGroup
-from .shared_options import backend_option, complete_provider, json_option
+from .shared_options import LazyGroup, backend_option, complete_provider, json_option
 
 _VARIABLE = re.compile(r"[A-Z][A-Z0-9_]*")
 _SECONDS = 20.0

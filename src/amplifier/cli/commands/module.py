@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
 import json
-import sys
 from importlib.resources import files
 from pathlib import Path
 from string import Template
@@ -33,8 +31,7 @@ from amplifier.loading._installed import (
 from amplifier.models import to_dict
 from amplifier.plan import is_module_id, type_from_id
 
-from .lazy_group import LazyGroup
-from .shared_options import completion, json_option
+from .shared_options import LazyGroup, completion, json_option
 
 
 @click.group(cls=LazyGroup, lazy={"validate": "module_validate:validate"})
@@ -107,7 +104,7 @@ def show_module(module_id: str, as_json: bool) -> None:
     except AmplifierError as error:
         facts |= {"loads": False, "problem": error_message(error)}
     else:
-        facts |= {"loads": True, "origin": loaded.origin, "about": _about(loaded)}
+        facts |= {"loads": True, "origin": loaded.origin}
         if runs_on_island(loaded):
             facts["backends"] = ON_ISLAND
     finally:
@@ -121,17 +118,6 @@ def show_module(module_id: str, as_json: bool) -> None:
         if value not in (None, "", {}, []):
             text = visible_text("\n".join(value) if isinstance(value, list) else str(value))
             click.echo(f"{name.replace('_', ' '):14} {text.replace(chr(10), chr(10) + ' ' * 15)}")
-
-
-def _about(loaded: LoadedModule) -> str:
-    """The first paragraph of the docstring of the package that defines `mount`."""
-    name = getattr(loaded.mount, "__module__", "") or ""
-    parts = name.split(".")
-    # `mount` may be defined in a private module; its public parent has the docstring for users.
-    while len(parts) > 1 and parts[-1].startswith("_"):
-        parts.pop()
-    documented = inspect.getdoc(sys.modules.get(".".join(parts))) or ""
-    return documented.partition("\n\n")[0]
 
 
 # ── a new module, from the templates in scaffold/ ──

@@ -96,13 +96,9 @@ def _read_object(option: str, text: str | None) -> dict[str, Any]:
 
 def _reject_unwritable(files: dict[str, Path]) -> None:
     """Reject files that cannot be written, before minutes are spent."""
-    seen: dict[Path, str] = {}
     for name, file in files.items():
         if not file.parent.is_dir():
             raise CommandError(f"--{name} {str(file)!r}: there is no folder {str(file.parent)!r}; make it first")
-        other = seen.setdefault(file.absolute(), name)
-        if other != name:
-            raise CommandError(f"--{other} and --{name} name the same file {str(file)!r}; give each its own")
 
 
 def _write(name: str, file: Path, report: Report) -> None:
@@ -135,20 +131,9 @@ def _progress(streams: StandardStreams, *, quiet: bool) -> Iterator[Callable[[st
         task = shown.add_task("starting", total=None)
 
         def update(step: str, done: int, total: int) -> None:
-            shown.update(task, description=f"{done}/{total} {_described_step(step)}", refresh=True)
+            shown.update(task, description=visible_text(f"{done}/{total} {step}", multiline=False), refresh=True)
 
         yield update
-
-
-def _described_step(step: str) -> str:
-    from amplifier.conformance.checks.registry import CHECKS  # noqa: PLC0415 — only for a terminal
-
-    name, _, backend = step.partition(":")
-    if name not in CHECKS:
-        return f"{visible_text(name, multiline=False)} the module"
-    clauses = CHECKS[name].clauses
-    shown = ", ".join(clauses[:4]) + (", …" if len(clauses) > 4 else "")
-    return f"on {backend}: {name.partition('.')[2].replace('_', ' ')} ({shown})"
 
 
 def _show(report: Report, out: Output, *, verbose: bool) -> None:

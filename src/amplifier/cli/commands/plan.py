@@ -19,8 +19,7 @@ from amplifier.errors import PlanError, Problem
 from amplifier.loading._installed import installed_ids, missing_modules
 from amplifier.plan import check_plan, expand_variables, plan_schema
 
-from .lazy_group import LazyGroup
-from .shared_options import PLAN_FILE, complete_provider
+from .shared_options import PLAN_FILE, LazyGroup, complete_provider
 
 
 @click.group(cls=LazyGroup)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -14,9 +13,9 @@ import click
 from amplifier._json import visible_text
 from amplifier.cli.agent.agent_run import RunRequest, print_error_json, run_agent
 from amplifier.cli.agent.configuration import Value, read_configuration
-from amplifier.cli.agent.mcp_servers import read_servers
+from amplifier.cli.agent.plan_files import read_servers
 from amplifier.cli.core.exit_codes import CommandError
-from amplifier.cli.sessions.store import LAST, SessionStore
+from amplifier.cli.sessions.store import SessionStore
 from amplifier.cli.terminal.output import is_terminal
 from amplifier.modules.hooks.approval import MODES
 from amplifier.plan import validate_session_id
@@ -34,9 +33,6 @@ from .shared_options import (
 )
 
 _MAX_PROMPT_BYTES = 16 * 1024 * 1024
-
-PROMPT_SETTINGS = {"allow_extra_args": True}
-"""For commands that end with a prompt: `reject_unquoted_prompt` gives better advice than click would."""
 
 _NEW_FILE = click.Path(dir_okay=False, path_type=Path)
 _FOLDER = click.Path(exists=True, file_okay=False)
@@ -71,24 +67,11 @@ run_options: Decorator = add_options(
 """The options of commands that run an agent."""
 
 
-def reject_unquoted_prompt(prompt: str | None, *before: str) -> None:
-    """Reject a prompt that the shell has split into words.
-
-    Args:
-        prompt: The first word.
-        before: The arguments before the prompt.
-
-    Raises:
-        click.UsageError: There are more words; the message shows the command as it was probably meant.
-    """
-    context = click.get_current_context()
-    if context.args:
-        meant = shlex.join([*before, " ".join([prompt or "", *context.args])])
-        raise click.UsageError(f"the prompt has to be one argument; put it in quotes: {context.command_path} {meant}")
+prompt_argument: Decorator = click.argument("prompt", nargs=-1, metavar="[PROMPT]...")
 
 
-@click.command(context_settings=PROMPT_SETTINGS)
-@click.argument("prompt", required=False)
+@click.command()
+@prompt_argument
 @run_options
 @click.option(
     "--resume", metavar="ID", shell_complete=complete_session, help="Go on with a session; `last` is the latest one."
@@ -96,7 +79,12 @@ def reject_unquoted_prompt(prompt: str | None, *before: str) -> None:
 @click.option("--session-id", metavar="ID", help="The id of the new session.")
 @click.pass_obj
 def run(
-    global_options: GlobalOptions, /, prompt: str | None, resume: str | None, session_id: str | None, **options: Any
+    global_options: GlobalOptions,
+    /,
+    prompt: tuple[str, ...],
+    resume: str | None,
+    session_id: str | None,
+    **options: Any,
 ) -> int:
     """Ask an agent; without PROMPT at a terminal, chat with it.
 
@@ -106,7 +94,6 @@ def run(
     Exit codes: 0 answered, 1 the turn failed, 2 it could not begin, 3 its budget is used up, 130 stopped with Ctrl-C, 143 and 129 ended by SIGTERM and SIGHUP,
     141 the reader of the output has gone.
     """
-    reject_unquoted_prompt(prompt)
     if resume is not None and session_id is not None:
         raise click.UsageError("--resume goes on with a session, --session-id begins a new one; give one of them")
     return start_run(global_options, prompt=prompt, resume=resume, session_id=session_id, **options)
@@ -115,7 +102,7 @@ def run(
 def start_run(
     global_options: GlobalOptions,
     *,
-    prompt: str | None,
+    prompt: tuple[str, ...],
     resume: str | None = None,
     session_id: str | None = None,
     **options: Any,
@@ -123,11 +110,13 @@ def start_run(
     """Run an agent with the options of `run_options`; returns the exit code.
 
     Args:
+        prompt: The words of it; none for a chat, or to read it from standard input.
         resume: The session to resume, as the user names it.
         session_id: The id that the user chose for the new session.
     """
     try:
-        return run_agent(_run_request(global_options, prompt, resume, session_id, **options))
+        text = " ".join(prompt) if prompt else None
+        return run_agent(_run_request(global_options, text, resume, session_id, **options))
     except click.ClickException:  # a wrong option: the usage message, in every output format
         raise
     except Exception as error:
@@ -141,7 +130,7 @@ def _run_request(
 ) -> RunRequest:
     options |= _recordings(options)
     store = open_store(writable=True)
-    resumed = None if resume is None else _find_session(store, resume)
+    resumed = None if resume is None else store.find(resume)
     if resumed is not None and store.is_open(resumed.session_id):
         raise CommandError(
             f"session {resumed.session_id!r} is open in another process{store.holder(resumed.session_id)}; end that one first, "
@@ -152,8 +141,7 @@ def _run_request(
     plan: Path | None = options.pop("plan")
     # A turn that was cut off goes on by itself; a prompt begins a new one.
     was_cut_off = resumed is not None and resumed.status == INTERRUPTED and prompt is None
-    command = "amplifier run" if resumed is None else f"amplifier session resume {resumed.session_id}"
-    text = _prompt(prompt, options["output_format"], command, optional=was_cut_off)
+    text = _prompt(prompt, options["output_format"], optional=was_cut_off)
     goes_on = was_cut_off and text is None
     if resumed is not None:
         if plan is None and resumed.plan is not None:
@@ -199,37 +187,28 @@ def _recordings(options: dict[str, Any]) -> dict[str, Path | None]:
     return {name: None if path is None else path.absolute() for name, path in (("record", record), ("replay", replay))}
 
 
-def _prompt(given: str | None, output_format: str, command: str, *, optional: bool = False) -> str | None:
-    """What to ask; None for a chat, or if there is nothing and it is optional. An error shows the command to put a prompt behind."""
-    if given is not None and given != "-":
-        return _checked(given, command)
+def _prompt(given: str | None, output_format: str, *, optional: bool = False) -> str | None:
+    """What to ask; None for a chat, or if there is nothing and it is optional."""
     if given is None and is_terminal(sys.stdin):
-        if optional:
-            return None
-        if output_format != "text":
+        if not optional and output_format != "text":
             raise click.UsageError(f"--output-format {output_format} needs a prompt; a chat has no one result")
-        if not sys.stderr.isatty():
+        if not optional and not sys.stderr.isatty():
             raise click.UsageError("a chat needs a terminal, and standard error is not one; give a prompt")
         return None
-    data = sys.stdin.buffer.read(_MAX_PROMPT_BYTES + 1)
+    if given is None or given == "-":
+        data = sys.stdin.buffer.read(_MAX_PROMPT_BYTES + 1)
+    else:
+        data = given.encode(errors="surrogateescape")  # an argument that is not UTF-8 has its bytes as surrogates
     if len(data) > _MAX_PROMPT_BYTES:
-        raise CommandError(f"the prompt on standard input is longer than {_MAX_PROMPT_BYTES // 2**20} MiB")
-    if optional and not data.strip():
-        return None
+        raise CommandError(f"the prompt is longer than {_MAX_PROMPT_BYTES // 2**20} MiB")
+    if not data.strip():
+        if optional and given is None:
+            return None
+        raise CommandError('the prompt is empty; give one: amplifier run "…"')
     try:
-        return _checked(data.decode(), command)
+        return data.decode()
     except UnicodeDecodeError as error:
-        raise CommandError(f"the prompt on standard input is not UTF-8: byte {error.start + 1} is wrong") from None
-
-
-def _checked(prompt: str, command: str) -> str:
-    if not prompt.strip():
-        raise CommandError(f'the prompt is empty; give one: {command} "…"')
-    try:
-        prompt.encode()
-    except UnicodeEncodeError as error:
-        raise CommandError(f"the prompt is not valid text: character {error.start + 1} is not UTF-8") from None
-    return prompt
+        raise CommandError(f"the prompt is not UTF-8: byte {error.start + 1} is wrong") from None
 
 
 def _new_id(store: SessionStore, wanted: str | None) -> str:
@@ -241,15 +220,6 @@ def _new_id(store: SessionStore, wanted: str | None) -> str:
 
 
 # ── resuming a session ────────────────────────────────────────────────────────────────────────
-
-
-def _find_session(store: SessionStore, wanted: str) -> SessionRecord:
-    if len(wanted.split()) > 1:  # no id has a space in it
-        raise CommandError(
-            f"{wanted!r} is no id of a session but looks like a prompt, which comes after the id; for the latest "
-            f"session: amplifier session resume {LAST} {shlex.quote(wanted)}"
-        )
-    return store.find(wanted)
 
 
 def _change_directory(directory: str | None, resumed: SessionRecord | None) -> None:

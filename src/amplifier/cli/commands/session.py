@@ -16,10 +16,10 @@ import click
 from amplifier._json import visible_text
 from amplifier._programs import open_in_browser
 from amplifier._regular_file import replace_file
-from amplifier.cli.commands.lazy_group import LazyGroup
-from amplifier.cli.commands.run import PROMPT_SETTINGS, reject_unquoted_prompt, run_options, start_run
+from amplifier.cli.commands.run import prompt_argument, run_options, start_run
 from amplifier.cli.commands.shared_options import (
     GlobalOptions,
+    LazyGroup,
     complete_session,
     import_http_server,
     json_option,
@@ -240,12 +240,12 @@ def trace_session(
     return Exit.OK
 
 
-@session.command("resume", context_settings=PROMPT_SETTINGS)
+@session.command("resume")
 @click.argument("session_id", metavar="[ID]", default="last", shell_complete=complete_session)
-@click.argument("prompt", required=False)
+@prompt_argument
 @run_options
 @click.pass_obj
-def resume_session(global_options: GlobalOptions, /, session_id: str, prompt: str | None, **options: Any) -> int:
+def resume_session(global_options: GlobalOptions, /, session_id: str, prompt: tuple[str, ...], **options: Any) -> int:
     """Go on with a session, the latest one if no ID is given: a chat, or one turn with PROMPT.
 
     A turn whose process was killed goes on where it was: finished tool calls keep their results, and you are asked before a tool
@@ -253,7 +253,6 @@ def resume_session(global_options: GlobalOptions, /, session_id: str, prompt: st
 
     It goes on with the provider, model, plan and directory it had, unless options change them.
     """
-    reject_unquoted_prompt(prompt, session_id)
     return start_run(global_options, prompt=prompt, resume=session_id, **options)
 
 

@@ -1,12 +1,13 @@
-"""Options, and completions of arguments, that several commands have."""
+"""Groups of commands, options, and completions of arguments, that several commands have."""
 
 from __future__ import annotations
 
+import importlib
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import reduce
 from pathlib import Path
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
@@ -49,6 +50,54 @@ debug_option: Decorator = click.option(
 )
 """``--debug`` may precede or follow the command's name."""
 
+
+class LazyGroup(click.Group):
+    """A group of commands that imports a command when it is requested, so that the others start quickly; each takes ``--debug``.
+
+    Args:
+        lazy: Where each command is: ``file:attribute`` in this package, or with dots before it above.
+        summaries: First sentences of commands, for a help that does not import these.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        lazy: Mapping[str, str] = MappingProxyType({}),
+        summaries: Mapping[str, str] = MappingProxyType({}),
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self._lazy = lazy
+        self._summaries = summaries
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names of all commands, in the order of the help."""
+        return list(dict.fromkeys([*self._lazy, *super().list_commands(ctx)]))
+
+    def add_command(self, cmd: click.Command, name: str | None = None) -> None:
+        """Add a command."""
+        super().add_command(debug_option(cmd), name)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the command, if there is one of that name."""
+        if cmd_name in self._lazy and cmd_name not in self.commands:
+            file, _, attribute = self._lazy[cmd_name].partition(":")
+            self.add_command(getattr(importlib.import_module(f".{file}", __package__), attribute), cmd_name)
+        return super().get_command(ctx, cmd_name)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the section of the help that lists the commands."""
+        names = self.list_commands(ctx)
+        limit = formatter.width - 6 - max(map(len, names))  # click's own
+        rows = []
+        for name in names:
+            summary = self._summaries.get(name)
+            command = self.get_command(ctx, name) if summary is None else click.Command(name, help=summary)
+            rows.append((name, "" if command is None else command.get_short_help_str(limit)))
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
 json_option: Decorator = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 
 
@@ -60,13 +109,6 @@ def completion(names: Callable[[], Iterable[str]]) -> Completion:
     return lambda _context, _parameter, begun: [name for name in names() if name.startswith(begun)]
 
 
-def _running() -> list[str]:
-    from amplifier.cli.sessions.home_folder import running_folder  # noqa: PLC0415  # only completion needs it
-    from amplifier.tracing._running_commands import running_commands  # noqa: PLC0415  # the same
-
-    return [str(each.pid) for each in running_commands(running_folder())]
-
-
 def _providers() -> list[str]:
     from amplifier.loading._installed import installed_ids  # noqa: PLC0415  # only completion needs it
 
@@ -74,8 +116,6 @@ def _providers() -> list[str]:
 
 
 complete_session: Completion = completion(lambda: [record.session_id for record in open_store().records()])
-complete_running: Completion = completion(_running)
-"""Process ids of running commands."""
 complete_provider: Completion = completion(_providers)
 
 PLAN_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)

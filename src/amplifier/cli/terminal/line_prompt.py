@@ -8,11 +8,9 @@ Import this module only where a chat at a terminal begins: other commands save t
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -26,28 +24,21 @@ from prompt_toolkit.completion import CompleteEvent, Completer, Completion, Path
 from prompt_toolkit.data_structures import Size
 from prompt_toolkit.document import Document
 from prompt_toolkit.filters import Condition
-from prompt_toolkit.formatted_text import StyleAndTextTuples
-from prompt_toolkit.history import History
+from prompt_toolkit.history import FileHistory
 from prompt_toolkit.input import create_input
 from prompt_toolkit.input.typeahead import get_typeahead, store_typeahead
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.keys import Keys
-from prompt_toolkit.layout.processors import Processor, Transformation, TransformationInput
-from prompt_toolkit.layout.utils import explode_text_fragments
 from prompt_toolkit.output import ColorDepth
 from prompt_toolkit.output.vt100 import Vt100_Output
 
 from amplifier._json import sanitize_text, visible_text
-from amplifier._regular_file import make_folders, replace_file
+from amplifier._regular_file import make_folders
 from amplifier.cli.terminal.keyboard import Keyboard
 from amplifier.cli.terminal.output import Output
 
 _MOST_MENU_ROWS = 8
 _MENTION = re.compile(r'(?<!\S)@("[^"]*|[^\s"]*)$')
-MOST_ENTRIES = 1000
-"""Entries that are kept; the file is cut back to them when it holds twice as many."""
-
-_APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
 
 
 class LinePrompt:
@@ -85,7 +76,6 @@ class LinePrompt:
             complete_while_typing=False,
             enable_suspend=True,
             key_bindings=self._key_bindings(),
-            input_processors=[_ShowInvisible()],
             color_depth=None if terminal.has_colour else ColorDepth.DEPTH_1_BIT,
             prompt_continuation=self._continuation,
             input=self._input,
@@ -164,7 +154,7 @@ class LinePrompt:
         @bindings.add(Keys.BracketedPaste)
         def _paste(event: KeyPressEvent) -> None:
             text = event.data.replace("\r\n", "\n").replace("\r", "\n").replace("\t", "    ")
-            event.current_buffer.insert_text(sanitize_text(text))
+            event.current_buffer.insert_text(visible_text(sanitize_text(text)))
 
         @bindings.add("s-tab", filter=Condition(lambda: self._next_mode is not None))
         def _switch(event: KeyPressEvent) -> None:
@@ -226,10 +216,10 @@ class _Completer(Completer):
             yield Completion(name, start_position=-len(mention[1]), display=each.display)
 
 
-class PromptHistory(History):
-    """The messages entered in earlier chats, in a file: one JSON string per line, oldest first.
+class PromptHistory(FileHistory):
+    """The messages entered in earlier chats, in a file that only its owner may read.
 
-    Only its owner may read it; a chat works without it if the system refuses to read or write it.
+    A chat works without it if the system refuses to read or write it.
 
     Args:
         path: The file; made with the first entry, and its folder with it.
@@ -237,68 +227,24 @@ class PromptHistory(History):
     """
 
     def __init__(self, path: Path, recent: Sequence[str] = ()) -> None:
-        super().__init__()
+        super().__init__(path)
         self._path = path
-        self._recent = recent
+        self._recent = [visible_text(text) for text in recent]
 
     def load_history_strings(self) -> Iterable[str]:
-        """The latest entries, newest first; lines that are no entries are left out."""
-        lines: list[bytes] = []
+        """The entries, newest first."""
+        entries: list[str] = []
         with suppress(OSError):
-            lines = self._path.read_bytes().splitlines()
-            if len(lines) >= 2 * MOST_ENTRIES:
-                replace_file(self._path, b"\n".join(lines[-MOST_ENTRIES:]) + b"\n")
-        entries = [entry for line in lines[-MOST_ENTRIES:] if (entry := _entry(line)) is not None]
-        return reversed([*(entry for entry in entries if entry not in self._recent), *self._recent])
+            entries = [visible_text(entry) for entry in super().load_history_strings()]
+        return [*reversed(self._recent), *(entry for entry in entries if entry not in self._recent)]
 
     def store_string(self, string: str) -> None:
-        """Append an entry in one write, so that entries of several chats do not mix."""
+        """Append an entry."""
         with suppress(OSError):
             make_folders(self._path.parent)
-            descriptor = os.open(self._path, _APPEND, 0o600)
-            try:
-                os.write(descriptor, json.dumps(string).encode() + b"\n")
-            finally:
-                os.close(descriptor)
-
-    def append_string(self, string: str) -> None:
-        """Ignore the line that prompt_toolkit adds: a message may be several lines that end in a backslash."""
-
-    def add(self, message: str) -> None:
-        """Add a message, unless it is the latest one again."""
-        if message.strip() and self.get_strings()[-1:] != [message]:
-            super().append_string(message)
-
-
-def _entry(line: bytes) -> str | None:
-    try:
-        entry = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return entry if isinstance(entry, str) else None
+            os.close(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            super().store_string(sanitize_text(string))
 
 
 class _Interrupted(Exception):
     """Ctrl-C was pressed."""
-
-
-class _ShowInvisible(Processor):
-    """Spells out what a terminal would obey or hide, such as a bidirectional control in pasted text."""
-
-    def apply_transformation(self, transformation_input: TransformationInput) -> Transformation:
-        """Replace the text of one line and map its columns."""
-        shown: StyleAndTextTuples = []
-        columns = [0]
-        for style, character, *_ in explode_text_fragments(transformation_input.fragments):
-            spelled = visible_text(character, multiline=False)
-            shown.append((style, spelled))
-            columns.append(columns[-1] + len(spelled))
-        last = len(columns) - 1
-
-        def to_display(index: int) -> int:
-            return columns[index] if index <= last else columns[last] + index - last
-
-        def to_source(column: int) -> int:
-            return bisect_right(columns, column) - 1 if column < columns[last] else last + column - columns[last]
-
-        return Transformation(shown, source_to_display=to_display, display_to_source=to_source)

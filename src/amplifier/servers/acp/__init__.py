@@ -4,9 +4,7 @@ _connection        one client: JSON-RPC messages, reading, writing, requests in 
 _standard_streams  standard input and output, taken for the protocol
 _params            the parameters of requests
 _agent             the methods of the protocol
-_updates           events of a turn as notifications
-_tool_calls        how tool calls are shown
-_editor            what the editor is asked for: files with changes that are not saved, permission
+_updates           events of a turn as notifications, how tool calls are shown, what the editor is asked for
 """
 
 from ._agent import serve

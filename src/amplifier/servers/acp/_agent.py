@@ -37,9 +37,8 @@ from ._connection import (
     RpcError,
     Work,
 )
-from ._editor import EditorFiles, editor_questions
 from ._params import Greeting, OfSession, Opening, Page, Prompt, read_params
-from ._updates import Updates
+from ._updates import EditorFiles, Updates, editor_questions
 
 logger: logging.Logger = logging.getLogger("amplifier.servers.acp")
 
@@ -47,9 +46,6 @@ PROTOCOL_VERSION: Final = 1
 
 _SET_RULES: Final = "approval.set_rules"
 _LISTING_SECONDS = 3.0
-_COMPACTING_SECONDS = 120.0
-_COMPACT: Final = {"compact": "Replace older messages, in what the model is shown, by a summary"}
-"""The command of the agent's own; one of the user with its name wins."""
 _PAGE = 50
 """Sessions in one answer to ``session/list``."""
 
@@ -239,7 +235,7 @@ class _Agent:
         session.coordinator.register_step_wrapper(live.about.choose_model)
         session.coordinator.hooks.register("tool:pre", updates.edits, name="servers.diffs")
         # It comes after the answer, which has the session's id.
-        self._sessions.start_soon(updates.commands, {**commands, **_COMPACT, **commands})
+        self._sessions.start_soon(updates.commands, commands)
         return live
 
     async def _stored(self) -> list[SessionRecord]:
@@ -304,11 +300,9 @@ class _Agent:
         except SessionBusyError as error:
             raise RpcError(INVALID_REQUEST, f"{error}; session/cancel stops it") from error
 
-        is_compaction = command is None and text.strip() == "/compact"
-
         async def work() -> dict[str, Any]:
             try:
-                return await (_compact(live, turn) if is_compaction else self._run_turn(live, turn, text))
+                return await self._run_turn(live, turn, text)
             finally:
                 live.end_turn(turn)
 
@@ -362,20 +356,6 @@ class _Agent:
 
     def _cancel(self, params: dict[str, Any]) -> None:
         self._find(params).stop("the client cancelled the turn")
-
-
-async def _compact(live: LiveSession[_Shown], turn: LiveTurn) -> dict[str, Any]:
-    """Shorten what the model is shown of the conversation, and report it to the user; the session is claimed meanwhile."""
-    compact, report = getattr(live.session.coordinator.get("context"), "compact", None), None
-    with turn.scope, anyio.fail_after(_COMPACTING_SECONDS):
-        report = None if compact is None else await compact()
-    if turn.scope.cancelled_caught:
-        return {"stopReason": "cancelled"}
-    said = "There is too little to compact; the conversation stays as it is."
-    if report:
-        said = f"The conversation is compacted: {report.get('before_tokens')} to {report.get('after_tokens')} tokens."
-    await live.about.updates.text(said)
-    return {"stopReason": "end_turn"}
 
 
 def _answer(result: dict[str, Any]) -> Work:

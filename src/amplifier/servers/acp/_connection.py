@@ -10,9 +10,11 @@ from typing import Any, Final, Protocol, TypeAlias
 import anyio
 import attrs
 import orjson
+from anyio.abc import TaskGroup
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
 from amplifier._json import redact_text
+from amplifier.modules._shared.message_lines import LineSplitter, LineTooLong
 
 logger: logging.Logger = logging.getLogger("amplifier.servers.acp")
 
@@ -155,42 +157,33 @@ class Connection:
         """Handle messages until the client goes; then cancel the requests that still run and wait for them."""
         async with anyio.create_task_group() as group:
             with self._reading:
-                async for line in self._lines():
-                    try:
-                        message = None if line is None else read_message(line)
-                        if message is None:
-                            raise RpcError(PARSE_ERROR, f"a message longer than {LONGEST_LINE // 2**20} MiB")
-                    except RpcError as error:
-                        await self._send(_error(error.message_id, error))
-                        continue
-                    if isinstance(message, Call):
-                        if (work := await self._begin(begin, message)) is not None:
-                            group.start_soon(self._answer, message, work)
-                    elif (waiting := self._waiting.pop(message.get("id"), None)) is not None:
-                        waiting.send_nowait(message)
-                    else:  # usually an answer that came too late: the turn that asked has been stopped
-                        logger.debug("an answer to a request that does not wait any more: id %r", message.get("id"))
+                try:
+                    async for line in self._lines():
+                        await self._handle(line, begin, group)
+                except LineTooLong as error:
+                    await self._send(_error(None, RpcError(PARSE_ERROR, f"{error}; the connection ends")))
             group.cancel_scope.cancel()
 
-    async def _lines(self) -> AsyncIterator[bytes | None]:
-        """The lines that are not blank; None for one that is too long."""
-        buffer = bytearray()
-        is_too_long = False
+    async def _lines(self) -> AsyncIterator[bytes]:
+        lines = LineSplitter(LONGEST_LINE)
         while data := await self._stream.receive():
-            searched = len(buffer)
-            buffer += data
-            while (end := buffer.find(b"\n", searched)) >= 0:
-                line = bytes(buffer[:end]).strip()
-                del buffer[: end + 1]
-                searched = 0
-                if is_too_long:
-                    is_too_long = False
-                    yield None
-                elif line:
+            for line in lines.feed(data):
+                if line.strip():
                     yield line
-            if len(buffer) > LONGEST_LINE:
-                buffer.clear()
-                is_too_long = True
+
+    async def _handle(self, line: bytes, begin: Begin, group: TaskGroup) -> None:
+        try:
+            message = read_message(line)
+        except RpcError as error:
+            await self._send(_error(error.message_id, error))
+            return
+        if isinstance(message, Call):
+            if (work := await self._begin(begin, message)) is not None:
+                group.start_soon(self._answer, message, work)
+        elif (waiting := self._waiting.pop(message.get("id"), None)) is not None:
+            waiting.send_nowait(message)
+        else:  # usually an answer that came too late: the turn that asked has been stopped
+            logger.debug("an answer to a request that does not wait any more: id %r", message.get("id"))
 
     async def _begin(self, begin: Begin, call: Call) -> Work | None:
         try:

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+import logging
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import anyio
 import attrs
 
-from amplifier.live._edits import Edits
+from amplifier.live import Question, Questions
+from amplifier.live._edits import Edit, Edits
+from amplifier.live._questions import DENY
 from amplifier.models import ThinkingDelta, ToolFinished, ToolStarted, TurnEvent
-from amplifier.turns import ToolUse, TurnRecord
+from amplifier.turns import ToolUse, TurnRecord, error_text
 
 from .._commands import summary, takes_input
-from ._connection import Connection
-from ._tool_calls import PLAN_TOOL, describe_call, describe_result, plan_entries
+from ._connection import Connection, RpcError
 
 
 @attrs.frozen(eq=False)
@@ -144,3 +146,194 @@ def _text_of(content: Any) -> str:
         return content
     blocks = content if isinstance(content, list) else []
     return "".join(str(block.get("text") or "") for block in blocks if isinstance(block, Mapping))
+
+
+# ── tool calls ──
+
+PLAN_TOOL: Final = "todo"
+"""Its list is shown as the agent's plan."""
+
+_KINDS: Final = {
+    "read_file": "read",
+    "list_directory": "read",
+    "glob": "search",
+    "grep": "search",
+    "write_file": "edit",
+    "edit_file": "edit",
+    "bash": "execute",
+    "web_fetch": "fetch",
+    "web_search": "fetch",
+    PLAN_TOOL: "think",
+}
+
+_OUTPUTS: Final = {"bash": ("stdout", "stderr"), "read_file": ("content",)}
+"""Members of an output that are the text a person wants to see."""
+
+_TITLE_KEYS: Final = ("command", "file_path", "path", "pattern", "url", "query", "instruction")
+_LONGEST_TITLE = 120
+_LONGEST_TEXT = 50_000
+
+
+def describe_call(tool: str, given: Mapping[str, Any], directory: Path, edit: Edit | None) -> dict[str, Any]:
+    """Title, kind, locations, input and, for a change of a file, the diff."""
+    described: dict[str, Any] = {
+        "title": _title(tool, given),
+        "kind": _KINDS.get(tool, "other"),
+        "rawInput": dict(given),
+    }
+    path = given.get("file_path")
+    if isinstance(path, str) and path and "\0" not in path:
+        absolute = str(directory / path)
+        described["locations"] = [{"path": absolute}]
+        old = new = None
+        if tool == "edit_file":
+            old, new = given.get("old_string"), given.get("new_string")
+        elif edit is not None:
+            old, new = edit.before, given.get("content")
+        if isinstance(new, str) and isinstance(old, str | None):
+            described["content"] = [{"type": "diff", "path": absolute, "oldText": old, "newText": new}]
+    return described
+
+
+def _title(tool: str, given: Mapping[str, Any]) -> str:
+    subject = next((given[key] for key in _TITLE_KEYS if isinstance(given.get(key), str) and given[key]), "")
+    title = " ".join(f"{tool} {subject}".split())
+    return title if len(title) <= _LONGEST_TITLE else f"{title[: _LONGEST_TITLE - 1]}…"
+
+
+def describe_result(tool: str, result: Any, *, has_diff: bool) -> dict[str, Any]:
+    """The output, for a call that is over; a diff that the call shows is not replaced by a successful result."""
+    result = result if isinstance(result, Mapping) else {"output": result}
+    output, error = result.get("output"), result.get("error")
+    described: dict[str, Any] = {"rawOutput": output if error is None else {"output": output, "error": error}}
+    if not (has_diff and error is None):
+        text = _as_block(output, _OUTPUTS[tool]) if tool in _OUTPUTS else None
+        if text is None:
+            shown = "" if output is None else output
+            text = shown if isinstance(shown, str) else json.dumps(shown, indent=2, default=str)
+        if error is not None:
+            text = "\n".join(filter(None, [text, f"Error: {error_text(error)}"]))
+        described["content"] = (
+            [{"type": "content", "content": {"type": "text", "text": _shortened(text)}}] if text else []
+        )
+    return described
+
+
+def _as_block(output: Any, members: tuple[str, ...]) -> str | None:
+    """What a command wrote or a file has, in a code block that its own text cannot close."""
+    if not isinstance(output, dict) or not any(name in output for name in members):
+        return None
+    text = "".join(str(output.get(name) or "") for name in members).rstrip("\n")
+    if not text:
+        return ""
+    fence = "```"
+    while fence in text:
+        fence += "`"
+    language = "console" if "stdout" in members else ""
+    return f"{fence}{language}\n{_shortened(text)}\n{fence}"
+
+
+def _shortened(text: str) -> str:
+    if len(text) <= _LONGEST_TEXT:
+        return text
+    half = _LONGEST_TEXT // 2
+    return f"{text[:half]}\n… {len(text) - 2 * half} characters are not shown …\n{text[-half:]}"
+
+
+def plan_entries(given: Mapping[str, Any]) -> list[dict[str, Any]] | None:
+    """The list of a successful call of the todo tool, as entries of the agent's plan."""
+    todos = given.get("todos")
+    if not isinstance(todos, list):
+        return None
+    return [
+        {"content": str(todo.get("content") or ""), "priority": "medium", "status": todo.get("status") or "pending"}
+        for todo in todos
+        if isinstance(todo, dict)
+    ]
+
+
+# ── editor ──
+
+logger: logging.Logger = logging.getLogger("amplifier.servers.acp")
+
+_SECONDS: Final = 10.0
+"""For one file; the editor may ask its user nothing meanwhile."""
+
+
+@attrs.frozen(eq=False)
+class EditorFiles:
+    """The capability ``session.editor_files`` of tool-filesystem, which has checked that it may touch a path."""
+
+    _connection: Connection
+    _session_id: str
+    _can: Collection[str]  # what the client has said: ``readTextFile``, ``writeTextFile``
+
+    async def read(self, path: str) -> str | None:
+        """The text of a file; None to read it from disk."""
+        found = await self._request("readTextFile", "fs/read_text_file", path=path)
+        text = found.get("content") if isinstance(found, dict) else None
+        return text if isinstance(text, str) else None
+
+    async def write(self, path: str, text: str) -> bool:
+        """Replace the text of a file; returns False to write it to disk."""
+        return await self._request("writeTextFile", "fs/write_text_file", path=path, content=text) is not _REFUSED
+
+    async def _request(self, capability: str, method: str, **params: str) -> Any:
+        if capability not in self._can:
+            return _REFUSED
+        try:
+            with anyio.fail_after(_SECONDS):
+                return await self._connection.request(method, {"sessionId": self._session_id, **params})
+        except (RpcError, TimeoutError) as error:  # such as a file that the editor does not know
+            logger.info("%s %s: %s; the disk is used", method, params["path"], str(error) or "no answer in time")
+            return _REFUSED
+
+
+_REFUSED: Final = object()
+
+
+_ALLOWING = {"allow": "allow_once", "allow once": "allow_once", "allow always": "allow_always"}
+"""What counts as yes for the kernel; everything else is a no."""
+
+
+def editor_questions(connection: Connection, updates: Updates, session_id: str) -> Questions:
+    """The questions of one session, which the person at the editor is asked; whatever is not an option denies."""
+
+    async def ask(question: Question) -> None:
+        questions.answer(question.question_id, await _answer(connection, updates, session_id, question))
+
+    questions = Questions(ask)
+    return questions
+
+
+async def _answer(connection: Connection, updates: Updates, session_id: str, question: Question) -> str:
+    choices = [
+        {"optionId": str(index), "name": option, "kind": _ALLOWING.get(option.lower(), "reject_once")}
+        for index, option in enumerate(question.options)
+    ]
+    asked = {"sessionId": session_id, "toolCall": await _subject(updates, question), "options": choices}
+    try:
+        answer = await connection.request("session/request_permission", asked)
+    except RpcError as error:
+        logger.warning("the client could not ask for permission, so it is denied: %s", error.message)
+        return DENY
+    outcome = answer.get("outcome") if isinstance(answer, dict) else None
+    if isinstance(outcome, dict) and outcome.get("outcome") == "selected":
+        chosen = {choice["optionId"]: choice["name"] for choice in choices}.get(str(outcome.get("optionId")))
+        if chosen is not None:
+            return chosen
+    if not isinstance(outcome, dict) or outcome.get("outcome") != "cancelled":
+        logger.warning("the client answered a question for permission with %.200r, so it is denied", answer)
+    return DENY
+
+
+async def _subject(updates: Updates, question: Question) -> dict[str, Any]:
+    """The tool call that a question is about, with the question as part of its content."""
+    text = {"type": "content", "content": {"type": "text", "text": question.prompt}}
+    call_id = question.tool_call_id
+    if call_id is None:
+        title = next(iter(question.prompt.splitlines()), "") or "Permission needed"
+        return {"toolCallId": question.question_id, "title": title, "kind": "other", "content": [text]}
+    description = await updates.wait_started(call_id)
+    content = [*description.get("content", []), text]
+    return {"toolCallId": call_id, "status": "pending", **description, "content": content}

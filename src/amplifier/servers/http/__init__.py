@@ -8,7 +8,7 @@
     _openai_request    parameters, tools and forms of answers of both OpenAI APIs
     _openai_chat       /v1/chat/completions, /v1/models
     _openai_responses  /v1/responses
-    _ag_ui          /ag-ui, with questions that end a run; its turns and events in _ag_ui_run
+    _ag_ui          /ag-ui, with questions that end a run
     _session_api    /api/sessions
     _pages          /, with the files in chat_page; /trace; /turns, the turns of a durable engine, an application of its own
     _servers        uvicorn on asyncio, hypercorn on trio

@@ -21,6 +21,7 @@ import orjson
 from mcp.server import Server, ServerRequestContext
 from mcp.server.auth.middleware.auth_context import get_access_token
 from mcp.server.auth.provider import principal_components
+from mcp.server.stdio import stdio_server
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
@@ -40,8 +41,10 @@ from amplifier.live import (
 )
 from amplifier.live._questions import DENY
 from amplifier.models import ToolStarted, TurnEvent
+from amplifier.modules._shared.message_lines import LineSplitter
 
 from .._commands import expanded, summary
+from ..acp import StandardStreams, taken_standard_streams
 
 logger = logging.getLogger("amplifier.servers.mcp")
 
@@ -370,3 +373,43 @@ def _result(live: _Session, turn: LiveTurn) -> types.CallToolResult:
 
 def _failed(message: str) -> types.CallToolResult:
     return types.CallToolResult(content=[types.TextContent(type="text", text=message)], is_error=True)
+
+
+# ── stdio ──
+
+_MOST_BYTES = 64 * 1024 * 1024
+_LAST_ANSWERS = 2.0
+"""Seconds for writing the last answers to a client that has left its end open."""
+
+
+@attrs.frozen
+class _Lines:
+    """The streams in place of the files of the SDK, which are read in a thread that no signal and no cancellation ends."""
+
+    streams: StandardStreams
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        lines = LineSplitter(_MOST_BYTES)
+        while chunk := await self.streams.receive():
+            for line in lines.feed(chunk):
+                if line.strip():
+                    yield line
+
+    async def write(self, text: str) -> None:
+        try:
+            await self.streams.send(text.encode())
+        except OSError:  # the client has gone; the end of its input follows
+            raise anyio.ClosedResourceError from None
+
+    async def flush(self) -> None:
+        """Everything is written already."""
+
+
+@asynccontextmanager
+async def open_standard_streams() -> AsyncIterator[tuple[Any, Any]]:
+    """Streams of messages, for a server, until the client closes its end."""
+    with taken_standard_streams() as streams, anyio.CancelScope() as scope:
+        lines: Any = _Lines(streams)
+        async with stdio_server(lines, lines) as opened:
+            yield opened
+            scope.deadline = anyio.current_time() + _LAST_ANSWERS

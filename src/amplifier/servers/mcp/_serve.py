@@ -77,7 +77,7 @@ async def serve(
 
     opened = open_agent_server(session_factory, name, max_sessions, transport, prompts or {})
     if transport == "stdio":
-        from ._stdio import open_standard_streams  # noqa: PLC0415 - the same
+        from ._agent_server import open_standard_streams  # noqa: PLC0415 - the same
 
         async with opened as server, open_standard_streams() as (received, to_send):
             await server.run(received, to_send, server.create_initialization_options())
