@@ -26,7 +26,6 @@ __all__ = [
     "amplifier_script",
     "pytest_addoption",
     "pytest_configure",
-    "pytest_load_initial_conftests",
     "pytest_pycollect_makeitem",
     "pytest_runtest_protocol",
     "pytest_terminal_summary",
@@ -40,12 +39,6 @@ _ABSENT: pytest.StashKey[set[int]] = pytest.StashKey()
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Declare the ini option that names the module under test, and the options."""
     parser.getgroup("amplifier").addoption(
-        "--amplifier-compat",
-        action="store_true",
-        help="let `import amplifier_core` give this kernel; where the published one is installed too, use "
-        "`-p amplifier.compat.pytest` instead",
-    )
-    parser.getgroup("amplifier").addoption(
         "--amplifier-cassettes",
         choices=["none", "once", "new"],
         help="what amplifier_cassette may record: none (the default), once (what has no file yet), or new (every request that "
@@ -56,18 +49,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="the Amplifier module this suite tests: a package, an id, a folder or a file",
         default="",
     )
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
-    """Install the alias for published modules before any of their code is imported."""
-    if early_config.known_args_namespace.amplifier_compat:
-        from amplifier.errors import ModuleConflictError  # noqa: PLC0415 — paid for by those who ask
-
-        try:
-            early_config.pluginmanager.import_plugin("amplifier.compat.pytest")
-        except ModuleConflictError as error:
-            raise pytest.UsageError(str(error)) from error
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -21,7 +21,7 @@ from amplifier.models import StreamChunk
 from tests.modules.providers.scripted_http_server import EVENT_STREAM, STALL, ScriptedHttpServer
 from tests.modules.providers.services import SERVICES
 
-from .published_modules import write_package
+from .published_agent import write_package
 from .published_streaming import LOOP, PROVIDER
 
 KINDS = ["published session", "native session"]

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ..published_modules import CONTEXT, write_package
+from ..published_agent import CONTEXT, write_package
 from ..published_streaming import LOOP, PROVIDER
 
 PROGRAM = """

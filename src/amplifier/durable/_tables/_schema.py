@@ -81,16 +81,6 @@ _TABLES = (
         next_at DOUBLE PRECISION NOT NULL
     )
     """,
-    "CREATE TABLE IF NOT EXISTS amplifier_limits (name TEXT PRIMARY KEY, next_at DOUBLE PRECISION NOT NULL)",
-    """
-    CREATE TABLE IF NOT EXISTS amplifier_calls (
-        name TEXT NOT NULL,
-        turn_id TEXT NOT NULL,
-        step TEXT NOT NULL,
-        attempt INTEGER NOT NULL,
-        PRIMARY KEY (name, turn_id, step)
-    )
-    """,
     """
     CREATE TABLE IF NOT EXISTS amplifier_notices (
         turn_id TEXT PRIMARY KEY,
