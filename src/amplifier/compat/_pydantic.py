@@ -24,7 +24,7 @@ import attrs
 import orjson
 
 from amplifier.errors import ModelError
-from amplifier.models import HookResult, ResponseFormatJsonSchema, StreamChunk, ToolResult
+from amplifier.models import HookResult, ResponseFormatJsonSchema, ToolResult
 from amplifier.models._base import Model, OpenModel, declared_fields, is_required, model, per_class
 
 __all__ = ["attach", "detach"]
@@ -334,12 +334,6 @@ def _default(field: attrs.Attribute[Any]) -> Any:
     return default.factory() if isinstance(default, attrs.Factory) else default  # type: ignore[arg-type]
 
 
-def _get_piece(self: StreamChunk, key: str, default: Any = None) -> Any:
-    """A member of a chunk, as published loops read one: they take it for a dict, whose ``content`` is new text of the answer."""
-    value = getattr(self, key, None) if key != "content" else self.text if self.block_type in (None, "text") else None
-    return default if value is None else value
-
-
 # ── putting it on our classes, and taking it off again with nothing left behind ──────────────────
 
 _FACE: Final[dict[type, dict[str, Any]]] = {
@@ -357,7 +351,6 @@ _FACE: Final[dict[type, dict[str, Any]]] = {
         "__repr__": _repr,
     },
     OpenModel: {"__getattr__": _get_unknown, "__setattr__": _set_any, "__delattr__": _delete_any},
-    StreamChunk: {"get": _get_piece},
 }
 
 _before: Final[list[tuple[type, str, Any]]] = []
