@@ -23,8 +23,7 @@ from amplifier.kernel.runtime.uninterrupted import run_section
 from amplifier.loading import LoadedModule
 from amplifier.loading._importing import is_built_in, is_published
 
-from .foreign import put_around
-from .processes import guard_tools
+from .processes import guard_tools, put_around
 
 logger = logging.getLogger("amplifier_core.session")
 
@@ -87,7 +86,7 @@ def adapt_mounted(point: str | None, thing: Any, name: str | None = None) -> Non
     if point == "tools":
         guard_tools({name or str(getattr(thing, "name", "tool")): thing})
     elif point == "orchestrator" and not is_built_in(type(thing).__module__):
-        put_around(thing, "execute", partial(_run_turn, thing), key="turn")
+        put_around(thing, partial(_run_turn, thing))
 
 
 async def _run_turn(loop: Any, call: Callable[..., Awaitable[Any]], /, *args: Any, **kwargs: Any) -> Any:
