@@ -73,9 +73,8 @@ def _dumped_model(self: Model, by_alias: bool, without_none: bool) -> dict[str, 
         if (value is None and without_none) or (is_content and not value):
             continue
         is_schema = by_alias and name == "json_schema" and isinstance(self, ResponseFormatJsonSchema)
-        is_cost = name == "cost_usd" and isinstance(
-            value, Decimal
-        )  # text in both forms: loops put the dump into events
+        # Costs are text in both forms: loops put the dump into events.
+        is_cost = name == "cost_usd" and isinstance(value, Decimal)
         shown = str(value) if is_cost else _dumped(value, by_alias, without_none or is_content)
         dumped["schema" if is_schema else name] = shown
     return self._in_order(dumped)
