@@ -217,46 +217,38 @@ LOAD = """
 """
 
 
-def test_a_loader_installs_when_a_module_asks_for_the_name(tmp_path):
-    body = """
-        from amplifier_core import ModuleCoordinator, ToolResult
+IMPORTS_AT_THE_TOP = """
+    from amplifier_core import ModuleCoordinator, ToolResult
+    async def mount(coordinator: ModuleCoordinator, config=None): ...
+    def check():
+        return ToolResult(output=1).model_dump()
+"""
+IMPORTS_LATER = """
+    async def mount(coordinator, config=None): ...
+    def check():
+        from amplifier_core.models import HookResult
+        return HookResult().action
+"""
+IMPORTS_NOTHING = """
+    async def mount(coordinator, config=None): ...
+    def check():
+        return "nothing"
+"""
 
-        async def mount(coordinator: ModuleCoordinator, config=None):
-            return None
 
-        def check():
-            return ToolResult(output=1).model_dump()
-    """
+@pytest.mark.parametrize(
+    ("body", "is_installed", "answer", "is_installed_later"),
+    [
+        (IMPORTS_AT_THE_TOP, "True", "{'success': True, 'output': 1, 'error': None}", "True"),
+        (IMPORTS_LATER, "False", "continue", "True"),
+        (IMPORTS_NOTHING, "False", "nothing", "False"),
+    ],
+)
+def test_a_loader_installs_when_a_module_imports_the_name(tmp_path, body, is_installed, answer, is_installed_later):
     published_module(tmp_path, "tool-old", body)
     ended = python(LOAD, str(tmp_path))
     assert ended.stderr == ""
-    expected = ["True amplifier_module_tool_old", "{'success': True, 'output': 1, 'error': None}", "True"]
-    assert ended.stdout.splitlines() == expected
-
-
-def test_a_module_that_asks_inside_a_function_gets_it_then(tmp_path):
-    body = """
-        async def mount(coordinator, config=None):
-            return None
-
-        def check():
-            from amplifier_core.models import HookResult
-            return HookResult().action
-    """
-    published_module(tmp_path, "tool-old", body)
-    assert python(LOAD, str(tmp_path)).stdout.splitlines() == ["False amplifier_module_tool_old", "continue", "True"]
-
-
-def test_a_loader_installs_nothing_if_no_module_imports_the_name(tmp_path):
-    body = """
-        async def mount(coordinator, config=None):
-            return None
-
-        def check():
-            return "nothing"
-    """
-    published_module(tmp_path, "tool-old", body)
-    assert python(LOAD, str(tmp_path)).stdout.splitlines() == ["False amplifier_module_tool_old", "nothing", "False"]
+    assert ended.stdout.splitlines() == [f"{is_installed} amplifier_module_tool_old", answer, is_installed_later]
 
 
 USES_THE_NAME = """
