@@ -75,7 +75,7 @@ def put_around(thing: Any, around: Callable[..., Awaitable[Any]]) -> None:
 
     calling.is_around = True  # type: ignore[attr-defined]  # read above, by the next call for this object
     with contextlib.suppress(AttributeError, TypeError):  # not every object takes attributes
-        thing.execute = MethodType(calling, thing)
+        thing.execute = MethodType(calling, thing)  # type: ignore[attr-defined]  # mypy takes it for an object since the comparison
 
 
 async def _guarded(tool: str, call: Callable[..., Awaitable[Any]], /, *args: Any, **kwargs: Any) -> Any:
