@@ -23,7 +23,6 @@ __all__ = [
     "amplifier_script",
     "pytest_addoption",
     "pytest_configure",
-    "pytest_load_initial_conftests",
     "pytest_pycollect_makeitem",
     "pytest_terminal_summary",
 ]
@@ -34,29 +33,11 @@ _SUITES = "amplifier.conformance.suites"
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Declare the options."""
     parser.getgroup("amplifier").addoption(
-        "--amplifier-compat",
-        action="store_true",
-        help="let `import amplifier_core` give this kernel; where the published one is installed too, use "
-        "`-p amplifier.compat.pytest` instead",
-    )
-    parser.getgroup("amplifier").addoption(
         "--amplifier-cassettes",
         choices=["none", "once", "new"],
         help="what amplifier_cassette may record: none (the default), once (what has no file yet), or new (every request that "
         "is not recorded)",
     )
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
-    """Install the alias for published modules before any of their code is imported."""
-    if early_config.known_args_namespace.amplifier_compat:
-        from amplifier.errors import ModuleConflictError  # noqa: PLC0415 — paid for by those who ask
-
-        try:
-            early_config.pluginmanager.import_plugin("amplifier.compat.pytest")
-        except ModuleConflictError as error:
-            raise pytest.UsageError(str(error)) from error
 
 
 def pytest_configure(config: pytest.Config) -> None:

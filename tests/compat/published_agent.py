@@ -469,9 +469,8 @@ class SimpleContextManager:
         self.messages.append(message)
 
     async def get_messages_for_request(self, token_budget=None, provider=None):
-        info = provider.get_info() if provider is not None else None
-        room = info.defaults["context_window"] if info else 1000
-        assert room > 0
+        if hasattr(provider, "get_info"):
+            assert provider.get_info().defaults.get("context_window", 1000) > 0
         return [dict(message) for message in self.messages]
 
     async def get_messages(self):
@@ -503,14 +502,16 @@ AGENT = {
 
 def write_agent(directory: Path) -> dict[str, Path]:
     """Write all modules below a directory, each in the layout of a published repository; gives their directories by id."""
-    written = {}
-    for module_id, source in AGENT.items():
-        root = directory / f"amplifier-module-{module_id}"
-        package = root / f"amplifier_module_{module_id.replace('-', '_')}"
-        package.mkdir(parents=True)
-        (package / "__init__.py").write_text(source, encoding="utf-8")
-        written[module_id] = root
-    return written
+    return {module_id: write_package(directory, module_id, source) for module_id, source in AGENT.items()}
+
+
+def write_package(directory: Path, module_id: str, source: str) -> Path:
+    """Write one module in the layout of a published repository; gives its root."""
+    root = directory / f"amplifier-module-{module_id}"
+    package = root / f"amplifier_module_{module_id.replace('-', '_')}"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(source, encoding="utf-8")
+    return root
 
 
 def agent_plan(loop: str, script: list[object], **session: object) -> dict[str, object]:

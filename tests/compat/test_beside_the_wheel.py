@@ -14,7 +14,8 @@ import pytest
 from tests._support.doors import Door, by_acp, by_http, by_mcp
 from tests._support.forked import run_forked
 
-from .published_modules import write_modules, write_package
+from .published_agent import CONTEXT, write_package
+from .published_loops import BASIC
 from .test_install import published_wheel
 
 DENIES = """
@@ -115,9 +116,10 @@ def test_a_published_loop_and_provider_answer_at_every_door_live_where_it_stream
 
 
 def plan_in(folder: Path, *hooks: str, provider: str = "provider-offline") -> str:
-    write_modules(folder)
+    write_package(folder, "loop-old", BASIC)
+    write_package(folder, "context-old", CONTEXT)
     write_package(folder, "hooks-no", DENIES)
-    session = {"orchestrator": {"module": "loop-small-small"}, "context": {"module": "context-list-small"}}
+    session = {"orchestrator": {"module": "loop-old"}, "context": {"module": "context-old"}}
     plan = {
         "session": session,
         "providers": [{"module": provider}],

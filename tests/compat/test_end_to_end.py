@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 import sniffio
 import trio
@@ -215,6 +216,45 @@ async def test_a_cancelled_task_gets_its_cancellation_after_the_loop_has_unwound
         *("cancel:completed", "session:end"),
     ]
     assert not any(is_running(pid) for pid in agent.pids)
+
+
+async def _wait(event: str, data: dict[str, Any]) -> None:
+    await anyio.lowlevel.checkpoint()
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # which alone has Task.cancel
+@pytest.mark.parametrize("first", ["the caller", "the token"])
+async def test_a_second_cancellation_waits_until_the_loop_has_cleaned_up(directory: Path, first: str):
+    agent = await running(directory, "loop-basic")
+    async with agent.session:
+        approve_with(agent.session, Approver(True))
+        turn = await agent.until_the_command_runs()
+        hooks = agent.session.coordinator.hooks
+        hooks.register("cancel:completed", _wait, name="waits while the loop cleans up")
+        hooks.register("cancel:requested", lambda event, data: turn.cancel(), name="cancels again")
+        if first == "the caller":
+            turn.cancel()
+        else:
+            await agent.session.coordinator.request_cancel(immediate=True)
+        with pytest.raises(asyncio.CancelledError):
+            await turn
+        await agent.remember()
+    assert agent.messages[-1]["content"] == "Stopped before the tools had ended."
+    assert not any(is_running(pid) for pid in agent.pids)
+
+
+async def test_a_cancelled_scope_around_the_turn_reaches_the_loop_once(directory: Path):
+    agent = await running(directory, "loop-basic")
+    async with agent.session:
+        approve_with(agent.session, Approver(True))
+        agent.session.coordinator.hooks.register("cancel:completed", _wait, name="waits")
+        with anyio.CancelScope() as scope:
+            agent.session.coordinator.register_capability("test.started", scope.cancel)
+            await agent.session.execute("go")
+        await agent.remember()
+    assert scope.cancelled_caught
+    assert agent.messages[-1]["content"] == "Stopped before the tools had ended."
+    assert agent.names().count("cancel:completed") == 2  # the loop's, and the kernel's own
 
 
 @pytest.mark.slow

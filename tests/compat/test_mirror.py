@@ -17,88 +17,21 @@ from amplifier.models import Model
 
 pytestmark = pytest.mark.usefixtures("alias")
 
-TOP_LEVEL = [
-    "AbortError",
-    "AccessDeniedError",
-    "AmplifierSession",
-    "ApprovalProvider",
-    "ApprovalRequest",
-    "ApprovalResponse",
-    "AuthenticationError",
-    "CancellationState",
-    "CancellationToken",
-    "ChatRequest",
-    "ChatResponse",
-    "ConfigField",
-    "ConfigurationError",
-    "ContentBlock",
-    "ContentBlockType",
-    "ContentFilterError",
-    "ContextInjection",
-    "ContextLengthError",
-    "ContextManager",
-    "Degradation",
-    "EventRecorder",
-    "HookHandler",
-    "HookRegistry",
-    "HookResult",
-    "ImageBlock",
-    "InvalidRequestError",
-    "InvalidToolCallError",
-    "LLMError",
-    "LLMTimeoutError",
-    "Message",
-    "MockContextManager",
-    "MockCoordinator",
-    "MockTool",
-    "ModelInfo",
-    "ModuleCoordinator",
-    "ModuleInfo",
-    "ModuleLoader",
-    "ModuleValidationError",
-    "NetworkError",
-    "NotFoundError",
-    "Orchestrator",
-    "Pricing",
-    "Provider",
-    "ProviderInfo",
-    "ProviderUnavailableError",
-    "QuotaExceededError",
-    "RUST_AVAILABLE",
-    "RateLimitError",
-    "ReasoningBlock",
-    "RedactedThinkingBlock",
-    "ResponseFormat",
-    "ResponseFormatJson",
-    "ResponseFormatJsonSchema",
-    "ResponseFormatText",
-    "RetryConfig",
-    "RustCancellationToken",
-    "RustCoordinator",
-    "RustHookRegistry",
-    "RustSession",
-    "ScriptedOrchestrator",
-    "SessionStatus",
-    "StreamError",
-    "TextBlock",
-    "TextContent",
-    "ThinkingBlock",
-    "ThinkingContent",
-    "Tool",
-    "ToolCall",
-    "ToolCallBlock",
-    "ToolCallContent",
-    "ToolResult",
-    "ToolResultBlock",
-    "ToolResultContent",
-    "ToolSpec",
-    "Usage",
-    "capabilities",
-    "classify_error_message",
-    "create_test_coordinator",
-    "retry_with_backoff",
-    "wait_for",
-]
+NAMES = """
+    AbortError AccessDeniedError AmplifierSession ApprovalProvider ApprovalRequest ApprovalResponse
+    AuthenticationError CancellationState CancellationToken ChatRequest ChatResponse ConfigField ConfigurationError
+    ContentBlock ContentBlockType ContentFilterError ContextInjection ContextLengthError ContextManager Degradation
+    EventRecorder HookHandler HookRegistry HookResult ImageBlock InvalidRequestError InvalidToolCallError LLMError
+    LLMTimeoutError Message MockContextManager MockCoordinator MockTool ModelInfo ModuleCoordinator ModuleInfo
+    ModuleLoader ModuleValidationError NetworkError NotFoundError Orchestrator Pricing Provider ProviderInfo
+    ProviderUnavailableError QuotaExceededError RUST_AVAILABLE RateLimitError ReasoningBlock RedactedThinkingBlock
+    ResponseFormat ResponseFormatJson ResponseFormatJsonSchema ResponseFormatText RetryConfig RustCancellationToken
+    RustCoordinator RustHookRegistry RustSession ScriptedOrchestrator SessionStatus StreamError TextBlock
+    TextContent ThinkingBlock ThinkingContent Tool ToolCall ToolCallBlock ToolCallContent ToolResult ToolResultBlock
+    ToolResultContent ToolSpec Usage capabilities classify_error_message create_test_coordinator retry_with_backoff
+    wait_for
+"""
+TOP_LEVEL = NAMES.split()
 
 BY_MODULE = {
     "approval": "ApprovalSystem ApprovalTimeoutError",
@@ -174,6 +107,11 @@ def test_files_of_the_mirror_refer_to_each_other_relatively():
             named += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             guilty += [f"{path.name}: {name}" for name in named if name.startswith("amplifier.compat.amplifier_core")]
     assert guilty == []
+
+
+def test_the_grpc_adapter_of_the_foundation_library_is_refused_with_a_sentence():
+    with pytest.raises(ImportError, match="the amplifier_core alias has no gRPC: offer the module as an MCP server"):
+        from amplifier_core._grpc_gen import amplifier_module_pb2  # noqa: F401
 
 
 # ── sources ──

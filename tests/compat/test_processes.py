@@ -24,9 +24,9 @@ from amplifier.compat._modules.processes import guard_tools
 from amplifier.loading import ModuleLoader
 from amplifier.testing import MockProvider, wait_for
 
+from .published_agent import CONTEXT, write_package
 from .published_bash import TOOL
 from .published_loops import BASIC
-from .published_modules import CONTEXT, write_package
 
 LONG = "echo begun; sleep 600; echo never"
 KINDS = ["published session", "native session"]

@@ -1,4 +1,4 @@
-"""The published validators, plans' validator and inherited suites, over small modules in the published style."""
+"""The published validators, plans' validator and inherited suites, over modules in the published style."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import pytest
 
 from tests._support.forked import run_forked
 
-from .published_modules import write_modules
+from .published_agent import write_agent
 
 SUITES = {
-    "loop-small": "Orchestrator",
-    "provider-small": "Provider",
-    "tool-shell": "Tool",
-    "context-list": "Context",
-    "hooks-small": "Hook",
+    "loop-basic": "Orchestrator",
+    "provider-scripted": "Provider",
+    "tool-todo": "Tool",
+    "context-simple": "Context",
+    "hooks-logging": "Hook",
 }
 INHERITED = {"Orchestrator": 7, "Provider": 6, "Tool": 8, "Context": 11, "Hook": 8}
 
@@ -46,7 +46,7 @@ def package(directory: Path, name: str, source: str) -> Path:
 
 @pytest.fixture
 def anyio_backend() -> str:
-    """The small modules call asyncio by name."""
+    """Published modules call asyncio by name."""
     return "asyncio"
 
 
@@ -83,7 +83,7 @@ async def mount(c, config):
     [pytest.param(*suite, marks=[] if suite[1] == "Tool" else pytest.mark.slow) for suite in SUITES.items()],
 )
 def test_a_modules_own_suite_runs_with_the_inherited_tests(tmp_path: Path, module: str, kind: str):
-    place = write_modules(tmp_path, "own")[f"{module}-own"]
+    place = write_agent(tmp_path)[module]
     (place / "tests").mkdir()
     (place / "tests" / "test_suites.py").write_text(
         f"from amplifier_core.validation.behavioral import {kind}BehaviorTests\n"

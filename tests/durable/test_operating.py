@@ -22,7 +22,6 @@ from amplifier.durable import (
     UnknownTurnError,
 )
 from amplifier.durable._temporal._workflows import turn_workflow_id
-from amplifier.durable._turn_rows import StepName
 from amplifier.errors import ResultError, SessionBusyError
 from amplifier.testing import MockTool
 from tests.durable.agents import (
@@ -335,67 +334,6 @@ async def test_a_worker_makes_as_many_calls_of_a_tool_at_once_as_it_may(kind, pl
     assert seen == [1] * 12
     with pytest.raises(ValueError, match="at_once"):
         CallLimit(at_once=0)
-
-
-@pytest.mark.parametrize("how", ["its result is recorded", "its attempt is over"])
-@pytest.mark.parametrize(("call", "name"), [([("pay", {})], "pay"), ("Paid.", "model")])
-async def test_a_call_waits_for_one_of_another_worker_if_the_limit_is_shared(kind, place, call, name, how, monkeypatch):
-    limit = CallLimit(at_once=1, per_second=1000, shared=True)
-    paid: list[str] = []
-    waits = anyio.Event()
-    make_session = agent(answering(call, "Paid.", call, "Paid."), tool("pay", lambda given: paid.append("yes")))
-    async with open_engine(kind, place, lease=60.0) as engine, anyio.create_task_group() as group:
-        if kind == "temporal":
-            with pytest.raises(ValueError, match=r"no limits over all workers, got 'pay' with shared=True"):
-                await engine.work(make_session, limits={"pay": limit})
-            return
-        store: Any = engine._turns
-        elsewhere = await engine.start("other", "go")
-        claimed = await store.claim(elsewhere, "elsewhere")
-        place_taken = (name, limit, elsewhere, claimed.attempt, "1/1/first")
-        await eventually(lambda: _may_begin(store, *place_taken))
-        await eventually(lambda: _may_begin(store, *place_taken))  # as after a connection that was lost in the commit
-        enter = store.enter
-
-        async def note_waiting(*given: Any) -> float:
-            seconds = await enter(*given)
-            if seconds:
-                waits.set()
-            return seconds
-
-        monkeypatch.setattr(store, "enter", note_waiting)
-
-        await group.start(partial(engine.work, make_session, limits={name: limit}))
-        turn = await engine.start("s", "go")
-        with anyio.fail_after(60):
-            await waits.wait()
-            assert paid == []
-            if how == "its attempt is over":
-                await engine.release(elsewhere)
-            else:
-                await store.finish_step(claimed, StepName(key="1/1/first", kind="tool", name=name), "{}")
-            assert await engine.result(turn) == "Paid."
-        group.cancel_scope.cancel()
-
-
-async def _may_begin(store: Any, *call: Any) -> bool:
-    return await store.enter(*call) == 0.0
-
-
-async def test_calls_of_two_workers_are_spread_over_time_if_the_limit_is_shared(kind, place):
-    if kind == "temporal":
-        pytest.skip("has no such limits")
-    limit = CallLimit(per_second=0.001, shared=True)
-    async with open_engine(kind, place) as engine:
-        store: Any = engine._turns
-        first, second = [await engine.start(session, "go") for session in ("anna", "bert")]
-        for turn in (first, second):
-            await store.claim(turn, "worker")
-        assert await store.enter("pay", limit, first, 1, "1/1/a") == 0.0
-        assert 900 < await store.enter("pay", limit, second, 1, "1/1/a") <= 1000
-        ahead = time.time() + 86400  # the clock of another machine
-        await store._do(lambda run: run("UPDATE amplifier_limits SET next_at = :at RETURNING 1", at=ahead))
-        assert await store.enter("pay", limit, second, 1, "1/1/a") == 0.0
 
 
 @pytest.mark.parametrize(("repeatable", "calls"), [(True, 3), (False, 1), (None, 1)])

@@ -14,7 +14,6 @@ import sqlalchemy as sa
 
 import amplifier.durable.dbos as dbos_module
 from amplifier.durable import (
-    DurableError,
     EngineClosedError,
     EngineUnavailableError,
     QuestionClosedError,
@@ -170,18 +169,6 @@ async def test_a_database_in_which_dbos_cannot_create_its_tables_is_reported(kin
         async with open_engine(kind, place):
             pass
     assert caught.value.engine.endswith(FILE_NAMES[kind])
-
-
-@FILES
-async def test_a_format_that_is_no_number_is_reported(kind, place, tmp_path):
-    async with open_engine(kind, place):
-        pass
-    with closing(sqlite3.connect(tmp_path / FILE_NAMES[kind])) as connection:
-        connection.execute("UPDATE amplifier_format SET format = 'abc'")
-        connection.commit()
-    with pytest.raises(DurableError, match="has 'abc' as its format; expected an integer up to 1"):
-        async with open_engine(kind, place):
-            pass
 
 
 @pytest.mark.slow

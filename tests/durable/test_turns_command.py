@@ -51,21 +51,6 @@ async def test_turns_are_listed_shown_and_stopped_from_a_terminal(tmp_path):
     assert (missing.exit_code, "there are no turns" in missing.stderr) == (2, True)
 
 
-async def test_schedules_are_listed_and_removed_from_a_terminal(tmp_path):
-    file = tmp_path / "turns.db"
-    async with open_local_engine(file) as engine:
-        await engine.schedule("report", "anna", "write it", every=3600)
-        listed = await turns("schedule", "list", engine=file)
-        assert (listed.exit_code, listed.stdout.split()[0]) == (0, "report")
-        assert listed.stdout.endswith("every 3600 s  anna\n")
-        [shown] = json.loads((await turns("schedule", "list", "--json", engine=file)).stdout)
-        assert (shown["name"], shown["prompt"]) == ("report", "write it")
-        assert (await turns("schedule", "remove", "report", engine=file)).exit_code == 0
-        assert await engine.schedules() == []
-        again = await turns("schedule", "remove", "report", engine=file)
-        assert (again.exit_code, "there is no schedule 'report'" in again.stderr) == (1, True)
-
-
 @pytest.mark.parametrize(
     ("words", "problem"),
     [

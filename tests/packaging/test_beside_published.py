@@ -230,7 +230,6 @@ def test_an_enabled_environment_runs_published_programs_as_they_are(beside: Envi
     ran = beside.run("amplifier", "run", "hi", cwd=tmp_path)
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.startswith("the published command line ['run', 'hi'] 2.0.2")
-    assert enabled.splitlines()[1].startswith("a new Python process finds the alias: ")
 
 
 def test_the_status_is_printed_and_is_the_exit_code(beside: Environment, tmp_path: Path):

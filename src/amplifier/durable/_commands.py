@@ -1,4 +1,4 @@
-"""``amplifier turns``: lists, shows, stops, resumes and releases the turns of an engine and its schedules, and runs a worker that drains."""
+"""``amplifier turns``: lists, shows, stops, resumes and releases the turns of an engine, and runs a worker that drains."""
 
 from __future__ import annotations
 
@@ -147,33 +147,6 @@ def resume_turn(url: str, turn_id: str) -> None:
 def release_turn(url: str, turn_id: str) -> None:
     """Take a running turn away from its worker, and let another one go on."""
     _on_engine(url, lambda engine: engine.release(turn_id))
-
-
-@turns.group("schedule")
-def schedule() -> None:
-    """List and remove what starts turns again and again."""
-
-
-@schedule.command("list")
-@_JSON
-@click.pass_obj
-def list_schedules(url: str, as_json: bool) -> None:
-    """List schedules by name, each with its next turn."""
-    found = _on_engine(url, lambda engine: engine.schedules())
-    if as_json:
-        click.echo(json.dumps([attrs.asdict(each) for each in found], indent=2))
-        return
-    for each in found:
-        click.echo(f"{each.name:36}  {_local_time(each.next_at)}  every {each.every} s  {each.session_id}")
-
-
-@schedule.command("remove")
-@click.argument("name")
-@click.pass_obj
-def remove_schedule(url: str, name: str) -> None:
-    """Remove a schedule; turns that it has started go on."""
-    if not _on_engine(url, lambda engine: engine.unschedule(name)):
-        raise click.ClickException(f"there is no schedule {name!r:.80}; `amplifier turns schedule list` names them")
 
 
 @turns.command("work")

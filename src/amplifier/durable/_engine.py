@@ -366,7 +366,7 @@ class DurableEngine:
         Args:
             make_session: Makes the session of a turn.
             concurrency: Turns that run at the same time.
-            limits: Of the calls of all its turns, or of all workers, by the name of a tool, or ``model``.
+            limits: Of the calls of all its turns, by the name of a tool, or ``model``.
             drain: Seconds for which model calls and tool calls may go on after a cancellation, so that none is interrupted; no new
                 ones begin, and each turn is handed over when it has no running call.
             task_status: Is notified when turns are accepted.
@@ -376,7 +376,7 @@ class DurableEngine:
                 when it is started again.
             EngineClosedError: The engine's block was left.
             TypeError: The first is a plan or a session, which would belong to one process, and no function that makes one.
-            ValueError: The concurrency is less than 1, or a limit is shared and the engine has none over all workers.
+            ValueError: The concurrency is less than 1.
         """
         factory: object = make_session  # of any kind
         if not callable(factory):
@@ -393,7 +393,7 @@ class DurableEngine:
         duty = Duty(
             make_session=make_session,
             concurrency=concurrency,
-            limits=CallLimits(limits, self._turns.enter),
+            limits=CallLimits(limits),
             leaving=leaving,
             on_start=task_status.started,
         )

@@ -148,9 +148,7 @@ class RecordedSteps:
         return attrs.evolve(self, prefix=f"{prefix}.{self._children[prefix]}>")
 
     async def _begin(self, step: StepName) -> None:
-        self._leave[step.key] = await self.limits.enter(
-            step.name or "model", self.turn.turn_id, self.turn.attempt, storable_key(step.key)
-        )
+        self._leave[step.key] = await self.limits.enter(step.name or "model")
         await self.calls.begin(step.key)
         if step.kind != "tool":
             return  # a model call can always be made again, so its beginning need not be known

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import TypeAlias, TypedDict
+from typing import TypedDict
 
 import anyio
 import attrs
@@ -14,9 +14,6 @@ MOST_DEATHS = 5
 
 LONGEST_PAUSE = 60.0
 """Seconds before a turn that workers have died with is tried again."""
-
-_SHORTEST_PAUSE, _LONGEST_WAIT = 0.05, 2.0
-"""Seconds between two questions whether a call may begin that the calls of other workers keep waiting."""
 
 
 class EngineOptions(TypedDict, total=False):
@@ -73,13 +70,11 @@ class Settings:
 
 @attrs.frozen(kw_only=True)
 class CallLimit:
-    """How many calls of a tool, or of models, are made.
+    """How many calls of a tool, or of models, are made by each worker.
 
     Attributes:
         at_once: At the same time; None for no limit.
         per_second: In a second, evenly spread; None for no limit.
-        shared: The first two count the calls of all workers of the engine, and not those of each; every worker has to say so. Not on
-            Temporal.
         retries: How often a call that failed is made again before the model sees the error; only of a tool that declares
             ``repeatable = True``.
         backoff: Seconds before the first of them; each further pause is twice as long, up to a minute.
@@ -87,13 +82,8 @@ class CallLimit:
 
     at_once: int | None = attrs.field(default=None, validator=attrs.validators.optional(attrs.validators.ge(1)))
     per_second: float | None = attrs.field(default=None, validator=attrs.validators.optional(attrs.validators.gt(0)))
-    shared: bool = False
     retries: int = attrs.field(default=0, validator=attrs.validators.ge(0))
     backoff: float = attrs.field(default=1.0, validator=attrs.validators.ge(0))
-
-
-Enter: TypeAlias = Callable[[str, CallLimit, str, int, str], Awaitable[float]]
-"""Asks whether a call may begin under a shared limit of this name: turn, attempt and step; returns seconds to wait, or 0."""
 
 
 class CallLimits:
@@ -101,22 +91,11 @@ class CallLimits:
 
     Args:
         limits: By the name of a tool, or ``model``.
-        enter: Of an engine that has limits over all workers.
-
-    Raises:
-        ValueError: The engine has no such limits.
     """
 
-    def __init__(self, limits: Mapping[str, CallLimit], enter: Enter | None = None) -> None:
-        if enter is None and (names := [name for name, each in limits.items() if each.shared]):
-            raise ValueError(
-                f"this engine has no limits over all workers, got {', '.join(map(repr, names))} with shared=True; divide the limit by the "
-                "number of workers, or use an engine on a database"
-            )
+    def __init__(self, limits: Mapping[str, CallLimit]) -> None:
         self._limits = limits
-        self._enter = enter
-        own = {name: each.at_once for name, each in limits.items() if each.at_once is not None and not each.shared}
-        self._slots = {name: anyio.Semaphore(places) for name, places in own.items()}
+        self._slots = {name: anyio.Semaphore(each.at_once) for name, each in limits.items() if each.at_once is not None}
         self._next: dict[str, float] = {}
 
     def pauses(self, name: str) -> list[float]:
@@ -124,22 +103,14 @@ class CallLimits:
         limit = self._limits.get(name, CallLimit())
         return [min(limit.backoff * 2.0 ** min(number, 30), LONGEST_PAUSE) for number in range(limit.retries)]
 
-    async def enter(self, name: str, turn_id: str, attempt: int, step: str) -> Callable[[], object]:
+    async def enter(self, name: str) -> Callable[[], object]:
         """Wait until a call may begin; returns what has to be called at its end."""
         limit, slots = self._limits.get(name), self._slots.get(name)
-        if limit is not None and limit.shared and self._enter is not None:
-            pause = _SHORTEST_PAUSE
-            while (seconds := await self._enter(name, limit, turn_id, attempt, step)) > 0:
-                await anyio.sleep(max(seconds, pause))
-                pause = min(pause * 2, _LONGEST_WAIT)
-            return lambda: None  # the result of the call, or the end of the attempt, makes room for others
-        if limit is None:
-            return lambda: None
         if slots is not None:
             await slots.acquire()
         leave: Callable[[], object] = (lambda: None) if slots is None else slots.release
         try:
-            if limit.per_second is not None:
+            if limit is not None and limit.per_second is not None:
                 begins = max(self._next.get(name, 0.0), anyio.current_time())
                 self._next[name] = begins + 1 / limit.per_second
                 await anyio.sleep_until(begins)

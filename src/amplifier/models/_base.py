@@ -161,11 +161,6 @@ class Model:
 
     else:  # to a type checker this would be the class's as well, and hide the keywords of the subclasses
 
-        @property
-        def __dict__(self) -> dict[str, Any]:
-            """What ``vars()`` returns: models have slots and no dict, unless a layer above attaches ``__vars__``."""
-            return self.__vars__()
-
         def __init__(self, /, *positional: Any, **keywords: Any) -> None:
             if positional:
                 name, first = type(self).__name__, next((field.name for field in declared_fields(type(self))), "name")

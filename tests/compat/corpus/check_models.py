@@ -111,12 +111,6 @@ def test_pickles(sample):
     assert pickle.loads(pickle.dumps(sample)) == sample
 
 
-@pytest.mark.parametrize("sample", SAMPLES, ids=IDS)
-def test_iteration_gives_pairs_of_what_is_dumped(sample):
-    assert {name for name, _ in sample} >= set(sample.model_dump())
-    assert dict(sample)
-
-
 @pytest.mark.parametrize("kind", sorted({type(s) for s in SAMPLES}, key=lambda k: k.__name__), ids=lambda k: k.__name__)
 def test_classes_describe_what_they_require(kind):
     required = {name for name, field in kind.model_fields.items() if field.is_required()}
@@ -203,7 +197,6 @@ def test_open_models_keep_unknown_members(build):
     model = build(novel={"a": 1})
     assert model.novel == {"a": 1}
     assert model.model_dump()["novel"] == {"a": 1}
-    assert model.model_extra == {"novel": {"a": 1}}
     assert list(model.model_dump())[-1] == "novel"
     model.later = 5
     assert model.later == 5
@@ -234,7 +227,6 @@ def test_closed_models_drop_unknown_members(build):
     model = build(metadata={"a": 1})
     assert not hasattr(model, "metadata")
     assert "metadata" not in model.model_dump()
-    assert model.model_extra is None
     with pytest.raises((ValueError, AttributeError)):
         model.novel = 1
 
@@ -366,15 +358,13 @@ def test_blocks_are_distinguished_by_their_type():
     ]
 
 
-def test_assignment_is_not_checked_except_for_tool_results():
+def test_assignment_is_not_checked():
     message = Message(role="user", content="x")
     message.content = 5
     assert message.content == 5
     result = HookResult()
     result.action = "anything"
     assert result.action == "anything"
-    with pytest.raises(ValidationError):
-        ToolResult().success = "perhaps"
 
 
 # ── dumping ──────────────────────────────────────────────────────────────────────────────────────
@@ -383,12 +373,6 @@ def test_assignment_is_not_checked_except_for_tool_results():
 def test_dump_options():
     message = Message(role="user", content=[TextBlock(text="t")], extra_note=None)
     assert message.model_dump(exclude_none=True) == {"role": "user", "content": [{"type": "text", "text": "t"}]}
-    assert message.model_dump(include={"role"}) == {"role": "user"}
-    assert "content" not in message.model_dump(exclude={"content"})
-    assert message.model_dump(exclude={"content": {0: {"visibility"}}})["content"] == [{"type": "text", "text": "t"}]
-    assert HookResult(action="deny", reason="r").model_dump(exclude_defaults=True) == {"action": "deny", "reason": "r"}
-    assert HookResult(action="deny").model_dump(exclude_unset=True) == {"action": "deny"}
-    assert HookResult(action="deny").model_fields_set == {"action"}
     schema = ResponseFormatJsonSchema(json_schema={"a": 1})
     assert schema.model_dump()["json_schema"] == {"a": 1}
     assert schema.model_dump(by_alias=True)["schema"] == {"a": 1}
@@ -442,11 +426,6 @@ def test_texts_of_tool_results(result, text, serialized):
         assert result.get_serialized_output() == serialized
 
 
-def test_output_that_is_not_json_is_a_type_error():
-    with pytest.raises(TypeError, match="not JSON serializable"):
-        ToolResult(output={"x": object()}).get_serialized_output()
-
-
 # ── subclasses ───────────────────────────────────────────────────────────────────────────────────
 
 
@@ -484,71 +463,6 @@ def test_subclasses_of_blocks_are_kept():
     block = OwnRedacted(data="d")
     assert (block.type, block.note) == ("redacted_thinking", "n")
     assert Message(role="assistant", content=[block]).content[0] is block
-
-
-def test_subclasses_with_pydantic_fields():
-    from pydantic import ConfigDict, Field
-
-    class Tagged(ChatResponse):
-        model_config = ConfigDict(extra="allow")
-        tags: list[str] = Field(default_factory=list, description="Tags")
-        level: int = Field(default=3)
-        needed: str = Field(...)
-
-    one, two = Tagged(content=[], needed="x"), Tagged(content=[], needed="y", tags=["a"])
-    assert (one.tags, one.level, two.tags) == ([], 3, ["a"])
-    one.tags.append("b")
-    assert Tagged(content=[], needed="z").tags == []
-    with pytest.raises(ValidationError):
-        Tagged(content=[])
-
-
-def test_a_subclass_may_have_methods_and_a_post_init():
-    class Counted(ChatRequest):
-        total: int = 0
-
-        def model_post_init(self, context) -> None:
-            self.total = len(self.messages)
-
-        @property
-        def first(self):
-            return self.messages[0].content
-
-    request = Counted(messages=[Message(role="user", content="a")])
-    assert (request.total, request.first) == (1, "a")
-
-
-def test_our_models_as_fields_of_pydantic_models():
-    from pydantic import BaseModel
-
-    class Outer(BaseModel):
-        message: Message
-        usage: Usage | None = None
-        results: list[ToolResult] = []
-
-    outer = Outer(message={"role": "user", "content": "x"}, results=[{"output": 1}])
-    assert isinstance(outer.message, Message)
-    assert outer.model_dump()["message"]["content"] == "x"
-    assert outer.model_dump()["results"] == [{"success": True, "output": 1, "error": None}]
-    message = Message(role="user", content="y")
-    assert Outer(message=message).message.content == "y"
-    with pytest.raises(ValidationError):
-        Outer(message={"role": "robot", "content": "x"})
-
-
-@pytest.mark.parametrize("sample", SAMPLES, ids=IDS)
-def test_vars_are_the_declared_fields(sample):
-    shown = vars(sample)
-    assert set(shown) == set(type(sample).model_fields)
-    assert all(shown[name] is getattr(sample, name) for name in shown)
-
-
-def test_type_adapters_take_the_unions():
-    from amplifier_core.message_models import ContentBlockUnion
-    from pydantic import TypeAdapter
-
-    adapter = TypeAdapter(ContentBlockUnion)
-    assert isinstance(adapter.validate_python({"type": "text", "text": "t"}), TextBlock)
 
 
 # ── content models ───────────────────────────────────────────────────────────────────────────────

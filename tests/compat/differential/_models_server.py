@@ -48,18 +48,12 @@ def observe(made: Any) -> dict[str, Any]:
         "text": lambda: shown(json.loads(made.model_dump_json())),
         "str": lambda: str(made),
         "repr": lambda: repr(made),
-        "pairs": lambda: shown(list(made)),
         "copy": lambda: shown(made.model_copy().model_dump()),
         "deep copy": lambda: made.model_copy(deep=True) == made,
         "updated": lambda: shown(made.model_copy(update={"metadata": {"a": 1}, "success": False}).model_dump()),
         "validated": lambda: type(made).model_validate(made.model_dump()).model_dump() == made.model_dump(),
         "same": lambda: type(made).model_validate(made) is made,
         "read": lambda: shown(type(made).model_validate_json(made.model_dump_json()).model_dump()),
-        "extra": lambda: shown(made.model_extra),
-        "config": lambda: shown(dict(type(made).model_config).get("extra")),
-        "vars": lambda: repr(
-            {k: v for k, v in vars(made).items() if k not in ("started_at", "ended_at", "last_activity")}
-        ),
         "fields": lambda: [(name, field.is_required()) for name, field in type(made).model_fields.items()],
     }.items():
         try:

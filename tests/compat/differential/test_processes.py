@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from ..published_agent import CONTEXT, write_package
 from ..published_bash import TOOL
 from ..published_loops import BASIC
-from ..published_modules import CONTEXT, write_package
 
 PROGRAM = """
 import asyncio, json, logging, os, sys

@@ -9,22 +9,14 @@ sys.path and imports nothing: a process pays for the alias when it imports ``amp
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import sysconfig
 from pathlib import Path
 from typing import Final
 
-from amplifier._programs import python_command
-
-from .install import ALIAS, MIRROR
-
 PLACE: Final = str(Path(__file__).parent / "path")
 FILE: Final = "amplifier_core_alias.pth"
 _VARIABLE: Final = "PYTHONPATH"
-_PROBE: Final = (
-    f"import importlib.util as util; spec = util.find_spec({ALIAS!r}); print(spec.origin if spec is not None else '')"
-)
 
 
 def export_alias() -> None:
@@ -55,7 +47,7 @@ def enable() -> int:
         file.write_text(_line(), encoding="utf-8")
     except OSError as error:
         return _refuse(file, "written", error)
-    print(f"enabled: {file}\n{_seen()}")
+    print(f"enabled: {file}")
     return 0
 
 
@@ -69,21 +61,19 @@ def disable() -> int:
         return 0
     except OSError as error:
         return _refuse(file, "removed", error)
-    print(f"disabled: {file} is removed\n{_seen()}")
+    print(f"disabled: {file} is removed")
     return 0
 
 
 def status() -> int:
-    """Report whether the file exists and what a new process finds; the exit code is 0 if the alias is enabled."""
+    """Report whether the file exists; the exit code is 0 if the alias is enabled."""
     file = _file()
     try:
-        is_current = file.read_text(encoding="utf-8") == _line()
+        is_enabled = file.read_text(encoding="utf-8") == _line()  # not by another installation of amplifier
     except OSError:
-        print(f"not enabled: `python -m amplifier.compat enable` writes {file}\n{_seen()}")
-        return 1
-    words = "enabled" if is_current else "enabled for another installation of amplifier; enable it again"
-    print(f"{words}: {file}\n{_seen()}")
-    return 0 if is_current else 1
+        is_enabled = False
+    print(f"enabled: {file}" if is_enabled else f"not enabled: `python -m amplifier.compat enable` writes {file}")
+    return 0 if is_enabled else 1
 
 
 def _file() -> Path:
@@ -96,19 +86,6 @@ def _line() -> str:
         f"import os, sys; place = {PLACE!r}; "
         "os.path.isdir(place) and place not in sys.path and sys.path.insert(0, place)\n"
     )
-
-
-def _seen() -> str:
-    """What a new process of this environment imports as ``amplifier_core``, whatever this one inherited."""
-    inherited = {name: value for name, value in os.environ.items() if name != _VARIABLE}
-    ran = subprocess.run(python_command("-c", _PROBE), capture_output=True, text=True, env=inherited, check=False)
-    origin = ran.stdout.strip()
-    if not origin:
-        return f"a new Python process finds no {ALIAS}"
-    whose = (
-        "the alias" if Path(origin).is_relative_to(PLACE) or Path(origin).is_relative_to(MIRROR) else "another package"
-    )
-    return f"a new Python process finds {whose}: {origin}"
 
 
 def _refuse(file: Path, what: str, error: OSError) -> int:

@@ -23,16 +23,12 @@ from amplifier.kernel.runtime.uninterrupted import run_section
 from amplifier.loading import LoadedModule
 from amplifier.loading._importing import is_built_in, is_published
 
-from .foreign import put_around
-from .processes import guard_tools
+from .processes import guard_tools, put_around
 
 logger = logging.getLogger("amplifier_core.session")
 
 IMMEDIATE_GRACE: Final = 1.0
 """Seconds in which a published loop may answer an immediate request by itself, in a session of the alias."""
-
-_STUBS: Final = ("_has_pending_tools", "_process_tools")
-"""Methods of the published streaming loop that do nothing: on its path for providers that stream, tool calls would be lost silently."""
 
 
 def adapted(module: LoadedModule) -> LoadedModule:
@@ -90,14 +86,13 @@ def adapt_mounted(point: str | None, thing: Any, name: str | None = None) -> Non
     if point == "tools":
         guard_tools({name or str(getattr(thing, "name", "tool")): thing})
     elif point == "orchestrator" and not is_built_in(type(thing).__module__):
-        put_around(thing, "execute", partial(_run_turn, thing), key="turn")
+        put_around(thing, partial(_run_turn, thing))
 
 
 async def _run_turn(loop: Any, call: Callable[..., Awaitable[Any]], /, *args: Any, **kwargs: Any) -> Any:
-    tools = kwargs.get("tools")
-    guard_tools(tools)
+    guard_tools(kwargs.get("tools"))
     if "providers" in kwargs:
-        kwargs["providers"] = _providers_for(loop, kwargs["providers"], tools)
+        kwargs["providers"] = _providers_for(loop, kwargs["providers"])
     coordinator = kwargs.get("coordinator")
     seen = None if coordinator is None else published_view(coordinator)
     if seen is None or seen is coordinator:
@@ -162,26 +157,22 @@ async def run_published(fn: Callable[[], Awaitable[Any]], grace: Callable[[], fl
     return task.result()
 
 
-# ── loops that stream ──
+def _providers_for(loop: Any, providers: Any) -> Any:
+    """The providers to call a loop with: a published one gets ours without ``stream``, which no published provider has.
 
-
-def _providers_for(loop: Any, providers: Any, tools: Any) -> Any:
-    """The providers to call a loop with: the same ones, unless it would lose the tool calls of their streams.
-
-    No published provider streams; ours do. Without ``stream`` the loop calls ``complete``, as it does with published ones.
+    It asks for whole answers, as it does of published ones; their text is live in the ``llm:stream_*`` events all the same.
     """
-    if not tools or not isinstance(providers, Mapping) or not all(hasattr(loop, name) for name in _STUBS):
+    if not isinstance(providers, Mapping) or not is_published(type(loop).__module__):
         return providers
-    hidden = {
+    # A budget wraps providers.
+    ours = {
         name
         for name, provider in providers.items()
-        # A budget wraps providers.
         if hasattr(provider, "stream") and not is_published(type(getattr(provider, "__wrapped__", provider)).__module__)
     }
-    if not hidden:
+    if not ours:
         return providers  # the same dict, which a loop may look at again
-    logger.info("%s does not read tool calls from streams: it gets %s without stream()", loop, ", ".join(hidden))
-    return {name: _WholeAnswers(provider) if name in hidden else provider for name, provider in providers.items()}
+    return {name: _WholeAnswers(provider) if name in ours else provider for name, provider in providers.items()}
 
 
 class _WholeAnswers:

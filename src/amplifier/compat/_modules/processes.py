@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import logging
 import os
 import signal
@@ -20,6 +21,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
+from types import MethodType
 from typing import Any, Final
 
 import anyio
@@ -29,8 +31,6 @@ from amplifier._json import redact_text
 from amplifier.contracts._containment import is_cancellation_type
 from amplifier.loading._importing import is_built_in
 from amplifier.modules._shared.process_tree import Process, is_running, look_at, send_signal
-
-from .foreign import put_around
 
 logger = logging.getLogger("amplifier_core.tools")
 
@@ -53,7 +53,29 @@ def guard_tools(tools: Any) -> None:
     """End the processes of third-party tools with their calls; ours do so themselves. Without process groups nothing is done."""
     for name, tool in tools.items() if isinstance(tools, Mapping) and hasattr(os, "killpg") else ():
         if not is_built_in(type(getattr(tool, "__wrapped__", tool)).__module__):  # a budget wraps tools
-            put_around(tool, "execute", functools.partial(_guarded, name), key="processes")
+            put_around(tool, functools.partial(_guarded, name))
+
+
+def put_around(thing: Any, around: Callable[..., Awaitable[Any]]) -> None:
+    """Have every call of ``thing.execute`` go through ``around(call, *args, **kwargs)``; repeating it does nothing.
+
+    Only an async method that the object's class defines is wrapped: what a test has put there stays as it is. The wrapper
+    is a method as well, so that a copy of the object calls itself and not the original.
+    """
+    method = getattr(thing, "execute", None)
+    if not inspect.ismethod(method) or method.__self__ is not thing or not inspect.iscoroutinefunction(method.__func__):
+        return
+    function: Any = method.__func__
+    if hasattr(function, "is_around"):
+        return
+
+    @functools.wraps(function)
+    async def calling(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return await around(functools.partial(function, self), *args, **kwargs)
+
+    calling.is_around = True  # type: ignore[attr-defined]  # read above, by the next call for this object
+    with contextlib.suppress(AttributeError, TypeError):  # not every object takes attributes
+        thing.execute = MethodType(calling, thing)  # type: ignore[attr-defined]  # mypy takes it for an object since the comparison
 
 
 async def _guarded(tool: str, call: Callable[..., Awaitable[Any]], /, *args: Any, **kwargs: Any) -> Any:

@@ -81,16 +81,6 @@ _TABLES = (
         next_at DOUBLE PRECISION NOT NULL
     )
     """,
-    "CREATE TABLE IF NOT EXISTS amplifier_limits (name TEXT PRIMARY KEY, next_at DOUBLE PRECISION NOT NULL)",
-    """
-    CREATE TABLE IF NOT EXISTS amplifier_calls (
-        name TEXT NOT NULL,
-        turn_id TEXT NOT NULL,
-        step TEXT NOT NULL,
-        attempt INTEGER NOT NULL,
-        PRIMARY KEY (name, turn_id, step)
-    )
-    """,
     """
     CREATE TABLE IF NOT EXISTS amplifier_notices (
         turn_id TEXT PRIMARY KEY,
@@ -107,7 +97,7 @@ def create_tables(run: Run) -> None:
     """Create what is missing.
 
     Raises:
-        DurableError: A newer version wrote the tables, or their format is no number.
+        DurableError: A newer version wrote the tables.
     """
     run("CREATE TABLE IF NOT EXISTS amplifier_format (id INTEGER PRIMARY KEY, format INTEGER NOT NULL)")
     run(
@@ -115,11 +105,6 @@ def create_tables(run: Run) -> None:
         format=FORMAT,
     )
     [(found,)] = run("SELECT format FROM amplifier_format WHERE id = 1 FOR UPDATE")
-    if not isinstance(found, int):
-        raise DurableError(
-            f"the table amplifier_format has {found!r:.80} as its format; expected an integer up to {FORMAT}. Nothing was changed: "
-            "restore the database from a backup, or use another one"
-        )
     if found > FORMAT:
         raise DurableError(
             f"the tables have format {found}; this version of amplifier knows formats up to {FORMAT}. Nothing was changed: "

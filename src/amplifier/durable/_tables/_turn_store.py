@@ -23,7 +23,7 @@ from amplifier.live import Question
 from .._errors import TurnConflictError, TurnLost
 from .._notices import pause_after
 from .._storable import as_json, storable_key
-from .._suspects import LONGEST_PAUSE, CallLimit
+from .._suspects import LONGEST_PAUSE
 from .._turn_rows import (
     OPEN,
     PLAN_CHANGED,
@@ -53,8 +53,6 @@ from ._database import Database, DatabaseDown, Row, Run
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-_FULL_SECONDS = 0.05
 
 _CLAIMED = (
     "session_id, number, prompt, attempt, plan, stop, deaths, started_at, deadline_at, (SELECT messages FROM amplifier_conversations "
@@ -421,40 +419,6 @@ class TurnStore:
         if stop is not None and not stop.graceful:  # a call does not begin after an immediate stop
             delete(run, "amplifier_steps", **row)
         return stop
-
-    @_transaction()
-    def enter(self, run: Run, name: str, limit: CallLimit, turn_id: str, attempt: int, step: str) -> float:
-        """Let a call begin under a limit over all workers; returns seconds after which to ask again, 0 if it may begin.
-
-        Its place is free again when its result is recorded, or when the attempt is over: no one has to give it back.
-        """
-        place = {"name": name, "turn_id": turn_id, "step": step}
-        [(next_at,)] = run(  # which also locks the limit
-            "INSERT INTO amplifier_limits (name, next_at) VALUES (:name, 0) "
-            "ON CONFLICT (name) DO UPDATE SET name = excluded.name RETURNING next_at",
-            name=name,
-        )
-        run(
-            "DELETE FROM amplifier_calls WHERE name = :name AND (NOT EXISTS (SELECT 1 FROM amplifier_turns AS t WHERE "
-            "t.turn_id = amplifier_calls.turn_id AND t.attempt = amplifier_calls.attempt AND t.state = 'running') OR EXISTS (SELECT 1 "
-            "FROM amplifier_steps AS s WHERE s.turn_id = amplifier_calls.turn_id AND s.step = amplifier_calls.step AND s.what = 'finished') "
-            "OR (turn_id = :turn_id AND step = :step)) RETURNING 1",
-            **place,
-        )
-        [(others,)] = select(run, "COUNT(*)", "amplifier_calls", name=name)
-        if limit.at_once is not None and others >= limit.at_once:
-            return _FULL_SECONDS
-        if limit.per_second is not None:
-            pause = 1 / limit.per_second
-            if 0 < (early := next_at - time.time()) <= pause:  # beyond that it is of another clock
-                return float(early)
-            run(
-                "UPDATE amplifier_limits SET next_at = :next WHERE name = :name RETURNING 1",
-                next=time.time() + pause,
-                name=name,
-            )
-        insert(run, "amplifier_calls", **place, attempt=attempt)
-        return 0.0
 
     @_transaction()
     def ask(self, run: Run, turn: ClaimedTurn, question: Question) -> str | None:

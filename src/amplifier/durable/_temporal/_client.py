@@ -20,7 +20,7 @@ from temporalio.common import WorkflowIDConflictPolicy
 from .._errors import DurableError, UnknownTurnError, unknown_turn_error
 from .._notices import post
 from .._storable import storable_text
-from .._suspects import Enter, Settings
+from .._suspects import Settings
 from .._turn_rows import OPEN, busy_error, check_answer, check_same_turn, read_question, watched_events
 from .._values import Schedule, TurnCounts, TurnPolicy, TurnStatus, WatchedEvent
 from ._server import Refused, Server, WorkflowGone
@@ -50,9 +50,6 @@ class TemporalTurns:
         queue: The task queue of the workflows.
         settings: Of the engine.
     """
-
-    enter: Enter | None = None
-    """Calls are no activities, so no queue of Temporal limits them."""
 
     def __init__(self, server: Server, queue: str, settings: Settings) -> None:
         self.server = server

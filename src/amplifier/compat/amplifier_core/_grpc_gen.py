@@ -1,0 +1,6 @@
+"""Refused with a sentence: what the foundation library's gRPC adapter imports."""
+
+raise ImportError(
+    "the amplifier_core alias has no gRPC: offer the module as an MCP server, or use the published kernel for it",
+    name=__name__,
+)
