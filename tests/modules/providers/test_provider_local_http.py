@@ -45,9 +45,8 @@ from amplifier.modules.providers.local._provider import LocalChat, read_local_op
 from amplifier.testing import MODES, TestCoordinator, cancel_everywhere
 from tests._support.processes import is_alive
 from tests._support.tree import ROOT
-from tests.modules.providers.services import check_response
+from tests.modules.providers.services import EVERY_BLOCK, check_chunks, check_response
 from tests.modules.providers.test_provider_local import Local, agent, short
-from tests.modules.providers.test_provider_mock import EVERY_BLOCK, check_chunks
 
 STAND_IN = ROOT / "tests" / "_support" / "model_server_stand_in.py"
 

@@ -27,7 +27,7 @@ REPLAYS = 2
 def plan_for(
     service: ServiceCase, url: str, *, loop: str = "loop-streaming", key: str = KEY, **more: Any
 ) -> dict[str, Any]:
-    config = {"api_key": key, "base_url": url + service.prefix, "max_retries": 0, **service.config}
+    config = {"api_key": key, "base_url": url + service.prefix, **service.config}
     return {
         "session": {
             "orchestrator": {"module": loop, "config": {"system_prompt": "Be brief.", "initial_delay": 0}},

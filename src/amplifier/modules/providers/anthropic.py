@@ -443,8 +443,9 @@ class MessagesApi(WireFormat):
         later ones, which hooks inject, stay in place as marked text of the user.
         """
         system, rest = _split_system(conversation.entries)
-        encoded = EncodedRequest({"model": call.model, "max_tokens": call.max_tokens, "messages": _messages(rest)})
-        body = encoded.body
+        body: dict[str, Any] = {"model": call.model, "max_tokens": call.max_tokens, "messages": _messages(rest)}
+        body["stream"] = True
+        encoded = EncodedRequest(body)
         if request.tools:
             body["tools"] = [_tool(spec) for spec in request.tools]
             if call.tool_choice is not None:
@@ -460,8 +461,6 @@ class MessagesApi(WireFormat):
         user = (request.metadata or {}).get("user_id")
         if isinstance(user, str):
             body["metadata"] = {"user_id": user}
-        if call.stream:
-            body["stream"] = True
         if self.options.enable_prompt_caching:
             _mark_for_cache(body)
         return encoded

@@ -88,6 +88,10 @@ class _Error:
     status_code: int | None = option(whole_number(), default=None)
 
 
+def _read_error(value: Any) -> Any:
+    return _Error(message=value) if isinstance(value, str) else record(_Error).read(value)
+
+
 @attrs.frozen(kw_only=True)
 class _Step:
     """One response of the script; its reference page explains the keys."""
@@ -101,10 +105,7 @@ class _Step:
     )
     usage: _Usage | None = option(record(_Usage), default=None)
     error: _Error | None = option(
-        Kind(
-            "a message or an object", lambda value: isinstance(value, str | Mapping), lambda value: _read_error(value)
-        ),
-        default=None,
+        Kind("a message or an object", lambda value: isinstance(value, str | Mapping), _read_error), default=None
     )
     delay: float = option(delay, default=0.0)
     finish_reason: str | None = option(any_text, default=None)
@@ -121,10 +122,6 @@ class _Step:
             *([] if text is None else [TextBlock(text=text)]),
             *(ToolCallBlock(id=call.id, name=call.name, input=call.arguments) for call in self.tool_calls),
         ]
-
-
-def _read_error(value: Any) -> Any:
-    return _Error(message=value) if isinstance(value, str) else record(_Error).read(value)
 
 
 _STEP = Kind(
