@@ -2,20 +2,16 @@
 
     async with provider.stream(request) as chunks:      as in the contract: closed at the end of the block
         async for chunk in chunks: …
-    async for chunk in provider.stream(request): …      as in published loops: closes itself
+    async for chunk in provider.stream(request): …      closes itself at its end, when it fails, and when its reader is cancelled
 
-Each call is one async generator, which holds no cancel scope between two chunks, so that another task may close it. It closes itself
-when it is exhausted, fails, or its reader is cancelled while it waits for the next chunk. Python does not notify an iterator when its
-loop ends early, so one that is left between two chunks (``break``, ``return``, an exception or a cancellation in the loop's body) is
-closed when the iterator is garbage-collected: on CPython when the last reference goes, usually at once. Closing needs await, so a
-background task of the session does it; streams that cannot be closed that way are closed with the provider. No async generator is
-left to the garbage collector.
+Each call is one async generator, which holds no cancel scope between two chunks, so that another task may close it. Python does not
+notify an iterator when its loop ends early, so one that is left between two chunks (``break``, ``return``, an exception in the
+loop's body) is closed with the provider. No async generator is left to the garbage collector.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
@@ -24,7 +20,6 @@ from typing import Any, Self, TypeAlias, final
 from uuid import uuid4
 
 import anyio
-import attrs
 
 from amplifier.contracts import Coordinator
 from amplifier.errors import ContractError, LLMError, StreamError
@@ -49,97 +44,31 @@ Chunks: TypeAlias = AsyncGenerator[StreamChunk, None]
 Manager: TypeAlias = AbstractAsyncContextManager[AsyncIterator[StreamChunk]]
 
 
-@attrs.define(eq=False)
-class _Call:
-    """One call, and the wait of the task that reads its next chunk without a block."""
-
-    manager: Manager
-    waiting: anyio.CancelScope | None = None
-    left: anyio.Event | None = None
-
-    async def aclose(self, *details: Any) -> None:
-        """Close it; a task that waits for its next chunk meanwhile is woken first."""
-        while self.waiting is not None:
-            self.left = self.left or anyio.Event()
-            self.waiting.cancel()
-            await self.left.wait()
-        await self.manager.__aexit__(*(details or (None, None, None)))
-
-
-@final
-class AnswerStreams:
-    """Makes the streams of one provider and closes unfinished ones.
-
-    Args:
-        coordinator: Its ``start_soon`` runs the closing; test doubles and coordinators of other kernels may have none, then `aclose` does it.
-    """
-
-    def __init__(self, coordinator: Any = None) -> None:
-        self._start_soon: Callable[..., None] | None = getattr(coordinator, "start_soon", None)
-        self._open: set[_Call] = set()
-
-    def stream(self, call: Chunks | Manager) -> AnswerStream:
-        """The stream of one response.
-
-        Args:
-            call: A generator of its chunks that holds no cancel scope between two of them, so that another task may close it; or
-                a context manager, entered and left by the block around the stream.
-        """
-        return AnswerStream(self, aclosing(call) if isinstance(call, AsyncGenerator) else call)
-
-    async def aclose(self) -> None:
-        """Close unfinished streams; idempotent."""
-        while self._open:
-            await self._close(next(iter(self._open)))
-
-    def _take(self, call: _Call) -> bool:
-        """Whether it was open; the caller that gets True closes it."""
-        if call not in self._open:
-            return False
-        self._open.discard(call)
-        return True
-
-    def _abandoned(self, call: _Call) -> None:
-        """Close a stream that has no reader. Called by the garbage collector: no await, no exception."""
-        if self._start_soon is not None and call in self._open:
-            try:
-                self._start_soon(self._close, call, name="close an unfinished stream")
-            except Exception as exc:  # noqa: BLE001 — a coordinator without a task group; `aclose` closes it
-                logger.debug("an unfinished stream stays open until the provider is closed: %s", exc)
-
-    async def _close(self, call: _Call) -> None:
-        if self._take(call):
-            try:
-                await call.aclose()
-            except Exception as exc:  # no caller waits for it
-                logger.warning("an unfinished stream could not be closed: %s", exc, exc_info=exc)
-
-
 @final
 class AnswerStream:
-    """One streamed response; can be read once, as a context manager or as an iterator."""
+    """One streamed response; can be read once, as a context manager or as an iterator.
 
-    __slots__ = ("__weakref__", "_call", "_chunks", "_is_cut_off", "_is_managed", "_is_over", "_streams", "_thread")
+    Args:
+        call: A generator of its chunks, or a context manager, entered and left by the block around the stream.
+        unfinished: Where it is as long as it is read without a block.
+    """
 
-    def __init__(self, streams: AnswerStreams, manager: Manager) -> None:
-        self._streams = streams
-        self._call = _Call(manager)
+    def __init__(self, call: Chunks | Manager, unfinished: set[AnswerStream]) -> None:
+        self._manager: Manager = aclosing(call) if isinstance(call, AsyncGenerator) else call
+        self._unfinished = unfinished
         self._chunks: AsyncIterator[StreamChunk] | None = None
-        self._is_managed = False
-        self._is_cut_off = False
-        self._is_over = False
-        self._thread = 0  # that of an iterator
+        self._is_managed = self._is_cut_off = self._is_over = False
 
     async def __aenter__(self) -> Self:
         if self._chunks is not None or self._is_over:
             raise RuntimeError("a stream can be read once; call stream() again for another answer")
         self._is_managed = True
-        self._chunks = await self._call.manager.__aenter__()
+        self._chunks = await self._manager.__aenter__()
         return self
 
     async def __aexit__(self, *details: Any) -> bool | None:
         self._is_over = True
-        return await self._call.manager.__aexit__(*details)
+        return await self._manager.__aexit__(*details)
 
     def __aiter__(self) -> Self:
         return self
@@ -147,56 +76,38 @@ class AnswerStream:
     async def __anext__(self) -> StreamChunk:
         if self._is_over:
             raise StopAsyncIteration
-        if not self._is_managed or self._chunks is None:
-            return await self._read()
         if self._is_cut_off:  # which has closed the generator
             raise StreamError("the stream ended before the answer did: a read of it was cancelled")
         try:
-            return await anext(self._chunks)
-        except Exception:
-            raise
-        except BaseException:
-            self._is_cut_off = True
-            raise
-
-    async def _read(self) -> StreamChunk:
-        """The next chunk without a block around the stream, which closes itself at its end."""
-        call = self._call
-        try:
             if self._chunks is None:
-                self._chunks = await call.manager.__aenter__()
-                self._thread = threading.get_ident()
-                self._streams._open.add(call)
-            call.waiting = anyio.CancelScope()
-            try:
-                with call.waiting:
-                    return await anext(self._chunks)
-            finally:
-                call.waiting = None
-                if call.left is not None:
-                    call.left.set()
-            raise StreamError("the stream was closed while it was read")
-        except StopAsyncIteration:
-            await self._leave()
-            raise
+                self._chunks = await self._manager.__aenter__()
+                self._unfinished.add(self)
+            return await anext(self._chunks)
         except BaseException as exc:
-            await self._leave(type(exc), exc, exc.__traceback__)
+            self._is_cut_off = not isinstance(exc, Exception)
+            if not self._is_managed:
+                is_end = isinstance(exc, StopAsyncIteration)
+                await self._leave(*((None, None, None) if is_end else (type(exc), exc, exc.__traceback__)))
             raise
 
     async def aclose(self) -> None:
-        """Close the stream, also while another task reads it; idempotent."""
-        await self._leave()
+        """Close the stream; idempotent."""
+        await self._leave(None, None, None)
 
     async def _leave(self, *details: Any) -> None:
         self._is_over = True
-        if self._streams._take(self._call):
-            await self._call.aclose(*details)
+        if self in self._unfinished:
+            self._unfinished.discard(self)
+            await self._manager.__aexit__(*details)
 
-    def __del__(self) -> None:
-        # The garbage collector may run in any thread; only the thread of the event loop may start a task.
-        is_left = self._chunks is not None and not self._is_over and not self._is_managed
-        if is_left and threading.get_ident() == self._thread:
-            self._streams._abandoned(self._call)
+
+async def close_all(unfinished: set[AnswerStream]) -> None:
+    """Close streams that were left half-way; idempotent."""
+    while unfinished:
+        try:
+            await next(iter(unfinished)).aclose()
+        except Exception as exc:  # no caller waits for it
+            logger.warning("an unfinished stream could not be closed: %s", exc, exc_info=exc)
 
 
 def is_announced(hooks: Any, request: ChatRequest) -> bool:
@@ -236,13 +147,13 @@ class StreamingProvider(ABC):
     """`complete`, `stream` and `parse_tool_calls` over one generator of chunks per request; there is no second path.
 
     Args:
-        coordinator: For events, and for closing unfinished streams.
+        coordinator: For events.
         raw: Whether events carry the whole request and response.
     """
 
     def __init__(self, coordinator: Coordinator, *, raw: bool = False) -> None:
         self._hooks = coordinator.hooks
-        self._streams = AnswerStreams(coordinator)
+        self._unfinished: set[AnswerStream] = set()
         self._raw = raw
 
     @property
@@ -282,7 +193,9 @@ class StreamingProvider(ABC):
             LLMError: The call failed, while reading chunks.
         """
         chunks = self._chunks(request, kwargs)
-        return self._streams.stream(announced(chunks, self._hooks) if is_announced(self._hooks, request) else chunks)
+        if is_announced(self._hooks, request):
+            chunks = announced(chunks, self._hooks)
+        return AnswerStream(chunks, self._unfinished)
 
     def parse_tool_calls(self, response: ChatResponse) -> list[ToolCall]:
         """The tool calls of a response; if it lists none, those among its content blocks."""
@@ -290,7 +203,7 @@ class StreamingProvider(ABC):
 
     async def aclose(self) -> None:
         """Close unfinished streams; idempotent."""
-        await self._streams.aclose()
+        await close_all(self._unfinished)
 
     async def _emit_request(self, model: str, request: ChatRequest, sent: Callable[[], Any]) -> None:
         about: dict[str, Any] = {"provider": self.name, "model": model, "message_count": len(request.messages)}

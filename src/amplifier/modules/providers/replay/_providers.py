@@ -20,7 +20,7 @@ from amplifier.models import ChatRequest, ChatResponse, ProviderInfo, StreamChun
 from ..._shared.configuration import choice, file_name, mapping_each, option, read_options, text, texts
 from ..._shared.worker_threads import Workers
 from .._local_answers import Answer, LocalAnswerProvider
-from .._streams import AnswerStream, AnswerStreams
+from .._streams import AnswerStream, close_all
 from ._cassette import Cassette, Exchange, Scrubber, canonical_request, join, leave
 
 logger = logging.getLogger("amplifier.modules.provider-replay")
@@ -219,7 +219,7 @@ class RecordingProvider:
         self._coordinator = coordinator
         self._mounted_as = name
         self._session = session
-        self._streams = AnswerStreams(coordinator)
+        self._unfinished: set[AnswerStream] = set()
         if hasattr(inner, "stream"):  # loops ask for the member
             self.stream = self._stream
 
@@ -246,7 +246,7 @@ class RecordingProvider:
 
     async def aclose(self) -> None:
         """Close unfinished streams; a second call does nothing."""
-        await self._streams.aclose()
+        await close_all(self._unfinished)
 
     def _stream(self, request: ChatRequest, **kwargs: Any) -> AnswerStream:
         """Stream the answer and record its chunks; an answer that is left before its end is not recorded.
@@ -254,7 +254,7 @@ class RecordingProvider:
         Raises:
             LLMError: What the other provider raised, while the chunks are read.
         """
-        return self._streams.stream(self._opened(request, kwargs))
+        return AnswerStream(self._opened(request, kwargs), self._unfinished)
 
     def _begin(self, request: ChatRequest) -> tuple[Exchange, ReplayProvider | None]:
         asked, found = self._session.find(self._mounted_as, request)
