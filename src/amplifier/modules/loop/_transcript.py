@@ -25,7 +25,7 @@ from amplifier.turns import INTERRUPTED, assistant_message, result_message
 from .._shared.shielded import run_shielded
 from ..context import is_aside, missing_results, open_calls
 from ._containment import contained
-from ._request_messages import KnownMessages, RequestMessages, checked_messages, is_instruction, source_of
+from ._request_messages import RequestMessages, RequestPrefix, checked_messages, is_instruction, source_of
 
 UNANSWERED = "[interrupted: the turn ended before there was an answer]"
 CORRECTION = "answer_format"
@@ -169,12 +169,12 @@ class Transcript:
     Args:
         context: Where the conversation is kept.
         coordinator: The session's.
-        known: What the loop knows of earlier requests.
+        prefix: How the latest request of the loop began.
     """
 
-    def __init__(self, context: ContextManager, coordinator: Coordinator, known: KnownMessages) -> None:
+    def __init__(self, context: ContextManager, coordinator: Coordinator, prefix: RequestPrefix) -> None:
         self._context = context
-        self._known = known
+        self._prefix = prefix
         self._coordinator = coordinator
         self._who = f"context {type(context).__name__}"
         self._open: list[ToolCall] = []
@@ -208,7 +208,7 @@ class Transcript:
         """What the model is to be shown."""
         with contained(self._who):
             given = await self._context.get_messages_for_request(provider=provider)
-            return RequestMessages(checked_messages(self._context, "get_messages_for_request", given), self._known)
+            return RequestMessages(checked_messages(self._context, "get_messages_for_request", given), self._prefix)
 
     async def add(self, message: dict[str, Any]) -> None:
         """Store a message that is neither an answer nor a result."""

@@ -40,7 +40,7 @@ from amplifier.turns import REFUSALS, text_of
 from ._hook_results import HookResults
 from ._options import TurnOptions
 from ._provider_caller import NotRepeated, ProviderCaller, choose_provider
-from ._request_messages import INSTRUCTIONS, KnownMessages, RequestMessages
+from ._request_messages import INSTRUCTIONS, RequestMessages, RequestPrefix
 from ._tool_runner import ResumedCall, ToolRunner
 from ._tool_schemas import ToolSchemas
 from ._transcript import CORRECTION, STEERING, Steering, Transcript, UnfinishedTurn, lacks_instructions, unfinished_turn
@@ -57,7 +57,7 @@ class Turn:
     """One turn of a loop; created for every prompt.
 
     Args:
-        known: What the loop knows of earlier requests.
+        prefix: How the latest request of the loop began.
         steering: Where messages arrive while the turn runs.
 
     Attributes:
@@ -67,7 +67,7 @@ class Turn:
     def __init__(
         self,
         options: TurnOptions,
-        known: KnownMessages,
+        prefix: RequestPrefix,
         steering: Steering,
         context: ContextManager,
         providers: dict[str, Provider],
@@ -83,7 +83,7 @@ class Turn:
         self._is_heard = hooks.has_handlers
         self._coordinator = coordinator
         self._iteration = 0  # the latest model call, counted from 1
-        self._transcript = Transcript(context, coordinator, known)
+        self._transcript = Transcript(context, coordinator, prefix)
         self._hook_results = HookResults(coordinator)
         self._providers = providers
         self._answer: TypedAnswer | None = None
