@@ -319,7 +319,6 @@ class ConfiguredModels(ModelCatalogue):
         capabilities: What they can do.
     """
 
-    names: tuple[str, ...]
     context_window: int
     max_tokens: int
     capabilities: tuple[str, ...] = ("tools", "streaming")

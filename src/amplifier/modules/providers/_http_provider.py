@@ -228,16 +228,16 @@ class HttpProvider(StreamingProvider):
         return copy.deepcopy(self._info)
 
     async def list_models(self) -> list[ModelInfo]:
-        """The service's list of models, or the known models if the list cannot be read."""
-        path = self._catalogue.path
+        """The service's list of models; the configured one if it has none, or it cannot be read."""
+        path, configured = self._catalogue.path, [self._catalogue.look_up(self._options.default_model)]
         if path is None:
-            return self._catalogue.known()
+            return configured
         try:
             async with self._client.open("GET", path, None, self._context(None, _LISTING_SECONDS)) as response:
                 return self._catalogue.read(await response.receive_json())
         except (LLMError, LookupError, TypeError, AttributeError, ValueError) as exc:
-            logger.warning("%s: the list of models could not be read (%s); using the known models", self.name, exc)
-            return self._catalogue.known()
+            logger.warning("%s: the list of models could not be read (%s); it has the configured one", self.name, exc)
+            return configured
 
     def output_limit(self, request: ChatRequest, **kwargs: Any) -> int | None:
         """The most output tokens of a call with these arguments, for budgets."""

@@ -7,7 +7,7 @@ two, `anthropic` has its own.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar, TypeAlias
 
 import attrs
@@ -127,19 +127,13 @@ class ModelCatalogue(ABC):
 
     Attributes:
         path: The path of the list below the base URL; None if the service has none.
-        names: Models to list if the service cannot be asked.
     """
 
     path: str | None = "/models"
-    names: Sequence[str] = ()
 
     @abstractmethod
     def look_up(self, model: str) -> ModelInfo:
         """The properties of a model, derived from its name."""
-
-    def known(self) -> list[ModelInfo]:
-        """Models to list if the service cannot be asked."""
-        return [self.look_up(model) for model in self.names]
 
     def read(self, body: Any) -> list[ModelInfo]:
         """Read the service's list of models."""

@@ -209,7 +209,6 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
         client=Server(coordinator, client, options.model_path, job, start_timeout=options.start_timeout),
         wire_format=LocalChat(seed=options.seed, offer_tools=options.offer_tools),
         catalogue=ConfiguredModels(
-            names=(options.model,),
             context_window=options.context_size,
             max_tokens=max_tokens,
             capabilities=_CAPABILITIES,
