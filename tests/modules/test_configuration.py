@@ -45,7 +45,7 @@ from amplifier.modules._shared.configuration import (
 from amplifier.modules.context import ContextOptions
 from amplifier.modules.context import persistent as context_persistent
 from amplifier.modules.context import simple as context_simple
-from amplifier.modules.context.persistent._context import PersistentOptions
+from amplifier.modules.context.persistent import PersistentOptions
 from amplifier.modules.hooks import approval as hooks_approval
 from amplifier.modules.hooks import logging as hooks_logging
 from amplifier.modules.hooks import otel as hooks_otel
@@ -66,9 +66,9 @@ from amplifier.modules.providers import openai as provider_openai
 from amplifier.modules.providers import openai_compatible as provider_openai_compatible
 from amplifier.modules.providers import replay as provider_replay
 from amplifier.modules.providers.anthropic import AnthropicOptions
-from amplifier.modules.providers.local._provider import Options as LocalOptions
+from amplifier.modules.providers.local import Options as LocalOptions
 from amplifier.modules.providers.offline import OfflineOptions
-from amplifier.modules.providers.replay._providers import ReplayOptions
+from amplifier.modules.providers.replay import ReplayOptions
 from amplifier.modules.tools import bash as tool_bash
 from amplifier.modules.tools import filesystem as tool_filesystem
 from amplifier.modules.tools import search as tool_search

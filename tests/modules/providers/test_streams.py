@@ -16,7 +16,7 @@ import pytest
 from amplifier.errors import StreamError
 from amplifier.models import ChatRequest, Message, StreamChunk
 from amplifier.modules.providers._streams import AnswerStream, close_all
-from amplifier.modules.providers.replay._providers import RecordingProvider
+from amplifier.modules.providers.replay import RecordingProvider
 
 
 class Exchange:

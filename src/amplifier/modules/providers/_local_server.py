@@ -21,17 +21,17 @@ from amplifier._programs import absolute_entries, python_command, safe_search_pa
 from amplifier.contracts import Coordinator
 from amplifier.errors import ConfigurationError, LLMTimeoutError, ProviderUnavailableError
 
-from ..._shared.message_lines import read_chunk, write_all
-from ..._shared.shielded import run_shielded
-from ..._shared.started_process import ServiceProcess
-from .._error_mapping import CallContext
+from .._shared.message_lines import read_chunk, write_all
+from .._shared.shielded import run_shielded
+from .._shared.started_process import ServiceProcess
+from ._error_mapping import CallContext
 
 if TYPE_CHECKING:
-    from .._http_client import HttpClient, HttpResponse  # needs the HTTP library, which is optional
+    from ._http_client import HttpClient, HttpResponse  # needs the HTTP library, which is optional
 
 logger = logging.getLogger("amplifier.modules.providers.local")
 
-_SCRIPT = Path(__file__).with_name("_server_main.py")
+_SCRIPT = Path(__file__).with_name("_local_server_main.py")
 _CONNECT_SECONDS = 30.0
 _INHERITED = ("PATH", "HOME", "LANG", "TMPDIR", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 _INHERITED_PREFIXES = ("LC_", "PYTHON", "GGML_", "LLAMA_", "CUDA_", "HIP_", "ROCR_", "VK_", "OMP_")
@@ -51,7 +51,7 @@ class Server:
         coordinator: The session's.
         client_type: Makes the HTTP client.
         model_path: The model's file.
-        job: How to run it, see `_server_main`.
+        job: How to run it, see `_local_server_main`.
         start_timeout: Seconds for loading it.
     """
 

@@ -1,7 +1,7 @@
 """provider-local: a model file on this machine, run by a llama.cpp server that belongs to the session.
 
 The server speaks OpenAI's Chat Completions, so the provider is that of every HTTP service; here are its configuration, what the
-chat template of a small model needs, and the mount. `_server_process` runs the server, `_server_main` is its program.
+chat template of a small model needs, and the mount. `_local_server` runs the server, `_local_server_main` is its program.
 """
 
 from __future__ import annotations
@@ -31,13 +31,17 @@ from amplifier.models import (
     UnknownBlock,
 )
 
-from ..._shared.configuration import Kind, flag, number, option, read_options, seconds, text, whole_number
-from ..._shared.started_process import can_supervise
-from .._chat_completions import ChatCompletions, ConfiguredModels
-from .._conversation import Conversation, Entry, MessageEntry, ToolResultEntry
-from .._http_provider import HttpProvider, Prices, import_client
-from .._wire_format import CallOptions, EncodedRequest, ProviderOptions
-from ._server_process import Server
+from .._shared.configuration import Kind, flag, number, option, read_options, seconds, text, whole_number
+from .._shared.started_process import can_supervise
+from ._chat_completions import ChatCompletions, ConfiguredModels
+from ._conversation import Conversation, Entry, MessageEntry, ToolResultEntry
+from ._http_provider import HttpProvider, Prices, import_client
+from ._local_server import Server
+from ._wire_format import CallOptions, EncodedRequest, ProviderOptions
+
+__all__ = ["mount"]
+
+__amplifier_module_type__ = "provider"
 
 logger = logging.getLogger("amplifier.modules.providers.local")
 
