@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, asynccontextmanager
 from types import SimpleNamespace
@@ -15,8 +16,13 @@ import pytest
 
 from amplifier.errors import StreamError
 from amplifier.models import ChatRequest, Message, StreamChunk
-from amplifier.modules.providers._streams import AnswerStream, close_all
+from amplifier.modules.providers._streams import AnswerStream, Unfinished
 from amplifier.modules.providers.replay import RecordingProvider
+from tests.modules.providers.scripted_http_server import EVENT_STREAM, STALL
+from tests.modules.providers.services import SERVICES, ask
+from tests.modules.providers.test_turns_in_sessions import session_with
+
+SHORT = ["anthropic", "openai-responses", "openai-compatible"]
 
 
 class Exchange:
@@ -44,8 +50,20 @@ class Exchange:
             self.life.append("closed")
 
 
+class Background:
+    """What a coordinator's ``start_soon`` does, in a task group."""
+
+    def __init__(self, group: Any) -> None:
+        self.group = group
+        self.names: list[str] = []
+
+    def start_soon(self, fn: Any, *args: Any, name: str) -> None:
+        self.names.append(name)
+        self.group.start_soon(fn, *args)
+
+
 def stream_of(exchange: Exchange) -> AnswerStream:
-    return AnswerStream(exchange.opened(), set())
+    return AnswerStream(exchange.opened(), Unfinished())
 
 
 async def test_a_block_closes_it_and_an_iterator_closes_itself_at_the_end():
@@ -99,14 +117,45 @@ async def test_it_is_closed_before_a_cancellation_leaves_it():
     assert [chunk async for chunk in stream] == []
 
 
-async def test_one_that_is_left_is_closed_with_the_provider():
-    exchange, unfinished = Exchange("a", "b"), set[AnswerStream]()
+async def test_one_that_is_left_is_closed_by_a_background_task():
+    exchange = Exchange("a", "b")
+    async with anyio.create_task_group() as group:
+        background = Background(group)
+        streams = Unfinished(background)
+
+        async def take_one() -> None:
+            async for _ in AnswerStream(exchange.opened(), streams):
+                return
+
+        await take_one()
+        gc.collect()  # for interpreters that do not count references
+        assert len(background.names) == 1
+
+    assert exchange.life == ["open", "closed"]
+
+
+async def test_one_that_another_thread_collects_starts_no_task_there():
+    exchange = Exchange("a", "b")
+    started: list[str] = []
+    streams = Unfinished(SimpleNamespace(start_soon=lambda *_, **__: started.append(threading.current_thread().name)))
+    holder = [AnswerStream(exchange.opened(), streams)]
+    await anext(holder[0])
+
+    await anyio.to_thread.run_sync(holder.clear)
+    await streams.aclose()
+
+    assert started == []
+    assert exchange.life == ["open", "closed"]
+
+
+async def test_one_that_is_left_without_a_background_is_closed_with_the_provider():
+    exchange, unfinished = Exchange("a", "b"), Unfinished()
     async for _ in AnswerStream(exchange.opened(), unfinished):
         break
     gc.collect()
     assert exchange.life == ["open"]
-    await close_all(unfinished)
-    await close_all(unfinished)
+    await unfinished.aclose()
+    await unfinished.aclose()
     assert exchange.life == ["open", "closed"]
 
 
@@ -151,7 +200,7 @@ class Grouped:
 @pytest.mark.parametrize("is_left", [True, False])
 async def test_a_recorded_stream_leaves_the_block_of_the_other_provider_as_it_was_left(is_left, monkeypatch):
     recording: Any = RecordingProvider.__new__(RecordingProvider)
-    recording.inner, recording._unfinished = Grouped(), set()
+    recording.inner, recording._unfinished = Grouped(), Unfinished()
     exchange = SimpleNamespace(finish=None, fail=None)
     monkeypatch.setattr(recording, "_begin", lambda request: (exchange, None))
     request = ChatRequest(messages=[Message(role="user", content="x")])
@@ -186,3 +235,22 @@ async def test_inside_its_block_it_may_be_read_by_its_own_name():
 
 
 # ── the providers ────────────────────────────────────────────────────────────────────────────────
+
+
+# ── the providers ────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("name", SHORT)
+async def test_a_connection_that_is_left_half_way_is_closed_while_the_session_is_open(server, name):
+    service = SERVICES[name]
+    server.answers([EVENT_STREAM, *service.pieces(["one", "two"])[:6], STALL])
+
+    async with session_with(service, server, "loop-basic") as session:
+        provider = session.coordinator.get("providers", service.name)
+        async for chunk in provider.stream(ask()):
+            if chunk.kind == "block_delta":
+                break
+        del chunk
+        gc.collect()
+        with anyio.fail_after(60):
+            await anyio.to_thread.run_sync(server.wait_gone)

@@ -42,24 +42,20 @@ _MOST = 100
 
 
 class Steering:
-    """The messages that wait. They are taken while a turn runs and until it has its answer: none is lost without an error."""
+    """The messages that wait. They are taken while a turn runs and until it has its answer: none is lost without an error.
+
+    Attributes:
+        waiting: The oldest first.
+    """
 
     def __init__(self) -> None:
-        self._waiting: deque[str] = deque()
+        self.waiting: deque[str] = deque()
         self._is_open = False
 
-    def __bool__(self) -> bool:
-        return bool(self._waiting)
-
-    def open(self) -> None:
-        """A turn begins."""
-        self._waiting.clear()
-        self._is_open = True
-
-    def close(self) -> None:
-        """The turn has its answer, or ends without one."""
-        self._waiting.clear()
-        self._is_open = False
+    def open(self, is_open: bool = True) -> None:
+        """A turn begins; with False, it has its answer or ends without one."""
+        self.waiting.clear()
+        self._is_open = is_open
 
     def add(self, message: object) -> None:
         """Take a message.
@@ -72,16 +68,9 @@ class Steering:
             raise ValueError(f"expected a message that is text, got {message!r:.80}")
         if not self._is_open:
             raise SessionStateError("no turn is running that would read the message; begin one with execute(prompt)")
-        if len(self._waiting) >= _MOST:
+        if len(self.waiting) >= _MOST:
             raise SessionStateError(f"{_MOST} messages wait for the next step already; wait, or stop the turn")
-        self._waiting.append(message)
-
-    def take(self) -> str:
-        """The oldest message that waits."""
-        return self._waiting.popleft()
-
-    def __len__(self) -> int:
-        return len(self._waiting)
+        self.waiting.append(message)
 
 
 def closing_messages(stored: list[dict[str, Any]]) -> list[dict[str, Any]]:

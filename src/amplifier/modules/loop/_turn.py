@@ -163,7 +163,7 @@ class Turn:
             status, keeps_calls = "cancelled", True
             raise
         finally:
-            self._steering.close()
+            self._steering.open(False)
             await self._leave(status, keeps_calls=keeps_calls)
 
     async def _leave(self, status: str, *, keeps_calls: bool) -> None:
@@ -252,14 +252,14 @@ class Turn:
 
     async def _take_steering(self) -> None:
         """Add the messages that have arrived since the latest request to the conversation."""
-        while self._steering:
-            message = self._steering.take()
+        while waiting := self._steering.waiting:
+            message = waiting.popleft()
             await self._transcript.add({"role": "user", "content": message, "metadata": {"source": STEERING}})
             details = {
                 "orchestrator": self._options.orchestrator,
                 "content": message,
                 "iteration": self._iteration,
-                "queued_remaining": len(self._steering),
+                "queued_remaining": len(waiting),
                 "metadata": None,
             }
             await self._hooks.emit(ORCHESTRATOR_STEERING_INJECTED, details)
@@ -346,7 +346,7 @@ class Turn:
             await self._refused(response.finish_reason, self._text)
         if not calls:
             correction = None if self._answer is None else self._answer.correction(self._text)
-            if correction is None and self._steering and not self._is_stopping():
+            if correction is None and self._steering.waiting and not self._is_stopping():
                 return True  # the answer did not know them yet
             if correction is None:
                 await self._complete()
@@ -383,7 +383,7 @@ class Turn:
         return False
 
     async def _complete(self) -> None:
-        self._steering.close()
+        self._steering.open(False)
         self._finished = self.is_answered = True
         preview = {"response_preview": self._text[:_PREVIEW], "length": len(self._text)}
         await self._hooks.emit(PROMPT_COMPLETE, preview)

@@ -2,16 +2,18 @@
 
     async with provider.stream(request) as chunks:      as in the contract: closed at the end of the block
         async for chunk in chunks: …
-    async for chunk in provider.stream(request): …      closes itself at its end, when it fails, and when its reader is cancelled
+    async for chunk in provider.stream(request): …      as in published loops: closes itself
 
-Each call is one async generator, which holds no cancel scope between two chunks, so that another task may close it. Python does not
-notify an iterator when its loop ends early, so one that is left between two chunks (``break``, ``return``, an exception in the
-loop's body) is closed with the provider. No async generator is left to the garbage collector.
+Each call is one async generator, which holds no cancel scope between two chunks, so that another task may close it. It closes itself
+when it is exhausted, fails, or its reader is cancelled while it waits for the next chunk. Python does not notify an iterator when its
+loop ends early, so one that is left between two chunks (``break``, or a cancellation in the loop's body) is closed when the iterator is
+garbage-collected, on CPython at once: by a background task of the session, or else with the provider.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
@@ -45,6 +47,48 @@ Manager: TypeAlias = AbstractAsyncContextManager[AsyncIterator[StreamChunk]]
 
 
 @final
+class Unfinished:
+    """The streams of one provider that are read without a block around them.
+
+    Args:
+        coordinator: Its ``start_soon`` closes those that were left; coordinators of other kernels may have none, then `aclose` does.
+    """
+
+    def __init__(self, coordinator: Any = None) -> None:
+        self._start_soon: Callable[..., None] | None = getattr(coordinator, "start_soon", None)
+        self._open: set[Manager] = set()
+
+    def add(self, manager: Manager) -> None:
+        """Its reader has begun."""
+        self._open.add(manager)
+
+    async def close(self, manager: Manager, *details: Any) -> None:
+        """Close a stream, unless another caller has."""
+        if manager in self._open:
+            self._open.discard(manager)
+            await manager.__aexit__(*(details or (None, None, None)))
+
+    def abandon(self, manager: Manager) -> None:
+        """It has no reader any more. Called by the garbage collector: no await, no exception."""
+        if self._start_soon is not None and manager in self._open:
+            try:
+                self._start_soon(self._close_left, manager, name="close an unfinished stream")
+            except Exception as exc:  # noqa: BLE001 — a coordinator without a task group; `aclose` closes it
+                logger.debug("an unfinished stream stays open until the provider is closed: %s", exc)
+
+    async def aclose(self) -> None:
+        """Close all; idempotent."""
+        while self._open:
+            await self._close_left(next(iter(self._open)))
+
+    async def _close_left(self, manager: Manager) -> None:
+        try:
+            await self.close(manager)
+        except Exception as exc:  # no caller waits for it
+            logger.warning("an unfinished stream could not be closed: %s", exc, exc_info=exc)
+
+
+@final
 class AnswerStream:
     """One streamed response; can be read once, as a context manager or as an iterator.
 
@@ -53,11 +97,12 @@ class AnswerStream:
         unfinished: Where it is as long as it is read without a block.
     """
 
-    def __init__(self, call: Chunks | Manager, unfinished: set[AnswerStream]) -> None:
+    def __init__(self, call: Chunks | Manager, unfinished: Unfinished) -> None:
         self._manager: Manager = aclosing(call) if isinstance(call, AsyncGenerator) else call
         self._unfinished = unfinished
         self._chunks: AsyncIterator[StreamChunk] | None = None
         self._is_managed = self._is_cut_off = self._is_over = False
+        self._thread = 0  # that of an iterator
 
     async def __aenter__(self) -> Self:
         if self._chunks is not None or self._is_over:
@@ -81,33 +126,28 @@ class AnswerStream:
         try:
             if self._chunks is None:
                 self._chunks = await self._manager.__aenter__()
-                self._unfinished.add(self)
+                self._thread = threading.get_ident()
+                self._unfinished.add(self._manager)
             return await anext(self._chunks)
         except BaseException as exc:
             self._is_cut_off = not isinstance(exc, Exception)
             if not self._is_managed:
                 is_end = isinstance(exc, StopAsyncIteration)
-                await self._leave(*((None, None, None) if is_end else (type(exc), exc, exc.__traceback__)))
+                await self._leave(*(() if is_end else (type(exc), exc, exc.__traceback__)))
             raise
 
     async def aclose(self) -> None:
         """Close the stream; idempotent."""
-        await self._leave(None, None, None)
+        await self._leave()
 
     async def _leave(self, *details: Any) -> None:
         self._is_over = True
-        if self in self._unfinished:
-            self._unfinished.discard(self)
-            await self._manager.__aexit__(*details)
+        await self._unfinished.close(self._manager, *details)
 
-
-async def close_all(unfinished: set[AnswerStream]) -> None:
-    """Close streams that were left half-way; idempotent."""
-    while unfinished:
-        try:
-            await next(iter(unfinished)).aclose()
-        except Exception as exc:  # no caller waits for it
-            logger.warning("an unfinished stream could not be closed: %s", exc, exc_info=exc)
+    def __del__(self) -> None:
+        # The garbage collector may run in any thread; only the thread of the event loop may start a task.
+        if not self._is_over and threading.get_ident() == self._thread:
+            self._unfinished.abandon(self._manager)
 
 
 def is_announced(hooks: Any, request: ChatRequest) -> bool:
@@ -147,13 +187,13 @@ class StreamingProvider(ABC):
     """`complete`, `stream` and `parse_tool_calls` over one generator of chunks per request; there is no second path.
 
     Args:
-        coordinator: For events.
+        coordinator: For events, and for closing unfinished streams.
         raw: Whether events carry the whole request and response.
     """
 
     def __init__(self, coordinator: Coordinator, *, raw: bool = False) -> None:
         self._hooks = coordinator.hooks
-        self._unfinished: set[AnswerStream] = set()
+        self._unfinished = Unfinished(coordinator)
         self._raw = raw
 
     @property
@@ -203,7 +243,7 @@ class StreamingProvider(ABC):
 
     async def aclose(self) -> None:
         """Close unfinished streams; idempotent."""
-        await close_all(self._unfinished)
+        await self._unfinished.aclose()
 
     async def _emit_request(self, model: str, request: ChatRequest, sent: Callable[[], Any]) -> None:
         about: dict[str, Any] = {"provider": self.name, "model": model, "message_count": len(request.messages)}

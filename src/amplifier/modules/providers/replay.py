@@ -24,7 +24,7 @@ from .._shared.configuration import choice, file_name, mapping_each, option, rea
 from .._shared.worker_threads import Workers
 from ._cassette import Cassette, Exchange, Scrubber, canonical_request, digest, join, leave
 from ._local_answers import Answer, LocalAnswerProvider
-from ._streams import AnswerStream, close_all
+from ._streams import AnswerStream, Unfinished
 
 __all__ = ["mount", "on_session_ready"]
 
@@ -210,7 +210,7 @@ class RecordingProvider:
         self._coordinator = coordinator
         self._mounted_as = name
         self._session = session
-        self._unfinished: set[AnswerStream] = set()
+        self._unfinished = Unfinished(coordinator)
         if hasattr(inner, "stream"):  # loops ask for the member
             self.stream = self._stream
 
@@ -234,7 +234,7 @@ class RecordingProvider:
 
     async def aclose(self) -> None:
         """Close unfinished streams; a second call does nothing."""
-        await close_all(self._unfinished)
+        await self._unfinished.aclose()
 
     def _stream(self, request: ChatRequest, **kwargs: Any) -> AnswerStream:
         """Stream the answer and record its chunks; an answer that is left before its end is not recorded.
