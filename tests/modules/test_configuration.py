@@ -45,7 +45,7 @@ from amplifier.modules._shared.configuration import (
 from amplifier.modules.context import ContextOptions
 from amplifier.modules.context import persistent as context_persistent
 from amplifier.modules.context import simple as context_simple
-from amplifier.modules.context.persistent import PersistentOptions
+from amplifier.modules.context.persistent._context import PersistentOptions
 from amplifier.modules.hooks import approval as hooks_approval
 from amplifier.modules.hooks import logging as hooks_logging
 from amplifier.modules.hooks import otel as hooks_otel

@@ -327,7 +327,7 @@ BUGS: Final = (
     ),
     Bug(
         "memory shows a message that the disk refused",
-        "modules/context/persistent.py",
+        "modules/context/persistent/_context.py",
         "        await self._in_thread(on_disk)\n        in_memory()\n",
         "        in_memory()\n        await self._in_thread(on_disk)\n",
         "crash-images",

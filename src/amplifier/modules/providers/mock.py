@@ -62,7 +62,7 @@ _ERRORS = _all_errors(LLMError)
 @attrs.frozen(kw_only=True)
 class _Call:
     name: str = option(text)
-    arguments: Mapping[str, Any] = option(mapping, default=attrs.Factory(dict))
+    arguments: dict[str, Any] = option(mapping, default=attrs.Factory(dict))
     id: str = option(any_text, default="")
 
 

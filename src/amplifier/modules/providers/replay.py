@@ -26,11 +26,11 @@ from ._cassette import Cassette, Exchange, Scrubber, canonical_request, digest, 
 from ._local_answers import Answer, LocalAnswerProvider
 from ._streams import AnswerStream, Unfinished
 
-__all__ = ["mount", "on_session_ready"]
+__all__ = ["RecordingProvider", "ReplayOptions", "ReplayProvider", "mount", "on_session_ready"]
 
 __amplifier_module_type__ = "provider"
 
-logger = logging.getLogger("amplifier.modules.provider-replay")
+_logger = logging.getLogger("amplifier.modules.provider-replay")
 
 _MODULE = "provider-replay"
 _FILE_SECONDS = 10.0
@@ -102,7 +102,7 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
     for pattern in options.ignore:
         re.compile(pattern)
     if options.cassette is None:
-        logger.warning("%s is not mounted: its config has no `cassette`, the file with the recordings", _MODULE)
+        _logger.warning("%s is not mounted: its config has no `cassette`, the file with the recordings", _MODULE)
         return None
     session = await _open(coordinator, options, options.cassette.absolute())
     cassette = session.cassette
@@ -118,7 +118,7 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
         mounted = coordinator.get("providers")
         for name, provider in session.providers.items():
             await provider.aclose()
-            if isinstance(provider, RecordingProvider) and mounted.get(name) is provider:
+            if mounted.get(name) is provider and isinstance(provider, RecordingProvider):
                 mounted[name] = provider.inner
         session.providers.clear()
         if session.parent is None:
@@ -227,7 +227,7 @@ class RecordingProvider:
         if replay is not None:
             return await replay.complete(request)
         with self._recorded_error(exchange, ()):
-            response = await self.inner.complete(request, **kwargs)
+            response: ChatResponse = await self.inner.complete(request, **kwargs)
         if isinstance(response, ChatResponse):  # anything else is refused by the loop
             exchange.finish(response, (), self._session.scrubber)
         return response

@@ -1,6 +1,4 @@
-"""context-persistent: as context-simple, and every message is on disk before `add_message` returns.
-
-Memory shows what is on disk, and never more; `_step_journal` makes turns durable, `amplifier.store` keeps it all.
+"""The persistent context: memory shows what is on disk, and never more.
 
 Reading is done in memory. Writing goes through `_change`: one writer at a time, the disk first, then memory in the same step
 in which the disk is known to have it; once begun it is taken to its end, whatever happens to the caller. So a cancelled
@@ -25,10 +23,10 @@ from amplifier.events import TOOL_ERROR, TOOL_POST
 from amplifier.store import Conversation as StoredConversation
 from amplifier.store import check_session_id, encode_message
 
-from .._shared.configuration import choice, directory_name, flag, option, read_options
-from .._shared.session_files import default_sessions_directory
-from .._shared.shielded import run_shielded
-from . import (
+from ..._shared.configuration import choice, directory_name, flag, option, read_options
+from ..._shared.session_files import default_sessions_directory
+from ..._shared.shielded import run_shielded
+from .. import (
     Compaction,
     ContextOptions,
     Conversation,
@@ -41,11 +39,7 @@ from . import (
     open_calls,
     require_role,
 )
-from ._step_journal import JournalError, StepJournal
-
-__all__ = ["JournalError", "PersistentContext", "PersistentOptions", "mount"]
-
-__amplifier_module_type__ = "context"
+from ._step_journal import StepJournal
 
 logger = logging.getLogger("amplifier.modules.context-persistent")
 
