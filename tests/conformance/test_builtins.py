@@ -17,7 +17,7 @@ from tests.conformance.modules import check, write_module
 THOROUGH = bool(os.environ.get("THOROUGH_CONFORMANCE"))
 SEEDS = (0, 1, 2) if THOROUGH else (0,)
 SMALL_SERVER = str(TESTS / "modules" / "tools" / "mcp" / "small_server.py")
-SERVICE = {"api_key": "a-key-that-opens-nothing", "base_url": "{service}/auto", "max_retries": 0}
+SERVICE = {"api_key": "a-key-that-opens-nothing", "base_url": "{service}/auto"}
 CHECKED: dict[str, dict[str, Any]] = {
     "context-persistent": {"config": {"path": "{directory}/sessions"}},
     "context-simple": {},

@@ -22,7 +22,7 @@ from amplifier.models import (
     from_json,
     to_json,
 )
-from amplifier.modules.loop._request_messages import KnownMessages
+from amplifier.modules.loop._request_messages import _models as request_models
 
 
 @pytest.fixture(autouse=True)
@@ -117,7 +117,7 @@ def test_data_is_read_without_warnings():
         [inner] = Message(role="user", content=[block]).content
         assert inner.extra == {"tetx": "y"}
         ChatRequest(messages=[{"role": "user", "content": "x", "nmae": "y"}])
-        [shown] = KnownMessages().models([{"role": "user", "content": "x", "nmae": "y"}])
+        [shown] = request_models([{"role": "user", "content": "x", "nmae": "y"}])
         assert shown.extra == {"nmae": "y"}
         assert attrs.evolve(read, role="assistant").extra == {"nmae": "y"}
 

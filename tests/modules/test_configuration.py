@@ -66,9 +66,9 @@ from amplifier.modules.providers import openai as provider_openai
 from amplifier.modules.providers import openai_compatible as provider_openai_compatible
 from amplifier.modules.providers import replay as provider_replay
 from amplifier.modules.providers.anthropic import AnthropicOptions
-from amplifier.modules.providers.local._provider import Options as LocalOptions
+from amplifier.modules.providers.local import Options as LocalOptions
 from amplifier.modules.providers.offline import OfflineOptions
-from amplifier.modules.providers.replay._providers import ReplayOptions
+from amplifier.modules.providers.replay import ReplayOptions
 from amplifier.modules.tools import bash as tool_bash
 from amplifier.modules.tools import filesystem as tool_filesystem
 from amplifier.modules.tools import search as tool_search

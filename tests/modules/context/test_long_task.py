@@ -156,7 +156,6 @@ async def run_task(context: Any, url: str, turns: int, window: int) -> int:
     config = {
         "api_key": "k",
         "base_url": url,
-        "use_streaming": False,
         "max_tokens": 1000,
         "context_window": window + 1000,
     }

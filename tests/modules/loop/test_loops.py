@@ -544,14 +544,6 @@ async def test_a_provider_that_is_not_there_is_named(loop):
         await agent.run()
 
 
-async def test_a_system_prompt_opens_an_empty_conversation_once(loop):
-    agent = Agent(loop, ["a", "b"], config={"system_prompt": "Be kind."})
-    async with agent.session as session:
-        await session.execute("one")
-        await session.execute("two")
-    assert [m["role"] for m in agent.context.messages] == ["system", "user", "assistant", "user", "assistant"]
-
-
 # ── stopping ──
 
 

@@ -104,15 +104,6 @@ async def test_the_note_comes_before_what_hooks_inject_with_the_next_prompt(loop
     assert [m["content"] for m in agent.context.messages] == ["first", UNANSWERED, "today is Monday", "hello", "done"]
 
 
-async def test_a_system_prompt_opens_an_empty_conversation_also_when_a_hook_injects_first(loop):
-    async def inject(event: str, data: dict[str, Any]) -> HookResult:
-        return HookResult(action="inject_context", context_injection="today is Monday")
-
-    agent = Agent(loop, ["done"], config={"system_prompt": "Be kind."}, hooks={"prompt:submit": inject})
-    await agent.run()
-    assert [m["content"] for m in agent.context.messages] == ["today is Monday", "Be kind.", "hello", "done"]
-
-
 class Counting:
     """A context that counts how often everything is read."""
 

@@ -11,7 +11,20 @@ from typing import Any
 
 import attrs
 
-from amplifier.models import ChatRequest, ChatResponse, Message, StreamChunk, ToolCallBlock, from_json, to_json
+from amplifier.models import (
+    ChatRequest,
+    ChatResponse,
+    ImageBlock,
+    Message,
+    RedactedThinkingBlock,
+    StreamChunk,
+    TextBlock,
+    ThinkingBlock,
+    ToolCallBlock,
+    ToolResultBlock,
+    from_json,
+    to_json,
+)
 from amplifier.modules.providers import anthropic as provider_anthropic
 from amplifier.modules.providers import openai as provider_openai
 from amplifier.modules.providers import openai_compatible as provider_openai_compatible
@@ -182,6 +195,36 @@ class MountedProvider:
 
     def payloads(self, event: str) -> list[dict[str, Any]]:
         return [data for name, data in self.recorder.get_events() if name == event]
+
+
+EVERY_BLOCK: list[Any] = [
+    TextBlock(text="words"),
+    ThinkingBlock(thinking="hm", signature="seal"),
+    RedactedThinkingBlock(data="xyz"),
+    ToolCallBlock(id="c1", name="t", input={"a": 1}),
+    ToolResultBlock(tool_call_id="c1", output={"b": 2}),
+    ImageBlock(source={"type": "base64", "media_type": "image/png", "data": "aGk="}),
+]
+
+
+def check_chunks(chunks: list[StreamChunk]) -> ChatResponse:
+    """The pieces of every block join to the block, in order, and the last chunk is the whole."""
+    *recorded, last = chunks
+    assert last.kind == "response"
+    assert last.response is not None
+    assert [chunk.kind for chunk in recorded].count("response") == 0
+    for index, block in enumerate(last.response.content):
+        kinds = [chunk.kind for chunk in recorded if chunk.index == index]
+        assert kinds[0] == "block_start"
+        assert kinds[-1] == "block_end"
+        assert set(kinds[1:-1]) <= {"block_delta"}
+        text = "".join(chunk.text or "" for chunk in recorded if chunk.index == index)
+        if isinstance(block, TextBlock):
+            assert text == block.text
+        ends = [chunk.block for chunk in recorded if chunk.index == index and chunk.kind == "block_end"]
+        assert ends == [block]
+    assert [chunk.index for chunk in recorded] == sorted(chunk.index for chunk in recorded)
+    return last.response
 
 
 def check_response(provider: Any, response: Any) -> None:

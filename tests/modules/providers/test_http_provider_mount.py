@@ -61,10 +61,8 @@ async def test_all_config_problems_are_named_at_once_and_the_key_is_not_repeated
         "temperature": 3,
         "timeout": 0,
         "idle_timeout": -1,
-        "use_streaming": "yes",
         "reasoning_effort": "extreme",
         "extra_headers": {"a": 1},
-        "max_retries": -1,
     }
     with pytest.raises(PlanError) as caught:
         await service.module.mount(TestCoordinator(), wrong)

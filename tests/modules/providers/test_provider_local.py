@@ -24,8 +24,7 @@ from amplifier.testing import EventRecorder, TestCoordinator, wait_for
 from tests._support import small_model
 from tests._support.processes import is_alive
 from tests._support.tree import ROOT
-from tests.modules.providers.services import MountedProvider, check_response
-from tests.modules.providers.test_provider_mock import check_chunks
+from tests.modules.providers.services import MountedProvider, check_chunks, check_response
 
 QUICK = {"context_size": 512, "temperature": 0, "seed": 1, "threads": 1}
 """One thread: several wait for each other in a loop, which a busy machine pays for dearly."""

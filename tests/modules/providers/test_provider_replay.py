@@ -14,6 +14,7 @@ import pytest
 from amplifier import AmplifierSession
 from amplifier.errors import PlanError, RateLimitError, ReplayMismatchError, StreamError
 from amplifier.models import ChatRequest, Message, StreamChunk, TextBlock
+from amplifier.modules.providers import _cassette
 from amplifier.modules.providers import replay as provider_replay
 from amplifier.testing import Cassette, EventRecorder, TestCoordinator
 from tests.modules.providers.scripted_http_server import CLOSE, EVENT_STREAM, ScriptedHttpServer
@@ -27,7 +28,7 @@ REPLAYS = 2
 def plan_for(
     service: ServiceCase, url: str, *, loop: str = "loop-streaming", key: str = KEY, **more: Any
 ) -> dict[str, Any]:
-    config = {"api_key": key, "base_url": url + service.prefix, "max_retries": 0, **service.config}
+    config = {"api_key": key, "base_url": url + service.prefix, **service.config}
     return {
         "session": {
             "orchestrator": {"module": loop, "config": {"system_prompt": "Be brief.", "initial_delay": 0}},
@@ -470,6 +471,6 @@ async def test_a_session_closes_while_another_one_is_still_asking(server, tmp_pa
     requests = [line["request"] for line in lines_of(tmp_path / "a.jsonl") if "request" in line]
     assert requests == ["main", "main", "main-2"]
     server.close()
-    provider_replay._cassette._cassettes.clear()  # as in another process
+    _cassette._cassettes.clear()  # as in another process
     assert await both() == ["quick answer", "slow answer", "last"]
     assert len(server.requests) == 3

@@ -9,7 +9,7 @@ from amplifier.answers import AnswerFormat
 from amplifier.contracts import ContextManager, Coordinator, Hooks, Provider, Tool
 
 from ._options import TurnOptions
-from ._request_messages import KnownMessages
+from ._request_messages import RequestPrefix
 from ._transcript import Steering
 from ._turn import Turn
 
@@ -27,7 +27,7 @@ class TurnOrchestrator:
         self._options = options
         # The conversation of the latest turn, if that ended with an answer: the next one need not read it to find out.
         self._answered: ContextManager | None = None
-        self._known = KnownMessages()
+        self._prefix = RequestPrefix()
         self._steering = Steering()
 
     def steer(self, message: str) -> None:
@@ -71,7 +71,7 @@ class TurnOrchestrator:
         return await self._run(turn, context, turn.resume())
 
     def _turn(self, context: ContextManager, *rest: Any) -> Turn:
-        return Turn(self._options, self._known, self._steering, context, *rest)
+        return Turn(self._options, self._prefix, self._steering, context, *rest)
 
     async def _run(self, turn: Turn, context: ContextManager, work: Coroutine[Any, Any, str]) -> str:
         try:

@@ -1,28 +1,23 @@
 """The messages of one request, in the forms that the events and the provider get.
 
 A context returns copies, which belong to the loop. The provider gets models of its own: nothing that it does with them reaches the
-context, a later request or a handler. Building the models of tool calls and blocks takes long, and most of them were in the request
-before; so the loop keeps those of the latest request and copies the ones that come again.
+context, a later request or a handler.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from itertools import repeat, takewhile
-from typing import Any, Final, Literal, TypeVar, get_args
+from typing import Any, Final, Literal, get_args
 
 import attrs
-import orjson
 
-from amplifier._json import LEAVES, copy_json
+from amplifier._json import copy_json
 from amplifier.contracts import ContextManager
 from amplifier.errors import ContractError
-from amplifier.models import ContextInjection, Message, Model, Role, ToolSpec, to_dict
+from amplifier.models import ContextInjection, Message, Role, ToolSpec, to_dict
 
 from ..context import call_ids, count_tokens
-
-ModelT = TypeVar("ModelT", bound=Model)
 
 
 def checked_messages(context: ContextManager, method: str, messages: Any) -> list[dict[str, Any]]:
@@ -41,10 +36,6 @@ def checked_messages(context: ContextManager, method: str, messages: Any) -> lis
 
 _ROLES: Final = frozenset(get_args(Role))
 _TEXTS: Final = frozenset({"role", "content", "name", "tool_call_id"})
-_PLAIN_JSON: Final = (
-    orjson.OPT_PASSTHROUGH_SUBCLASS | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
-)
-
 
 INSTRUCTIONS = "system_prompt"
 """The ``source``, in the metadata, of the system messages that a loop stores for its plan."""
@@ -122,54 +113,33 @@ def _tokens(value: Any) -> int:
 # ── messages ─────────────────────────────────────────────────────────────────────────────────────
 
 
-class KnownMessages:
-    """Builds the models of requests, and keeps those of the latest one that hold more than texts; no one else ever gets what is kept.
+def _models(messages: list[dict[str, Any]]) -> list[Message]:
+    """The messages as models that share nothing with them.
 
-    Attributes:
-        prefix: How the latest request began.
+    Raises:
+        ModelError: One of them is no message that a provider would understand.
     """
+    models: list[Any] = list(map(Message.__new__, repeat(Message, len(messages))))
+    for model, message in zip(models, messages, strict=True):
+        role, content = message.get("role"), message.get("content")
+        if type(content) is not str or type(role) is not str or role not in _ROLES:
+            _fill(model, message)
+        elif len(message) == 2:  # what the constructor makes of texts, in a tenth of the time
+            model.role = role
+            model.content = content
+            model.extra = {}
+            model.name = model.tool_call_id = model.metadata = None
+        elif message.keys() <= _TEXTS and {str}.issuperset(map(type, message.values())):
+            model.role, model.content, model.metadata, model.extra = role, content, None, {}
+            model.name, model.tool_call_id = message.get("name"), message.get("tool_call_id")
+        else:
+            _fill(model, message)
+    return models
 
-    def __init__(self) -> None:
-        self._kept: dict[bytes, Message] = {}
-        """By their text in JSON, in which 1 is neither True nor 1.0."""
-        self.prefix: RequestPrefix = RequestPrefix()
 
-    def models(self, messages: list[dict[str, Any]]) -> list[Message]:
-        """The messages as models that belong to the caller.
-
-        Raises:
-            ModelError: One of them is no message that a provider would understand.
-        """
-        latest, self._kept = self._kept, {}
-        own: list[Any] = list(map(Message.__new__, repeat(Message, len(messages))))
-        for model, message in zip(own, messages, strict=True):
-            role, content = message.get("role"), message.get("content")
-            if type(content) is not str or type(role) is not str or role not in _ROLES:
-                self._fill(model, message, latest)
-            elif len(message) == 2:  # what the constructor makes of texts, in a tenth of the time
-                model.role = role
-                model.content = content
-                model.extra = {}
-                model.name = model.tool_call_id = model.metadata = None
-            elif message.keys() <= _TEXTS and {str}.issuperset(map(type, message.values())):
-                model.role, model.content, model.metadata, model.extra = role, content, None, {}
-                model.name, model.tool_call_id = message.get("name"), message.get("tool_call_id")
-            else:
-                self._fill(model, message, latest)
-        return own
-
-    def _fill(self, model: Message, message: dict[str, Any], latest: dict[bytes, Message]) -> None:
-        try:
-            text = orjson.dumps(message, None, _PLAIN_JSON)
-        except TypeError:  # it holds something else
-            text = None
-        known = None if text is None else latest.get(text)
-        if known is None:
-            given = copy_json(message)  # a context of third parties may return what it stores, and change it later
-            known = Message(**(given if given.get("content") is not None else {**given, "content": ""}))
-        if text is not None:
-            self._kept[text] = known
-        _copy_fields(known, model)
+def _fill(model: Any, message: dict[str, Any]) -> None:
+    given = copy_json(message)  # a context of third parties may return what it stores, and change it later
+    model.__init__(**(given if given.get("content") is not None else {**given, "content": ""}))
 
 
 class RequestMessages:
@@ -177,16 +147,16 @@ class RequestMessages:
 
     Args:
         messages: What the context returned.
-        known: What the loop knows of earlier requests.
+        prefix: How the latest request of the loop began.
     """
 
-    def __init__(self, messages: list[dict[str, Any]], known: KnownMessages) -> None:
+    def __init__(self, messages: list[dict[str, Any]], prefix: RequestPrefix) -> None:
         self._messages = self._lasting = _with_latest_instructions(messages)
-        self._known = known
+        self._prefix = prefix
 
     def cache_break(self, tools: Sequence[ToolSpec] | None) -> PrefixBreak | None:
         """What a service's cache has of the request before and cannot use for this one."""
-        return self._known.prefix.follow(tools, self._lasting)
+        return self._prefix.follow(tools, self._lasting)
 
     def for_event(self) -> list[dict[str, Any]]:
         """For the payload of an event, of which each handler gets a copy."""
@@ -219,34 +189,4 @@ class RequestMessages:
         Raises:
             ModelError: One of them is no message that a provider would understand.
         """
-        return self._known.models(self._messages)
-
-
-def detached(model: ModelT) -> ModelT:
-    """A copy of a model that shares no model, dict or list with it."""
-    cls = type(model)
-    copied = cls.__new__(cls)
-    _copy_fields(model, copied)
-    return copied
-
-
-def _copy_fields(model: Model, copied: Model) -> None:
-    cls: Any = type(model)
-    for name in _field_names(cls):
-        value = getattr(model, name)
-        object.__setattr__(copied, name, value if type(value) in LEAVES else _detached_value(value))
-
-
-@cache
-def _field_names(cls: Any) -> tuple[str, ...]:
-    return tuple(field.name for field in attrs.fields(cls))
-
-
-def _detached_value(value: Any) -> Any:
-    if isinstance(value, Model):
-        return detached(value)
-    if type(value) is dict and not value:
-        return {}
-    if type(value) is list:
-        return [member if type(member) in LEAVES else _detached_value(member) for member in value]
-    return copy_json(value)
+        return _models(self._messages)

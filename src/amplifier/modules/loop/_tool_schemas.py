@@ -10,12 +10,10 @@ import anyio
 import anyio.to_thread
 import orjson
 
-from amplifier._json import SchemaRefused, Validator, build_validator
+from amplifier._json import SchemaRefused, Validator, build_validator, copy_json
 from amplifier.contracts import Tool, contained_failure, tool_schema
 from amplifier.errors import ContractError, MissingExtraError
 from amplifier.models import ToolSpec
-
-from ._request_messages import detached
 
 logger = logging.getLogger("amplifier.modules.turn")
 
@@ -33,7 +31,6 @@ class ToolSchemas:
         self._tools = tools
         self._reported: set[str] = set()
         self._schemas: dict[str, dict[str, Any]] = {}
-        self._specs: dict[str, tuple[Tool, ToolSpec]] = {}
 
     def specs(self) -> list[ToolSpec]:
         """The tools as the request lists them; a tool that cannot describe itself is left out and logged.
@@ -43,19 +40,12 @@ class ToolSchemas:
         specs = []
         for name, tool in self._tools.items():
             try:
-                specs.append(self._spec(name, tool))
+                parameters = copy_json(self._schema(name, tool))
+                specs.append(ToolSpec(name=name, description=tool.description, parameters=parameters))
             except BaseException as exc:  # a tool's properties are foreign code
                 failure = contained_failure(exc)
                 logger.error("tool %r cannot describe itself and is not offered to the model", name, exc_info=failure)
-        return [detached(spec) for spec in specs]
-
-    def _spec(self, name: str, tool: Tool) -> ToolSpec:
-        schema, description = self._schema(name, tool), tool.description
-        known, spec = self._specs.get(name, (None, None))
-        if spec is None or known is not tool or spec.description != description:
-            spec = ToolSpec(name=name, description=description, parameters=schema)
-            self._specs[name] = tool, spec
-        return spec
+        return specs
 
     async def problem(self, name: str, given: dict[str, Any]) -> str | None:
         """What is wrong with an input, as text for the model; None if nothing is, or if it cannot be checked."""

@@ -25,7 +25,7 @@ from amplifier.turns import INTERRUPTED, assistant_message, result_message
 from .._shared.shielded import run_shielded
 from ..context import is_aside, missing_results, open_calls
 from ._containment import contained
-from ._request_messages import KnownMessages, RequestMessages, checked_messages, is_instruction, source_of
+from ._request_messages import RequestMessages, RequestPrefix, checked_messages, is_instruction, source_of
 
 UNANSWERED = "[interrupted: the turn ended before there was an answer]"
 CORRECTION = "answer_format"
@@ -42,24 +42,20 @@ _MOST = 100
 
 
 class Steering:
-    """The messages that wait. They are taken while a turn runs and until it has its answer: none is lost without an error."""
+    """The messages that wait. They are taken while a turn runs and until it has its answer: none is lost without an error.
+
+    Attributes:
+        waiting: The oldest first.
+    """
 
     def __init__(self) -> None:
-        self._waiting: deque[str] = deque()
+        self.waiting: deque[str] = deque()
         self._is_open = False
 
-    def __bool__(self) -> bool:
-        return bool(self._waiting)
-
-    def open(self) -> None:
-        """A turn begins."""
-        self._waiting.clear()
-        self._is_open = True
-
-    def close(self) -> None:
-        """The turn has its answer, or ends without one."""
-        self._waiting.clear()
-        self._is_open = False
+    def open(self, is_open: bool = True) -> None:
+        """A turn begins; with False, it has its answer or ends without one."""
+        self.waiting.clear()
+        self._is_open = is_open
 
     def add(self, message: object) -> None:
         """Take a message.
@@ -72,16 +68,9 @@ class Steering:
             raise ValueError(f"expected a message that is text, got {message!r:.80}")
         if not self._is_open:
             raise SessionStateError("no turn is running that would read the message; begin one with execute(prompt)")
-        if len(self._waiting) >= _MOST:
+        if len(self.waiting) >= _MOST:
             raise SessionStateError(f"{_MOST} messages wait for the next step already; wait, or stop the turn")
-        self._waiting.append(message)
-
-    def take(self) -> str:
-        """The oldest message that waits."""
-        return self._waiting.popleft()
-
-    def __len__(self) -> int:
-        return len(self._waiting)
+        self.waiting.append(message)
 
 
 def closing_messages(stored: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -169,12 +158,12 @@ class Transcript:
     Args:
         context: Where the conversation is kept.
         coordinator: The session's.
-        known: What the loop knows of earlier requests.
+        prefix: How the latest request of the loop began.
     """
 
-    def __init__(self, context: ContextManager, coordinator: Coordinator, known: KnownMessages) -> None:
+    def __init__(self, context: ContextManager, coordinator: Coordinator, prefix: RequestPrefix) -> None:
         self._context = context
-        self._known = known
+        self._prefix = prefix
         self._coordinator = coordinator
         self._who = f"context {type(context).__name__}"
         self._open: list[ToolCall] = []
@@ -208,7 +197,7 @@ class Transcript:
         """What the model is to be shown."""
         with contained(self._who):
             given = await self._context.get_messages_for_request(provider=provider)
-            return RequestMessages(checked_messages(self._context, "get_messages_for_request", given), self._known)
+            return RequestMessages(checked_messages(self._context, "get_messages_for_request", given), self._prefix)
 
     async def add(self, message: dict[str, Any]) -> None:
         """Store a message that is neither an answer nor a result."""

@@ -40,7 +40,7 @@ from amplifier.turns import REFUSALS, text_of
 from ._hook_results import HookResults
 from ._options import TurnOptions
 from ._provider_caller import NotRepeated, ProviderCaller, choose_provider
-from ._request_messages import INSTRUCTIONS, KnownMessages, RequestMessages
+from ._request_messages import INSTRUCTIONS, RequestMessages, RequestPrefix
 from ._tool_runner import ResumedCall, ToolRunner
 from ._tool_schemas import ToolSchemas
 from ._transcript import CORRECTION, STEERING, Steering, Transcript, UnfinishedTurn, lacks_instructions, unfinished_turn
@@ -57,7 +57,7 @@ class Turn:
     """One turn of a loop; created for every prompt.
 
     Args:
-        known: What the loop knows of earlier requests.
+        prefix: How the latest request of the loop began.
         steering: Where messages arrive while the turn runs.
 
     Attributes:
@@ -67,7 +67,7 @@ class Turn:
     def __init__(
         self,
         options: TurnOptions,
-        known: KnownMessages,
+        prefix: RequestPrefix,
         steering: Steering,
         context: ContextManager,
         providers: dict[str, Provider],
@@ -83,7 +83,7 @@ class Turn:
         self._is_heard = hooks.has_handlers
         self._coordinator = coordinator
         self._iteration = 0  # the latest model call, counted from 1
-        self._transcript = Transcript(context, coordinator, known)
+        self._transcript = Transcript(context, coordinator, prefix)
         self._hook_results = HookResults(coordinator)
         self._providers = providers
         self._answer: TypedAnswer | None = None
@@ -163,7 +163,7 @@ class Turn:
             status, keeps_calls = "cancelled", True
             raise
         finally:
-            self._steering.close()
+            self._steering.open(False)
             await self._leave(status, keeps_calls=keeps_calls)
 
     async def _leave(self, status: str, *, keeps_calls: bool) -> None:
@@ -252,14 +252,14 @@ class Turn:
 
     async def _take_steering(self) -> None:
         """Add the messages that have arrived since the latest request to the conversation."""
-        while self._steering:
-            message = self._steering.take()
+        while waiting := self._steering.waiting:
+            message = waiting.popleft()
             await self._transcript.add({"role": "user", "content": message, "metadata": {"source": STEERING}})
             details = {
                 "orchestrator": self._options.orchestrator,
                 "content": message,
                 "iteration": self._iteration,
-                "queued_remaining": len(self._steering),
+                "queued_remaining": len(waiting),
                 "metadata": None,
             }
             await self._hooks.emit(ORCHESTRATOR_STEERING_INJECTED, details)
@@ -346,7 +346,7 @@ class Turn:
             await self._refused(response.finish_reason, self._text)
         if not calls:
             correction = None if self._answer is None else self._answer.correction(self._text)
-            if correction is None and self._steering and not self._is_stopping():
+            if correction is None and self._steering.waiting and not self._is_stopping():
                 return True  # the answer did not know them yet
             if correction is None:
                 await self._complete()
@@ -383,7 +383,7 @@ class Turn:
         return False
 
     async def _complete(self) -> None:
-        self._steering.close()
+        self._steering.open(False)
         self._finished = self.is_answered = True
         preview = {"response_preview": self._text[:_PREVIEW], "length": len(self._text)}
         await self._hooks.emit(PROMPT_COMPLETE, preview)

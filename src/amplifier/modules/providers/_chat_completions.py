@@ -319,7 +319,6 @@ class ConfiguredModels(ModelCatalogue):
         capabilities: What they can do.
     """
 
-    names: tuple[str, ...]
     context_window: int
     max_tokens: int
     capabilities: tuple[str, ...] = ("tools", "streaming")
@@ -397,6 +396,4 @@ class ChatCompletions(WireFormat):
             "response_format": _response_format(request),
         }
         body |= {name: value for name, value in optional.items() if value is not None}
-        if call.stream:
-            body |= {"stream": True, "stream_options": {"include_usage": True}}
-        return EncodedRequest(body)
+        return EncodedRequest(body | {"stream": True, "stream_options": {"include_usage": True}})

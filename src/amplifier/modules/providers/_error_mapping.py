@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping
-from datetime import datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
 
@@ -29,6 +28,8 @@ from amplifier.errors import (
 )
 
 OVERLOADED = 529
+_OVERLOADED_DELAY = 10.0
+"""Factor on the delay before a retry."""
 
 _BY_STATUS: Mapping[int, type[LLMError]] = {
     400: InvalidRequestError,
@@ -83,7 +84,6 @@ _FILTERED = re.compile(
     r"content.?(filter|management policy|policy)|safety (system|reasons)|flagged|usage policies", re.IGNORECASE
 )
 _QUOTA = re.compile(r"credit balance|exceeded your current quota|billing", re.IGNORECASE)
-_DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?!s))?(?:([\d.]+)s)?(?:([\d.]+)ms)?")
 
 MAX_MESSAGE = 1000
 
@@ -96,7 +96,6 @@ class CallContext:
         provider: The provider's name.
         model: The requested model.
         secret: The API key; some servers include it in error messages, which must not contain it.
-        overloaded_multiplier: Factor on the retry delay after an overload.
         timeout: Seconds for the whole exchange; None for no limit.
         idle_timeout: Seconds without a byte; None for no limit.
     """
@@ -104,7 +103,6 @@ class CallContext:
     provider: str
     model: str | None = None
     secret: str | None = None
-    overloaded_multiplier: float = 10.0
     timeout: float | None = None
     idle_timeout: float | None = None
 
@@ -137,7 +135,7 @@ def error_from_status(context: CallContext, status: int, headers: Mapping[str, s
         f"answered {status}{context.clean(named)}: {context.clean(shown)}",
         status_code=status,
         retry_after=retry_after(headers),
-        delay_multiplier=_multiplier(context, status, codes),
+        delay_multiplier=_multiplier(status, codes),
     )
     if headers.get("x-should-retry") == "false":
         error.retryable = False
@@ -155,7 +153,7 @@ def error_from_stream_event(context: CallContext, body: Any) -> LLMError:
         kind,
         f"broke off its answer{context.clean(named)}: {context.clean(message or 'no message')}",
         status_code=status,
-        delay_multiplier=_multiplier(context, status, codes),
+        delay_multiplier=_multiplier(status, codes),
     )
 
 
@@ -170,9 +168,9 @@ def _status_within(body: Any) -> int | None:
     return code if isinstance(code, int) and 400 <= code < 600 else None
 
 
-def _multiplier(context: CallContext, status: int | None, codes: list[str]) -> float:
+def _multiplier(status: int | None, codes: list[str]) -> float:
     overloaded = status == OVERLOADED or "overloaded_error" in codes
-    return context.overloaded_multiplier if overloaded else 1.0
+    return _OVERLOADED_DELAY if overloaded else 1.0
 
 
 def _codes_and_message(body: Any) -> tuple[list[str], str]:
@@ -207,34 +205,19 @@ def _refined(kind: type[LLMError], codes: list[str], message: str) -> type[LLMEr
 
 
 def retry_after(headers: Mapping[str, str], *, now: float | None = None) -> float | None:
-    """Seconds to wait before a retry, from any of the known headers; None without one."""
-    now = time.time() if now is None else now
+    """Seconds to wait before a retry; None without a header that says so."""
     milliseconds = _number(headers.get("retry-after-ms"))
     if milliseconds is not None:
         return milliseconds / 1000
     given = (headers.get("retry-after") or "").strip()
-    if given:
-        seconds = _number(given)
-        return seconds if seconds is not None else _until(_http_date(given), now)
-    return _until_reset(headers, now)
-
-
-def _until_reset(headers: Mapping[str, str], now: float) -> float | None:
-    """The longest wait among the exhausted budgets in the rate-limit headers."""
-    waits: list[float] = []
-    for given, value in headers.items():
-        name = given.lower()
-        if name.startswith("anthropic-ratelimit-") and name.endswith("-reset"):
-            left = headers.get(name.removesuffix("-reset") + "-remaining")
-            wait = _until(_iso_date(value), now)
-        elif name.startswith("x-ratelimit-reset-"):
-            left = headers.get(name.replace("-reset-", "-remaining-"))
-            wait = _duration(value)
-        else:
-            continue
-        if left == "0" and wait is not None:
-            waits.append(wait)
-    return max(waits, default=None)
+    seconds = _number(given)
+    if seconds is not None:
+        return seconds
+    try:
+        moment = parsedate_to_datetime(given).timestamp()
+    except (ValueError, TypeError, OverflowError):
+        return None
+    return max(0.0, moment - (time.time() if now is None else now))
 
 
 def _number(text: str | None) -> float | None:
@@ -243,33 +226,3 @@ def _number(text: str | None) -> float | None:
     except ValueError:
         return None
     return number if 0 <= number < 1e9 else None
-
-
-def _http_date(text: str) -> float | None:
-    try:
-        return parsedate_to_datetime(text).timestamp()
-    except (ValueError, TypeError, OverflowError):
-        return None
-
-
-def _iso_date(text: str) -> float | None:
-    try:
-        return datetime.fromisoformat(text).timestamp()
-    except (ValueError, OverflowError):
-        return None
-
-
-def _until(moment: float | None, now: float) -> float | None:
-    return None if moment is None else max(0.0, moment - now)
-
-
-def _duration(text: str) -> float | None:
-    """A duration such as ``1h2m3.5s`` in seconds."""
-    found = _DURATION.fullmatch(text.strip())
-    if found is None or not any(found.groups()):
-        return None
-    try:
-        days, hours, minutes, seconds, milliseconds = (float(part or 0) for part in found.groups())
-    except ValueError:
-        return None
-    return days * 86400 + hours * 3600 + minutes * 60 + seconds + milliseconds / 1000

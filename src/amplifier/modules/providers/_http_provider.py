@@ -9,9 +9,8 @@ from __future__ import annotations
 import copy
 import importlib
 import logging
-import random
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AbstractAsyncContextManager
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, final
 
@@ -21,7 +20,7 @@ import attrs
 
 from amplifier.contracts import Coordinator
 from amplifier.errors import InvalidRequestError, LLMError, MissingExtraError, ModuleLoadError, PlanError, StreamError
-from amplifier.events import LLM_REQUEST, LLM_RESPONSE, PROVIDER_RETRY, PROVIDER_TOOL_SEQUENCE_REPAIRED
+from amplifier.events import LLM_REQUEST, LLM_RESPONSE, PROVIDER_TOOL_SEQUENCE_REPAIRED
 from amplifier.models import ChatRequest, ChatResponse, ConfigField, ModelInfo, ProviderInfo, StreamChunk, Usage
 
 from ._conversation import Conversation, read_conversation
@@ -45,7 +44,7 @@ logger = logging.getLogger("amplifier.modules.provider")
 
 T = TypeVar("T")
 
-EVENTS = (LLM_REQUEST, LLM_RESPONSE, PROVIDER_RETRY, PROVIDER_TOOL_SEQUENCE_REPAIRED)
+EVENTS = (LLM_REQUEST, LLM_RESPONSE, PROVIDER_TOOL_SEQUENCE_REPAIRED)
 """The events a provider emits."""
 
 _LISTING_SECONDS = 30.0
@@ -228,16 +227,16 @@ class HttpProvider(StreamingProvider):
         return copy.deepcopy(self._info)
 
     async def list_models(self) -> list[ModelInfo]:
-        """The service's list of models, or the known models if the list cannot be read."""
-        path = self._catalogue.path
+        """The service's list of models; the configured one if it has none, or it cannot be read."""
+        path, configured = self._catalogue.path, [self._catalogue.look_up(self._options.default_model)]
         if path is None:
-            return self._catalogue.known()
+            return configured
         try:
             async with self._client.open("GET", path, None, self._context(None, _LISTING_SECONDS)) as response:
                 return self._catalogue.read(await response.receive_json())
         except (LLMError, LookupError, TypeError, AttributeError, ValueError) as exc:
-            logger.warning("%s: the list of models could not be read (%s); using the known models", self.name, exc)
-            return self._catalogue.known()
+            logger.warning("%s: the list of models could not be read (%s); it has the configured one", self.name, exc)
+            return configured
 
     def output_limit(self, request: ChatRequest, **kwargs: Any) -> int | None:
         """The most output tokens of a call with these arguments, for budgets."""
@@ -287,15 +286,14 @@ class HttpProvider(StreamingProvider):
             repairs = {"repair_count": len(conversation.repairs), "repairs": conversation.repairs}
             await self._hooks.emit(PROVIDER_TOOL_SEQUENCE_REPAIRED, {"provider": self.name, **repairs})
         encoded = self._encode(conversation, request, call)
-        context = self._context(call.model, call.timeout, self._options.idle_timeout if call.stream else None)
+        context = self._context(call.model, call.timeout, self._options.idle_timeout)
         reader = self._wire_format.reader(conversation.call_ids)
         received: list[Any] = []
         await self._emit_request(call.model, request, lambda: encoded.body)
         began = anyio.current_time()
         try:
-            async with AsyncExitStack() as stack:
-                http = await self._answered(stack, encoded, context)
-                if call.stream and http.is_event_stream:
+            async with self._client.open("POST", self._wire_format.path, encoded.body, context) as http:
+                if http.is_event_stream:
                     parser = SseParser()
                     data: bytes | None = b""
                     while data is not None:
@@ -324,41 +322,13 @@ class HttpProvider(StreamingProvider):
         await self._emit_response(reader.model or call.model, began, received, usage=response.usage)
         yield StreamChunk(kind="response", response=response)
 
-    async def _answered(self, stack: AsyncExitStack, encoded: EncodedRequest, context: CallContext) -> HttpResponse:
-        """Send the request until there is an answer, or no further attempt; the stack closes the connection."""
-        attempt = 0
-        while True:
-            try:
-                return await stack.enter_async_context(
-                    self._client.open("POST", self._wire_format.path, encoded.body, context)
-                )
-            except LLMError as exc:
-                attempt += 1
-                if not exc.retryable or attempt > self._options.max_retries:
-                    raise
-                await self._wait_for_retry(context.model, attempt, exc)
-
-    async def _wait_for_retry(self, model: str | None, attempt: int, exc: LLMError) -> None:
-        options = self._options
-        delay = min(options.min_retry_delay * 2.0 ** (attempt - 1), options.max_retry_delay)
-        delay *= exc.delay_multiplier
-        if options.retry_jitter:
-            delay *= random.uniform(0.5, 1.5)
-        delay = max(delay, exc.retry_after or 0.0)
-        details = {"attempt": attempt, "max_retries": options.max_retries, "delay": delay}
-        about = {"provider": self.name, "model": model, "retry_after": exc.retry_after}
-        error = {"error_type": type(exc).__name__, "error_message": str(exc)}
-        await self._hooks.emit(PROVIDER_RETRY, {**about, **details, **error})
-        await anyio.sleep(delay)
-
     async def aclose(self) -> None:
         """Close unfinished streams, then the client; idempotent."""
         await super().aclose()
         await self._client.aclose()
 
     def _context(self, model: str | None, timeout: float | None, idle_timeout: float | None = None) -> CallContext:
-        key, multiplier = self._options.api_key, self._options.overloaded_delay_multiplier
-        return CallContext(self.name, model, key, multiplier, timeout, idle_timeout)
+        return CallContext(self.name, model, self._options.api_key, timeout, idle_timeout)
 
     def _response(self, reader: ResponseReader, call: CallOptions, encoded: EncodedRequest) -> ChatResponse:
         used: dict[str, Any] = {"input_tokens": 0, "output_tokens": 0, **reader.counted}

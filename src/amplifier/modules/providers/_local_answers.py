@@ -1,4 +1,4 @@
-"""Shared by providers that make their answers in this process: streaming, events, tool-call ids and a token estimate.
+"""Shared by providers that make their answers in this process: streaming, events, tool-call ids and estimated usage.
 
 Such a provider knows the whole answer at once and streams it in pieces. `complete` collects `stream`; there is no second path.
 Nothing of a request is kept.
@@ -21,7 +21,6 @@ from amplifier.errors import LLMError
 from amplifier.models import (
     ChatRequest,
     ChatResponse,
-    Message,
     ModelInfo,
     ProviderInfo,
     ReasoningBlock,
@@ -33,6 +32,7 @@ from amplifier.models import (
     to_dict,
 )
 
+from ..context import count_tokens
 from ._streams import Chunks, StreamingProvider
 
 
@@ -170,43 +170,22 @@ def pieces_of(text: str) -> list[str]:
     return ["".join(words[at : at + size]) for at in range(0, len(words), size)]
 
 
-_CHARACTERS_PER_TOKEN = 4
-_CHARACTERS_OF_MEDIA = 1600 * _CHARACTERS_PER_TOKEN
-
-
-def estimate_tokens(*values: Any) -> int:
-    """Estimate tokens: a quarter of the characters of every text in the values, rounded up; 1,600 for an image or a document."""
-    return -(-sum(map(_characters, values)) // _CHARACTERS_PER_TOKEN)
-
-
-def _characters(value: Any) -> int:
-    total, left = 0, [value]
-    while left:  # not recursive: the values of a request may be nested deeply
-        item = left.pop()
-        if isinstance(item, str):
-            total += len(item)
-        elif isinstance(item, dict) and item.get("type") in ("image", "document"):
-            total += _CHARACTERS_OF_MEDIA
-        elif isinstance(item, dict):
-            left += item.keys()
-            left += item.values()
-        elif isinstance(item, list | tuple):
-            left += item
-        elif item is not None and not isinstance(item, int | float):
-            left.append(to_dict(item) if hasattr(item, "__attrs_attrs__") else str(item))
-    return total
+_BYTES_PER_TOKEN = 4
 
 
 def estimated_usage(request: ChatRequest, content: Iterable[Any]) -> Usage:
-    """Estimate the usage of a request and its answer; the cost is 0."""
-    asked = estimate_tokens([_counted_content(message) for message in request.messages], request.tools or ())
-    answered = estimate_tokens(list(content))
+    """Estimate the usage of a request and its answer, as contexts do; the cost is 0."""
+    asked = sum(_tokens(message.content) for message in request.messages) + _tokens(request.tools or [])
+    answered = _tokens(list(content))
     return Usage(input_tokens=asked, output_tokens=answered, total_tokens=asked + answered, cost_usd=Decimal(0))
 
 
-def _counted_content(message: Message) -> Any:
-    # Keys of blocks count for little and cost a walk over copies; most messages are plain text.
-    return message.content if isinstance(message.content, str) else [*message.content]
+def _tokens(content: Any) -> int:
+    if not content:
+        return 0
+    if isinstance(content, str):
+        return count_tokens(content, _BYTES_PER_TOKEN)
+    return count_tokens({"content": [to_dict(part) for part in content]}, _BYTES_PER_TOKEN)
 
 
 def fresh_id(wanted: str, taken: Collection[str]) -> str:

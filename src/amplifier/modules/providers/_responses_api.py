@@ -236,7 +236,7 @@ class ResponsesApi(WireFormat):
     def encode(self, conversation: Conversation, request: ChatRequest, call: CallOptions) -> EncodedRequest:
         """Encode a request as JSON."""
         items = [item for entry in conversation.entries for item in _items(entry)]
-        encoded = EncodedRequest({"model": call.model, "input": items, "store": False})
+        encoded = EncodedRequest({"model": call.model, "input": items, "store": False, "stream": True})
         body = encoded.body
         body["include"] = ["reasoning.encrypted_content"]
         if request.tools:
@@ -268,6 +268,4 @@ class ResponsesApi(WireFormat):
             encoded.degradations.append(
                 Degradation(requested="stop", actual="not sent", reason="the Responses API has no stop sequences")
             )
-        if call.stream:
-            body["stream"] = True
         return encoded

@@ -7,7 +7,7 @@ two, `anthropic` has its own.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar, TypeAlias
 
 import attrs
@@ -16,7 +16,6 @@ from amplifier.models import ChatRequest, Degradation, ModelInfo, ResponseFormat
 
 from .._shared.configuration import (
     choice,
-    delay,
     flag,
     mapping,
     mapping_of_secrets,
@@ -44,7 +43,6 @@ class ProviderOptions:
         timeout: Seconds for one call from its beginning to its last byte; None for no limit.
         idle_timeout: Seconds without a byte while a response is streamed; None for no limit.
         connect_timeout: Seconds to reach the server.
-        max_retries: Retries by the provider; the loops retry as well.
     """
 
     api_key: str | None = option(optional(secret), default=None)
@@ -55,15 +53,9 @@ class ProviderOptions:
     temperature: float | None = option(optional(number(0, 2)), default=None)
     top_p: float | None = option(optional(number(0, 1)), default=None)
     reasoning_effort: str | None = option(optional(choice(*EFFORTS)), default=None, aliases=("effort",))
-    use_streaming: bool = option(flag, default=True)
     timeout: float | None = option(no_limit_or_seconds, default=1800.0)
     idle_timeout: float | None = option(no_limit_or_seconds, default=120.0)
     connect_timeout: float = option(seconds, default=10.0)
-    max_retries: int = option(whole_number(0), default=0)
-    min_retry_delay: float = option(delay, default=1.0)
-    max_retry_delay: float = option(delay, default=60.0)
-    retry_jitter: bool = option(flag, default=True)
-    overloaded_delay_multiplier: float = option(number(0), default=10.0)
     priority: float = option(number(), default=100)
     raw: bool = option(flag, default=False)
     extra_headers: Mapping[str, str] = option(mapping_of_secrets("an object of texts"), default=attrs.Factory(dict))
@@ -80,7 +72,6 @@ class CallOptions:
 
     Attributes:
         max_tokens: None leaves the limit to the service.
-        stream: Whether the response is streamed.
     """
 
     model: str
@@ -90,7 +81,6 @@ class CallOptions:
     reasoning_effort: str | None
     tool_choice: ToolChoice | None
     timeout: float | None
-    stream: bool
 
 
 @attrs.define
@@ -137,19 +127,13 @@ class ModelCatalogue(ABC):
 
     Attributes:
         path: The path of the list below the base URL; None if the service has none.
-        names: Models to list if the service cannot be asked.
     """
 
     path: str | None = "/models"
-    names: Sequence[str] = ()
 
     @abstractmethod
     def look_up(self, model: str) -> ModelInfo:
         """The properties of a model, derived from its name."""
-
-    def known(self) -> list[ModelInfo]:
-        """Models to list if the service cannot be asked."""
-        return [self.look_up(model) for model in self.names]
 
     def read(self, body: Any) -> list[ModelInfo]:
         """Read the service's list of models."""
@@ -178,7 +162,6 @@ def resolve_call_options(
         reasoning_effort=effort if effort in EFFORTS else None,
         tool_choice=read_tool_choice(first(keywords.get("tool_choice"), request.tool_choice)),
         timeout=first(keywords.get("timeout"), request.timeout, options.timeout),
-        stream=options.use_streaming,
     )
 
 

@@ -17,7 +17,7 @@ import attrs
 from amplifier.contracts import Coordinator
 from amplifier.models import ChatRequest, ChatResponse, Degradation, Message, TextBlock, ToolCallBlock
 
-from .._shared.configuration import flag, number, option, read_options, whole_number
+from .._shared.configuration import number, option, read_options
 from .._shared.failure import shown
 from ._conversation import NO_RESULT, ToolResultEntry, calls_in, read_conversation, used_ids
 from ._local_answers import Answer, LocalAnswerProvider, estimated_usage, fresh_id
@@ -252,11 +252,9 @@ def _fenced(text: str) -> str:
 
 @attrs.frozen(kw_only=True)
 class OfflineOptions:
-    """The configuration of provider-offline; ``priority`` is for hosts that choose between providers."""
+    """The configuration of provider-offline."""
 
     stream_delay_ms: float = option(number(0, what="a number of milliseconds"), default=0.0)
-    raw: bool = option(flag, key="debug", default=False)
-    priority: int = option(whole_number(0), default=0)
 
 
 class OfflineProvider(LocalAnswerProvider):
@@ -268,7 +266,7 @@ class OfflineProvider(LocalAnswerProvider):
     _capabilities = ("tools", "streaming", "text_only")
 
     def __init__(self, coordinator: Coordinator, options: OfflineOptions) -> None:
-        super().__init__(coordinator, raw=options.raw)
+        super().__init__(coordinator)
         self._pause = options.stream_delay_ms / 1000
 
     async def _answer(self, request: ChatRequest) -> Answer:

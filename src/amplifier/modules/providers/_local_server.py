@@ -10,7 +10,7 @@ import logging
 import os
 import secrets
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,21 +19,20 @@ import attrs
 
 from amplifier._programs import absolute_entries, python_command, safe_search_path
 from amplifier.contracts import Coordinator
-from amplifier.errors import ConfigurationError, LLMTimeoutError, NetworkError, ProviderUnavailableError
+from amplifier.errors import ConfigurationError, LLMTimeoutError, ProviderUnavailableError
 
-from ..._shared.message_lines import read_chunk, write_all
-from ..._shared.shielded import run_shielded
-from ..._shared.started_process import ServiceProcess
-from .._error_mapping import CallContext
+from .._shared.message_lines import read_chunk, write_all
+from .._shared.shielded import run_shielded
+from .._shared.started_process import ServiceProcess
+from ._error_mapping import CallContext
 
 if TYPE_CHECKING:
-    from .._http_client import HttpClient, HttpResponse  # needs the HTTP library, which is optional
+    from ._http_client import HttpClient, HttpResponse  # needs the HTTP library, which is optional
 
 logger = logging.getLogger("amplifier.modules.providers.local")
 
-_SCRIPT = Path(__file__).with_name("_server_main.py")
+_SCRIPT = Path(__file__).with_name("_local_server_main.py")
 _CONNECT_SECONDS = 30.0
-_DYING_SECONDS = 0.5
 _INHERITED = ("PATH", "HOME", "LANG", "TMPDIR", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 _INHERITED_PREFIXES = ("LC_", "PYTHON", "GGML_", "LLAMA_", "CUDA_", "HIP_", "ROCR_", "VK_", "OMP_")
 """Environment variables that the library may need; API keys of other services are not passed on."""
@@ -52,7 +51,7 @@ class Server:
         coordinator: The session's.
         client_type: Makes the HTTP client.
         model_path: The model's file.
-        job: How to run it, see `_server_main`.
+        job: How to run it, see `_local_server_main`.
         start_timeout: Seconds for loading it.
     """
 
@@ -95,20 +94,8 @@ class Server:
             ProviderUnavailableError: The provider is closed, or the process died.
             LLMError: The server refuses.
         """
-        async with AsyncExitStack() as stack:
-            running = await self._ready()
-            try:
-                response = await stack.enter_async_context(running.client.open(method, path, body, context))
-            except NetworkError as error:
-                # A process that is dying has closed its sockets, and it takes a moment until its end is reported.
-                with anyio.move_on_after(_DYING_SECONDS):
-                    await running.process.wait_for_death()
-                if not running.process.has_ended():
-                    raise ProviderUnavailableError(
-                        f"the model server cannot be reached: {error}", provider="local", model=context.model
-                    ) from error
-                running = await self._ready()
-                response = await stack.enter_async_context(running.client.open(method, path, body, context))
+        running = await self._ready()
+        async with running.client.open(method, path, body, context) as response:
             yield response
 
     async def aclose(self) -> None:

@@ -1,4 +1,4 @@
-"""The program of the process that runs the model; `_server_process` starts it as a script, and no module imports it.
+"""The program of the process that runs the model; `_local_server` starts it as a script, and no module imports it.
 
 It is a separate process, so that a model that crashes, hangs or exhausts the memory does not affect the session, and so that
 it can be killed. It reads one JSON line of parameters, writes one JSON line with its address or an error, and runs until

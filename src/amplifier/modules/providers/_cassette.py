@@ -35,13 +35,13 @@ import attrs
 import amplifier.errors as error_classes
 from amplifier._json import REDACTED, Frame, canonical_dumps, copy_json, format_path, rebuild, redact_secrets
 from amplifier._regular_file import make_folders, read_file, replace_file
-from amplifier.errors import InvalidToolCallError, LLMError, ModelError, PlanError, ReplayMismatchError
+from amplifier.errors import LLMError, ModelError, PlanError, ReplayMismatchError
 from amplifier.models import ChatRequest, ChatResponse, ProviderInfo, StreamChunk, from_dict, to_dict
 
-from .._local_answers import Answer
+from ._local_answers import Answer
 
-_NOT_COMPARED = ("stream", "timeout", "metadata", "conversation_id")
-"""How the answer is delivered, and what is for the application."""
+_NOT_COMPARED = ("stream", "timeout", "metadata", "conversation_id", "producer_model")
+"""How the answer is delivered, and what is for the application: of a request, and of a message."""
 _RANDOM_ID = re.compile(
     r"(?<![\w.:-])[\w.:-]{1,200}?-[0-9a-f]{16}_[\w.:-]{1,60}+"  # a child session of tool-task: PARENT-RANDOM_AGENT
     r"|(?<![0-9A-Za-z])(?:[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{32}|[0-9a-f]{16})(?![0-9A-Za-z])",
@@ -119,17 +119,10 @@ def _secret_values(value: Any) -> Iterator[str]:
 # ── what is compared ─────────────────────────────────────────────────────────────────────────────
 
 
-def canonical_request(request: ChatRequest, scrubber: Scrubber, ignore: Iterable[re.Pattern[str]]) -> dict[str, Any]:
+def canonical_request(request: ChatRequest, scrubber: Scrubber, ignore: Iterable[str]) -> dict[str, Any]:
     """The request as it is compared and written: plain JSON that shares nothing with the request."""
-    given = {key: value for key, value in to_dict(request).items() if key not in _NOT_COMPARED and value is not None}
-    given["messages"] = [
-        {
-            key: value
-            for key, value in message.items()
-            if key not in ("metadata", "producer_model") and value is not None
-        }
-        for message in copy_json(given["messages"])
-    ]
+    given = _without_unseen(to_dict(request))
+    given["messages"] = [_without_unseen(message) for message in copy_json(given["messages"])]
     _number_calls(given["messages"])
     numbers: dict[str, str] = {}
 
@@ -138,24 +131,25 @@ def canonical_request(request: ChatRequest, scrubber: Scrubber, ignore: Iterable
 
     def compared(text: str) -> str:
         for pattern in ignore:
-            text = pattern.sub("<ignored>", text)
+            text = re.sub(pattern, "<ignored>", text)
         return _RANDOM_ID.sub(number, text)
 
     canonical: dict[str, Any] = _map_texts(scrubber.scrub(given), compared)
     return canonical
 
 
+def _without_unseen(value: dict[str, Any]) -> dict[str, Any]:
+    return {key: member for key, member in value.items() if key not in _NOT_COMPARED and member is not None}
+
+
 def _number_calls(messages: list[dict[str, Any]]) -> None:
     """Number the ids of tool calls: those of messages, of their blocks and of their ``tool_calls``."""
     numbers: dict[str, str] = {}
     for message in messages:
-        blocks, calls = (
-            [part for part in listed if isinstance(part, dict)] if isinstance(listed := message.get(key), list) else []
-            for key in ("content", "tool_calls")
-        )
-        made = [block for block in blocks if block.get("type") in ("tool_call", "tool_use")]
-        for key, parts in (("tool_call_id", [*blocks, message, *calls]), ("id", [*made, *calls])):
-            for part in parts:
+        lists = [listed for key in ("content", "tool_calls") if isinstance(listed := message.get(key), list)]
+        for part in [message, *(part for listed in lists for part in listed if isinstance(part, dict))]:
+            is_call = part.get("type") in ("tool_call", "tool_use", "function") or "arguments" in part
+            for key in ("tool_call_id", "id") if is_call else ("tool_call_id",):
                 if isinstance(part.get(key), str):
                     part[key] = numbers.setdefault(part[key], f"call-{len(numbers) + 1}")
 
@@ -168,31 +162,25 @@ def digest(value: Any) -> str:
 # ── differences ──────────────────────────────────────────────────────────────────────────────────
 
 
-def first_difference(recorded: Any, asked: Any) -> tuple[str, str, str] | None:
+def first_difference(recorded: Any, asked: Any, path: tuple[str | int, ...] = ()) -> tuple[str, str, str] | None:
     """The first difference in the order of the recorded value; None if the values are equal.
 
     Returns:
         The path, such as ``$.messages[2].content``, what is recorded there and what was asked, in words.
     """
-    waiting: list[tuple[tuple[str | int, ...], Any, Any]] = [((), recorded, asked)]
-    while waiting:
-        path, old, new = waiting.pop()
-        if isinstance(old, list) and isinstance(new, list):
-            old, new = dict(enumerate(old)), dict(enumerate(new))
-        if isinstance(old, dict) and isinstance(new, dict):
-            keys = reversed({**old, **new})
-            waiting += [((*path, key), old.get(key, _MISSING), new.get(key, _MISSING)) for key in keys]
-        elif type(old) is not type(new) or old != new:
-            start = 0
-            if isinstance(old, str) and isinstance(new, str) and max(len(old), len(new)) > _SHOWN:
-                start = max(0, _common_prefix(old, new) - _CONTEXT)
-            return format_path(path, "$"), _shown(old, start), _shown(new, start)
-    return None
-
-
-def similarity(recorded: dict[str, Any], asked: dict[str, Any]) -> int:
-    """How much two requests have in common, from the first message on; larger is more."""
-    return _common_prefix(canonical_dumps(recorded["messages"]), canonical_dumps(asked["messages"]))
+    old, new = recorded, asked
+    if isinstance(old, list) and isinstance(new, list):
+        old, new = dict(enumerate(old)), dict(enumerate(new))
+    if isinstance(old, dict) and isinstance(new, dict):
+        members = ((key, old.get(key, _MISSING), new.get(key, _MISSING)) for key in {**old, **new})
+        found = (first_difference(one, other, (*path, key)) for key, one, other in members)
+        return next(filter(None, found), None)
+    if type(old) is type(new) and old == new:
+        return None
+    start = 0
+    if isinstance(old, str) and isinstance(new, str) and max(len(old), len(new)) > _SHOWN:
+        start = max(0, _common_prefix(old, new) - _CONTEXT)
+    return format_path(path, "$"), _shown(old, start), _shown(new, start)
 
 
 def _common_prefix(one: str, other: str) -> int:
@@ -213,8 +201,16 @@ def _shown(value: Any, start: int) -> str:
 _VERSION = 1
 _PARTS = {"messages": "message", "tools": "tool"}
 _KINDS = ("provider", *_PARTS.values(), "request", "chunk", "response", "error")
-_ERROR_FIELDS = ("provider", "model", "status_code", "retryable", "retry_after", "delay_multiplier")
-_TOOL_CALL_FIELDS = ("tool_name", "raw_arguments")
+_ERROR_FIELDS = (
+    "provider",
+    "model",
+    "status_code",
+    "retryable",
+    "retry_after",
+    "delay_multiplier",
+    "tool_name",
+    "raw_arguments",
+)
 _NO_WAIT = 1e-9
 """The factor on the delay before a retry; a loop ignores 0."""
 
@@ -224,9 +220,9 @@ Line = dict[str, Any]
 # ── answers ──────────────────────────────────────────────────────────────────────────────────────
 
 
-@attrs.define(kw_only=True, eq=False)
+@attrs.define(kw_only=True)
 class Exchange:
-    """A request and what came back.
+    """A request and what came back; the answer aside, equal ones are recordings of one request.
 
     Attributes:
         place: Where it was made, such as ``main`` or ``main/call_1``.
@@ -236,12 +232,7 @@ class Exchange:
     place: str
     provider: str
     request: dict[str, Any]
-    answer: list[Line] = attrs.Factory(list)
-
-    @property
-    def key(self) -> tuple[str, str, str]:
-        """What it is found by."""
-        return self.place, self.provider, digest(self.request)
+    answer: list[Line] = attrs.field(factory=list, eq=False)
 
     @property
     def is_complete(self) -> bool:
@@ -277,27 +268,20 @@ def _chunk_lines(chunks: Iterable[StreamChunk], content: list[Any], scrubber: Sc
     texts: dict[int, str] = {}
     for line in lines:
         texts[line.get("index", 0)] = texts.get(line.get("index", 0), "") + line.get("text", "")
-    # A secret may begin in one piece and end in another one: then the text is written in one piece.
-    changed = {index: scrubbed for index, text in texts.items() if (scrubbed := scrubber.scrub(text)) != text}
+    if any(scrubber.scrub(text) != text for text in texts.values()):
+        return  # a secret may begin in one piece and end in another one: the answer is replayed in pieces of its own
     for line in lines:
         kind, index = line.pop("kind"), line.get("index", 0)
-        if kind != "block_delta":
-            written = scrubber.scrub(line)
-            if index < len(content) and written.get("block") == content[index]:
-                del written["block"]  # it is in the response
-            yield {"chunk": kind, **written}
-        elif index not in changed:
-            yield {"chunk": kind, **line}
-        elif changed[index]:
-            yield {"chunk": kind, **line, "text": changed[index]}
-            changed[index] = ""
+        written = scrubber.scrub(line)
+        if index < len(content) and written.get("block") == content[index]:
+            del written["block"]  # it is in the response
+        yield {"chunk": kind, **written}
 
 
 def _error_line(error: LLMError) -> Line:
     # A class that another package derived from ours is not known when the recording is replayed.
     kind = next(one for one in type(error).__mro__ if one.__module__ == LLMError.__module__)
-    names = (*_ERROR_FIELDS, *_TOOL_CALL_FIELDS) if isinstance(error, InvalidToolCallError) else _ERROR_FIELDS
-    fields = {name: value for name in names if (value := getattr(error, name)) is not None}
+    fields = {name: value for name in _ERROR_FIELDS if (value := getattr(error, name, None)) is not None}
     return {"error": kind.__name__, "message": str(error), **fields}
 
 
@@ -342,6 +326,7 @@ class Cassette:
         sessions: The open ones. A session that is dropped without being closed disappears from it.
         records: Whether they record; decided when the file is read for the first session.
         providers: The descriptions of the recorded providers, by the names they were mounted under.
+        recorded: What was in the file when it was read for the first session; None before.
         new: What was asked since, complete or not.
     """
 
@@ -353,19 +338,14 @@ class Cassette:
         self.sessions: WeakSet[Any] = WeakSet()
         self.records = False
         self.providers: dict[str, dict[str, Any]] = {}
-        self._by_key: dict[tuple[str, str, str], list[Exchange]] = {}
-        self._recorded: list[Exchange] | None = None
+        self.recorded: list[Exchange] | None = None
         self.new: list[Exchange] = []
         self._lock = Lock()  # sessions that share it read and write it in threads
-
-    def __repr__(self) -> str:
-        recorded = len(self._recorded or ())
-        return f"<Cassette {str(self.path)!r}, mode {self.mode}: {recorded} recorded, {len(self.new)} new>"
 
     @property
     def exchanges(self) -> list[Exchange]:
         """What belongs into the file, ordered by place, so that two recordings of one run have the same order."""
-        complete = [exchange for exchange in (*(self._recorded or ()), *self.new) if exchange.is_complete]
+        complete = [exchange for exchange in (*(self.recorded or ()), *self.new) if exchange.is_complete]
         return sorted(complete, key=lambda exchange: exchange.place)
 
     def takes(self, mode: str, run: str | None) -> bool:
@@ -376,28 +356,26 @@ class Cassette:
 
     def place(self, number: int) -> str:
         """The place of a session; a file with one session is replayed in each of several."""
-        if number == 1 or not (self.records or any(one.place.startswith("main-") for one in self._recorded or ())):
+        if number == 1 or not (self.records or any(one.place.startswith("main-") for one in self.recorded or ())):
             return "main"
         return f"main-{number}"
-
-    def find(self, asked: Exchange, use: int) -> Exchange | None:
-        """The recording for a use of a request, counted from 1; None if there is none."""
-        found = self._by_key.get(asked.key, [])
-        return found[use - 1] if use <= len(found) else None
 
     def mismatch(self, asked: Exchange, uses: int) -> ReplayMismatchError:
         """Explain why there is no recording for a request that was made some times."""
         recorded = self.exchanges
         candidates = [exchange for exchange in recorded if exchange.provider == asked.provider]
-        difference = None
+        difference: tuple[str | None, str | None, str | None] | None = None
         if uses > 1:
             why = f": it was made {uses} times, and recorded {'once' if uses == 2 else f'{uses - 1} times'}"
         elif not candidates:
             why = f"; recorded providers: {', '.join(map(repr, self.providers)) or 'none'}"
         else:
-            nearest = max(
-                candidates, key=lambda one: (one.place == asked.place, similarity(one.request, asked.request))
-            )
+            messages = canonical_dumps(asked.request["messages"])
+
+            def similarity(one: Exchange) -> tuple[bool, int]:
+                return one.place == asked.place, _common_prefix(canonical_dumps(one.request["messages"]), messages)
+
+            nearest = max(candidates, key=similarity)
             difference = first_difference(nearest.request, asked.request)
             number = recorded.index(nearest) + 1
             why = f"; the same request is recorded for {nearest.place} (request {number})"
@@ -409,8 +387,7 @@ class Cassette:
             "correct what changed, or record again: remove the file and use mode 'once' (`--record` on the command line)",
             provider=asked.provider,
         )
-        if difference is not None:
-            error.path, error.expected, error.found = difference
+        error.path, error.expected, error.found = difference or (None, None, None)
         return error
 
     # ── the file ─────────────────────────────────────────────────────────────────────────────────
@@ -422,25 +399,20 @@ class Cassette:
             PlanError: The file is needed and missing, or is no cassette.
         """
         with self._lock:
-            if self._recorded is not None:
+            if self.recorded is not None:
                 return
             try:
                 text = read_file(self.path).decode("utf-8")
             except FileNotFoundError:
                 if self.mode == "none":
-                    problem = (
-                        f"{self.path} does not exist; record it with mode 'once', or on the command line with --record"
-                    )
+                    problem = f"{self.path} does not exist; record it with mode 'once' (`--record` on the command line)"
                     raise PlanError([("$.cassette", problem)]) from None
-                self.records, self._recorded = True, []
+                self.records, self.recorded = True, []
                 return
             except (OSError, UnicodeDecodeError) as error:
                 raise PlanError([("$.cassette", f"{self.path} cannot be read: {error}")]) from error
             self.records = self.records or self.mode == "new"
-            recorded = [exchange for exchange in self._read(text) if exchange.is_complete]
-            for exchange in recorded:
-                self._by_key.setdefault(exchange.key, []).append(exchange)
-            self._recorded = recorded
+            self.recorded = [exchange for exchange in self._read(text) if exchange.is_complete]
 
     def _read(self, text: str) -> list[Exchange]:
         exchanges: list[Exchange] = []
@@ -494,10 +466,6 @@ class Cassette:
             make_folders(self.path.parent)
             replace_file(self.path, text.encode())
 
-    def unload(self) -> None:
-        """Forget what is in the file; the next session of the run reads it again."""
-        self._recorded, self.new, self._by_key = None, [], {}
-
     def _lines(self) -> Iterator[Line]:
         yield {"cassette": _VERSION}
         for name, info in sorted(self.providers.items()):
@@ -539,5 +507,5 @@ def leave(session: object, cassette: Cassette) -> None:
     """The session is closed, or was not opened; a second call does nothing."""
     with _lock:
         cassette.sessions.discard(session)
-        if not cassette.sessions:
-            cassette.unload()
+        if not cassette.sessions:  # the next one of the run reads the file again
+            cassette.recorded, cassette.new = None, []

@@ -1,4 +1,7 @@
-"""What is mounted: `ReplayProvider` answers from the recordings, `RecordingProvider` asks another provider and records."""
+"""provider-replay: records the answers of a session's providers in a file, and gives them again without a network.
+
+`ReplayProvider` answers from the recordings, `RecordingProvider` asks another provider and records; `_cassette` has the file.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +16,21 @@ from weakref import WeakValueDictionary
 
 import attrs
 
-from amplifier.contracts import Coordinator, Provider, current_call
-from amplifier.errors import LLMError, PlanError
+from amplifier.contracts import Coordinator, current_call
+from amplifier.errors import LLMError
 from amplifier.models import ChatRequest, ChatResponse, ProviderInfo, StreamChunk, from_dict, to_dict
 
-from ..._shared.configuration import choice, file_name, mapping_each, option, read_options, text, texts
-from ..._shared.worker_threads import Workers
-from .._local_answers import Answer, LocalAnswerProvider
-from .._streams import AnswerStream, AnswerStreams
-from ._cassette import Cassette, Exchange, Scrubber, canonical_request, join, leave
+from .._shared.configuration import choice, file_name, mapping_each, option, read_options, text, texts
+from .._shared.worker_threads import Workers
+from ._cassette import Cassette, Exchange, Scrubber, canonical_request, digest, join, leave
+from ._local_answers import Answer, LocalAnswerProvider
+from ._streams import AnswerStream, Unfinished
 
-logger = logging.getLogger("amplifier.modules.provider-replay")
+__all__ = ["RecordingProvider", "ReplayOptions", "ReplayProvider", "mount", "on_session_ready"]
+
+__amplifier_module_type__ = "provider"
+
+_logger = logging.getLogger("amplifier.modules.provider-replay")
 
 _MODULE = "provider-replay"
 _FILE_SECONDS = 10.0
@@ -33,16 +40,6 @@ _INFO = ("id", "display_name", "capabilities", "defaults")
 # ── configuration ────────────────────────────────────────────────────────────────────────────────
 
 
-def _compiled(value: tuple[str, ...]) -> tuple[re.Pattern[str], ...]:
-    try:
-        return tuple(map(re.compile, value))
-    except re.error as error:
-        raise PlanError([("$", f"expected regular expressions; {error.pattern!r:.80} is none: {error}")]) from None
-
-
-_PATTERNS = attrs.evolve(texts(), convert=_compiled, expected="a list of regular expressions")
-
-
 @attrs.frozen(kw_only=True)
 class ReplayOptions:
     """The configuration of provider-replay; its reference page explains the keys."""
@@ -50,7 +47,7 @@ class ReplayOptions:
     cassette: Path | None = option(file_name, default=None, restricts=True)
     mode: str = option(choice("none", "once", "new"), default="none", restricts=True)
     placeholders: Mapping[str, str] = option(mapping_each("an object of texts", text), default=attrs.Factory(dict))
-    ignore: tuple[re.Pattern[str], ...] = option(_PATTERNS, default=())
+    ignore: tuple[str, ...] = option(texts(), default=())
     run: str | None = option(text, default=None)
 
 
@@ -72,16 +69,19 @@ class _Session:
     scrubber: Scrubber
     cassette: Cassette = attrs.field(init=False)
     place: str = ""
-    uses: Counter[tuple[str, str, str]] = attrs.Factory(Counter)
+    uses: Counter[str] = attrs.Factory(Counter)
     parent: _Session | None = None
     providers: dict[str, RecordingProvider | ReplayProvider] = attrs.Factory(dict)
 
-    def find(self, provider: str, request: ChatRequest) -> tuple[Exchange, Exchange | None]:
-        """A request as it is recorded, and its recording, if there is one."""
+    def find(self, provider: str, request: ChatRequest) -> tuple[Exchange, Exchange | None, int]:
+        """A request as it is recorded, its recording, if there is one, and how often it was made."""
         canonical = canonical_request(request, self.scrubber, self.options.ignore)
         asked = Exchange(place=self.place, provider=provider, request=canonical)
-        self.uses[asked.key] += 1
-        return asked, self.cassette.find(asked, self.uses[asked.key])
+        key = digest([self.place, provider, canonical])
+        self.uses[key] += 1
+        uses = self.uses[key]
+        found = [exchange for exchange in self.cassette.recorded or () if exchange == asked]
+        return asked, found[uses - 1] if uses <= len(found) else None, uses
 
 
 _sessions: WeakValueDictionary[str, _Session] = WeakValueDictionary()
@@ -91,19 +91,18 @@ _sessions: WeakValueDictionary[str, _Session] = WeakValueDictionary()
 async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) -> Callable[[], Awaitable[None]] | None:
     """Mount the recorded providers; `on_session_ready` wraps those that other modules mount.
 
-    Args:
-        coordinator: The session's.
-        config: See the module's reference page for the keys.
-
     Returns:
         The cleanup, which writes the file if something was recorded; None without a ``cassette`` in the configuration.
 
     Raises:
         PlanError: The configuration is wrong, or the file is missing or no cassette.
+        re.error: What should be a regular expression is none.
     """
     options = read_options(ReplayOptions, _MODULE, config)
+    for pattern in options.ignore:
+        re.compile(pattern)
     if options.cassette is None:
-        logger.warning("%s is not mounted: its config has no `cassette`, the file with the recordings", _MODULE)
+        _logger.warning("%s is not mounted: its config has no `cassette`, the file with the recordings", _MODULE)
         return None
     session = await _open(coordinator, options, options.cassette.absolute())
     cassette = session.cassette
@@ -119,8 +118,7 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
         mounted = coordinator.get("providers")
         for name, provider in session.providers.items():
             await provider.aclose()
-            is_mounted = mounted.get(name) is provider
-            if is_mounted and isinstance(provider, RecordingProvider):
+            if mounted.get(name) is provider and isinstance(provider, RecordingProvider):
                 mounted[name] = provider.inner
         session.providers.clear()
         if session.parent is None:
@@ -178,14 +176,7 @@ async def _in_thread(work: Callable[[], None], what: str) -> None:
 
 
 class ReplayProvider(LocalAnswerProvider):
-    """Answers from the recordings of one provider, under its name.
-
-    Args:
-        coordinator: For events.
-        name: The name that the recorded provider was mounted under.
-        session: The session's part of the cassette.
-        found: The recording that answers; if absent, that of the request.
-    """
+    """Answers from the recordings of one provider, under its name; with one recording that was found already, or that of the request."""
 
     def __init__(self, coordinator: Coordinator, name: str, session: _Session, found: Exchange | None = None) -> None:
         super().__init__(coordinator)
@@ -202,9 +193,9 @@ class ReplayProvider(LocalAnswerProvider):
     async def _answer(self, request: ChatRequest) -> Answer:
         found = self._found
         if found is None:
-            asked, found = self._session.find(self._name, request)
+            asked, found, uses = self._session.find(self._name, request)
             if found is None:
-                raise self._session.cassette.mismatch(asked, self._session.uses[asked.key])
+                raise self._session.cassette.mismatch(asked, uses)
         return found.replayed(self._session.scrubber)
 
 
@@ -214,17 +205,14 @@ class RecordingProvider:
     Every other member is that of the other provider; it has ``stream`` if the other one has it.
     """
 
-    def __init__(self, coordinator: Coordinator, name: str, inner: Provider, session: _Session) -> None:
+    def __init__(self, coordinator: Coordinator, name: str, inner: Any, session: _Session) -> None:
         self.inner = inner
         self._coordinator = coordinator
         self._mounted_as = name
         self._session = session
-        self._streams = AnswerStreams(coordinator)
+        self._unfinished = Unfinished(coordinator)
         if hasattr(inner, "stream"):  # loops ask for the member
             self.stream = self._stream
-
-    def __repr__(self) -> str:
-        return f"<RecordingProvider of {self.inner!r}>"
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
@@ -239,14 +227,14 @@ class RecordingProvider:
         if replay is not None:
             return await replay.complete(request)
         with self._recorded_error(exchange, ()):
-            response = await self.inner.complete(request, **kwargs)
+            response: ChatResponse = await self.inner.complete(request, **kwargs)
         if isinstance(response, ChatResponse):  # anything else is refused by the loop
             exchange.finish(response, (), self._session.scrubber)
         return response
 
     async def aclose(self) -> None:
         """Close unfinished streams; a second call does nothing."""
-        await self._streams.aclose()
+        await self._unfinished.aclose()
 
     def _stream(self, request: ChatRequest, **kwargs: Any) -> AnswerStream:
         """Stream the answer and record its chunks; an answer that is left before its end is not recorded.
@@ -254,10 +242,10 @@ class RecordingProvider:
         Raises:
             LLMError: What the other provider raised, while the chunks are read.
         """
-        return self._streams.stream(self._opened(request, kwargs))
+        return AnswerStream(self._opened(request, kwargs), self._unfinished)
 
     def _begin(self, request: ChatRequest) -> tuple[Exchange, ReplayProvider | None]:
-        asked, found = self._session.find(self._mounted_as, request)
+        asked, found, _ = self._session.find(self._mounted_as, request)
         if found is not None:
             return found, ReplayProvider(self._coordinator, self._mounted_as, self._session, found)
         self._session.cassette.new.append(asked)
@@ -268,13 +256,12 @@ class RecordingProvider:
         self, request: ChatRequest, kwargs: dict[str, Any]
     ) -> AsyncGenerator[AsyncIterator[StreamChunk], None]:
         exchange, replay = self._begin(request)
-        inner: Any = self.inner
         async with AsyncExitStack() as stack:
             if replay is not None:
                 yield await stack.enter_async_context(replay.stream(request))
                 return
             with self._recorded_error(exchange, ()):
-                chunks = await stack.enter_async_context(inner.stream(request, **kwargs))
+                chunks = await stack.enter_async_context(self.inner.stream(request, **kwargs))
             yield await stack.enter_async_context(aclosing(self._recorded(chunks, exchange)))
 
     async def _recorded(
