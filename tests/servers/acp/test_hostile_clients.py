@@ -110,11 +110,31 @@ async def test_messages_may_come_in_any_pieces():
         assert (await client.answer_to(1))["result"]["protocolVersion"] == 1
 
 
-async def test_message_that_is_too_long_is_answered_and_ends_the_connection(monkeypatch):
+async def test_message_that_is_too_long_is_answered_at_its_end_and_skipped(monkeypatch):
     monkeypatch.setattr("amplifier.servers.acp._connection.LONGEST_LINE", 1 << 20)
     async with connected() as client:
         client.write(b'"' + b"x" * (1 << 20))
-        assert "more than 1048576 bytes; the connection ends" in (await client.next())["error"]["message"]
+        client.write(b"x" * (1 << 20))
+        await anyio.wait_all_tasks_blocked()
+        assert client._at_client.statistics().current_buffer_used == 0  # the client still writes
+        client.write(b'"\n')
+        error = await client.next()
+        assert (error["id"], error["error"]["code"]) == (None, -32700)
+        assert "longer than 1 MiB" in error["error"]["message"]
+        assert await client.open()
+
+
+async def test_requests_with_the_same_id_get_an_answer_each():
+    async with connected() as client:
+        session_id = await client.open()
+        for _ in range(3):
+            client._numbers = 6
+            client.tell("session/list", cursor="100")
+        client._numbers = 6
+        client.ask(session_id, "say hello")
+        answers = [await client.answer_to(7) for _ in range(4)]
+        assert ["sessions" in each["result"] for each in answers].count(True) == 3
+        assert [each["result"].get("stopReason") for each in answers].count("end_turn") == 1
 
 
 async def test_stored_sessions_come_in_pages():

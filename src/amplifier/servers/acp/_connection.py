@@ -14,7 +14,6 @@ from anyio.abc import TaskGroup
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
 from amplifier._json import redact_text
-from amplifier.modules._shared.message_lines import LineSplitter, LineTooLong
 
 logger: logging.Logger = logging.getLogger("amplifier.servers.acp")
 
@@ -157,22 +156,34 @@ class Connection:
         """Handle messages until the client goes; then cancel the requests that still run and wait for them."""
         async with anyio.create_task_group() as group:
             with self._reading:
-                try:
-                    async for line in self._lines():
-                        await self._handle(line, begin, group)
-                except LineTooLong as error:
-                    await self._send(_error(None, RpcError(PARSE_ERROR, f"{error}; the connection ends")))
+                async for line in self._lines():
+                    await self._handle(line, begin, group)
             group.cancel_scope.cancel()
 
-    async def _lines(self) -> AsyncIterator[bytes]:
-        lines = LineSplitter(LONGEST_LINE)
+    async def _lines(self) -> AsyncIterator[bytes | None]:
+        """The lines that are not blank; None for one that is too long, once it has been read to its end."""
+        buffer = bytearray()
+        is_too_long = False
         while data := await self._stream.receive():
-            for line in lines.feed(data):
-                if line.strip():
+            searched = len(buffer)
+            buffer += data
+            while (end := buffer.find(b"\n", searched)) >= 0:
+                line = bytes(buffer[:end]).strip()
+                del buffer[: end + 1]
+                searched = 0
+                if is_too_long:
+                    is_too_long = False
+                    yield None
+                elif line:
                     yield line
+            if len(buffer) > LONGEST_LINE:
+                buffer.clear()
+                is_too_long = True
 
-    async def _handle(self, line: bytes, begin: Begin, group: TaskGroup) -> None:
+    async def _handle(self, line: bytes | None, begin: Begin, group: TaskGroup) -> None:
         try:
+            if line is None:
+                raise RpcError(PARSE_ERROR, f"a message longer than {LONGEST_LINE // 2**20} MiB")
             message = read_message(line)
         except RpcError as error:
             await self._send(_error(error.message_id, error))
