@@ -5,11 +5,16 @@ from __future__ import annotations
 import os
 import signal
 import stat
+import threading
 from pathlib import Path
 
 import pytest
+from prompt_toolkit.completion import CompleteEvent
+from prompt_toolkit.document import Document
 
-from amplifier.cli.terminal.line_prompt import PromptHistory
+from amplifier.cli.sessions.store import SessionStore
+from amplifier.cli.terminal import line_prompt
+from amplifier.cli.terminal.line_prompt import PromptHistory, _Completer
 from tests._support.backends import mostly_on
 from tests._support.terminal import open_terminal, run_cli
 from tests._support.tree import ROOT
@@ -101,16 +106,43 @@ def test_history_of_a_resumed_session_comes_first(home, workdir, plan):
 
 @pytest.mark.slow
 @mostly_on("asyncio")
-def test_pasted_text_is_shown_with_what_a_terminal_would_obey_or_hide(backend, home, workdir, plan):
+def test_pasted_and_recalled_text_is_sent_as_it_is_and_its_controls_are_spelled_out(backend, home, workdir, plan):
+    family, word = "👩\u200d👩\u200d👧", "می\u200cخواهم"  # characters that nobody sees join the ones around them
     with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
         terminal.expect("› ")
         terminal.type("\x1b[200~say a\u202eb\x1b[31m\tc\r\nd\x1b[201~")
         terminal.expect("say a\\u202eb[31m    c\n… d")
         terminal.type("\n")
         terminal.expect("\na\\u202eb[31m    c\nd")
+        terminal.expect("› ")
+        terminal.type("\x1b[200~say a\u202ebc\x1b[201~\x1b[D\x1b[D\x7f\n")  # the cursor is behind what is spelled out
+        terminal.expect("\nabc")
+        terminal.expect("› ")
+        terminal.type(f"\x1b[200~say \u202e{family} {word}\x1b[201~\n")
+        terminal.expect("› ")
+        terminal.type("\x1b[A")
+        terminal.expect("say \\u202e")
+        terminal.type(" again\n")
         terminal.leave("\x04")
         assert "\u202e" not in terminal.screen
         assert "\x1b[31m" not in terminal.screen
+    sent = [f"say \u202e{family} {word}", f"say \u202e{family} {word} again"]
+    assert kept(PromptHistory(home / "history"))[-2:] == sent
+    store = SessionStore(home / "sessions")
+    asked = [each["content"] for each in store.transcript(store.find("last").session_id) if each["role"] == "user"]
+    assert asked[-2:] == sent
+
+
+def test_completions_are_listed_with_what_a_terminal_would_obey_spelled_out(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a\u202eb.txt").touch()
+    completer = _Completer({"/do": "turn \u202e it"})
+    for begun, text, shown, about in (
+        ("@a", "a\u202eb.txt", "a\\u202eb.txt", ""),
+        ("/d", "/do", "/do", "turn \\u202e it"),
+    ):
+        (found,) = completer.get_completions(Document(begun), CompleteEvent())
+        assert (found.text, found.display_text, found.display_meta_text) == (text, shown, about)
 
 
 def test_a_line_goes_where_standard_error_goes_and_the_answer_to_standard_output(home, workdir, plan, tmp_path):
@@ -136,6 +168,21 @@ def test_a_signal_while_a_line_is_being_entered_restores_the_terminal(which, bac
         assert terminal.end() == 128 + which
         assert terminal.is_as_before()
         assert terminal.screen.count("\x1b[?2004h") == terminal.screen.count("\x1b[?2004l")
+
+
+@pytest.mark.slow
+def test_an_interrupt_sent_as_a_signal_does_what_the_key_does(backend, home, workdir, plan):
+    with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
+        terminal.expect("› ")
+        terminal.type("say never sent")
+        terminal.expect("never sent")
+        terminal.send(signal.SIGINT)
+        terminal.expect("Press Ctrl-C again to leave.")
+        terminal.expect("› ")
+        terminal.send(signal.SIGINT)
+        assert terminal.end() == 0
+        assert "\nnever sent" not in terminal.text
+        assert terminal.is_as_before()
 
 
 def test_keys_behind_a_ctrl_c_belong_to_the_next_line(home, workdir, plan):
@@ -190,11 +237,43 @@ def kept(history: PromptHistory) -> list[str]:
     return list(history.load_history_strings())[::-1]
 
 
-def test_history_keeps_entries_of_several_lines_in_order_and_what_is_no_text_otherwise(tmp_path):
+def test_history_keeps_entries_of_several_lines_in_order(tmp_path):
     history = PromptHistory(tmp_path / "home" / "history")
-    for entry in ("one", "two\nlines", "漢 \udcff\u202e"):
+    for entry in ("one", "two\nlines", "漢 \u2028 \u202e \udcff"):
         history.append_string(entry)
-    assert kept(PromptHistory(tmp_path / "home" / "history")) == ["one", "two\nlines", "漢 \\u202e"]
+    assert kept(PromptHistory(tmp_path / "home" / "history")) == ["one", "two\nlines", "漢 \u2028 \u202e \udcff"]
+
+
+def test_damaged_history_lines_are_left_out(tmp_path):
+    (tmp_path / "history").write_bytes(b'"one"\n{\n7\n\xff\n\n"two"\n"torn')
+    assert kept(PromptHistory(tmp_path / "history")) == ["one", "two"]
+
+
+def test_history_file_is_cut_back_to_the_latest_entries(tmp_path, monkeypatch):
+    monkeypatch.setattr(line_prompt, "MOST_ENTRIES", 3)
+    history = PromptHistory(tmp_path / "history")
+    for number in range(6):
+        history.append_string(str(number))
+    assert kept(history) == ["3", "4", "5"]
+    assert (tmp_path / "history").read_text().split() == ['"3"', '"4"', '"5"']
+    assert stat.S_IMODE((tmp_path / "history").stat().st_mode) == 0o600
+    assert os.listdir(tmp_path) == ["history"]
+
+
+def test_long_entries_of_several_chats_do_not_mix(tmp_path):
+    entries = {letter * 50_000 for letter in "abcd"}
+
+    def enter(entry: str) -> None:
+        for _ in range(20):
+            PromptHistory(tmp_path / "history").append_string(entry)
+
+    threads = [threading.Thread(target=enter, args=(entry,)) for entry in entries]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    found = kept(PromptHistory(tmp_path / "history"))
+    assert (len(found), set(found)) == (80, entries)
 
 
 def test_a_history_that_cannot_be_kept_is_no_error(tmp_path):

@@ -85,6 +85,8 @@ def test_what_is_typed_while_a_turn_runs_is_read_at_its_next_step(backend, home,
         terminal.expect("\nit in blue")
         terminal.expect("1 in this chat")  # one turn; the command came after it
         terminal.leave()
+    kept = [json.loads(line) for line in (home / "history").read_text().splitlines()]
+    assert kept == [call("wait_for", path=workdir / "gate"), "/status", "/exit"]
 
 
 @mostly_on("trio")

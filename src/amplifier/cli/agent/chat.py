@@ -54,7 +54,7 @@ class Chat:
         if self._terminal.can_move_cursor:
             self._line_prompt = await self._open_line_prompt()
         while not self._is_over:
-            line = self._typed.pop(0) if self._typed else await self._read_line()
+            line = self._next_typed() if self._typed else await self._read_line()
             if line is None:
                 await self._exit()
             elif line.startswith("//"):
@@ -102,6 +102,12 @@ class Chat:
         with suppress(CommandError):  # the plan has no modes
             self._agent.permissions.switch()
         return self._prompt()
+
+    def _next_typed(self) -> str | None:
+        line = self._typed.pop(0)
+        if line is not None and self._line_prompt is not None:
+            self._line_prompt.remember(line)
+        return line
 
     async def _read_line(self) -> str | None:
         """One message; empty after a first Ctrl-C, None after a second one and at the end of input."""

@@ -8,9 +8,11 @@ Import this module only where a chat at a terminal begins: other commands save t
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -24,21 +26,28 @@ from prompt_toolkit.completion import CompleteEvent, Completer, Completion, Path
 from prompt_toolkit.data_structures import Size
 from prompt_toolkit.document import Document
 from prompt_toolkit.filters import Condition
-from prompt_toolkit.history import FileHistory
+from prompt_toolkit.formatted_text import StyleAndTextTuples
+from prompt_toolkit.history import History
 from prompt_toolkit.input import create_input
 from prompt_toolkit.input.typeahead import get_typeahead, store_typeahead
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.keys import Keys
+from prompt_toolkit.layout.processors import Processor, Transformation, TransformationInput
+from prompt_toolkit.layout.utils import explode_text_fragments
 from prompt_toolkit.output import ColorDepth
 from prompt_toolkit.output.vt100 import Vt100_Output
 
 from amplifier._json import sanitize_text, visible_text
-from amplifier._regular_file import make_folders
+from amplifier._regular_file import make_folders, replace_file
 from amplifier.cli.terminal.keyboard import Keyboard
 from amplifier.cli.terminal.output import Output
 
 _MOST_MENU_ROWS = 8
 _MENTION = re.compile(r'(?<!\S)@("[^"]*|[^\s"]*)$')
+MOST_ENTRIES = 1000
+"""Entries of the history that are kept; the file is cut back to them when it holds twice as many."""
+
+_APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
 
 
 class LinePrompt:
@@ -76,6 +85,7 @@ class LinePrompt:
             complete_while_typing=False,
             enable_suspend=True,
             key_bindings=self._key_bindings(),
+            input_processors=[_ShowInvisible()],
             color_depth=None if terminal.has_colour else ColorDepth.DEPTH_1_BIT,
             prompt_continuation=self._continuation,
             input=self._input,
@@ -111,6 +121,10 @@ class LinePrompt:
             raise KeyboardInterrupt
         self.dropped = ""
         return None if outcome is None else sanitize_text(outcome)
+
+    def remember(self, line: str) -> None:
+        """Keep a line in the history that was entered elsewhere, such as while a turn ran; call it between two lines."""
+        self._session.history.append_string(line)
 
     def redraw(self) -> None:
         """Draw the prompt again below what others have written; may be called from any thread and from a signal handler."""
@@ -154,7 +168,7 @@ class LinePrompt:
         @bindings.add(Keys.BracketedPaste)
         def _paste(event: KeyPressEvent) -> None:
             text = event.data.replace("\r\n", "\n").replace("\r", "\n").replace("\t", "    ")
-            event.current_buffer.insert_text(visible_text(sanitize_text(text)))
+            event.current_buffer.insert_text(sanitize_text(text))
 
         @bindings.add("s-tab", filter=Condition(lambda: self._next_mode is not None))
         def _switch(event: KeyPressEvent) -> None:
@@ -203,6 +217,12 @@ class _Completer(Completer):
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
         """What the text before the cursor may become."""
+        for each in self._completions(document, complete_event):
+            shown = visible_text(each.display_text, multiline=False)
+            about = visible_text(each.display_meta_text, multiline=False)
+            yield Completion(each.text, each.start_position, display=shown, display_meta=about)
+
+    def _completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
         mention = _MENTION.search(document.text_before_cursor)
         if mention is None:
             yield from self._commands.get_completions(document, complete_event)
@@ -216,10 +236,10 @@ class _Completer(Completer):
             yield Completion(name, start_position=-len(mention[1]), display=each.display)
 
 
-class PromptHistory(FileHistory):
-    """The messages entered in earlier chats, in a file that only its owner may read.
+class PromptHistory(History):
+    """The messages entered in earlier chats, in a file: one JSON string per line, oldest first.
 
-    A chat works without it if the system refuses to read or write it.
+    Only its owner may read it; a chat works without it if the system refuses to read or write it.
 
     Args:
         path: The file; made with the first entry, and its folder with it.
@@ -227,24 +247,60 @@ class PromptHistory(FileHistory):
     """
 
     def __init__(self, path: Path, recent: Sequence[str] = ()) -> None:
-        super().__init__(path)
+        super().__init__()
         self._path = path
-        self._recent = [visible_text(text) for text in recent]
+        self._recent = recent
 
     def load_history_strings(self) -> Iterable[str]:
-        """The entries, newest first."""
-        entries: list[str] = []
+        """The latest entries, newest first; lines that are no entries are left out."""
+        lines: list[bytes] = []
         with suppress(OSError):
-            entries = [visible_text(entry) for entry in super().load_history_strings()]
-        return [*reversed(self._recent), *(entry for entry in entries if entry not in self._recent)]
+            lines = self._path.read_bytes().splitlines()
+            if len(lines) >= 2 * MOST_ENTRIES:
+                replace_file(self._path, b"\n".join(lines[-MOST_ENTRIES:]) + b"\n")
+        entries = [entry for line in lines[-MOST_ENTRIES:] if (entry := _entry(line)) is not None]
+        return reversed([*(entry for entry in entries if entry not in self._recent), *self._recent])
 
     def store_string(self, string: str) -> None:
-        """Append an entry."""
+        """Append an entry in one write, so that entries of several chats do not mix."""
         with suppress(OSError):
             make_folders(self._path.parent)
-            os.close(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
-            super().store_string(sanitize_text(string))
+            descriptor = os.open(self._path, _APPEND, 0o600)
+            try:
+                os.write(descriptor, json.dumps(string).encode() + b"\n")
+            finally:
+                os.close(descriptor)
+
+
+def _entry(line: bytes) -> str | None:
+    try:
+        entry = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return entry if isinstance(entry, str) else None
 
 
 class _Interrupted(Exception):
     """Ctrl-C was pressed."""
+
+
+class _ShowInvisible(Processor):
+    """Spells out what a terminal would obey or hide, such as a bidirectional control in pasted text."""
+
+    def apply_transformation(self, transformation_input: TransformationInput) -> Transformation:
+        """Replace the text of one line and map its columns."""
+        shown: StyleAndTextTuples = []
+        columns = [0]
+        for style, character, *_ in explode_text_fragments(transformation_input.fragments):
+            spelled = visible_text(character, multiline=False)
+            shown.append((style, spelled))
+            columns.append(columns[-1] + len(spelled))
+        last = len(columns) - 1
+
+        def to_display(index: int) -> int:
+            return columns[index] if index <= last else columns[last] + index - last
+
+        def to_source(column: int) -> int:
+            return bisect_right(columns, column) - 1 if column < columns[last] else last + column - columns[last]
+
+        return Transformation(shown, source_to_display=to_display, display_to_source=to_source)
