@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -161,6 +162,26 @@ def test_a_running_command_is_found_by_process_and_session_id(tmp_path, capsys):
         with pytest.raises(CommandError, match=r"running now: .*monday"):
             find_running(tmp_path, "tuesday")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_name_that_several_commands_have_is_no_answer_but_the_latest_is(tmp_path):
+    with answer_task_requests(tmp_path, "serve", "asyncio", print), (tmp_path / "7.json").open("w") as other:
+        json.dump({"pid": 7, "session_id": "serve", "started": "2026-01-01", "backend": "trio"}, other)
+        other.flush()
+        fcntl.flock(other, fcntl.LOCK_EX)  # as if it ran
+        with pytest.raises(CommandError, match=f"'serve' is more than one process: {os.getpid()} and 7; give the id"):
+            find_running(tmp_path, "serve")
+        assert (find_running(tmp_path, "7").pid, find_running(tmp_path, "last").pid) == (7, os.getpid())
+
+
+def test_what_runs_is_listed_where_no_session_can_be_kept(tmp_path, monkeypatch, cli):
+    monkeypatch.setenv("AMPLIFIER_HOME", str(tmp_path))
+    (tmp_path / "sessions").touch()
+    with answer_task_requests(tmp_path / "running", "monday", "asyncio", print):
+        found = json.loads(cli("doctor", "--json", code=1).out)["findings"]
+    texts = {each["subject"]: each["text"] for each in found}
+    assert "sessions cannot be kept" in texts["state"]
+    assert "session monday since" in texts["running"]
 
 
 def test_a_command_runs_without_a_writable_state_folder(tmp_path, capsys):

@@ -93,7 +93,8 @@ def running_commands(folder: Path) -> list[RunningCommand]:
             if running is not None:
                 found.append(running)
             else:
-                path.unlink(missing_ok=True)
+                with suppress(OSError):  # the folder cannot be written to
+                    path.unlink()
     return sorted(found, key=lambda each: (each.started, each.pid), reverse=True)
 
 

@@ -84,6 +84,7 @@ async def test_response_that_is_not_kept_is_not_found():
         assert (await client.ask("DELETE", f"{RESPONSES}/{kept['id']}")).json()["deleted"] is True
         assert (await client.ask("DELETE", f"{RESPONSES}/{kept['id']}")).status == 404
         for name in (unkept["id"], kept["id"], "resp_never"):
+            assert (await client.ask("GET", f"{RESPONSES}/{name}")).status == 404
             answer = await client.ask("POST", RESPONSES, {"input": "hi", "previous_response_id": name})
             assert (answer.status, answer.json()["error"]["param"]) == (400, "previous_response_id")
 

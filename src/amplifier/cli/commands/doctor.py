@@ -109,12 +109,15 @@ def find_running(folder: Path, wanted: str) -> RunningCommand:
     """The command that a process id, a session id, or ``last`` refers to.
 
     Raises:
-        CommandError: There is none.
+        CommandError: There is none, or several: servers have no session of their own.
     """
     running = running_commands(folder)
-    for each in running:
-        if wanted in (LAST, str(each.pid), each.session_id):
-            return each
+    found = [each for each in running if wanted in (LAST, str(each.pid), each.session_id)]
+    if len(found) == 1 or (found and wanted == LAST):
+        return found[0]
+    if found:
+        several = " and ".join(str(each.pid) for each in found)
+        raise CommandError(f"{wanted!r} is more than one process: {several}; give the id of one of them")
     listed = ", ".join(f"{each.pid} (session {each.session_id})" for each in running)
     here = f"running now: {listed}" if running else "nothing is running"
     raise CommandError(f"no `amplifier run` of yours is process or session {wanted!r}; {here}")
@@ -244,6 +247,9 @@ def _check_state() -> Iterator[Finding]:
     require_writable(find_home() / "sessions")
     source = HOME_VARIABLE if os.environ.get(HOME_VARIABLE) else "the default"
     yield Finding("state", "ok", f"{find_home() / 'sessions'} ({source}) can be written to")
+
+
+def _check_running() -> Iterator[Finding]:
     for each in running_commands(running_folder()):
         text = f"session {each.session_id} since {each.started}, on {each.backend}; amplifier doctor --tasks {each.pid}"
         yield Finding("running", "ok", text)
@@ -257,4 +263,5 @@ _CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (
     _check_command,
     _check_sandbox,
     _check_state,
+    _check_running,
 )
