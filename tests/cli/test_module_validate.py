@@ -40,6 +40,7 @@ def test_static_checks_need_no_extra(cli, monkeypatch):
         (["--replay", "nonsense"], "replay 'nonsense' is not what a report printed behind --replay; copy it whole"),
         (["--html", "no/such/folder/report.html"], "there is no folder 'no/such/folder'; make it first"),
         (["--junit", "no/such/folder/j.xml"], "--junit 'no/such/folder/j.xml': there is no folder 'no/such/folder'"),
+        (["--html", "x", "--junit", "./x"], "--html and --junit name the same file 'x'; give each its own"),
     ],
 )
 def test_invalid_options_are_rejected_before_running(arguments, message, cli):

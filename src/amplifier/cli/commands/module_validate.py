@@ -99,6 +99,8 @@ def _reject_unwritable(files: dict[str, Path]) -> None:
     for name, file in files.items():
         if not file.parent.is_dir():
             raise CommandError(f"--{name} {str(file)!r}: there is no folder {str(file.parent)!r}; make it first")
+    if len({file.absolute() for file in files.values()}) < len(files):
+        raise CommandError(f"--html and --junit name the same file {str(files['html'])!r}; give each its own")
 
 
 def _write(name: str, file: Path, report: Report) -> None:
