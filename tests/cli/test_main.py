@@ -50,7 +50,14 @@ def test_version_and_help_import_neither_the_kernel_nor_the_commands(option):
 
 
 def test_an_unknown_command_is_a_usage_error(cli):
-    assert "No such command 'no-such-command'" in cli("no-such-command", code=2).err
+    assert "No such command 'no-such-command'." in cli("no-such-command", code=2).err
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"), [(["sesion", "list"], "session"), (["docter"], "doctor"), (["module", "validat"], "validate")]
+)
+def test_error_for_a_misspelt_command_suggests_the_nearest_one(words, meant, cli):
+    assert f"did you mean {meant!r}?" in cli(*words, code=2).err
 
 
 @pytest.mark.parametrize("words", [["--version"], ["plan", "check", "x.yaml"], []])

@@ -97,6 +97,17 @@ class LazyGroup(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl(rows)
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that the arguments name; the error for an unknown name suggests the nearest one."""
+        name = args[0]
+        if not name.startswith("-") and not ctx.resilient_parsing and self.get_command(ctx, name) is None:
+            from amplifier._spelling import suggestion  # noqa: PLC0415  # only needed after a mistake
+
+            ctx.fail(f"No such command {name!r}{suggestion(name, self.list_commands(ctx)) or '.'}")
+        return super().resolve_command(ctx, args)
+
 
 json_option: Decorator = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 
