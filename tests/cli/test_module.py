@@ -31,6 +31,7 @@ def test_a_module_is_shown_with_what_it_is_and_where_it_comes_from(cli):
     shown = json.loads(cli("module", "show", "tool-search", "--json").out)
     assert shown["loads"] is True
     assert shown["origin"].startswith("entry point tool-search of amplifier")
+    assert shown["about"].startswith("tool-search: find text in files")
     assert "mount point    tools" in cli("module", "show", "tool-search").out
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import sys
 from importlib.resources import files
 from pathlib import Path
 from string import Template
@@ -104,7 +106,7 @@ def show_module(module_id: str, as_json: bool) -> None:
     except AmplifierError as error:
         facts |= {"loads": False, "problem": error_message(error)}
     else:
-        facts |= {"loads": True, "origin": loaded.origin}
+        facts |= {"loads": True, "origin": loaded.origin, "about": _about(loaded)}
         if runs_on_island(loaded):
             facts["backends"] = ON_ISLAND
     finally:
@@ -118,6 +120,17 @@ def show_module(module_id: str, as_json: bool) -> None:
         if value not in (None, "", {}, []):
             text = visible_text("\n".join(value) if isinstance(value, list) else str(value))
             click.echo(f"{name.replace('_', ' '):14} {text.replace(chr(10), chr(10) + ' ' * 15)}")
+
+
+def _about(loaded: LoadedModule) -> str:
+    """The first paragraph of the docstring of the package that defines `mount`."""
+    name = getattr(loaded.mount, "__module__", "") or ""
+    parts = name.split(".")
+    # `mount` may be defined in a private module; its public parent has the docstring for users.
+    while len(parts) > 1 and parts[-1].startswith("_"):
+        parts.pop()
+    documented = inspect.getdoc(sys.modules.get(".".join(parts))) or ""
+    return documented.partition("\n\n")[0]
 
 
 # ── a new module, from the templates in scaffold/ ──
