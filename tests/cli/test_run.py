@@ -179,7 +179,7 @@ def assert_one_message(finished: subprocess.CompletedProcess[str], code: int, *w
 @pytest.mark.parametrize(
     ("arguments", "stdin", "words"),
     [
-        (["run", ""], "", ["the prompt is empty"]),
+        (["run", ""], "", ['the prompt is empty; give one: amplifier run "…"']),
         (["run"], "  \n", ["the prompt is empty"]),
         (["run"], b"\xff\xfe", ["not UTF-8: byte 1"]),
         (["run", "x", "--plan", "missing.yaml"], "", ["missing.yaml", "does not exist"]),
@@ -200,6 +200,14 @@ def test_a_run_that_cannot_begin_reports_the_reason(arguments, stdin, words, hom
     captured = capsys.readouterr()
     assert_one_message(subprocess.CompletedProcess(arguments, code, captured.out, captured.err), 2, *words)
     assert not home.exists()
+
+
+@pytest.mark.parametrize("words", [["session", "resume", "mine"], ["run", "--resume", "mine"]])
+def test_an_empty_prompt_for_a_kept_session_is_answered_with_the_command_that_goes_on(words, home, monkeypatch, cli):
+    monkeypatch.setenv("AMPLIFIER_HOME", str(home))
+    SessionStore(home / "sessions").write(SessionRecord(session_id="mine"))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\n")))
+    assert 'the prompt is empty; give one: amplifier session resume mine "…"' in cli(*words, code=2).err
 
 
 def change(plan: str, **sections: object) -> str:

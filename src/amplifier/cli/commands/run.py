@@ -141,7 +141,8 @@ def _run_request(
     plan: Path | None = options.pop("plan")
     # A turn that was cut off goes on by itself; a prompt begins a new one.
     was_cut_off = resumed is not None and resumed.status == INTERRUPTED and prompt is None
-    text = _prompt(prompt, options["output_format"], optional=was_cut_off)
+    command = "amplifier run" if resumed is None else f"amplifier session resume {resumed.session_id}"
+    text = _prompt(prompt, options["output_format"], command, optional=was_cut_off)
     goes_on = was_cut_off and text is None
     if resumed is not None:
         if plan is None and resumed.plan is not None:
@@ -187,8 +188,8 @@ def _recordings(options: dict[str, Any]) -> dict[str, Path | None]:
     return {name: None if path is None else path.absolute() for name, path in (("record", record), ("replay", replay))}
 
 
-def _prompt(given: str | None, output_format: str, *, optional: bool = False) -> str | None:
-    """What to ask; None for a chat, or if there is nothing and it is optional."""
+def _prompt(given: str | None, output_format: str, command: str, *, optional: bool) -> str | None:
+    """What to ask; None for a chat, or if there is nothing and it is optional. The command takes one as its last argument."""
     if given is None and is_terminal(sys.stdin):
         if not optional and output_format != "text":
             raise click.UsageError(f"--output-format {output_format} needs a prompt; a chat has no one result")
@@ -204,7 +205,7 @@ def _prompt(given: str | None, output_format: str, *, optional: bool = False) ->
     if not data.strip():
         if optional and given is None:
             return None
-        raise CommandError('the prompt is empty; give one: amplifier run "…"')
+        raise CommandError(f'the prompt is empty; give one: {command} "…"')
     try:
         return data.decode()
     except UnicodeDecodeError as error:
