@@ -218,6 +218,10 @@ def test_a_chat_at_a_terminal_that_cannot_move_its_cursor_needs_no_prompt_toolki
     extra = {**without_prompt_toolkit, "TERM": "dumb"}
     with open_terminal("run", "--plan", plan, home=home, cwd=workdir, extra=extra) as terminal:
         terminal.say("say hello", "\nhello")
+        terminal.say("/help", "A backslash at the end of a line begins another line")
+        terminal.say("say one\\", "… ")
+        terminal.type("two\n")
+        terminal.expect("\none\ntwo")
         terminal.leave("\x04")
         assert "\x1b" not in terminal.screen
 

@@ -138,8 +138,11 @@ class Chat:
             if line_prompt is not None:
                 return await line_prompt.read(prompt)
             self._terminal.write(prompt)
-            line = await self._keyboard.read_line()
-            return line
+            lines: list[str] = []  # there is no key for a newline
+            while (line := await self._keyboard.read_line()) is not None and line.endswith("\\"):
+                lines.append(line.removesuffix("\\"))
+                self._terminal.write(self._terminal.glyph("… ", "> "))
+            return None if line is None else "\n".join([*lines, line])
         finally:
             if line is None and line_prompt is None:
                 self._terminal.write("\n")

@@ -108,10 +108,12 @@ class ChatCommands:
 
     async def _help(self, _: str) -> None:
         self._list([(f"/{name}", text) for name, text in {**self.summaries, "exit": "leave (also Ctrl-D)"}.items()], "")
-        self._show("  Alt-Enter begins another line of the same message.")
+        key = "Alt-Enter" if self._terminal.can_move_cursor else "A backslash at the end of a line"
+        self._show(f"  {key} begins another line of the same message.")
         self._show('  @FILE attaches a file, also @"A FILE"; // sends a slash.')
         self._show("  A line that you type while a turn runs is read by the agent at its next step.")
-        self._show("  Tab completes, Ctrl-R searches, Ctrl-X Ctrl-E opens your editor.")
+        if self._terminal.can_move_cursor:
+            self._show("  Tab completes, Ctrl-R searches, Ctrl-X Ctrl-E opens your editor.")
 
     async def _model(self, argument: str) -> None:
         agent = self._agent
