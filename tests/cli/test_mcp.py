@@ -71,6 +71,8 @@ def test_call_takes_the_name_in_the_plan_as_well_and_prints_json(file, cli):
     ("arguments", "code", "words"),
     [
         (["call", "smal", "echo"], 2, "there is no server 'smal'; did you mean 'small'? The servers are: small, gone"),
+        (["call", "x", "echo"], 2, "there is no server 'x'. The servers are: small, gone"),
+        (["call", "small", "fail"], 2, "server 'small' has no tool 'fail'. It has: big,"),
         (["call", "small", "ecko"], 2, "server 'small' has no tool 'ecko'; did you mean 'echo'? It has: big,"),
         (["call", "small", "echo", "text"], 2, "'text' is no argument; expected NAME=VALUE, or one JSON object"),
         (["call", "small", "echo", "{bad"], 2, "the arguments are not valid JSON"),
@@ -92,6 +94,13 @@ def test_a_file_without_servers_is_refused(tmp_path, cli):
         "there are no MCP servers in it; expected a plan with the module tool-mcp"
         in cli("mcp", "list", "--plan", str(path), code=2).err
     )
+
+
+@pytest.mark.parametrize("words", [["list"], ["test"], ["list", "--json"]])
+def test_a_file_that_names_no_server_is_refused(words, tmp_path, cli):
+    path = tmp_path / "mcp.json"
+    path.write_text('{"mcpServers": {}}')
+    assert "there is no server to open" in cli("mcp", *words, "--plan", str(path), code=2).err
 
 
 def test_import_prints_a_section_of_a_plan(tmp_path, cli, monkeypatch):

@@ -141,7 +141,11 @@ async def _opened(config: dict[str, Any], only: tuple[str, ...], login: Any, **c
     for name in only:
         if name not in servers:
             known = ", ".join(servers) or "none"
-            raise CommandError(f"there is no server {name!r}{suggestion(name, servers)} The servers are: {known}")
+            raise CommandError(
+                f"there is no server {name!r}{suggestion(name, servers) or '.'} The servers are: {known}"
+            )
+    if not servers:
+        raise CommandError("there is no server to open: the plan names none")
     wanted = {name: {**server, **changes} for name, server in servers.items() if not only or name in only}
     plan = {
         "session": {"orchestrator": "loop-basic", "context": "context-simple", "strict": True},
@@ -288,7 +292,9 @@ def call_tool(
         tools = {name: each for each in offered for name in (each.name, _own_name(each))}
         if tool not in tools:
             known = ", ".join(sorted(map(_own_name, offered))) or "none"
-            raise CommandError(f"server {server!r} has no tool {tool!r}{suggestion(tool, tools)} It has: {known}")
+            raise CommandError(
+                f"server {server!r} has no tool {tool!r}{suggestion(tool, tools) or '.'} It has: {known}"
+            )
         given = _read_arguments(arguments, tools[tool].input_schema.get("properties") or {})
         started = time.monotonic()
         result = await tools[tool].execute(given)
@@ -299,7 +305,8 @@ def call_tool(
             click.echo(visible_text(result.get_serialized_output()))
             click.echo(f"{seconds:.3f} s", err=True)
         if not result.success:
-            raise CommandError(str(result.error["message"]), exit_code=Exit.FAILED)
+            message = (result.error or {}).get("message", "the call failed")
+            raise CommandError(str(message), exit_code=Exit.FAILED)
 
     return _run(call, (server,), file, backend)
 
