@@ -161,6 +161,16 @@ def test_a_skill_that_cannot_be_used_is_named_with_the_reason(project, tmp_path)
     assert "1025 characters, expected at most 1024" in reasons["long"]
 
 
+def test_the_head_of_a_skill_may_have_aliases_but_no_merge_keys(project):
+    folder = project / ".amplifier/skills"
+    write_skill(folder, "plain", "&text how to\ntitle: *text\nmetadata: &m [*text, *m]")
+    laughs = "\n".join(f"l{n}: &l{n} {{<<: [{', '.join([f'*l{n - 1}'] * 9)}]}}" for n in range(1, 10))
+    write_skill(folder, "laughing", f"x\nl0: &l0 {{a: x}}\n{laughs}")
+    found = find_instructions(project)
+    assert found.skills == ("plain",)
+    assert "merge keys (<<) are not read" in found.problems[0]
+
+
 def test_no_more_skills_than_a_prompt_has_room_for(project):
     for number in range(MOST_SKILLS + 2):
         write_skill(project / ".agents/skills", f"skill-{number:03}")

@@ -115,8 +115,12 @@ def _parse_json(text: str) -> Any:
     return json.loads(text, object_pairs_hook=checked)
 
 
-def parse_yaml(text: str) -> Any:
+def parse_yaml(text: str, *, is_plan: bool = True) -> Any:
     """What a YAML text says, in bounded time and memory.
+
+    Args:
+        text: The text.
+        is_plan: Plans have no aliases; other texts have no merge keys.
 
     Raises:
         ValueError: It is not valid, or larger or deeper than any plan.
@@ -131,7 +135,7 @@ def parse_yaml(text: str) -> Any:
             raise ValueError(
                 f"it has {len(text):,} characters, more than the {_MOST_CHARACTERS:,} that a plan may have"
             )
-        loader = _bounded_loader(yaml)(text)  # refuses characters that YAML does not allow
+        loader = _bounded_loader(yaml, is_plan)(text)  # refuses characters that YAML does not allow
         try:
             return loader.get_single_data()
         finally:
@@ -140,10 +144,10 @@ def parse_yaml(text: str) -> Any:
         raise ValueError(str(error)) from error
 
 
-def _bounded_loader(yaml: Any) -> Any:
-    """PyYAML's loader, which stops where a file is larger or deeper than any plan, has a key twice, or an alias.
+def _bounded_loader(yaml: Any, is_plan: bool) -> Any:
+    """PyYAML's loader, which stops where a file is larger or deeper than any plan, or has a key twice.
 
-    Aliases let a few hundred bytes stand for gigabytes.
+    Aliases let a few hundred bytes stand for gigabytes: at once if merge keys copy them, else when the value is copied, as plans are.
     """
 
     class Loader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML is imported when it is needed
@@ -152,16 +156,14 @@ def _bounded_loader(yaml: Any) -> Any:
         def fetch_more_tokens(self) -> Any:
             self.fetched += 1
             if self.fetched > _MOST_TOKENS:
-                raise ValueError(f"line {self.line + 1}: it has more than {_MOST_TOKENS:,} tokens, more than any plan")
+                raise ValueError(f"line {self.line + 1}: it has more than {_MOST_TOKENS:,} tokens")
             if self.flow_level > _DEEPEST or len(self.indents) > _DEEPEST:
-                raise ValueError(
-                    f"line {self.line + 1}: it is nested more than {_DEEPEST} levels deep, more than any plan"
-                )
+                raise ValueError(f"line {self.line + 1}: it is nested more than {_DEEPEST} levels deep")
             return super().fetch_more_tokens()
 
         def compose_node(self, parent: Any, index: Any) -> Any:
             line = self.peek_event().start_mark.line + 1
-            if self.check_event(yaml.AliasEvent):
+            if is_plan and self.check_event(yaml.AliasEvent):
                 raise ValueError(f"line {line}: plans have no aliases (*name); write the value again")
             node = super().compose_node(parent, index)
             is_long = isinstance(node.value, str) and len(node.value) > _LONGEST_NUMBER
@@ -172,6 +174,10 @@ def _bounded_loader(yaml: Any) -> Any:
         def compose_mapping_node(self, anchor: Any) -> Any:
             node, lines = super().compose_mapping_node(anchor), dict[Any, int]()
             for key, _ in node.value:
+                if not is_plan and key.tag.endswith(":merge"):
+                    raise ValueError(
+                        f"line {key.start_mark.line + 1}: merge keys (<<) are not read; write the keys again"
+                    )
                 if isinstance(key.value, str):
                     # PyYAML decides which keys are the same one: ``1`` and ``0x1`` are.
                     is_text = key.tag.endswith((":str", ":value", ":merge"))

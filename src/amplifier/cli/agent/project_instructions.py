@@ -124,7 +124,7 @@ def _read_skill(file: Path) -> tuple[str, str]:
     """
     text = sanitize_text(read_file(file, most=MOST_SKILL_BYTES).decode("utf-8"))
     head, ended, _ = text.removeprefix("---\n").partition("\n---")
-    about = parse_yaml(head) if text.startswith("---\n") and ended else None
+    about = parse_yaml(head, is_plan=False) if text.startswith("---\n") and ended else None
     values = [about.get(key) for key in ("name", "description")] if isinstance(about, dict) else [None]
     if not all(isinstance(value, str) and value.strip() for value in values):
         raise ValueError("expected a head between two lines '---' with the texts name and description")
