@@ -106,6 +106,23 @@ def test_without_a_terminal_the_turn_stays_as_it_was(tool, shown, backend, home,
 
 
 @pytest.mark.slow
+def test_a_new_turn_that_needs_someone_is_left_and_resumed_like_one_that_was_cut_off(
+    backend, home, workdir, durable_plan
+):
+    trace = workdir / "trace"
+    words = ("--plan", durable_plan, "--backend", backend)
+    finished = run_cli("run", call("risky", path=trace), *words, home=home, cwd=workdir)
+    store = sessions(home)
+    found = store.find("last")
+    assert (finished.returncode, finished.stdout, found.status) == (1, "", "interrupted"), finished.stderr
+    assert f"with --yes: amplifier session resume {found.session_id}" in finished.stderr
+    assert not trace.exists()
+    finished = run_cli("session", "resume", "last", "--yes", "--backend", backend, home=home, cwd=workdir)
+    assert (finished.returncode, trace.exists()) == (0, True), finished.stderr
+    assert roles(home) == ["user", "assistant", "tool", "assistant"]
+
+
+@pytest.mark.slow
 def test_a_question_that_waited_for_an_answer_is_asked_again(backend, home, workdir, durable_plan):
     trace = workdir / "trace"
     kill_while("Your answer: ", call("risky", path=trace), durable_plan, backend, home, workdir)

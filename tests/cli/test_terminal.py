@@ -303,6 +303,18 @@ def test_an_edit_is_shown_as_a_diff_in_the_question_and_afterwards(columns, back
     assert (workdir / "a.txt").read_text() == "one\n2\x1b[2J\nthree\n\tfour\n"
 
 
+@pytest.mark.slow
+@mostly_on("asyncio")
+def test_allowed_always_is_not_asked_again_in_that_session(backend, home, workdir, plan):
+    with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
+        terminal.say(call("risky", path=workdir / "trace"), "Your answer: ")
+        terminal.type("a\n")
+        terminal.expect("✓ risky")
+        terminal.say(call("risky", path=workdir / "trace"))
+        assert "Permission needed" not in terminal.expect("✓ risky")
+        terminal.leave()
+
+
 def test_what_was_typed_before_a_question_does_not_answer_it(home, workdir, plan):
     with open_terminal("run", "--plan", plan, home=home, cwd=workdir) as terminal:
         terminal.expect("› ")

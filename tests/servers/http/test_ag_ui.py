@@ -123,6 +123,13 @@ async def test_denied_call_does_not_run_and_the_turn_goes_on(status, payload, tm
     assert not (tmp_path / "trace").exists()
 
 
+async def test_option_of_the_question_can_be_chosen(tmp_path):
+    async with serving() as client:
+        (question,) = await interrupted(client, call("risky", path=str(tmp_path / "trace")))
+        await run(client, resume=[answer(question, {"approved": True, "option": "Allow always"})])
+    assert (tmp_path / "trace").exists()
+
+
 @pytest.mark.parametrize(
     "payload",
     [

@@ -194,6 +194,15 @@ async def test_turn_is_stopped_when_its_last_watcher_has_been_away_for_a_while(t
         assert client.factory.statuses() == ["cancelled"]
 
 
+async def test_question_that_no_client_answers_is_denied_at_its_time(tmp_path):
+    async with serving() as client:
+        session_id = await client.open_session()
+        prompt = call("risky", path=str(tmp_path / "quick"))
+        ended = await client.ask("POST", f"/api/sessions/{session_id}/turns", {"prompt": prompt, "wait": True})
+        assert ended.json()["status"] == "success"
+    assert not (tmp_path / "quick").exists()
+
+
 @pytest.mark.virtual_time
 async def test_session_that_no_one_uses_is_closed():
     async with serving(limits=Limits(idle_seconds=100)) as client:
