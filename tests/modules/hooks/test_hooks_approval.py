@@ -210,6 +210,12 @@ async def test_the_published_words_of_a_rule_are_understood():
     assert (asked.approval_timeout, asked.approval_default) == (5, "allow")
 
 
+@pytest.mark.parametrize("key", ["timeout", "default_timeout"])
+async def test_a_timeout_of_null_is_the_default(key):
+    gate = await Gate.open({key: None})
+    assert (await gate.judge("bash", command="make")).approval_timeout == 300
+
+
 async def test_a_policy_module_can_ask_for_a_tool():
     gate = await Gate.open({"policy_driven_only": True}, approval__needs_check=lambda tool: tool == "read_file")
     assert await gate.action("read_file", file_path="x") == "ask_user"
