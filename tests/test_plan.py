@@ -160,6 +160,14 @@ def test_reading_changes_nothing_and_null_means_absent() -> None:
     assert (read.strict, read.raw, read.deadlines, read.warnings) == (False, False, Deadlines(), [])
 
 
+def test_inherited_deadlines_apply_where_the_plan_has_none() -> None:
+    base = Deadlines(hook=1.0, mount=None, turn=9.0)
+    assert parse_plan(MINIMAL, base_deadlines=base).deadlines is base
+    read = parse_plan(session(deadlines={"turn": None, "mount": 2}), base_deadlines=base)
+    assert read.deadlines == Deadlines(hook=1.0, mount=2.0, turn=None)
+    assert base == Deadlines(hook=1.0, mount=None, turn=9.0)
+
+
 def test_other_mappings_are_read_too() -> None:
     proxy = MappingProxyType
     read = parse_plan(proxy({"session": OrderedDict(MINIMAL["session"]), "tools": [proxy({"module": "tool-a"})]}))

@@ -174,3 +174,16 @@ def test_no_test_uses_mocks():
 
 def test_every_source_file_has_a_docstring():
     assert [relative(path) for path in python_files(SOURCE) if not ast.get_docstring(imports(path))] == []
+
+
+@pytest.mark.parametrize(
+    ("module", "guilty"),
+    [
+        ("amplifier.kernel.hooks.registry", 1),
+        ("amplifier.kernel.runtime.backend", 0),
+        ("amplifier.testing.virtual_time", 0),
+    ],
+)
+def test_a_planted_asyncio_import_is_seen_where_it_is_banned(module, guilty):
+    assert len(banned_imports(ast.parse("import asyncio"), module)) == guilty
+    assert len(banned_imports(ast.parse("from unittest import mock"), module)) == 1

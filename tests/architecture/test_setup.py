@@ -52,6 +52,10 @@ async def leave_a_task():
 async def test_leaks_task():
     await leave_a_task()
 
+@given(st.integers())
+async def test_property_leaks_task(n):
+    await leave_a_task()
+
 def test_leaks_thread():
     threading.Thread(target=release.wait, name="forgotten", daemon=True).start()
 
@@ -150,8 +154,9 @@ def test_a_wrong_async_test_fails_on_both_backends(outcomes, name, backend):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", BOTH)
-def test_a_leaked_task_fails_its_test(outcomes, backend):
-    (outcome,) = outcomes[f"test_leaks_task[{backend}]"]
+@pytest.mark.parametrize("name", ["test_leaks_task", "test_property_leaks_task"])
+def test_a_leaked_task_fails_its_test(outcomes, name, backend):
+    (outcome,) = outcomes[f"{name}[{backend}]"]
     assert outcome.startswith("FAILED")
     assert "left behind: task 'forgotten'" in outcome
 

@@ -20,6 +20,7 @@ from amplifier.compat._modules.adapting import adapt_mounted
 from amplifier.errors import ModuleLoadError
 from amplifier.loading import ModuleLoader
 from amplifier.loading._importing import imports_alias
+from amplifier.loading._installed import runs_on_island
 from amplifier.testing import MockProvider
 
 from .agent_play import Resolver
@@ -298,6 +299,39 @@ async def test_a_session_reports_why_it_lacks_a_module(anyio_backend_name: str):
     async with session:
         tools = list(session.coordinator.get("tools"))
     assert (tools, len(failures)) == ((["own"], 0) if anyio_backend_name == "trio" else ([], 1))
+
+
+STRUCTURED = """
+from contextlib import asynccontextmanager
+
+from amplifier_core import ToolResult
+
+
+@asynccontextmanager
+async def mount(coordinator, config=None):
+    yield
+"""
+PUBLISHED = AGENT["tool-bash"]
+
+
+@pytest.mark.parametrize(
+    ("source", "is_on_island"),
+    [
+        (PUBLISHED, True),
+        (f'{PUBLISHED}\n__amplifier_backends__ = ("asyncio", "trio")\n', False),
+        (f'{PUBLISHED}\n__amplifier_backends__ = ("asyncio",)\n', True),
+        (STRUCTURED, False),
+    ],
+)
+async def test_the_commands_name_those_modules_that_a_session_on_trio_runs_on_an_island(
+    source: str, is_on_island: bool, directory: Path, anyio_backend_name: str
+):
+    package(directory, "amplifier_module_tool_any", source)
+    loader = ModuleLoader()
+    loaded = await loader.load("tool-any", source_hint=str(directory / "amplifier_module_tool_any"))
+    assert loaded.is_on_island is (is_on_island and anyio_backend_name == "trio")
+    assert runs_on_island(loaded) is is_on_island
+    loader.cleanup()
 
 
 # ── loops in native sessions ─────────────────────────────────────────────────────────────────────

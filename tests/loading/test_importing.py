@@ -84,6 +84,11 @@ def test_a_package_named_like_the_standard_library_is_refused_with_both_places(t
     assert sys.modules["colorsys"] is colorsys
 
 
+def test_a_package_named_like_a_builtin_module_is_refused(tmp_path):
+    with pytest.raises(ModuleConflictError, match=r"from the interpreter \(built in\)"):
+        import_from(package(tmp_path, "sys"))
+
+
 def test_a_package_named_like_an_installed_one_is_refused_with_both_places(tmp_path, site):
     installed = package(site, "popular")
     with pytest.raises(ModuleConflictError, match="'popular' is installed") as caught:
@@ -151,6 +156,13 @@ async def test_whatever_is_raised_at_import_is_the_modules_failure(tmp_path, bod
     assert isinstance(caught.value.__cause__, cause)
     assert caught.value.module_id == "tool-x"
     assert (set(sys.modules) - before[0], list(sys.meta_path)) == (set(), before[1])
+
+
+async def test_a_keyboard_interrupt_at_import_is_not_the_modules(tmp_path):
+    directory = package(tmp_path, "amplifier_module_tool_x", "from . import part\nraise KeyboardInterrupt\n", part="")
+    with pytest.raises(KeyboardInterrupt):
+        import_from(directory)
+    assert not [name for name in sys.modules if name.startswith("amplifier_module_tool_x")]
 
 
 async def test_a_cancellation_raised_at_import_is_the_modules_failure(tmp_path):

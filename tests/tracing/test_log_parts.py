@@ -18,7 +18,6 @@ def test_parts_are_ordered_by_their_numbers_the_oldest_first(tmp_path):
         "e.jsonl.2",
         "e.jsonl.10",
         "e.jsonl.1",
-        "e.jsonl.lock",
         "e.jsonl.01",
         "e.jsonl.x",
         "f.jsonl.3",

@@ -7,6 +7,7 @@ sys.modules is as it was before) and about sys.path (whose entries are counted f
 from __future__ import annotations
 
 import importlib
+import inspect
 import os
 import re
 import sys
@@ -230,6 +231,11 @@ def is_published(package: str) -> bool:
     # A published module is a package of its own; of anything else only the file with the mount function is read.
     file = _file_of(sys.modules.get(root if root.startswith(MODULE_PREFIX) else package))
     return file != "" and imports_alias(file)
+
+
+def is_published_mount(mount: object) -> bool:
+    """Whether a mount function was written for the published kernel. A structured one was not: no published module has one."""
+    return inspect.iscoroutinefunction(mount) and is_published(str(getattr(mount, "__module__", "")))
 
 
 @lru_cache(maxsize=256)

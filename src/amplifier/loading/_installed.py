@@ -16,7 +16,7 @@ from amplifier.plan import is_module_id
 from amplifier.plan._things import places_of
 
 from ._found import BUILT_IN_SOURCE, FoundModule, is_pin, nearest_module
-from ._importing import is_published
+from ._importing import is_published_mount
 from ._loaded import LoadedModule
 from ._loader import ModuleLoader
 
@@ -99,7 +99,7 @@ def runs_on_island(loaded: LoadedModule) -> bool:
     """Whether a module runs on an asyncio island in a session on trio: it declares so, or was written for the published kernel."""
     if loaded.backends is not None:
         return "asyncio" in loaded.backends and "trio" not in loaded.backends
-    return is_published(str(getattr(loaded.mount, "__module__", "")))
+    return is_published_mount(loaded.mount)
 
 
 # ── the modules that a plan names ────────────────────────────────────────────────────────────────

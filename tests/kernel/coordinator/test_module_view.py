@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from amplifier import ModuleCoordinator
+from amplifier import ContractError, ModuleCoordinator
 from tests._support.small_agent import Echo
 
 
@@ -40,6 +40,18 @@ async def test_everything_registered_through_a_view_is_tagged_and_can_be_undone(
 
 
 # ── what a module may not take away ──────────────────────────────────────────────────────────────
+
+
+async def test_module_cannot_unmount_what_another_module_or_the_application_mounted(core, view):
+    core.view_for("tool-b").mount("tools", Echo("b"))
+    core.mount("tools", Echo("application"))
+    for name, owner in (("b", "'tool-b'"), ("application", "'the application'")):
+        with pytest.raises(ContractError, match=owner):
+            view.unmount("tools", name)
+    view.mount("tools", Echo("a"))
+    assert await view.unmount("tools", "a") is None
+    view.unmount("tools", "a")
+    assert list(core.get("tools")) == ["b", "application"]
 
 
 async def test_cleanup_called_by_a_module_is_limited_to_its_own(core, view):

@@ -106,6 +106,13 @@ async def test_plan_changed_between_making_and_opening_is_read_as_it_is_then():
         assert list(session.coordinator.get("tools")) == ["echo"]
 
 
+async def test_oddities_of_the_plan_are_logged(caplog):
+    session = agent(session={"colour": 1})
+    async with session:
+        pass
+    assert "$.session.colour: unknown key, ignored" in caplog.text
+
+
 # ── lifetime forms ───────────────────────────────────────────────────────────────────────────────
 
 

@@ -297,6 +297,13 @@ async def test_child_inherits_deadlines_systems_loader_and_resolver():
             assert list(child.coordinator.get("tools")) == ["echo"]
 
 
+async def test_child_without_deadlines_in_its_plan_has_those_of_its_parent():
+    overlay = {"session": {"deadlines": None}}
+    async with agent(session={"deadlines": {"hook": 7}}) as parent, parent.fork(overlay) as child:
+        assert child.coordinator.deadlines == parent.coordinator.deadlines
+        assert child.coordinator.deadlines.hook == 7
+
+
 async def test_child_of_a_session_with_a_foreign_loader_uses_the_same_one():
     loader = object()
     parent = AmplifierSession({"session": {"orchestrator": "loop-a", "context": "context-a"}}, loader)

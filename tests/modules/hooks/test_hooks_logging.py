@@ -21,6 +21,7 @@ from amplifier.modules.hooks import logging as hooks_logging
 from amplifier.modules.hooks.logging._log_record import level_of, write_line
 from amplifier.modules.hooks.logging._options import LogOptions
 from amplifier.testing import MockTool, TestCoordinator
+from amplifier.turns import ModelAnswer, ToolOutcome
 from tests.modules.hooks.test_hooks_together import KEY, Watched, lines
 
 
@@ -223,6 +224,8 @@ TOO_MUCH: dict[str, dict[str, Any]] = {
     "items": {"a": list(range(200_000))},
     "long names": {"n" * 50_000 + str(n): n for n in range(50)},
     "bytes": {"a": b"\xff" * 1_000_000},
+    "objects": {f"{n:090}": {f"{m:060}": {"c": "\0" * 100} for m in range(20)} for n in range(20)},
+    "numbers": {f"n{n}": {f"m{m}": 1 << 10_000 for m in range(20)} for n in range(20)},
     "wide": {"a": "\U0001f600" * 400_000},
 }
 
@@ -260,6 +263,35 @@ async def test_of_a_payload_of_many_texts_each_is_cut_and_of_more_the_short_memb
     assert all("characters left out" in text for text in some["texts"])
     assert (many["tool_call_id"], many["took"], many.get("texts")) == ("c1", 0.5, None)
     desk.close()
+
+
+def test_of_a_failed_call_with_much_output_the_failure_is_kept():
+    error = {"type": "exit", "message": "exit code 1"}
+    result = {"output": {"lines": [f"{n:06} {'x' * 300}" for n in range(1000)]}, "success": False, "error": error}
+    line = write_line("tool:post", "INFO", {"tool_name": "bash", "result": result}, LogOptions(path=Path("unused")))
+    outcome = ToolOutcome.read("tool:post", json.loads(line)["data"])
+    assert (outcome.status, outcome.error) == ("error", "exit code 1")
+
+
+async def test_of_a_response_with_a_large_part_the_usage_is_kept(tmp_path):
+    desk = await Desk.open(tmp_path)
+    usage = {"input_tokens": 12, "output_tokens": 3, "total_tokens": 15, "cache_read_tokens": 7}
+    logprobs = [{"token": "a", "logprob": -0.5}] * 20_000
+    await desk.emit("llm:response", response={"model": "m", "logprobs": logprobs}, usage=usage, duration_ms=5)
+    (line,) = desk.lines()
+    call = ModelAnswer.read(line["data"])
+    assert (call.input_tokens, call.output_tokens, call.cache_read_tokens, call.model) == (12, 3, 7, "m")
+    assert line["duration_ms"] == 5
+    desk.close()
+
+
+def test_texts_of_other_alphabets_are_cut_before_they_are_left_out():
+    data = {"messages": ["中" * 30_000 for _ in range(3)]}
+    options = LogOptions(path=Path("unused"))
+    line = write_line("tool:post", "INFO", data, options)
+    assert len(line) <= options.max_line_bytes
+    texts = json.loads(line)["data"]["messages"]
+    assert [text[2047:] for text in texts] == [f"中… [{30_000 - 2048} characters left out]"] * 3
 
 
 # ── any payload ──────────────────────────────────────────────────────────────────────────────────

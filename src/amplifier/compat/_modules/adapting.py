@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import inspect
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
@@ -21,7 +20,7 @@ import attrs
 from amplifier.contracts._containment import running_asyncio_loop
 from amplifier.kernel.runtime.uninterrupted import run_section
 from amplifier.loading import LoadedModule
-from amplifier.loading._importing import is_built_in, is_published
+from amplifier.loading._importing import is_built_in, is_published, is_published_mount
 
 from .processes import guard_tools, put_around
 
@@ -34,8 +33,7 @@ IMMEDIATE_GRACE: Final = 1.0
 def adapted(module: LoadedModule) -> LoadedModule:
     """A module that a native loader loaded, so that it fits our sessions if it was written for the published kernel."""
     mount, ready = module.mount, module.on_session_ready
-    # A structured mount is no coroutine function, and no published module has one.
-    if not is_published(str(getattr(mount, "__module__", ""))) or not inspect.iscoroutinefunction(mount):
+    if not is_published_mount(mount):
         return module
     adapting = attrs.evolve(
         module,

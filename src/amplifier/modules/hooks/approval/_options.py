@@ -17,6 +17,7 @@ from ..._shared.configuration import (
     mapping,
     object_with,
     option,
+    optional,
     read_options,
     record,
     seconds,
@@ -54,6 +55,11 @@ _TOOLS = Kind(
     mapping.accepts,
     lambda value: object_with(dict.fromkeys(value, _TOOL_ACTION)).read(value),
 )
+_DEFAULT_TIMEOUT = 300.0
+# The published module's own default is null.
+_TIMEOUT = attrs.evolve(
+    optional(seconds, null="for the default"), convert=lambda value: _DEFAULT_TIMEOUT if value is None else value
+)
 _DEFAULT_ACTION = attrs.evolve(
     choice("allow", "continue", "deny"), convert=lambda value: "deny" if value == "deny" else "allow"
 )
@@ -82,7 +88,7 @@ class ApprovalOptions:
     use_default_rules: bool | None = option(flag, default=None, restricts=True)
     tools: Mapping[str, Action] = option(_TOOLS, default=attrs.Factory(dict), restricts=True)
     unknown_tools: Action = option(choice(*get_args(Action)), default="ask", restricts=True)
-    timeout: float = option(seconds, default=300.0, aliases=("default_timeout",))
+    timeout: float = option(_TIMEOUT, default=_DEFAULT_TIMEOUT, aliases=("default_timeout",))
     on_timeout: ApprovalDefault = option(_DEFAULT_ACTION, key="default_action", default="deny", restricts=True)
     remember: bool = option(flag, default=True)
     policy_driven_only: bool = option(flag, default=False, restricts=True)

@@ -374,6 +374,7 @@ class Rule:
         given: Members of the input with their required values.
         read_only: Only tools that state that they change nothing (True), or only all others (False); None for both.
         reason: The reason, for the user and the model.
+        description: The published module's name of it; `reason` comes first.
         match: Examples that it applies to: a rule that means something else than its author is refused.
         not_match: Examples that it does not apply to.
     """
@@ -387,7 +388,8 @@ class Rule:
     sandboxed: bool | None = option(flag, default=None)
     given: Mapping[str, Any] = option(mapping, key="input", default=attrs.Factory(dict))
     read_only: bool | None = option(optional(flag), default=None)
-    reason: str | None = option(optional(text), default=None, aliases=("description",))
+    reason: str | None = option(optional(text), default=None)
+    description: str | None = option(optional(text), default=None)
     match: tuple[Mapping[str, Any], ...] = option(_EXAMPLES, default=())
     not_match: tuple[Mapping[str, Any], ...] = option(_EXAMPLES, default=())
 
@@ -466,8 +468,8 @@ class Rule:
         return self.host is None or (isinstance(url, str) and host_possibly(self.host, url))
 
     def __str__(self) -> str:
-        if self.reason:
-            return self.reason
+        if reason := self.reason or self.description:
+            return reason
         about = [f"tool {' or '.join(self.names)}"]
         about += [] if self.modules is None else [f"of module {' or '.join(self.modules)}"]
         if self.command is not None:

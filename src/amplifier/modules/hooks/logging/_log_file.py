@@ -52,7 +52,7 @@ class EventFile:
         """Open the file.
 
         Raises:
-            OSError: The file cannot be opened, is not a regular file, or cannot be locked, which renaming needs.
+            OSError: The file cannot be opened, is not a regular file, or has a limit on a system without file locks.
         """
         if self._max_bytes is not None and fcntl is None:
             raise OSError("max_bytes needs file locks (flock), which this system does not have")

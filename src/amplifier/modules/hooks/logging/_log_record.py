@@ -49,6 +49,9 @@ _MARGIN = 1024  # what is redacted after the limit of a text, so that a secret a
 _TIGHTER = 16  # how much shorter texts have to be when a line is too long as a whole
 _FEW = 20
 _SHORT = 100
+_DEEPEST_SHORT = 2  # as the message in the error of a result
+_SHARE = 250  # so that the short members of 20 objects fit into a line even if every character is escaped
+_LONGEST_NUMBER = 24
 _DEEPEST = 1000
 
 
@@ -70,17 +73,19 @@ def write_line(event: str, level: str, data: dict[str, Any], options: LogOptions
     if rest.get("parent_id", "") is None:  # as in every session without a parent
         del rest["parent_id"]
     longest, most = options.max_field_chars, options.max_line_bytes
-    size = text_size(rest, most)
-    if size > most:
-        longest = max(64, longest // _TIGHTER)
-    if size > longest:  # before redaction, whose cost it bounds
-        rest = _cut(rest, longest)
-        rest = _short_members(rest) if text_size(rest, most) > most else rest
-    rest = redact_secrets(rest)
-    line = _encode(_record(event, level, common, rest))
-    if size <= longest < len(line):  # long texts of objects that were not strings before redaction
-        line = _encode(_record(event, level, common, rest := _cut(rest, longest)))
-    return line if len(line) <= most else _encode(_record(event, level, common, _short_members(rest)))
+    tighter, size = max(64, longest // _TIGHTER), text_size(rest, most)
+    # The estimate is in characters: a line of texts of other alphabets may be too long as well.
+    for limit in (longest, tighter) if size <= most else (tighter,):
+        kept = _cut(rest, limit) if size > limit else rest  # before redaction, whose cost it bounds
+        if size > most and text_size(kept, most) > most:
+            kept = _short_members(kept, most)
+        kept = redact_secrets(kept)
+        line = _encode(_record(event, level, common, kept))
+        if size <= limit < len(line):  # long texts of objects that were not strings before redaction
+            line = _encode(_record(event, level, common, kept := _cut(kept, limit)))
+        if len(line) <= most:
+            return line
+    return _encode(_record(event, level, common, _short_members(kept, most)))
 
 
 def broken_line(event: str, error: Exception) -> bytes:
@@ -108,16 +113,34 @@ def _record(event: str, level: str, common: dict[str, Any], data: dict[str, Any]
 # ── bounds ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def _short_members(data: dict[str, Any]) -> dict[str, Any]:
-    """What is left of a payload that is too large for one line."""
-    short = {
-        key: value
-        for key, value in islice(data.items(), _FEW)
-        if type(key) is str
-        and len(key) <= _SHORT  # a name is not cut: half a secret in it would not be recognised
-        and ((isinstance(value, str) and len(value) <= _SHORT) or type(value) in (int, float, bool))
-    }
-    return {**short, "left_out": "the payload is too large for one line: all but its short members is left out"}
+def _short_members(data: dict[str, Any], most: int) -> dict[str, Any]:
+    """What is left of a payload that is too large for one line: its short members, and those of the objects in it."""
+    room = 0
+
+    def short(members: dict[Any, Any], depth: int) -> dict[str, Any]:
+        nonlocal room
+        kept: dict[str, Any] = {}
+        for key, value in islice(members.items(), _FEW):
+            is_object = isinstance(value, dict) and depth < _DEEPEST_SHORT
+            # A name is not cut: half a secret in it would not be recognised.
+            if type(key) is not str or len(key) > _SHORT or not (is_object or _is_short(value)):
+                continue
+            if depth == 0:
+                room = most // _SHARE  # for all that is in this member
+            else:
+                room -= len(key) + (len(value) if isinstance(value, str) else _LONGEST_NUMBER)
+            if room >= 0 and (not is_object or (value := short(value, depth + 1))):
+                kept[key] = value
+        return kept
+
+    why = "the payload is too large for one line: all but its short members is left out"
+    return {**short(data, 0), "left_out": why}
+
+
+def _is_short(value: Any) -> bool:
+    if isinstance(value, str):
+        return len(value) <= _SHORT
+    return type(value) in (float, bool) or (type(value) is int and value.bit_length() <= 64)
 
 
 def _cut(value: Any, longest: int) -> Any:
