@@ -115,6 +115,7 @@ class ServerOptions:
         allow_unprefixed_names: Accept an empty `prefix`, with which the server alone chooses the names of its tools.
         allow: Patterns of the tools to mount; None for all.
         deny: Patterns of tools that are never mounted.
+        is_required: The session does not open without this server.
         open_timeout: Seconds for starting it and reading its list of tools.
         call_timeout: Seconds for one call; None for no limit.
         stop_grace: Seconds between asking the process to end and killing it.
@@ -140,6 +141,7 @@ class ServerOptions:
         _patterns, aliases=("includeTools", "enabled_tools"), default=None, restricts=True
     )
     deny: tuple[str, ...] = option(_patterns, aliases=("excludeTools", "disabled_tools"), default=(), restricts=True)
+    is_required: bool = option(flag, key="required", default=False, restricts=True)
     open_timeout: float = option(seconds, default=30.0)
     call_timeout: float | None = option(no_limit_or_seconds, default=600.0)
     stop_grace: float = option(seconds, default=1.0)
