@@ -130,6 +130,18 @@ async def test_a_tool_with_an_invalid_schema_is_left_out(caplog):
         ),
         ({"name": "odd"}, "tool 'odd' is not used: invalid value at inputSchema: Field required"),
         ({"name": ["odd"], "inputSchema": {"type": "object"}}, "is not used: invalid value at name"),
+        *(
+            (
+                {"name": "odd", "inputSchema": {"type": "object", **schema}},
+                f"tool 'odd' is not used: invalid value at inputSchema.{place}: Input should be a valid",
+            )
+            for schema, place in (
+                ({"properties": []}, "properties"),
+                ({"required": "a"}, "required"),
+                ({"required": [1]}, "required.0"),
+                ({"$schema": 3}, "$schema"),
+            )
+        ),
     ],
 )
 async def test_a_tool_that_is_not_of_the_form_of_the_protocol_is_left_out_and_named(tool, words, caplog):
