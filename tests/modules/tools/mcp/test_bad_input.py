@@ -33,6 +33,8 @@ def problems(servers: Any, key: str = "servers") -> list[tuple[str, str]]:
         ({"url": "http://b", "headers": {"a b": "c"}}, "$.servers.x.headers", "by the names of headers, got dict"),
         ({"url": "http://b", "type": "sse"}, "$.servers.x.type", "'sse' was replaced by streamable HTTP"),
         ({"command": "a", "alow": ["b"]}, "$.servers.x.alow", "did you mean 'allow'"),
+        ({"command": "a", "resources": False}, "$.servers.x.resources", 'use deny: ["read_resource"]'),
+        ({"command": "a", "prompts": False}, "$.servers.x.prompts", 'use deny: ["get_prompt"]'),
         ({"command": "a", "sampling": "yes"}, "$.servers.x.sampling", "expected one of 'ask', 'allow', 'deny'"),
         ({"command": "a", "open_timeout": 0}, "$.servers.x.open_timeout", "expected a positive number of seconds"),
     ],

@@ -47,6 +47,11 @@ _FOREIGN_KEYS = frozenset(
 )
 """Members that other hosts keep beside a server; they have no meaning here: whether it is a process follows from ``command``."""
 
+_FORMER = {
+    "resources": 'to hide the tool for resources, use deny: ["read_resource"]',
+    "prompts": 'to hide the tool for prompts, use deny: ["get_prompt"]',
+}
+
 
 def _is_environment_name(name: str) -> bool:
     return bool(name) and "=" not in name and "\0" not in name
@@ -226,7 +231,7 @@ def _read_server(name: str, value: Any) -> ServerOptions:
             [("$.type", "the transport 'sse' was replaced by streamable HTTP; use the server's url for that")]
         )
     members = {key: member for key, member in value.items() if key not in _FOREIGN_KEYS}
-    server = read_options(ServerOptions, f"{MODULE} server {name!r}", members, name=name)
+    server = read_options(ServerOptions, f"{MODULE} server {name!r}", members, former=_FORMER, name=name)
     for index, argument in enumerate(server.args):
         if redact_text(argument) != argument or _is_value_of_secret_option(server.args, index):
             logger.warning(
