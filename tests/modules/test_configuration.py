@@ -218,6 +218,14 @@ async def test_an_unknown_key_that_is_named_like_a_restriction_is_an_error(name,
     assert problem.startswith(("unknown key for a restriction; known keys: ", "unknown key; did you mean"))
 
 
+async def test_a_key_of_an_older_version_that_restricted_the_module_is_an_error(state):
+    with pytest.raises(PlanError) as caught:
+        await mount("tool-task", {"max_total_tokens": 1000})
+    [(path, problem)] = caught.value.problems
+    assert path == "$.max_total_tokens"
+    assert problem.startswith("there is no such key any more; use the plan's session.budget")
+
+
 def test_the_keys_that_keep_tools_in_their_bounds_restrict():
     assert {("tool-filesystem", "allowed_paths"), ("tool-filesystem", "read_only"), ("tool-web", "allow_hosts")} <= {
         *RESTRICTING

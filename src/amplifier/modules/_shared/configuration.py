@@ -7,7 +7,7 @@ Every built-in module follows one policy:
 - An unknown key is ignored and logged as a warning with the nearest known key. A misspelt key also emits a
   `MisspellingWarning`, so that ``-W error::amplifier.errors.MisspellingWarning`` turns it into an error.
 - A misspelling of a key that restricts what the module may do (``restricts=True``) is a problem, and so is an unknown key that
-  is named like a restriction (``allowed_write_paths``): ignored, it would lift the restriction.
+  is named like a restriction (``allowed_write_paths``) or was one in an older version: ignored, it would lift the restriction.
 
 Example::
 
@@ -50,6 +50,7 @@ def read_options(
     config: Mapping[str, Any] | None,
     *,
     environment: Mapping[str, str] | None = None,
+    former: Mapping[str, str] | None = None,
     **values: Any,
 ) -> OptionsT:
     """Read the configuration of a module.
@@ -60,6 +61,7 @@ def read_options(
         module: The module's id, for messages.
         config: The module's part of the mount plan.
         environment: Keys, each with the environment variable to read if the configuration has no value for it.
+        former: Keys of older versions that restricted something, each with what to use instead.
         values: Fields that are not options, and defaults that differ from those of the class.
 
     Raises:
@@ -69,7 +71,10 @@ def read_options(
     problems: list[Problem] = []
 
     def unknown(key: Any, path: str) -> None:
-        problems.extend(_unknown_key(module, key, known))
+        if former is not None and key in former:
+            problems.append((f"$.{key}", f"there is no such key any more; {former[key]}"))
+        else:
+            problems.extend(_unknown_key(module, key, known))
 
     given = read_record(known, config or {}, "$", problems, unknown)
     for key, variable in (environment or {}).items():

@@ -33,6 +33,8 @@ def problems(servers: Any, key: str = "servers") -> list[tuple[str, str]]:
         ({"url": "http://b", "headers": {"a b": "c"}}, "$.servers.x.headers", "by the names of headers, got dict"),
         ({"url": "http://b", "type": "sse"}, "$.servers.x.type", "'sse' was replaced by streamable HTTP"),
         ({"command": "a", "alow": ["b"]}, "$.servers.x.alow", "did you mean 'allow'"),
+        ({"command": "a", "resources": False}, "$.servers.x.resources", 'use deny: ["read_resource"]'),
+        ({"command": "a", "prompts": False}, "$.servers.x.prompts", 'use deny: ["get_prompt"]'),
         ({"command": "a", "sampling": "yes"}, "$.servers.x.sampling", "expected one of 'ask', 'allow', 'deny'"),
         ({"command": "a", "open_timeout": 0}, "$.servers.x.open_timeout", "expected a positive number of seconds"),
     ],
@@ -130,6 +132,18 @@ async def test_a_tool_with_an_invalid_schema_is_left_out(caplog):
         ),
         ({"name": "odd"}, "tool 'odd' is not used: invalid value at inputSchema: Field required"),
         ({"name": ["odd"], "inputSchema": {"type": "object"}}, "is not used: invalid value at name"),
+        *(
+            (
+                {"name": "odd", "inputSchema": {"type": "object", **schema}},
+                f"tool 'odd' is not used: invalid value at inputSchema.{place}: Input should be a valid",
+            )
+            for schema, place in (
+                ({"properties": []}, "properties"),
+                ({"required": "a"}, "required"),
+                ({"required": [1]}, "required.0"),
+                ({"$schema": 3}, "$schema"),
+            )
+        ),
     ],
 )
 async def test_a_tool_that_is_not_of_the_form_of_the_protocol_is_left_out_and_named(tool, words, caplog):

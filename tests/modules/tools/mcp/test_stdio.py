@@ -76,6 +76,13 @@ async def test_a_failing_server_is_named_and_the_others_work(caplog):
     assert "server 'missing'" in caplog.text
 
 
+async def test_a_required_server_that_fails_fails_the_module():
+    async with opened({"missing": {"command": "no-such-program-anywhere", "required": True}, "small": small()}) as desk:
+        (failure,) = desk.session.failures
+        assert "no-such-program-anywhere" in str(failure.error)
+        assert desk.tools == {}
+
+
 async def test_tools_appear_and_disappear_while_a_session_lives():
     async with opened({"small": small("--all")}) as desk:
         before = desk.tools["small_echo"]

@@ -206,8 +206,8 @@ class Connection:
 
     def _new_client(self, transport: HttpTransport | StdioTransport, logs: MemoryObjectSendStream[_Log]) -> Client:
         options, requests = self.options, self._requests
-        return Client(
-            without_invalid_tools(transport.open(), options),
+        client = Client(
+            without_invalid_tools(transport.open(), options, lambda: client.protocol_version),
             mode=options.protocol,
             client_info=CLIENT,
             message_handler=self._take_message,
@@ -217,6 +217,7 @@ class Connection:
             sampling_callback=None if options.sampling == "deny" else requests.sample,
             elicitation_callback=requests.elicit if options.elicitation else None,
         )
+        return client
 
     async def _take_message(self, message: IncomingMessage) -> None:
         if isinstance(message, ToolListChangedNotification):

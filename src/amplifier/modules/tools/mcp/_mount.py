@@ -13,7 +13,7 @@ import anyio.to_thread
 import attrs
 
 from amplifier.contracts import Coordinator
-from amplifier.errors import MissingExtraError
+from amplifier.errors import MissingExtraError, ModuleLoadError
 
 from ..._shared.started_process import can_supervise
 from ._options import MODULE, ServerOptions, read_mcp_options
@@ -49,6 +49,7 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
     Raises:
         PlanError: The config is wrong.
         MissingExtraError: The MCP SDK is not installed.
+        ModuleLoadError: A server with ``required: true`` failed.
     """
     options = await anyio.to_thread.run_sync(read_mcp_options, config)
     if not options.servers:
@@ -72,6 +73,7 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
             async with anyio.create_task_group() as opening:
                 for connection in own.values():
                     opening.start_soon(connection.open)
+            _check_required(own)
             with ExitStack() as listening:
                 for connection in connections.values():
                     await tools.update(connection)
@@ -122,6 +124,13 @@ def _is_shared(server: ServerOptions, shared: dict[str, Connection]) -> bool:
         deny=server.deny,
     )
     return as_the_child == server
+
+
+def _check_required(connections: dict[str, Connection]) -> None:
+    failures = [each.failure for each in connections.values() if each.options.is_required and each.failure is not None]
+    if failures:
+        problems = "; ".join(map(str, failures))
+        raise ModuleLoadError(f"a required MCP server failed: {problems}", module_id=MODULE)
 
 
 def _status(connections: dict[str, Connection], names: Callable[[str], list[str]]) -> list[dict[str, Any]]:

@@ -47,6 +47,11 @@ _FOREIGN_KEYS = frozenset(
 )
 """Members that other hosts keep beside a server; they have no meaning here: whether it is a process follows from ``command``."""
 
+_FORMER = {
+    "resources": 'to hide the tool for resources, use deny: ["read_resource"]',
+    "prompts": 'to hide the tool for prompts, use deny: ["get_prompt"]',
+}
+
 
 def _is_environment_name(name: str) -> bool:
     return bool(name) and "=" not in name and "\0" not in name
@@ -115,6 +120,7 @@ class ServerOptions:
         allow_unprefixed_names: Accept an empty `prefix`, with which the server alone chooses the names of its tools.
         allow: Patterns of the tools to mount; None for all.
         deny: Patterns of tools that are never mounted.
+        is_required: The session does not open without this server.
         open_timeout: Seconds for starting it and reading its list of tools.
         call_timeout: Seconds for one call; None for no limit.
         stop_grace: Seconds between asking the process to end and killing it.
@@ -140,6 +146,7 @@ class ServerOptions:
         _patterns, aliases=("includeTools", "enabled_tools"), default=None, restricts=True
     )
     deny: tuple[str, ...] = option(_patterns, aliases=("excludeTools", "disabled_tools"), default=(), restricts=True)
+    is_required: bool = option(flag, key="required", default=False, restricts=True)
     open_timeout: float = option(seconds, default=30.0)
     call_timeout: float | None = option(no_limit_or_seconds, default=600.0)
     stop_grace: float = option(seconds, default=1.0)
@@ -224,7 +231,7 @@ def _read_server(name: str, value: Any) -> ServerOptions:
             [("$.type", "the transport 'sse' was replaced by streamable HTTP; use the server's url for that")]
         )
     members = {key: member for key, member in value.items() if key not in _FOREIGN_KEYS}
-    server = read_options(ServerOptions, f"{MODULE} server {name!r}", members, name=name)
+    server = read_options(ServerOptions, f"{MODULE} server {name!r}", members, former=_FORMER, name=name)
     for index, argument in enumerate(server.args):
         if redact_text(argument) != argument or _is_value_of_secret_option(server.args, index):
             logger.warning(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Self
 
@@ -13,6 +13,7 @@ import attrs
 from mcp import Client
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCResponse, Tool
+from mcp_types.methods import validate_server_result
 from pydantic import ValidationError
 
 from amplifier._json import SchemaRefused, build_validator
@@ -30,19 +31,30 @@ logger = logging.getLogger("amplifier.modules.tool-mcp")
 
 @asynccontextmanager
 async def without_invalid_tools(
-    transport: AbstractAsyncContextManager[Any], options: ServerOptions
+    transport: AbstractAsyncContextManager[Any], options: ServerOptions, version: Callable[[], str]
 ) -> AsyncIterator[Any]:
-    """The streams of a transport, whose lists of tools have valid members only; what is left out is logged by its name."""
+    """The streams of a transport, whose lists of tools have valid members only; what is left out is logged by its name.
+
+    Args:
+        transport: Of the server.
+        options: The server's.
+        version: The version of the protocol that both use; raises RuntimeError before they have agreed on one.
+    """
     async with transport as (received, to_send):
-        yield _Filtered(received, options), to_send
+        yield _Filtered(received, options, version), to_send
+
+
+_REST_OF_A_LIST = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
+"""What newer versions of the protocol require beside the tools; older ones ignore it."""
 
 
 class _Filtered:
     """A stream of messages; other attributes, which the SDK looks for, are those of the stream below."""
 
-    def __init__(self, received: Any, options: ServerOptions) -> None:
+    def __init__(self, received: Any, options: ServerOptions, version: Callable[[], str]) -> None:
         self._received = received
         self._options = options
+        self._version = version
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._received, name)
@@ -83,6 +95,13 @@ class _Filtered:
         if schema.get("type") != "object":
             _log_unused(self._options, tool, f"its input schema has type {schema.get('type')!r}, expected 'object'")
             return False
+        try:  # what the SDK checks before it reads the list
+            validate_server_result("tools/list", self._version(), {**_REST_OF_A_LIST, "tools": [tool]})
+        except ValidationError as error:
+            _log_unused(self._options, tool, first_problem(error).replace("tools.0.", ""))
+            return False
+        except RuntimeError:  # no version yet, so this is no list of tools
+            return True
         return True
 
 

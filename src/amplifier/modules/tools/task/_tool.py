@@ -153,6 +153,7 @@ def _accepted(function: Any, offered: dict[str, Any]) -> dict[str, Any]:
 
 
 _MODULE = "tool-task"
+_FORMER = {"max_total_tokens": 'use the plan\'s session.budget, which holds for children, too: {"tokens": 200000}'}
 
 
 async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) -> None:
@@ -166,7 +167,7 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
         PlanError: The config is wrong.
         ModuleLoadError: An agent with a plan of its own cannot be opened, or another tool has the name.
     """
-    options = read_options(TaskOptions, _MODULE, config)
+    options = read_options(TaskOptions, _MODULE, config, former=_FORMER)
     agents = read_agents(coordinator.config.get("agents") if options.agents is None else options.agents)
     if not agents:
         logger.info("%s: the plan has no agents, so there is no agent to give a task to", _MODULE)
