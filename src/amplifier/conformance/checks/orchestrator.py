@@ -301,7 +301,7 @@ async def _count(mounted: MountedModule, checked: CheckContext | None = None) ->
 # ── cancellation ──
 
 
-@check("O5", "O6", "O11", "O12", "O13", "A8", kind="cancellation", types=LOOPS)
+@check("O5", "O6", "O11", "O12", "O13", "A7", "A8", kind="cancellation", types=LOOPS)
 async def keeps_the_transcript_when_cancelled(ctx: CheckContext) -> None:
     """Cancels turns at each suspension of models, tools, hooks, context and loop, and reads the transcript."""
     await run_first_turn(ctx)
@@ -319,9 +319,10 @@ async def keeps_the_transcript_when_cancelled(ctx: CheckContext) -> None:
             places += [("suspension", k) for k in _chosen(ctx, outcome.value.suspensions)]
             for what, k in places:
                 session.reset()
-                where, has_ended = await (_cancel_in_double if "double" in what else _cancel_in_loop)(ctx, session, k)
+                cancel, given = _cancel_in_double if "double" in what else _cancel_in_loop, {"turn": name, what: k}
+                where, has_ended = await cancel(ctx, session, k, given)
                 if where:
-                    await _check_ended(ctx, session, {"turn": name, what: k}, where, is_cut_short=not has_ended)
+                    await _check_ended(ctx, session, given, where, is_cut_short=not has_ended)
                 if ctx.faults:
                     return
 
@@ -331,19 +332,29 @@ def _chosen(ctx: CheckContext, count: int) -> list[int]:
     return list(points) if count <= most else sorted(random.Random(ctx.seed).sample(points, most))
 
 
-async def _cancel_in_double(ctx: CheckContext, session: ScriptedSession, k: int) -> tuple[str, bool]:
+async def _cancel_in_double(
+    ctx: CheckContext, session: ScriptedSession, k: int, given: dict[str, Any]
+) -> tuple[str, bool]:
     """Cancel a turn at the k-th suspension of a double; where that was, and whether the turn ended by itself all the same."""
-    turn = await session.run_and_cancel(k)
-    return session.cancelled_where, turn.outcome is not None
+    outcome = (await session.run_and_cancel(k)).outcome
+    where = session.cancelled_where
+    if where and outcome is not None and (outcome.kind == "raised" or session.was_delivered):
+        what = f"a turn was cancelled, and execute {outcome}"
+        ctx.fault("A7", what, given=given, cancelled_at=where, error=outcome.error)
+    return where, outcome is not None
 
 
-async def _cancel_in_loop(ctx: CheckContext, session: ScriptedSession, k: int) -> tuple[str, bool]:
-    """Cancel a turn at the k-th suspension of the task that runs it; what it raises instead of its cancellation another check reports."""
+async def _cancel_in_loop(
+    ctx: CheckContext, session: ScriptedSession, k: int, given: dict[str, Any]
+) -> tuple[str, bool]:
+    """Cancel a turn at the k-th suspension of the task that runs it; where that was, and whether the turn ended by itself all the same."""
     with ctx.watchdog(what="a cancelled turn"):
         try:
             trial = await cancel_at(k, session.execute_unguarded)
-        except BaseException as error:  # noqa: BLE001 — foreign code
+        except BaseException as error:  # noqa: BLE001 — foreign code: this is what is being looked for
             reraise_own_cancellation(error)
+            what = f"a turn was cancelled, and execute raised {type(error).__name__}: {str(error)[:200]}"
+            ctx.fault("A7", what, given=given, error=error)
             return "", True
     return (trial.where if trial.fired else ""), trial.returned
 
