@@ -55,7 +55,7 @@ class Answer:
     Attributes:
         text: As Python writes it, without what is the session's own, the minutes of the day and the numbers that count seconds.
         ending: In one word, for a comparison in which values may differ.
-        leaves: The text of each part of a value, by its place.
+        leaves: The text of each part of a value, by its place; without figures about the calls themselves.
     """
 
     name: str
@@ -90,7 +90,7 @@ class Scene:
         """What a call gave."""
         text = self._text(repr(outcome.value) if outcome.returned else str(outcome))
         leaves = dict(_leaves(outcome.value, "")) if outcome.returned else {"": text}
-        leaves = {place: self._text(leaf) for place, leaf in leaves.items() if not _STATISTICS.search(place.lower())}
+        leaves = {place: self._text(leaf) for place, leaf in leaves.items()}
         return Answer(operation.name, operation.given, text, _ending(outcome, self.mounted), leaves)
 
     def _text(self, text: str) -> str:
@@ -112,10 +112,10 @@ _STATISTICS = re.compile(
 def _leaves(value: Any, place: str) -> Iterator[tuple[str, str]]:
     if isinstance(value, (dict, list, tuple)) and place.count("/") < _DEEPEST:
         if not isinstance(value, dict):
-            yield f"{place}/length", str(len(value))
+            yield from _leaves(len(value), f"{place}/length")
         for key, member in value.items() if isinstance(value, dict) else enumerate(value):
             yield from _leaves(member, f"{place}/{key}")
-    else:
+    elif not (isinstance(value, (int, float)) and _STATISTICS.search(place.lower())):
         yield place, repr(value)
 
 
@@ -459,8 +459,15 @@ async def _is_torn(ctx: CheckContext, history: Sequence[int], at: int, points: i
 
 
 def _first_other(after: list[Answer], usual: list[Answer]) -> tuple[Answer, Answer] | None:
-    """The first answer of which a part is another one than usual, with the usual one."""
-    return next((pair for pair in zip(usual, after, strict=True) if pair[0].leaves != pair[1].leaves), None)
+    """The first answer of which a part is another one than usual, with the usual one; no text about the calls themselves counts here."""
+    for pair in zip(usual, after, strict=True):
+        one, other = (
+            {place: leaf for place, leaf in each.leaves.items() if not _STATISTICS.search(place.lower())}
+            for each in pair
+        )
+        if one != other:
+            return pair
+    return None
 
 
 async def _history(ctx: CheckContext, history: Sequence[int], at: int, k: int) -> tuple[list[Answer], Contents, Any]:
