@@ -204,6 +204,8 @@ async def tells_how_it_goes(ctx: CheckContext) -> None:
 
 _SECONDS = 60.0
 _SETTLING_STEPS = 10
+_REPEATS = 12
+"""How often a turn is cancelled at the first suspension of each tool and provider: slots run out."""
 _ACTIONS = {
     "started": "was started",
     "returned": "returned",
@@ -301,7 +303,7 @@ async def _count(mounted: MountedModule, checked: CheckContext | None = None) ->
 # ── cancellation ──
 
 
-@check("O5", "O6", "O11", "O12", "O13", "A8", kind="cancellation", types=LOOPS)
+@check("O5", "O6", "O11", "O12", "O13", "A7", "A8", "A9", kind="cancellation", types=LOOPS)
 async def keeps_the_transcript_when_cancelled(ctx: CheckContext) -> None:
     """Cancels turns at each suspension of models, tools, hooks, context and loop, and reads the transcript."""
     await run_first_turn(ctx)
@@ -317,13 +319,26 @@ async def keeps_the_transcript_when_cancelled(ctx: CheckContext) -> None:
                 continue
             places = [("suspension of a double", k) for k in _chosen(ctx, session.suspensions)]
             places += [("suspension", k) for k in _chosen(ctx, outcome.value.suspensions)]
+            last, tried = "", set[str]()
             for what, k in places:
-                session.reset()
-                where, has_ended = await (_cancel_in_double if "double" in what else _cancel_in_loop)(ctx, session, k)
-                if where:
-                    await _check_ended(ctx, session, {"turn": name, what: k}, where, is_cut_short=not has_ended)
-                if ctx.faults:
-                    return
+                cancel, given = _cancel_in_double if "double" in what else _cancel_in_loop, {"turn": name, what: k}
+                for _ in range(_REPEATS):
+                    session.reset()
+                    where, has_ended = await cancel(ctx, session, k, given)
+                    if where:
+                        await _check_ended(ctx, session, given, where, is_cut_short=not has_ended)
+                    elif cancel is _cancel_in_double:
+                        _check_works(ctx, session.turn, last)
+                    if ctx.faults:
+                        return
+                    last = where or last
+                    if where in tried or not where.startswith(("tool", "provider.")):
+                        break
+                tried.add(where)
+            session.reset()
+            _check_works(ctx, await session.run_turn(), last)
+            if ctx.faults:
+                return
 
 
 def _chosen(ctx: CheckContext, count: int) -> list[int]:
@@ -331,21 +346,38 @@ def _chosen(ctx: CheckContext, count: int) -> list[int]:
     return list(points) if count <= most else sorted(random.Random(ctx.seed).sample(points, most))
 
 
-async def _cancel_in_double(ctx: CheckContext, session: ScriptedSession, k: int) -> tuple[str, bool]:
+async def _cancel_in_double(
+    ctx: CheckContext, session: ScriptedSession, k: int, given: dict[str, Any]
+) -> tuple[str, bool]:
     """Cancel a turn at the k-th suspension of a double; where that was, and whether the turn ended by itself all the same."""
-    turn = await session.run_and_cancel(k)
-    return session.cancelled_where, turn.outcome is not None
+    outcome = (await session.run_and_cancel(k)).outcome
+    where = session.cancelled_where
+    if where and outcome is not None and (outcome.kind == "raised" or session.was_delivered):
+        what = f"a turn was cancelled, and execute {outcome}"
+        ctx.fault("A7", what, given=given, cancelled_at=where, error=outcome.error)
+    return where, outcome is not None
 
 
-async def _cancel_in_loop(ctx: CheckContext, session: ScriptedSession, k: int) -> tuple[str, bool]:
-    """Cancel a turn at the k-th suspension of the task that runs it; what it raises instead of its cancellation another check reports."""
+async def _cancel_in_loop(
+    ctx: CheckContext, session: ScriptedSession, k: int, given: dict[str, Any]
+) -> tuple[str, bool]:
+    """Cancel a turn at the k-th suspension of the task that runs it; where that was, and whether the turn ended by itself all the same."""
     with ctx.watchdog(what="a cancelled turn"):
         try:
             trial = await cancel_at(k, session.execute_unguarded)
-        except BaseException as error:  # noqa: BLE001 — foreign code
+        except BaseException as error:  # noqa: BLE001 — foreign code: this is what is being looked for
             reraise_own_cancellation(error)
+            what = f"a turn was cancelled, and execute raised {type(error).__name__}: {str(error)[:200]}"
+            ctx.fault("A7", what, given=given, error=error)
             return "", True
     return (trial.where if trial.fired else ""), trial.returned
+
+
+def _check_works(ctx: CheckContext, turn: RecordedTurn, where: str) -> None:
+    """Report a turn that was not cancelled, and did not return."""
+    if turn.outcome is None or not turn.outcome.returned:
+        error = None if turn.outcome is None else turn.outcome.error
+        ctx.fault("A9", f"after a cancelled turn execute {turn.outcome}", cancelled_at=where, error=error)
 
 
 async def _check_ended(

@@ -21,6 +21,7 @@ import attrs
 from amplifier._spelling import did_you_mean, nearest_names
 from amplifier.conformance.checks.registry import CHECKS, Check, all_clauses, checks_for
 from amplifier.conformance.target.locate import BACKENDS, Target
+from amplifier.contracts import clauses_for
 from amplifier.errors import AmplifierError, MissingExtraError
 from amplifier.loading._installed import missing_modules
 from amplifier.plan._things import find_things
@@ -195,8 +196,11 @@ def reject_inapplicable(module_type: str | None, names: Iterable[str], *, static
     """
     if module_type is None:
         return
+    own = {clause.id for clause in clauses_for(module_type)}  # a check may look at clauses of several types
     for name in names:
-        found = [each for each in checks_for(module_type) if name == each.name or name in each.clauses]
+        found = [
+            each for each in checks_for(module_type) if name == each.name or name in own.intersection(each.clauses)
+        ]
         if not found:
             raise InvalidSelection(f"only {name!r}: this is not looked at in a module of the type {module_type!r}")
         if static and all(each.kind != "static" for each in found):

@@ -40,7 +40,7 @@ from amplifier.conformance.target.virtual_clock import machine_load, run_virtual
 Facts = dict[str, Any]
 CASES: dict[str, tuple[Callable[[Facts], SearchStrategy[Any]], Callable[[Facts], Iterable[Any]]]] = {
     "context_programs": (context.programs, context.listed_programs),
-    "long_conversations": (context.long_conversations, lambda facts: ()),
+    "long_conversations": (context.long_conversations, context.listed_conversations),
     "hook_events": (tool.hook_events, tool.listed_events),
     "turns": (orchestrator.turns, orchestrator.listed_turns),
     "provider_requests": (provider.requests, provider.listed_requests),

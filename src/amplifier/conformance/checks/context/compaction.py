@@ -61,7 +61,8 @@ def _long_conversation(case: dict[str, Any]) -> tuple[list[Message], int]:
     units = list(itertools.islice(itertools.cycle(case["pattern"]), case["count"]))
     history = [spoken(0, "user", 20), *built(units, first=1)]
     last = len(units) + 1
-    history += [spoken(last * 10, "user", 20)] if case["ends"] == "user" else tool_turn(last * 10, 2, 10)
+    newest = spoken(last * 10, "user", case.get("newest", 20))
+    history += [newest] if case["ends"] == "user" else tool_turn(last * 10, 2, 10)
     for at in range(5, len(history) - 8, 9) if case["echo"] else ():
         if history[at]["role"] == "user":
             history[at] = {"role": "user", "content": "go on"}  # equal messages must be kept, too

@@ -106,12 +106,16 @@ async def _at_once(mounted: MountedModule, number: int, head_start: int) -> _Run
     return first, second, await _state(mounted)
 
 
-async def _run_concurrently(mounted: MountedModule, pair: Sequence[Operation], head_start: int) -> list[Outcome]:
-    """Make both calls at the same time, with so many steps of the loop between the two starts."""
+async def _run_concurrently(
+    mounted: MountedModule, pair: Sequence[Operation], head_start: int, *, cancel_after: int | None = None
+) -> list[Outcome]:
+    """Make both calls at the same time, with so many steps of the loop between the two starts, and cancel the first so many steps later."""
     outcomes = [Outcome(kind="late"), Outcome(kind="late")]
+    scopes = [anyio.CancelScope(), anyio.CancelScope()]
 
     async def run(index: int) -> None:
-        outcomes[index] = await _call(mounted, pair[index])
+        with scopes[index]:
+            outcomes[index] = await _call(mounted, pair[index])
 
     with mounted.ctx.watchdog(_SECONDS * 2 + CANCEL_GRACE, "A8", "two calls at once"):
         async with anyio.create_task_group() as group:
@@ -119,6 +123,10 @@ async def _run_concurrently(mounted: MountedModule, pair: Sequence[Operation], h
             for _ in range(head_start):
                 await anyio.lowlevel.checkpoint()
             group.start_soon(run, 1)
+            if cancel_after is not None:
+                for _ in range(cancel_after):
+                    await anyio.lowlevel.checkpoint()
+                scopes[0].cancel()
     return outcomes
 
 
@@ -182,3 +190,22 @@ def _wrong_state(orders: list[_Run], together: _Run) -> str | None:
         pair for pair in zip(together[2], orders[0][2], strict=True) if not _same(*([each] for each in pair))
     )
     return f"afterwards it shows {left.text[:150]}, which is what no order of the two leaves ({usual.text[:150]})"
+
+
+@check("A9", kind="cancellation", types=("tool",), needs_success=("A9",))
+async def spares_the_neighbour(ctx: CheckContext) -> None:
+    """Makes the same call twice at the same time and cancels the first; the second must return as usual."""
+    budget = ctx.budget(_BUDGET)
+    async with ctx.mount() as mounted:
+        operations = typical_operations(mounted)[: 1 if ctx.loaded.starts_processes else _MOST_PAIRS]
+    for operation in operations:
+        async with ctx.mount() as mounted:
+            if budget.is_spent() or not (await _call(mounted, operation)).returned:
+                continue
+        for steps in _HEAD_STARTS:
+            async with ctx.mount() as mounted:
+                _, second = await _run_concurrently(mounted, [operation] * 2, 1, cancel_after=steps + 1)
+            if not second.returned:
+                what = f"two equal calls at the same time, {operation.name}, of which the first was cancelled"
+                ctx.fault("A9", f"{what}: the second {second}", given=operation.given, error=second.error)
+                return

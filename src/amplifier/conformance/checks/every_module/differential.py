@@ -11,7 +11,9 @@ import locale
 import os
 import random
 import re
+import sys
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
@@ -55,7 +57,7 @@ class Answer:
     Attributes:
         text: As Python writes it, without what is the session's own, the minutes of the day and the numbers that count seconds.
         ending: In one word, for a comparison in which values may differ.
-        leaves: The text of each part of a value, by its place.
+        leaves: The text of each part of a value, by its place; without figures about the calls themselves.
     """
 
     name: str
@@ -90,7 +92,7 @@ class Scene:
         """What a call gave."""
         text = self._text(repr(outcome.value) if outcome.returned else str(outcome))
         leaves = dict(_leaves(outcome.value, "")) if outcome.returned else {"": text}
-        leaves = {place: self._text(leaf) for place, leaf in leaves.items() if not _STATISTICS.search(place.lower())}
+        leaves = {place: self._text(leaf) for place, leaf in leaves.items()}
         return Answer(operation.name, operation.given, text, _ending(outcome, self.mounted), leaves)
 
     def _text(self, text: str) -> str:
@@ -112,10 +114,10 @@ _STATISTICS = re.compile(
 def _leaves(value: Any, place: str) -> Iterator[tuple[str, str]]:
     if isinstance(value, (dict, list, tuple)) and place.count("/") < _DEEPEST:
         if not isinstance(value, dict):
-            yield f"{place}/length", str(len(value))
+            yield from _leaves(len(value), f"{place}/length")
         for key, member in value.items() if isinstance(value, dict) else enumerate(value):
             yield from _leaves(member, f"{place}/{key}")
-    else:
+    elif not (isinstance(value, (int, float)) and _STATISTICS.search(place.lower())):
         yield place, repr(value)
 
 
@@ -220,6 +222,53 @@ async def answers_the_same_elsewhere(ctx: CheckContext) -> None:
                 here, there = found
                 shown = first_difference(here.text, there.text)
                 ctx.fault(clause, f"{what} {there.name} gave {shown}", given=there.given)
+
+
+@check("A16", kind="hygiene")
+async def shares_no_state(ctx: CheckContext) -> None:
+    """Uses one session while another one is open; it leaves the globals of the module and of its classes as they were, but for what is kept by session id."""
+    if ctx.loaded.starts_processes:
+        return
+    fresh = attrs.evolve(ctx.fresh(), loaded=attrs.evolve(load_anew(ctx.loaded), given=ctx.loaded.given))
+    async with fresh.mount() as used, _second(fresh, used):
+        for operation in _lasting(used):
+            await used.call(operation.run, used)  # what is made at the first use, such as a table, may be made for all
+        before = _globals(used)
+        for operation in [*other_operations(used), *other_operations(used, FOREIGN), *_lasting(used)]:
+            await used.call(operation.run, used)
+            for place, now in _globals(used).items():
+                changes = sorted(set(now) ^ set(before.get(place, []))) or now
+                if now != before.get(place) and not any(used.session.session_id in each for each in changes):
+                    what = (
+                        f"{operation.name} in one session changed {place}, which all sessions share: {changes[0][:150]}"
+                    )
+                    ctx.fault("A16", what, given=operation.given)
+                    return
+
+
+_CHANGEABLE = (dict, list, set, deque, bytearray)
+_PLAIN = (str, bytes, int, float, type(None))
+
+
+def _globals(mounted: MountedModule) -> dict[str, list[str]]:
+    """What the globals of the module's Python modules and classes hold, by name: plain values as Python writes them, others by identity."""
+    target = mounted.loaded.target
+    top = target.import_name if target.origin == "installed" else target.import_name.partition(".")[0]
+    found: dict[str, list[str]] = {}
+    for name, module in list(sys.modules.items()):
+        own = vars(module).values() if name == top or name.startswith(f"{top}.") else ()
+        classes = [each for each in own if isinstance(each, type) and each.__module__ == name]
+        for holder in (module, *classes) if own else ():
+            for key, value in vars(holder).items():
+                if isinstance(value, (*_CHANGEABLE, *_PLAIN)) and not key.startswith("__"):
+                    held = value if isinstance(value, _CHANGEABLE) else [value]
+                    entries = held.items() if isinstance(held, dict) else ((each,) for each in held)
+                    found[f"{holder.__name__}.{key}"] = sorted(": ".join(map(_written, each)) for each in entries)
+    return found
+
+
+def _written(value: Any) -> str:
+    return repr(value) if isinstance(value, _PLAIN) else f"{type(value).__name__} {id(value)}"
 
 
 async def _difference(ctx: CheckContext, usual: list[Answer], setting: _Setting) -> tuple[Answer, Answer] | None:
@@ -459,8 +508,15 @@ async def _is_torn(ctx: CheckContext, history: Sequence[int], at: int, points: i
 
 
 def _first_other(after: list[Answer], usual: list[Answer]) -> tuple[Answer, Answer] | None:
-    """The first answer of which a part is another one than usual, with the usual one."""
-    return next((pair for pair in zip(usual, after, strict=True) if pair[0].leaves != pair[1].leaves), None)
+    """The first answer of which a part is another one than usual, with the usual one; no text about the calls themselves counts here."""
+    for pair in zip(usual, after, strict=True):
+        one, other = (
+            {place: leaf for place, leaf in each.leaves.items() if not _STATISTICS.search(place.lower())}
+            for each in pair
+        )
+        if one != other:
+            return pair
+    return None
 
 
 async def _history(ctx: CheckContext, history: Sequence[int], at: int, k: int) -> tuple[list[Answer], Contents, Any]:

@@ -86,7 +86,7 @@ class _SchemaCheck:
                 found = await find(key)
                 if found is not None:
                     return f"{found[0]}: {str(await self._ask(found[1]))[:150]}", found[1]
-        return None
+        return await self._undeclared_key()
 
     async def _ask(self, given: Input) -> bool | str | None:
         """True if the tool accepts an input, the words of its refusal if not; None if it raised, or was not asked."""
@@ -169,6 +169,15 @@ class _SchemaCheck:
             given = {**lacking[0], key: value}
             if self._accepts(given) and await self._ask(given) is True:
                 return f"the schema does not require {key!r}, the tool refuses every input without it", lacking[0]
+        return None
+
+    async def _undeclared_key(self) -> Found | None:
+        """A key that the schema does not name, without which it refuses every input."""
+        for word in self._undeclared if await self._all_refused(self._inputs) else ():
+            for value in (self._values.plain({"type": "string"}, word), 1234, True, ["text"]):
+                for given in self._inputs[:2]:
+                    if await self._ask({**given, word: value}) is True:
+                        return f"the schema does not name {word!r}, and the tool refuses every input without it", given
         return None
 
     async def _false_choice(self, key: str) -> Found | None:

@@ -164,3 +164,10 @@ def long_conversations(facts: dict[str, Any]) -> SearchStrategy[Any]:
             "echo": st.booleans(),
         }
     )
+
+
+def listed_conversations(facts: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """A late system message before a newest message that takes much of the budget."""
+    common = {"placed": False, "count": 60, "huge": None, "how": "add", "units": 12, "again": 1, "echo": False}
+    pattern = [{"role": "user", "words": 30}, {"role": "assistant", "words": 30}]
+    yield {**common, "pattern": pattern, "systems": [0, 40], "ends": "user", "newest": 200}
