@@ -266,7 +266,7 @@ async def test_a_positional_argument_that_is_not_given_keeps_its_default():
         (Annotated[str, pydantic.AfterValidator(lambda text: text.index("@"))], "a", "$.value: Value error, substring not found"),
         (Tree, {"number": 1, "name": [{"number": 1, "name": [{"numer": 1}]}]}, "$.value.name[0].name[0]: Additional properties"),
         (datetime.date, "soon", "$.value: Invalid RFC3339 encoded date"),
-        (dict[int, str], {"x": "y"}, "$.value: Expected `int`, got `str` in a key"),
+        (dict[int, str], {"x": "y"}, '$.value: "x" does not match'),
         (dict[datetime.date, str], {"soon": "y"}, "$.value: Invalid RFC3339 encoded date in a key"),
         (Shelf, {"books": {"x": "y"}}, "$.value.books: Expected `int`, got `str` in a key"),
         (set[Any], [[1]], "$.value: TypeError: unhashable type: 'list'"),
@@ -507,6 +507,11 @@ async def test_a_tool_result_is_passed_on():
             "argument 'text': the constraint Predicate.* has no JSON Schema; check",
         ),
         (
+            lambda: FunctionTool(takes_flags),
+            "argument 'flags': .*keys of dict.* are no text that a bool could be read from",
+        ),
+        (lambda: FunctionTool(takes_pairs), "argument 'pairs': .* are no text that a tuple.* could be read from"),
+        (
             lambda: FunctionTool(tool(lambda text: text)),
             "'<lambda>' is no name for a tool; give it one",
         ),
@@ -597,6 +602,8 @@ def unknown_name(value: Nowhere) -> None: ...  # type: ignore[name-defined]  # n
 def takes_a_lock(lock: threading.Event) -> None: ...
 def takes_lower_case(text: Annotated[str, annotated_types.Predicate(str.islower)]) -> None: ...
 async def waits() -> None: ...
+def takes_flags(flags: dict[bool, int]) -> None: ...
+def takes_pairs(pairs: list[dict[tuple[int, int], int]]) -> None: ...
 
 
 # ── in a session ──

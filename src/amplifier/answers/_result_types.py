@@ -14,7 +14,7 @@ import operator
 import re
 import types
 import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, TypeVar, overload
 
 from amplifier._json import SchemaRefused, build_validator, rebuild
@@ -73,7 +73,7 @@ def _of_pydantic(result_type: Any) -> AnswerFormat[Any]:
 def _of_msgspec(result_type: Any) -> AnswerFormat[Any]:
     msgspec = import_msgspec("a typed answer")
     try:
-        schema = msgspec.json.schema(result_type)
+        schema = msgspec.json.schema(_with_text_keys(result_type))
     except (TypeError, NameError, RuntimeError) as error:
         raise _no_schema_error(result_type, error) from error
     convert = _with_whole_numbers(lambda value: msgspec.convert(value, result_type, str_keys=True))
@@ -93,6 +93,18 @@ def import_msgspec(feature: str) -> Any:
     return msgspec
 
 
+_KEYS = {"integer": r"^-?(0|[1-9][0-9]*)$", "number": r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?$"}
+"""How a number looks that is a key: those of a JSON object are texts."""
+
+
+def _with_text_keys(kind: Any) -> Any:
+    """The type with dicts whose keys are the texts that its own are read from."""
+    changed, origin = _with_members(kind, _with_text_keys), typing.get_origin(kind)
+    if isinstance(origin, type) and issubclass(origin, Mapping) and typing.get_args(kind):
+        return origin[_text_key(typing.get_args(kind)[0], kind), typing.get_args(changed)[1]]  # type: ignore[index]
+    return changed
+
+
 def _with_members(kind: Any, change: Callable[[Any], Any]) -> Any:
     """The type with the types that it is made of changed."""
     origin, members = typing.get_origin(kind), typing.get_args(kind)
@@ -104,6 +116,22 @@ def _with_members(kind: Any, change: Callable[[Any], Any]) -> Any:
     if origin in (typing.Union, types.UnionType):
         return functools.reduce(operator.or_, changed)
     return kind if changed == members else origin[changed]
+
+
+def _text_key(key: Any, kind: Any) -> Any:
+    msgspec = import_msgspec("a typed answer")
+    own = _with_plain_root(msgspec.json.schema(key))
+    form = own.get("type", "string")
+    if form not in ("string", *_KEYS):
+        raise TypeError(f"the keys of {kind} are no text that a {getattr(key, '__name__', key)} could be read from")
+    schema: dict[str, Any] = {
+        word: own[word] for word in ("format", "minLength", "maxLength", "pattern") if word in own
+    }
+    if "enum" in own:
+        schema = {"enum": [str(value) for value in own["enum"] if value is not None]}
+    elif form in _KEYS:
+        schema = {"pattern": _KEYS[form]}
+    return Annotated[str, msgspec.Meta(extra_json_schema=schema)] if schema else key
 
 
 def _with_whole_numbers(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -1,4 +1,4 @@
-"""Live text in the published events ``llm:stream_*``: what the stream of a session makes of them, and those of our providers."""
+"""Live text in the published events ``llm:stream_*``: taken from providers without a stream, and emitted by ours."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from amplifier.models import (
     TextDelta,
     ThinkingBlock,
     ThinkingDelta,
+    ToolCallBlock,
     to_dict,
 )
-from amplifier.turns import BEGINS_AGAIN
+from amplifier.turns import BEGINS_AGAIN, TurnText
 
 STREAMED = ("llm:stream_block_start", "llm:stream_block_delta", "llm:stream_block_end", "llm:stream_aborted")
 
@@ -104,6 +105,51 @@ async def test_the_pieces_of_a_published_provider_arrive_while_it_answers():
     assert said == ["Good ", "day"]
 
 
+async def test_blocks_have_one_beginning_one_end_and_no_piece_twice():
+    seen, text = [], TurnText()
+    shown = ""
+    async with AmplifierSession(plan_of(PublishedProvider(whole))) as session, session.stream("hi") as events:
+        async for event in events:
+            shown += text.add(event)
+            if event.name.startswith(("content_block:", "thinking:")):
+                seen.append((event.name, event.data["block_index"]))
+        assert events.result == "Good day"
+    assert shown == "Good day"
+    starts = [("content_block:start", 0), ("content_block:delta", 0), ("thinking:delta", 0), ("content_block:start", 1)]
+    deltas = [("content_block:delta", 1)] * 2
+    ends = [("content_block:end", 0), ("thinking:final", 0), ("content_block:end", 1)]
+    assert seen == starts + deltas + ends
+
+
+async def test_an_answer_that_the_provider_asks_for_again_is_told_once():
+    async def twice(provider: PublishedProvider) -> ChatResponse:
+        await provider.block(0, "text", "Good ")
+        await provider.emit("aborted", error={"type": "StreamError", "msg": "cut"})
+        provider.number += 1
+        await provider.block(0, "text", "Go", "od day")
+        return ChatResponse(content=[TextBlock(text="Good day")])
+
+    async def broken(provider: PublishedProvider) -> ChatResponse:
+        await provider.block(0, "text", "Well")
+        raise ProviderUnavailableError("cut", retryable=True, retry_after=0)
+
+    async def plain(provider: PublishedProvider) -> ChatResponse:
+        return ChatResponse(content=[TextBlock(text="Good day")])
+
+    for provider, expected in [
+        (PublishedProvider(twice), ["Good ", "day"]),
+        (PublishedProvider(broken, plain), ["Well", "content_block:reset", "Good day"]),
+    ]:
+        said = []
+        plan = plan_of(provider)
+        plan["session"]["orchestrator"]["config"] = {"initial_delay": 0.0}
+        async with AmplifierSession(plan) as session, session.stream("hi") as events:
+            async for event in events:
+                if isinstance(event, TextDelta) or event.name == "content_block:reset":
+                    said.append(event.text if isinstance(event, TextDelta) else event.name)
+        assert said == expected
+
+
 async def test_a_call_of_the_provider_beside_the_turn_is_no_part_of_its_answer():
     provider = PublishedProvider(whole, whole)
     started, asked = anyio.Event(), anyio.Event()
@@ -128,6 +174,20 @@ async def test_a_call_of_the_provider_beside_the_turn_is_no_part_of_its_answer()
             async for event in events:
                 said += [event.text] if isinstance(event, TextDelta) else []
     assert said == ["mine"]
+
+
+async def test_a_block_that_was_not_streamed_comes_as_one_piece():
+    async def half(provider: PublishedProvider) -> ChatResponse:
+        await provider.block(0, "tool_use", name="look")
+        call = ToolCallBlock(id="1", name="look", input={})
+        return ChatResponse(content=[call, TextBlock(text="So.")])
+
+    seen = []
+    async with AmplifierSession(plan_of(PublishedProvider(half))) as session, session.stream("hi") as events:
+        async for event in events:
+            if event.name.startswith("content_block:"):
+                seen.append((event.name.partition(":")[2], event.data["block_index"]))
+    assert seen == [("start", 0), ("end", 0), ("start", 1), ("delta", 1), ("end", 1)]
 
 
 @pytest.mark.parametrize("loop", ["loop-basic", "loop-streaming"])

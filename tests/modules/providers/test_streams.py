@@ -16,7 +16,7 @@ import pytest
 
 from amplifier.errors import StreamError
 from amplifier.models import ChatRequest, Message, StreamChunk
-from amplifier.modules.providers._streams import AnswerStream, Unfinished
+from amplifier.modules.providers._streams import AnswerStreams
 from amplifier.modules.providers.replay import RecordingProvider
 from tests.modules.providers.scripted_http_server import EVENT_STREAM, STALL
 from tests.modules.providers.services import SERVICES, ask
@@ -62,17 +62,17 @@ class Background:
         self.group.start_soon(fn, *args)
 
 
-def stream_of(exchange: Exchange) -> AnswerStream:
-    return AnswerStream(exchange.opened(), Unfinished())
+# ── the helper ───────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_a_block_closes_it_and_an_iterator_closes_itself_at_the_end():
     blocked, bare = Exchange("a", "b"), Exchange("a", "b")
+    streams = AnswerStreams()
 
-    async with stream_of(blocked) as chunks:
+    async with streams.stream(blocked.opened()) as chunks:
         first = await anext(chunks)
         inside = list(blocked.life)
-    second = [chunk.text async for chunk in stream_of(bare)]
+    second = [chunk.text async for chunk in streams.stream(bare.opened())]
 
     assert first.text == "a"
     assert second == ["a", "b"]
@@ -82,7 +82,7 @@ async def test_a_block_closes_it_and_an_iterator_closes_itself_at_the_end():
 
 async def test_nothing_happens_before_it_is_read():
     exchange = Exchange("a")
-    stream = stream_of(exchange)
+    stream = AnswerStreams().stream(exchange.opened())
     await stream.aclose()
     assert [chunk async for chunk in stream] == []
     assert exchange.life == []
@@ -90,7 +90,7 @@ async def test_nothing_happens_before_it_is_read():
 
 async def test_it_is_closed_before_the_reader_sees_an_error():
     exchange = Exchange("a", error=StreamError("planned"))
-    stream = stream_of(exchange)
+    stream = AnswerStreams().stream(exchange.opened())
     assert (await anext(stream)).text == "a"
     with pytest.raises(StreamError, match="planned"):
         await anext(stream)
@@ -99,7 +99,7 @@ async def test_it_is_closed_before_the_reader_sees_an_error():
 
 async def test_it_is_closed_before_a_cancellation_leaves_it():
     exchange = Exchange("a", "…")
-    stream = stream_of(exchange)
+    stream = AnswerStreams().stream(exchange.opened())
 
     async def read() -> None:
         with anyio.CancelScope() as scope:
@@ -121,10 +121,10 @@ async def test_one_that_is_left_is_closed_by_a_background_task():
     exchange = Exchange("a", "b")
     async with anyio.create_task_group() as group:
         background = Background(group)
-        streams = Unfinished(background)
+        streams = AnswerStreams(background)
 
         async def take_one() -> None:
-            async for _ in AnswerStream(exchange.opened(), streams):
+            async for _ in streams.stream(exchange.opened()):
                 return
 
         await take_one()
@@ -134,11 +134,30 @@ async def test_one_that_is_left_is_closed_by_a_background_task():
     assert exchange.life == ["open", "closed"]
 
 
+@pytest.mark.slow
+async def test_one_that_is_left_without_a_background_is_closed_with_the_provider():
+    exchange, other = Exchange("a", "b"), Exchange("a", "b")
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise RuntimeError("no task group")
+
+    for streams, one in ((AnswerStreams(), exchange), (AnswerStreams(SimpleNamespace(start_soon=refuse)), other)):
+        async for _ in streams.stream(one.opened()):
+            break
+        gc.collect()
+        left = list(one.life)
+        await streams.aclose()
+        await streams.aclose()
+        assert (left, one.life) == (["open"], ["open", "closed"])
+
+
 async def test_one_that_another_thread_collects_starts_no_task_there():
     exchange = Exchange("a", "b")
     started: list[str] = []
-    streams = Unfinished(SimpleNamespace(start_soon=lambda *_, **__: started.append(threading.current_thread().name)))
-    holder = [AnswerStream(exchange.opened(), streams)]
+    streams = AnswerStreams(
+        SimpleNamespace(start_soon=lambda *_, **__: started.append(threading.current_thread().name))
+    )
+    holder = [streams.stream(exchange.opened())]
     await anext(holder[0])
 
     await anyio.to_thread.run_sync(holder.clear)
@@ -148,28 +167,36 @@ async def test_one_that_another_thread_collects_starts_no_task_there():
     assert exchange.life == ["open", "closed"]
 
 
-async def test_one_that_is_left_without_a_background_is_closed_with_the_provider():
-    exchange, unfinished = Exchange("a", "b"), Unfinished()
-    async for _ in AnswerStream(exchange.opened(), unfinished):
-        break
-    gc.collect()
-    assert exchange.life == ["open"]
-    await unfinished.aclose()
-    await unfinished.aclose()
-    assert exchange.life == ["open", "closed"]
-
-
 async def test_closing_by_hand_is_closing_and_twice_is_once():
     exchange = Exchange("a", "b")
-    async with aclosing(stream_of(exchange)) as stream:
+    async with aclosing(AnswerStreams().stream(exchange.opened())) as stream:
         await anext(stream)
     await stream.aclose()
     assert exchange.life == ["open", "closed"]
 
 
+async def test_closing_by_hand_wakes_the_task_that_reads_it():
+    exchange, errors = Exchange("a", "…"), list[Exception]()
+    stream = AnswerStreams().stream(exchange.opened())
+
+    async def read() -> None:
+        try:
+            async for _ in stream:
+                pass
+        except StreamError as exc:
+            errors.append(exc)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(read)
+        await exchange.waiting.wait()
+        await stream.aclose()
+        assert exchange.life == ["open", "closed"]
+    assert "closed while it was read" in str(errors[0])
+
+
 async def test_a_stream_whose_reading_was_cut_off_does_not_look_like_a_whole_answer():
     exchange = Exchange("a", "…", "b")
-    async with stream_of(exchange) as chunks:
+    async with AnswerStreams().stream(exchange.opened()) as chunks:
         with anyio.CancelScope() as scope:
             await anext(chunks)
             scope.cancel()
@@ -200,7 +227,7 @@ class Grouped:
 @pytest.mark.parametrize("is_left", [True, False])
 async def test_a_recorded_stream_leaves_the_block_of_the_other_provider_as_it_was_left(is_left, monkeypatch):
     recording: Any = RecordingProvider.__new__(RecordingProvider)
-    recording.inner, recording._unfinished = Grouped(), Unfinished()
+    recording.inner, recording._streams = Grouped(), AnswerStreams()
     exchange = SimpleNamespace(finish=None, fail=None)
     monkeypatch.setattr(recording, "_begin", lambda request: (exchange, None))
     request = ChatRequest(messages=[Message(role="user", content="x")])
@@ -216,7 +243,7 @@ async def test_a_recorded_stream_leaves_the_block_of_the_other_provider_as_it_wa
 
 async def test_it_is_read_once():
     exchange = Exchange("a")
-    stream = stream_of(exchange)
+    stream = AnswerStreams().stream(exchange.opened())
     assert [chunk.text async for chunk in stream] == ["a"]
     assert [chunk.text async for chunk in stream] == []
     with pytest.raises(RuntimeError, match="read once"):
@@ -226,15 +253,12 @@ async def test_it_is_read_once():
 
 async def test_inside_its_block_it_may_be_read_by_its_own_name():
     exchange = Exchange("a", "b")
-    async with stream_of(exchange) as _:
+    async with AnswerStreams().stream(exchange.opened()) as _:
         pass
-    stream = stream_of(exchange)
+    stream = AnswerStreams().stream(exchange.opened())
     async with stream:
         assert [chunk.text async for chunk in stream] == ["a", "b"]
     assert exchange.life == ["open", "closed"]  # nothing was read of the first
-
-
-# ── the providers ────────────────────────────────────────────────────────────────────────────────
 
 
 # ── the providers ────────────────────────────────────────────────────────────────────────────────

@@ -6,8 +6,10 @@
 
 Each call is one async generator, which holds no cancel scope between two chunks, so that another task may close it. It closes itself
 when it is exhausted, fails, or its reader is cancelled while it waits for the next chunk. Python does not notify an iterator when its
-loop ends early, so one that is left between two chunks (``break``, or a cancellation in the loop's body) is closed when the iterator is
-garbage-collected, on CPython at once: by a background task of the session, or else with the provider.
+loop ends early, so one that is left between two chunks (``break``, ``return``, an exception or a cancellation in the loop's body) is
+closed when the iterator is garbage-collected: on CPython when the last reference goes, usually at once. Closing needs await, so a
+background task of the session does it; streams that cannot be closed that way are closed with the provider. No async generator is
+left to the garbage collector.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from typing import Any, Self, TypeAlias, final
 from uuid import uuid4
 
 import anyio
+import attrs
 
 from amplifier.contracts import Coordinator
 from amplifier.errors import ContractError, LLMError, StreamError
@@ -46,74 +49,97 @@ Chunks: TypeAlias = AsyncGenerator[StreamChunk, None]
 Manager: TypeAlias = AbstractAsyncContextManager[AsyncIterator[StreamChunk]]
 
 
+@attrs.define(eq=False)
+class _Call:
+    """One call, and the wait of the task that reads its next chunk without a block."""
+
+    manager: Manager
+    waiting: anyio.CancelScope | None = None
+    left: anyio.Event | None = None
+
+    async def aclose(self, *details: Any) -> None:
+        """Close it; a task that waits for its next chunk meanwhile is woken first."""
+        while self.waiting is not None:
+            self.left = self.left or anyio.Event()
+            self.waiting.cancel()
+            await self.left.wait()
+        await self.manager.__aexit__(*(details or (None, None, None)))
+
+
 @final
-class Unfinished:
-    """The streams of one provider that are read without a block around them.
+class AnswerStreams:
+    """Makes the streams of one provider and closes unfinished ones.
 
     Args:
-        coordinator: Its ``start_soon`` closes those that were left; coordinators of other kernels may have none, then `aclose` does.
+        coordinator: Its ``start_soon`` runs the closing; test doubles and coordinators of other kernels may have none, then `aclose` does it.
     """
 
     def __init__(self, coordinator: Any = None) -> None:
         self._start_soon: Callable[..., None] | None = getattr(coordinator, "start_soon", None)
-        self._open: set[Manager] = set()
+        self._open: set[_Call] = set()
 
-    def add(self, manager: Manager) -> None:
-        """Its reader has begun."""
-        self._open.add(manager)
+    def stream(self, call: Chunks | Manager) -> AnswerStream:
+        """The stream of one response.
 
-    async def close(self, manager: Manager, *details: Any) -> None:
-        """Close a stream, unless another caller has."""
-        if manager in self._open:
-            self._open.discard(manager)
-            await manager.__aexit__(*(details or (None, None, None)))
+        Args:
+            call: A generator of its chunks that holds no cancel scope between two of them, so that another task may close it; or
+                a context manager, entered and left by the block around the stream.
+        """
+        return AnswerStream(self, aclosing(call) if isinstance(call, AsyncGenerator) else call)
 
-    def abandon(self, manager: Manager) -> None:
-        """It has no reader any more. Called by the garbage collector: no await, no exception."""
-        if self._start_soon is not None and manager in self._open:
+    async def aclose(self) -> None:
+        """Close unfinished streams; idempotent."""
+        while self._open:
+            await self._close(next(iter(self._open)))
+
+    def _take(self, call: _Call) -> bool:
+        """Whether it was open; the caller that gets True closes it."""
+        if call not in self._open:
+            return False
+        self._open.discard(call)
+        return True
+
+    def _abandoned(self, call: _Call) -> None:
+        """Close a stream that has no reader. Called by the garbage collector: no await, no exception."""
+        if self._start_soon is not None and call in self._open:
             try:
-                self._start_soon(self._close_left, manager, name="close an unfinished stream")
+                self._start_soon(self._close, call, name="close an unfinished stream")
             except Exception as exc:  # noqa: BLE001 — a coordinator without a task group; `aclose` closes it
                 logger.debug("an unfinished stream stays open until the provider is closed: %s", exc)
 
-    async def aclose(self) -> None:
-        """Close all; idempotent."""
-        while self._open:
-            await self._close_left(next(iter(self._open)))
-
-    async def _close_left(self, manager: Manager) -> None:
-        try:
-            await self.close(manager)
-        except Exception as exc:  # no caller waits for it
-            logger.warning("an unfinished stream could not be closed: %s", exc, exc_info=exc)
+    async def _close(self, call: _Call) -> None:
+        if self._take(call):
+            try:
+                await call.aclose()
+            except Exception as exc:  # no caller waits for it
+                logger.warning("an unfinished stream could not be closed: %s", exc, exc_info=exc)
 
 
 @final
 class AnswerStream:
-    """One streamed response; can be read once, as a context manager or as an iterator.
+    """One streamed response; can be read once, as a context manager or as an iterator."""
 
-    Args:
-        call: A generator of its chunks, or a context manager, entered and left by the block around the stream.
-        unfinished: Where it is as long as it is read without a block.
-    """
+    __slots__ = ("__weakref__", "_call", "_chunks", "_is_cut_off", "_is_managed", "_is_over", "_streams", "_thread")
 
-    def __init__(self, call: Chunks | Manager, unfinished: Unfinished) -> None:
-        self._manager: Manager = aclosing(call) if isinstance(call, AsyncGenerator) else call
-        self._unfinished = unfinished
+    def __init__(self, streams: AnswerStreams, manager: Manager) -> None:
+        self._streams = streams
+        self._call = _Call(manager)
         self._chunks: AsyncIterator[StreamChunk] | None = None
-        self._is_managed = self._is_cut_off = self._is_over = False
+        self._is_managed = False
+        self._is_cut_off = False
+        self._is_over = False
         self._thread = 0  # that of an iterator
 
     async def __aenter__(self) -> Self:
         if self._chunks is not None or self._is_over:
             raise RuntimeError("a stream can be read once; call stream() again for another answer")
         self._is_managed = True
-        self._chunks = await self._manager.__aenter__()
+        self._chunks = await self._call.manager.__aenter__()
         return self
 
     async def __aexit__(self, *details: Any) -> bool | None:
         self._is_over = True
-        return await self._manager.__aexit__(*details)
+        return await self._call.manager.__aexit__(*details)
 
     def __aiter__(self) -> Self:
         return self
@@ -121,33 +147,56 @@ class AnswerStream:
     async def __anext__(self) -> StreamChunk:
         if self._is_over:
             raise StopAsyncIteration
+        if not self._is_managed or self._chunks is None:
+            return await self._read()
         if self._is_cut_off:  # which has closed the generator
             raise StreamError("the stream ended before the answer did: a read of it was cancelled")
         try:
-            if self._chunks is None:
-                self._chunks = await self._manager.__aenter__()
-                self._thread = threading.get_ident()
-                self._unfinished.add(self._manager)
             return await anext(self._chunks)
+        except Exception:
+            raise
+        except BaseException:
+            self._is_cut_off = True
+            raise
+
+    async def _read(self) -> StreamChunk:
+        """The next chunk without a block around the stream, which closes itself at its end."""
+        call = self._call
+        try:
+            if self._chunks is None:
+                self._chunks = await call.manager.__aenter__()
+                self._thread = threading.get_ident()
+                self._streams._open.add(call)
+            call.waiting = anyio.CancelScope()
+            try:
+                with call.waiting:
+                    return await anext(self._chunks)
+            finally:
+                call.waiting = None
+                if call.left is not None:
+                    call.left.set()
+            raise StreamError("the stream was closed while it was read")
+        except StopAsyncIteration:
+            await self._leave()
+            raise
         except BaseException as exc:
-            self._is_cut_off = not isinstance(exc, Exception)
-            if not self._is_managed:
-                is_end = isinstance(exc, StopAsyncIteration)
-                await self._leave(*(() if is_end else (type(exc), exc, exc.__traceback__)))
+            await self._leave(type(exc), exc, exc.__traceback__)
             raise
 
     async def aclose(self) -> None:
-        """Close the stream; idempotent."""
+        """Close the stream, also while another task reads it; idempotent."""
         await self._leave()
 
     async def _leave(self, *details: Any) -> None:
         self._is_over = True
-        await self._unfinished.close(self._manager, *details)
+        if self._streams._take(self._call):
+            await self._call.aclose(*details)
 
     def __del__(self) -> None:
         # The garbage collector may run in any thread; only the thread of the event loop may start a task.
-        if not self._is_over and threading.get_ident() == self._thread:
-            self._unfinished.abandon(self._manager)
+        is_left = self._chunks is not None and not self._is_over and not self._is_managed
+        if is_left and threading.get_ident() == self._thread:
+            self._streams._abandoned(self._call)
 
 
 def is_announced(hooks: Any, request: ChatRequest) -> bool:
@@ -193,7 +242,7 @@ class StreamingProvider(ABC):
 
     def __init__(self, coordinator: Coordinator, *, raw: bool = False) -> None:
         self._hooks = coordinator.hooks
-        self._unfinished = Unfinished(coordinator)
+        self._streams = AnswerStreams(coordinator)
         self._raw = raw
 
     @property
@@ -233,9 +282,7 @@ class StreamingProvider(ABC):
             LLMError: The call failed, while reading chunks.
         """
         chunks = self._chunks(request, kwargs)
-        if is_announced(self._hooks, request):
-            chunks = announced(chunks, self._hooks)
-        return AnswerStream(chunks, self._unfinished)
+        return self._streams.stream(announced(chunks, self._hooks) if is_announced(self._hooks, request) else chunks)
 
     def parse_tool_calls(self, response: ChatResponse) -> list[ToolCall]:
         """The tool calls of a response; if it lists none, those among its content blocks."""
@@ -243,7 +290,7 @@ class StreamingProvider(ABC):
 
     async def aclose(self) -> None:
         """Close unfinished streams; idempotent."""
-        await self._unfinished.aclose()
+        await self._streams.aclose()
 
     async def _emit_request(self, model: str, request: ChatRequest, sent: Callable[[], Any]) -> None:
         about: dict[str, Any] = {"provider": self.name, "model": model, "message_count": len(request.messages)}

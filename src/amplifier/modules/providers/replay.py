@@ -24,7 +24,7 @@ from .._shared.configuration import choice, file_name, mapping_each, option, rea
 from .._shared.worker_threads import Workers
 from ._cassette import Cassette, Exchange, Scrubber, canonical_request, digest, join, leave
 from ._local_answers import Answer, LocalAnswerProvider
-from ._streams import AnswerStream, Unfinished
+from ._streams import AnswerStream, AnswerStreams
 
 __all__ = ["RecordingProvider", "ReplayOptions", "ReplayProvider", "mount", "on_session_ready"]
 
@@ -210,7 +210,7 @@ class RecordingProvider:
         self._coordinator = coordinator
         self._mounted_as = name
         self._session = session
-        self._unfinished = Unfinished(coordinator)
+        self._streams = AnswerStreams(coordinator)
         if hasattr(inner, "stream"):  # loops ask for the member
             self.stream = self._stream
 
@@ -234,7 +234,7 @@ class RecordingProvider:
 
     async def aclose(self) -> None:
         """Close unfinished streams; a second call does nothing."""
-        await self._unfinished.aclose()
+        await self._streams.aclose()
 
     def _stream(self, request: ChatRequest, **kwargs: Any) -> AnswerStream:
         """Stream the answer and record its chunks; an answer that is left before its end is not recorded.
@@ -242,7 +242,7 @@ class RecordingProvider:
         Raises:
             LLMError: What the other provider raised, while the chunks are read.
         """
-        return AnswerStream(self._opened(request, kwargs), self._unfinished)
+        return self._streams.stream(self._opened(request, kwargs))
 
     def _begin(self, request: ChatRequest) -> tuple[Exchange, ReplayProvider | None]:
         asked, found, _ = self._session.find(self._mounted_as, request)

@@ -199,7 +199,8 @@ class Scenario:
 
 
 def _mock(responses: list[Any]) -> dict[str, Any]:
-    return {"module": "provider-mock", "config": {"responses": responses, "when_exhausted": "last"}}
+    script = [*responses, *[responses[-1]] * 20]
+    return {"module": "provider-mock", "config": {"responses": script}}
 
 
 CHAT = ["chat mock-model", "unset"]

@@ -101,7 +101,7 @@ async def test_spans_have_the_attributes_of_the_conventions(traces):
 async def test_a_call_names_the_server_that_it_asks(traces):
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
-    config = {"base_url": f"http://127.0.0.1:{port}/v1", "api_key": "k", "max_retries": 0}
+    config = {"base_url": f"http://127.0.0.1:{port}/v1", "api_key": "k"}
     plan = {
         "session": {
             "orchestrator": {"module": "loop-basic", "config": {"max_retries": 0}},
