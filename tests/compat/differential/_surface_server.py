@@ -107,6 +107,8 @@ def surface() -> dict[str, Any]:
     names = ["amplifier_core", *(m.name for m in pkgutil.walk_packages(amplifier_core.__path__, "amplifier_core."))]
     found: dict[str, Any] = {}
     for name in sorted(names):
+        if "_grpc_gen." in name:  # made by protobuf's compiler there; the alias has no gRPC
+            continue
         try:
             module = importlib.import_module(name)
         except ImportError as error:
