@@ -30,7 +30,7 @@ from amplifier.cli.sessions.store import LAST
 from amplifier.errors import AmplifierError
 from amplifier.loading import ModuleLoader
 from amplifier.loading._importing import is_published
-from amplifier.loading._installed import (
+from amplifier.loading._loader import (
     ON_ISLAND,
     REQUIRED_PACKAGES,
     installed_modules,

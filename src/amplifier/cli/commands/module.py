@@ -21,7 +21,7 @@ from amplifier.cli.terminal.output import print_table
 from amplifier.contracts import CONTRACTS
 from amplifier.errors import AmplifierError
 from amplifier.loading import FoundModule, LoadedModule, ModuleLoader
-from amplifier.loading._installed import (
+from amplifier.loading._loader import (
     BUILT_IN_SOURCE,
     ON_ISLAND,
     all_modules,

@@ -1,4 +1,4 @@
-"""From a Python type to the format of an answer.
+"""Typed answers: the JSON Schema of a Python type, and reading what a model wrote as that type.
 
 attrs classes, dataclasses, TypedDict, Literal, unions and builtin types go through msgspec, pydantic models and the lists, dicts and
 tuples of them through pydantic, and a dict is taken for a JSON Schema. Every problem of an answer is found by the schema; msgspec and pydantic stop at what only they know.
@@ -15,14 +15,152 @@ import re
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
-from typing import Annotated, Any, TypeVar, overload
+from typing import Annotated, Any, Generic, TypeVar, overload
 
-from amplifier._json import SchemaRefused, build_validator, rebuild
-from amplifier.errors import MissingExtraError
+import attrs
 
-from ._answer_format import WRAPPER_KEY, AnswerFormat
+from amplifier._json import SchemaRefused, build_validator, format_path, rebuild
+from amplifier.errors import MissingExtraError, Problem, ResultError
+
+__all__ = ["AnswerFormat", "Argument", "PartialAnswer", "answer_format", "arguments_format", "to_json"]
 
 T = TypeVar("T")
+
+WRAPPER_KEY = "result"
+"""Services accept only objects at the root of a schema; any other value is put into one under this key."""
+
+_FENCED = re.compile(r"\A\s*```[\w-]*\n(.*?)\n?```\s*\Z", re.DOTALL)
+_SHOWN = 2000
+
+
+@attrs.frozen(kw_only=True)
+class AnswerFormat(Generic[T]):
+    """The format of the answer to one prompt; made by `answer_format`.
+
+    Loops get it as the keyword ``answer_format``. They give the model the schema and return the answer as JSON text.
+
+    Attributes:
+        name: A short name of the type, for the request.
+        description: What the type's docstring states; may be empty.
+        schema: A JSON Schema whose root is an object.
+        is_wrapped: The value is the member ``result`` of that object.
+    """
+
+    name: str
+    description: str = ""
+    schema: dict[str, Any]
+    is_wrapped: bool
+    _find_problems: Callable[[Any], Iterable[Problem]] = attrs.field(alias="find_problems", repr=False)
+    _convert: Callable[[Any], T] = attrs.field(alias="convert", repr=False)
+
+    def read_text(self, text: str) -> T:
+        """Read an answer that is JSON text, perhaps in a Markdown code block.
+
+        Raises:
+            ResultError: It is no JSON, or does not fit.
+        """
+        fenced = _FENCED.match(text)
+        try:
+            value = json.loads(fenced.group(1) if fenced else text)
+        except (ValueError, RecursionError) as error:
+            shown = f"{text[:200]!r}" if text.strip() else "nothing"
+            raise self._error([("$", f"expected JSON text, got {shown} ({error})")], text) from error
+        return self.read_value(value)
+
+    def read_value(self, value: Any) -> T:
+        """Read an answer that is parsed JSON, such as the arguments of a tool call.
+
+        Raises:
+            ResultError: It does not fit.
+        """
+        problems = [(_path_of(path, self.is_wrapped), what) for path, what in self._find_problems(value)]
+        if not problems:
+            try:
+                return self._convert(value[WRAPPER_KEY] if self.is_wrapped else value)
+            except Exception as error:
+                raise self._error(_problems_in(error, "$"), value) from error
+        raise self._error(problems, value)
+
+    def convert(self, value: Any, path: str) -> T:
+        """The value, which fits the schema, as the type.
+
+        Raises:
+            ResultError: Only the type knows what is wrong with it.
+        """
+        try:
+            return self._convert(value)
+        except Exception as error:
+            raise self._error(_problems_in(error, path), value) from error
+
+    def _error(self, problems: Iterable[Problem], answer: Any) -> ResultError:
+        text = answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False, default=str)
+        return ResultError(problems, result_type=self.name, answer=text[:_SHOWN])
+
+
+def _problems_in(error: Exception, path: str) -> list[Problem]:
+    """What a type has against a value, below this path: an error of pydantic or msgspec, or one that the type's own code raised."""
+    if isinstance(error, ResultError):
+        return [(path + inner.removeprefix("$"), text) for inner, text in error.problems]
+    listed = getattr(error, "errors", None)
+    if callable(listed) and type(error).__module__.startswith("pydantic"):
+        return [(path + _path_of(each["loc"], False).removeprefix("$"), each["msg"]) for each in listed()]
+    text, _, inner = str(error).replace(" - at `key` in `$", " in a key - at `$").partition(" - at `$")
+    is_own = not type(error).__module__.startswith("msgspec")
+    return [(path + inner.rstrip("`"), f"{type(error).__name__}: {error}" if is_own else text)]
+
+
+def _path_of(path: Iterable[Any], is_wrapped: bool) -> str:
+    parts = list(path)
+    return format_path(parts[1:] if is_wrapped and parts[:1] == [WRAPPER_KEY] else parts, "$")
+
+
+# ── while it is arriving ──────────────────────────────────────────────────────────────────────────
+
+_ALWAYS_BELOW = 2048
+_GROWTH = 1.05
+
+
+class PartialAnswer:
+    """Collects the pieces of an answer and parses what has arrived.
+
+    A long text is parsed again only when it has grown by a twentieth, so that the whole effort stays linear in its length.
+    """
+
+    def __init__(self, answer_format: AnswerFormat[Any]) -> None:
+        self._format = answer_format
+        self._text = ""
+        self._next = 0.0
+        self._last: Any = None
+
+    def add(self, piece: str) -> bool:
+        """Take the next piece; whether `value` has changed."""
+        from jiter import from_json  # noqa: PLC0415 — of an extra
+
+        self._text += piece
+        if len(self._text) < self._next:
+            return False
+        self._next = 0 if len(self._text) < _ALWAYS_BELOW else len(self._text) * _GROWTH
+        begin = self._text.find("{")
+        if begin < 0:
+            return False
+        try:
+            value = from_json(self._text[begin:].encode(errors="replace"), partial_mode="trailing-strings")
+        except ValueError:
+            return False
+        if self._format.is_wrapped:
+            value = value.get(WRAPPER_KEY) if isinstance(value, dict) else None
+        changed = value is not None and value != self._last
+        self._last = value if changed else self._last
+        return changed
+
+    @property
+    def value(self) -> Any:
+        """What has arrived so far, as JSON values; members that have not arrived are missing."""
+        return self._last
+
+
+# ── from a type to a format ───────────────────────────────────────────────────────────────────────
+
 
 _MOST_PROBLEMS = 20
 
@@ -268,3 +406,124 @@ def _name_of(result_type: Any) -> str:
     """A name that services accept: letters, digits, ``_`` and ``-``."""
     given = result_type.get("title") if isinstance(result_type, dict) else getattr(result_type, "__name__", None)
     return re.sub(r"\W+", "_", str(given or "answer"), flags=re.ASCII).strip("_")[:60] or "answer"
+
+
+# ── from the signature of a function to the format of its arguments ───────────────────────────────
+
+
+_CONSTRAINTS = ("gt", "ge", "lt", "le", "multiple_of", "min_length", "max_length", "pattern")
+_UNKNOWN = ("Predicate", "Timezone")
+_MISSING = inspect.Parameter.empty
+
+
+@attrs.frozen(kw_only=True)
+class Argument:
+    """One argument of a function.
+
+    Attributes:
+        type: The annotation, with its metadata.
+        default: What it is without a value; `inspect.Parameter.empty` if it needs one.
+        description: For the model; may be empty.
+    """
+
+    type: Any
+    default: Any = _MISSING
+    description: str = ""
+
+
+def arguments_format(name: str, arguments: Mapping[str, Argument]) -> AnswerFormat[dict[str, Any]]:
+    """The format of the arguments of a function; it reads a JSON object into a dict of keywords, without those that were not given.
+
+    Raises:
+        TypeError: A type has no JSON Schema; the message names the argument.
+        MissingExtraError: The packages that typed functions take are not installed.
+    """
+    properties: dict[str, Any] = {}
+    definitions: dict[str, Any] = {}
+    members: dict[str, AnswerFormat[Any]] = {}
+    for number, (key, argument) in enumerate(arguments.items()):
+        try:
+            member = (
+                _of_pydantic(argument.type) if _has_field(argument.type) else answer_format(_for_msgspec(argument.type))
+            )
+        except TypeError as error:
+            raise TypeError(f"argument {key!r}: {error}".replace("result_type ", "the type ")) from error
+        schema = embed_schema(member, definitions, number)
+        schema.pop("title", None)
+        if description := argument.description or _description_in(argument.type):
+            schema["description"] = description
+        if argument.default is not _MISSING:
+            schema.update(_written_default(argument.default))
+        properties[key], members[key] = schema, member
+    required = [key for key, argument in arguments.items() if argument.default is _MISSING]
+    whole = {"type": "object", "properties": properties, **({"required": required} if required else {})}
+
+    def convert(given: Any) -> dict[str, Any]:
+        return {key: members[key].convert(value, f"$.{key}") for key, value in given.items()}
+
+    return _made(name, {**whole, **({"$defs": definitions} if definitions else {})}, convert)
+
+
+def _has_field(kind: Any) -> bool:
+    """Whether pydantic's ``Field`` is in the metadata of the type."""
+    metadata = getattr(kind, "__metadata__", ())
+    return any(type(item).__module__.startswith("pydantic") for item in metadata) or any(
+        map(_has_field, typing.get_args(kind) if not metadata else typing.get_args(kind)[:1])
+    )
+
+
+def _for_msgspec(kind: Any) -> Any:
+    """The type with constraints in msgspec's form, at every depth; constraints of annotated-types and plain texts are understood."""
+    msgspec = import_msgspec("a function as a tool")
+    origin, members = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Annotated:
+        base, metadata = _for_msgspec(members[0]), []
+        for item in members[1:]:
+            if isinstance(item, msgspec.Meta):
+                metadata.append(item)
+            elif isinstance(item, str):
+                metadata.append(msgspec.Meta(description=item))
+            else:
+                found = {key: getattr(item, key) for key in _CONSTRAINTS if getattr(item, key, None) is not None}
+                metadata += [msgspec.Meta(**found)] if found else []
+                if not found and type(item).__name__ in _UNKNOWN:
+                    raise TypeError(f"the constraint {item!r:.80} has no JSON Schema; check it in the function")
+        if metadata and typing.get_origin(base) in (typing.Union, types.UnionType):
+            each = [m if m is type(None) else Annotated[(m, *metadata)] for m in typing.get_args(base)]
+            return functools.reduce(operator.or_, each)
+        return Annotated[(base, *metadata)] if metadata else base
+    return _with_members(kind, _for_msgspec)
+
+
+def _description_in(kind: Any) -> str:
+    """The text in ``Annotated[int, "what it is"]``."""
+    metadata = getattr(kind, "__metadata__", ())
+    texts = [*metadata, *(getattr(item, "documentation", None) for item in metadata)]
+    return next((text for text in texts if isinstance(text, str)), "")
+
+
+def _written_default(value: Any) -> dict[str, Any]:
+    """The default as JSON Schema shows it; nothing if it has no JSON form."""
+    try:
+        return {"default": to_json(value)}
+    except TypeError:
+        return {}
+
+
+def to_json(value: Any) -> Any:
+    """The JSON form of a value: builtin types, attrs classes, dataclasses, models of pydantic and of this package, dates, enums.
+
+    Raises:
+        TypeError: It has none.
+    """
+    if value is None or type(value) in (str, int, float, bool):
+        return value
+    msgspec = import_msgspec("a function as a tool")
+    return msgspec.to_builtins(value, str_keys=True, enc_hook=_to_json_by_method)
+
+
+def _to_json_by_method(value: Any) -> Any:
+    dump = getattr(value, "model_dump", None)
+    if callable(dump):
+        return dump(mode="json")
+    raise TypeError(f"{type(value).__name__} has no JSON form")
