@@ -24,9 +24,9 @@ from amplifier.errors import MissingExtraError, Problem, ResultError
 
 __all__ = ["AnswerFormat", "Argument", "PartialAnswer", "answer_format", "arguments_format", "to_json"]
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
-WRAPPER_KEY = "result"
+_WRAPPER_KEY = "result"
 """Services accept only objects at the root of a schema; any other value is put into one under this key."""
 
 _FENCED = re.compile(r"\A\s*```[\w-]*\n(.*?)\n?```\s*\Z", re.DOTALL)
@@ -34,7 +34,7 @@ _SHOWN = 2000
 
 
 @attrs.frozen(kw_only=True)
-class AnswerFormat(Generic[T]):
+class AnswerFormat(Generic[_T]):
     """The format of the answer to one prompt; made by `answer_format`.
 
     Loops get it as the keyword ``answer_format``. They give the model the schema and return the answer as JSON text.
@@ -51,9 +51,9 @@ class AnswerFormat(Generic[T]):
     schema: dict[str, Any]
     is_wrapped: bool
     _find_problems: Callable[[Any], Iterable[Problem]] = attrs.field(alias="find_problems", repr=False)
-    _convert: Callable[[Any], T] = attrs.field(alias="convert", repr=False)
+    _convert: Callable[[Any], _T] = attrs.field(alias="convert", repr=False)
 
-    def read_text(self, text: str) -> T:
+    def read_text(self, text: str) -> _T:
         """Read an answer that is JSON text, perhaps in a Markdown code block.
 
         Raises:
@@ -67,7 +67,7 @@ class AnswerFormat(Generic[T]):
             raise self._error([("$", f"expected JSON text, got {shown} ({error})")], text) from error
         return self.read_value(value)
 
-    def read_value(self, value: Any) -> T:
+    def read_value(self, value: Any) -> _T:
         """Read an answer that is parsed JSON, such as the arguments of a tool call.
 
         Raises:
@@ -76,12 +76,12 @@ class AnswerFormat(Generic[T]):
         problems = [(_path_of(path, self.is_wrapped), what) for path, what in self._find_problems(value)]
         if not problems:
             try:
-                return self._convert(value[WRAPPER_KEY] if self.is_wrapped else value)
+                return self._convert(value[_WRAPPER_KEY] if self.is_wrapped else value)
             except Exception as error:
                 raise self._error(_problems_in(error, "$"), value) from error
         raise self._error(problems, value)
 
-    def convert(self, value: Any, path: str) -> T:
+    def convert(self, value: Any, path: str) -> _T:
         """The value, which fits the schema, as the type.
 
         Raises:
@@ -111,7 +111,7 @@ def _problems_in(error: Exception, path: str) -> list[Problem]:
 
 def _path_of(path: Iterable[Any], is_wrapped: bool) -> str:
     parts = list(path)
-    return format_path(parts[1:] if is_wrapped and parts[:1] == [WRAPPER_KEY] else parts, "$")
+    return format_path(parts[1:] if is_wrapped and parts[:1] == [_WRAPPER_KEY] else parts, "$")
 
 
 # ── while it is arriving ──────────────────────────────────────────────────────────────────────────
@@ -148,7 +148,7 @@ class PartialAnswer:
         except ValueError:
             return False
         if self._format.is_wrapped:
-            value = value.get(WRAPPER_KEY) if isinstance(value, dict) else None
+            value = value.get(_WRAPPER_KEY) if isinstance(value, dict) else None
         changed = value is not None and value != self._last
         self._last = value if changed else self._last
         return changed
@@ -166,7 +166,7 @@ _MOST_PROBLEMS = 20
 
 
 @overload
-def answer_format(result_type: type[T]) -> AnswerFormat[T]: ...
+def answer_format(result_type: type[_T]) -> AnswerFormat[_T]: ...
 @overload
 def answer_format(result_type: Any) -> AnswerFormat[Any]: ...
 def answer_format(result_type: Any) -> AnswerFormat[Any]:
@@ -209,7 +209,7 @@ def _of_pydantic(result_type: Any) -> AnswerFormat[Any]:
 
 
 def _of_msgspec(result_type: Any) -> AnswerFormat[Any]:
-    msgspec = import_msgspec("a typed answer")
+    msgspec = _import_msgspec("a typed answer")
     try:
         schema = msgspec.json.schema(_with_text_keys(result_type))
     except (TypeError, NameError, RuntimeError) as error:
@@ -218,7 +218,7 @@ def _of_msgspec(result_type: Any) -> AnswerFormat[Any]:
     return _made(_name_of(result_type), schema, convert, result_type)
 
 
-def import_msgspec(feature: str) -> Any:
+def _import_msgspec(feature: str) -> Any:
     """The package msgspec.
 
     Raises:
@@ -257,7 +257,7 @@ def _with_members(kind: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def _text_key(key: Any, kind: Any) -> Any:
-    msgspec = import_msgspec("a typed answer")
+    msgspec = _import_msgspec("a typed answer")
     own = _with_plain_root(msgspec.json.schema(key))
     form = own.get("type", "string")
     if form not in ("string", *_KEYS):
@@ -310,11 +310,11 @@ def _separate_members(result_type: Any) -> list[Any]:
 def _of_union(result_type: Any, members: list[AnswerFormat[Any]]) -> AnswerFormat[Any]:
     """A union whose members are read one by one: an answer is of the first one whose schema it fits."""
     definitions: dict[str, Any] = {}
-    schemas = [embed_schema(member, definitions, number) for number, member in enumerate(members)]
+    schemas = [_embed_schema(member, definitions, number) for number, member in enumerate(members)]
 
     def convert(value: Any) -> Any:
         for member in members:
-            shown = {WRAPPER_KEY: value} if member.is_wrapped else value
+            shown = {_WRAPPER_KEY: value} if member.is_wrapped else value
             if not list(_problem_finder(member.schema)(shown)):
                 return member.read_value(shown)
         raise ValueError("it fits no member of the union")
@@ -323,9 +323,9 @@ def _of_union(result_type: Any, members: list[AnswerFormat[Any]]) -> AnswerForma
     return _made(_name_of(result_type), union, convert)
 
 
-def embed_schema(member: AnswerFormat[Any], definitions: dict[str, Any], number: int) -> dict[str, Any]:
+def _embed_schema(member: AnswerFormat[Any], definitions: dict[str, Any], number: int) -> dict[str, Any]:
     """The schema of a format as a part of another one, which gets its definitions too; those whose names are taken are numbered."""
-    schema = member.schema["properties"][WRAPPER_KEY] if member.is_wrapped else member.schema
+    schema = member.schema["properties"][_WRAPPER_KEY] if member.is_wrapped else member.schema
     schema, own = {word: value for word, value in schema.items() if word != "$defs"}, member.schema.get("$defs", {})
     if any(definitions.get(label, value) != value for label, value in own.items()):
         while any(f"{label}_{number}" in {*definitions, *own} for label in own):  # a name may look like that by itself
@@ -352,7 +352,7 @@ def _made(name: str, schema: dict[str, Any], convert: Callable[[Any], Any], desc
     is_wrapped = schema.get("type") != "object"
     if is_wrapped:
         definitions = schema.pop("$defs", None)
-        schema = {"type": "object", "properties": {WRAPPER_KEY: schema}, "required": [WRAPPER_KEY]}
+        schema = {"type": "object", "properties": {_WRAPPER_KEY: schema}, "required": [_WRAPPER_KEY]}
         schema |= {"$defs": definitions} if definitions else {}
     _close_objects(schema)
     doc = inspect.getdoc(described) if inspect.isclass(described) and "__doc__" in vars(described) else None
@@ -448,7 +448,7 @@ def arguments_format(name: str, arguments: Mapping[str, Argument]) -> AnswerForm
             )
         except TypeError as error:
             raise TypeError(f"argument {key!r}: {error}".replace("result_type ", "the type ")) from error
-        schema = embed_schema(member, definitions, number)
+        schema = _embed_schema(member, definitions, number)
         schema.pop("title", None)
         if description := argument.description or _description_in(argument.type):
             schema["description"] = description
@@ -474,7 +474,7 @@ def _has_field(kind: Any) -> bool:
 
 def _for_msgspec(kind: Any) -> Any:
     """The type with constraints in msgspec's form, at every depth; constraints of annotated-types and plain texts are understood."""
-    msgspec = import_msgspec("a function as a tool")
+    msgspec = _import_msgspec("a function as a tool")
     origin, members = typing.get_origin(kind), typing.get_args(kind)
     if origin is Annotated:
         base, metadata = _for_msgspec(members[0]), []
@@ -518,7 +518,7 @@ def to_json(value: Any) -> Any:
     """
     if value is None or type(value) in (str, int, float, bool):
         return value
-    msgspec = import_msgspec("a function as a tool")
+    msgspec = _import_msgspec("a function as a tool")
     return msgspec.to_builtins(value, str_keys=True, enc_hook=_to_json_by_method)
 
 
