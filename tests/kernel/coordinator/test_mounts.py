@@ -1,4 +1,4 @@
-"""Mount points: what is mounted where, who mounted it, and what comes back when that module is undone."""
+"""Mount points and capabilities: what is where, who mounted it, and what comes back when that module is undone."""
 
 from __future__ import annotations
 
@@ -162,14 +162,16 @@ def test_application_empties_a_slot_for_good(mounts):
 def test_whatever_modules_did_undoing_all_of_them_leaves_the_applications(program, undone):
     mounts = Mounts(None)
     mounts.mount("tools", "application's", "x", None)
+    mounts.offer("x", "application's", None)
     for number, (owner, name, unmounts) in enumerate(program):
+        mounts.offer(name, number, owner)
         if not unmounts:
             mounts.mount("tools", number, name, owner)
         elif mounts.owner_of("tools", name) in (None, owner) and mounts.get("tools", name) != "application's":
             mounts.unmount("tools", name, owner)
     for owner in undone:
         mounts.withdraw(owner)
-    assert mounts.get("tools") == {"x": "application's"}
+    assert mounts.get("tools") == mounts.capabilities == {"x": "application's"}
 
 
 # ── instances of one provider ────────────────────────────────────────────────────────────────────
@@ -196,3 +198,15 @@ def test_an_instance_under_a_taken_name_is_logged(mounts, caplog):
     assert warnings(caplog) == ["providers 'fast' mounted by a is replaced by b"]
     mounts.withdraw("b")
     assert mounts.get("providers") == {"fast": 1}
+
+
+# ── capabilities ─────────────────────────────────────────────────────────────────────────────────
+
+
+def test_capability_of_any_kind_is_offered_and_the_last_registration_of_a_module_wins(mounts, caplog):
+    for value in (len, {"a": 1}, None, False):
+        mounts.offer("agents.list", value, "a")
+        assert mounts.capabilities["agents.list"] is value
+    assert caplog.text == ""
+    mounts.offer("agents.list", 1, None)
+    assert warnings(caplog) == ["capability 'agents.list' registered by a is replaced by the application"]
