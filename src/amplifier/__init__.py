@@ -33,7 +33,7 @@ Here are the names of every day; the others are in `amplifier.errors`, `amplifie
 to nothing.
 """
 
-from amplifier._version import __version__
+from amplifier._facade import __version__
 
 TYPE_CHECKING = False  # as type checkers know it; importing `typing` would take longer than all the rest of this file
 if TYPE_CHECKING:

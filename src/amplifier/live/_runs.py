@@ -11,8 +11,8 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar
 import anyio
 import orjson
 
-MOST_EVENTS: Final = 5000
-MOST_BYTES: Final = 4 * 1024 * 1024
+_LATEST_EVENTS: Final = 5000
+_LATEST_BYTES: Final = 4 * 1024 * 1024
 """What is kept for readers that reconnect or are slow; older events are dropped."""
 
 _AT_ONCE = 100
@@ -27,7 +27,7 @@ class EventLog:
         used_at: When the latest reader left, by the clock of the event loop.
     """
 
-    def __init__(self, *, most_events: int = MOST_EVENTS, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(self, *, most_events: int = _LATEST_EVENTS, most_bytes: int = _LATEST_BYTES) -> None:
         self._most_events = most_events
         self._most_bytes = most_bytes
         self._events: deque[bytes] = deque()
