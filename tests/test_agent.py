@@ -27,7 +27,7 @@ from amplifier.agents import AgentOptions
 from amplifier.conformance import check_module
 from amplifier.durable import open_local_engine
 from amplifier.plan import plan_json
-from amplifier.plan._things import module_hashes, plan_changes
+from amplifier.plan._dicts import module_hashes, plan_changes
 from amplifier.testing import MockProvider, MockTool, script
 from tests._support.forked import run_forked
 
@@ -279,24 +279,13 @@ async def test_the_tools_of_a_server_are_there():
         assert session.coordinator.get("tools")
 
 
-@pytest.mark.parametrize("answer", ["n", "Deny", 1, None])
-async def test_only_true_allows(answer):
-    deleted: list[str] = []
-
-    @tool(approve=True)
-    def delete(path: str) -> None:
-        """Delete a file."""
-        deleted.append(path)
-
-    async with agent(script(("delete", {"path": "a"}), "x"), tools=[delete], approve=lambda _: answer) as session:
-        await session.execute("x")
-        assert not session.last_turn.tool_calls[0].success
-    assert deleted == []
-
-
 @pytest.mark.parametrize("is_partial", [False, True])
-@pytest.mark.parametrize("budget", [None, {"tool_calls": 9}])
-async def test_a_marked_function_is_asked_about_in_every_wrapper(is_partial, budget):
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"budget": {"tool_calls": 9}}, *({"approve": lambda _, a=answer: a} for answer in ("n", "Deny", 1, None))],
+    ids=["no one", "no one, metered", "n", "Deny", "1", "None"],
+)
+async def test_a_marked_function_is_asked_about_in_every_wrapper_and_only_true_allows(is_partial, options):
     deleted: list[str] = []
 
     @tool(approve=True)
@@ -305,7 +294,7 @@ async def test_a_marked_function_is_asked_about_in_every_wrapper(is_partial, bud
         deleted.append(path)
 
     given = functools.partial(delete, root="/home") if is_partial else delete
-    async with agent(script(("delete", {"path": "a"}), "x"), tools=[given], budget=budget) as session:
+    async with agent(script(("delete", {"path": "a"}), "x"), tools=[given], **options) as session:
         await session.execute("x")
         assert not session.last_turn.tool_calls[0].success
     assert deleted == []

@@ -432,10 +432,6 @@ def test_no_shape_lets_a_secret_through(shape: Any) -> None:
     assert repr(shape) == before
 
 
-def test_there_are_more_shapes_than_the_reference_was_measured_with() -> None:
-    assert len(SHAPES) >= 24
-
-
 _HEX = "0123456789abcdef" * 4
 _MIXED = "aB3dE5gH7jK9mN1pQ2sT4vW6xY8zA0cD2fG4hJ6k"
 _PEM = f"-----BEGIN RSA PRIVATE KEY-----\nMII{_MIXED}\n-----END RSA PRIVATE KEY-----"
@@ -599,56 +595,13 @@ def seconds(action: Callable[[], object]) -> float:
 
 
 PIECES = [
-    "a",
-    "A",
-    "é",
-    "İ",
-    "@",
-    "=",
-    ":",
-    "\\",
-    "{",
-    "[[],",
-    "eyJ",
-    "eyJaaaaaaaa.",
-    "sk-",
-    "sk-a ",
-    "ghp_",
-    "://",
-    "://a:",
-    "token",
-    "token=",
-    'token="',
-    "token='",
-    "key",
-    "a==",
-    "1:AA",
-    "1Q~",
-    "basic ",
-    "cookie: ",
-    "password: ",
-    "authorization: x\n",
-    "--token ",
-    "--",
-    "hooks.slack.com/",
-    "-----BEGIN PRIVATE KEY-----",
-    "5-5-",
-    "a1-",
-    "aB3.",
-    "aB3/",
-    "aB3+aB3=",
-    "%3D%25",
-    "\\n",
-    "AKIA",
-    "a~b.",
-    "0123456789abcdef.",
-    "0123456789abcdef-",
-    "aB3dE5gH7jK9mN1p+",
-    "aB3dE5gH7jK9mN1p.",
-    "token aB3dE5gH7jK9mN1p ",
-    "acme_live_",
-    "secret%3d",
-]
+    "a", "A", "é", "İ", "@", "=", ":", "\\", "{", "[[],", "eyJ", "eyJaaaaaaaa.", "sk-", "sk-a ", "ghp_", "://",
+    "://a:", "token", "token=", 'token="', "token='", "key", "a==", "1:AA", "1Q~", "basic ", "cookie: ",
+    "password: ", "authorization: x\n", "--token ", "--", "hooks.slack.com/", "-----BEGIN PRIVATE KEY-----", "5-5-",
+    "a1-", "aB3.", "aB3/", "aB3+aB3=", "%3D%25", "\\n", "AKIA", "a~b.", "0123456789abcdef.", "0123456789abcdef-",
+    "aB3dE5gH7jK9mN1p+", "aB3dE5gH7jK9mN1p.", "token aB3dE5gH7jK9mN1p ", "acme_live_", "secret%3d", "curl -s ",
+    "curl a -u b ", "<password>", "sshpass -p ",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("piece", PIECES)
@@ -700,16 +653,3 @@ def test_credentials_of_commands_and_markup_are_redacted(text, secret):
 )
 def test_what_only_looks_like_it_stays(text):
     assert redact_text(text) == text
-
-
-def test_a_megabyte_of_near_misses_is_done_in_linear_time():
-    """A count of steps cannot be had from the regex engine; ten times the text may take at most forty times as long."""
-    for piece in ("curl -s ", "curl a -u b ", "<password>", "sshpass -p "):
-        short, long = _seconds(piece * 2_000), _seconds(piece * 20_000)
-        assert long < 40 * max(short, 0.001), piece
-
-
-def _seconds(text: str) -> float:
-    started = time.process_time()
-    redact_text(text)
-    return time.process_time() - started

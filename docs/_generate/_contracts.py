@@ -22,8 +22,7 @@ CONTRACT_PAGES = {
     "source": "Module sources",
     "coordinator": "The coordinator",
     "host": "The host",
-    "approval": "Approval",
-    "display": "Display",
+    "approval": "Approval and display",
 }
 """Page by file name: ``contracts/_tool.py`` becomes ``contracts/tool.md``."""
 

@@ -25,7 +25,7 @@ Layout, to be read top to bottom; an import may only point down:
     _reading                 foreign input with paths in its errors
     _json · _spelling        JSON helpers · names that were probably meant
     _programs                how the agent finds and starts programs of its own
-    _supervisor · _threads · _isolated   ends all that a program started · functions in threads · and in processes of their own
+    _supervisor · _off_loop  ends all that a program started · functions in threads and in processes of their own
     errors · events          error taxonomy · event catalogue, with event_payloads
 
 Here are the names of every day; the others are in `amplifier.errors`, `amplifier.models`, `amplifier.contracts`, `amplifier.plan`,
@@ -33,7 +33,7 @@ Here are the names of every day; the others are in `amplifier.errors`, `amplifie
 to nothing.
 """
 
-from amplifier._version import __version__
+from amplifier._facade import __version__
 
 TYPE_CHECKING = False  # as type checkers know it; importing `typing` would take longer than all the rest of this file
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""What ``import amplifier`` does: it makes its names available, and imports each when it is first used.
+"""What ``import amplifier`` does: it has the version, and makes its names available, each of which is imported when it is first used.
 
 The names, and for type checkers where they come from, are in ``amplifier/__init__.py``.
 """
@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
+
+__version__ = "0.1.0"
+"""The same as in the metadata of the package, reading which takes longer than the command line does."""
 
 _FACADE = "amplifier"
 

@@ -25,12 +25,12 @@ import attrs
 from ._reading import Kind, anything, can_call, directory_name, list_each, mapping, option, read_arguments, show, text
 from ._spelling import did_you_mean, nearest, suggestion
 from .contracts import Provider
-from .contracts._containment import running_asyncio_loop
+from .contracts._cancellation import running_asyncio_loop
 from .errors import NoOneToAskError, PlanError, SessionStateError
 from .kernel import AmplifierSession
 from .loading import ModuleLoader
 from .plan import merge_plans
-from .plan._things import is_thing
+from .plan._dicts import is_thing
 
 __all__ = ["AgentOptions", "AgentSession", "Approve", "agent", "run", "run_sync"]
 

@@ -20,11 +20,10 @@ from typing import Any, Never, TypeVar, overload
 import anyio
 import attrs
 
-from ._isolated import call_in_process, why_not_isolated
 from ._json import canonical_dumps
+from ._off_loop import call_in_process, call_in_thread, why_not_isolated
 from ._reading import Kind, anything, can_call, flag, option, read_arguments, seconds, text, whole_number
 from ._spelling import warn_of_misspelt_event
-from ._threads import call_in_thread
 from .answers import AnswerFormat, Argument, arguments_format, to_json
 from .contracts import Coordinator, CurrentCall, Session, current_call
 from .errors import MissingExtraError, PlanError, ResultError

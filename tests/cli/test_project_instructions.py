@@ -11,7 +11,7 @@ import pytest
 from amplifier import AmplifierSession
 from amplifier.cli.agent.default_plan import SYSTEM_PROMPT, build_plan
 from amplifier.cli.agent.project_instructions import MOST_BYTES, MOST_SKILL_BYTES, MOST_SKILLS, find_instructions
-from amplifier.loading._installed import installed_ids
+from amplifier.loading._loader import installed_ids
 from tests._support.terminal import run_cli
 
 

@@ -20,7 +20,7 @@ from amplifier.compat._modules.adapting import adapt_mounted
 from amplifier.errors import ModuleLoadError
 from amplifier.loading import ModuleLoader
 from amplifier.loading._importing import imports_alias
-from amplifier.loading._installed import runs_on_island
+from amplifier.loading._loader import runs_on_island
 from amplifier.testing import MockProvider
 
 from .agent_play import Resolver

@@ -248,7 +248,8 @@ def test_f13b_one_seed_gives_one_interleaving(backend, monkeypatch):
 # ── F12: circles ─────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_f12_event_that_leads_back_to_itself_is_stopped_with_its_chain_named(caplog):
+@pytest.mark.parametrize(("ping", "pong"), [("x", "y"), ("execution:end", "tool:error")], ids=["plain", "terminal"])
+async def test_f12_event_that_leads_back_to_itself_is_stopped_with_its_chain_named(ping, pong, caplog):
     hooks = HookRegistry()
     depth: list[int] = []
     errors: list[HookRecursionError] = []
@@ -256,17 +257,18 @@ async def test_f12_event_that_leads_back_to_itself_is_stopped_with_its_chain_nam
     async def handler(event, data):
         depth.append(len(depth) + 1)
         try:
-            await hooks.emit("y" if event == "x" else "x", {})
+            await hooks.emit(pong if event == ping else ping, {})
         except HookRecursionError as exc:
             errors.append(exc)
             raise
 
-    hooks.register("x", handler, name="ping")
-    hooks.register("y", handler, name="pong")
-    result = await hooks.emit("x", {})
+    hooks.register(ping, handler, name="ping")
+    hooks.register(pong, handler, name="pong")
+    result = await hooks.emit(ping, {})
     assert len(depth) == 32
-    assert errors[0].chain == ("x", "y") * 16 + ("x",)
-    assert "x → y → x" in str(errors[0])
+    assert errors[0].chain == (ping, pong) * 16 + (ping,)
+    assert "more than 32 deep" in str(errors[0])
+    assert f"{ping} → {pong} → {ping}" in str(errors[0])
     assert result.action == "continue"
     assert "'pong'" in caplog.text
 

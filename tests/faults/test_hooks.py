@@ -121,11 +121,13 @@ async def test_f04_gate_that_raises_denies():
 async def test_f04_plan_can_declare_a_whole_module_a_gate():
     async def mount(coordinator, config):
         coordinator.hooks.register("tool:pre", failing, name="policy")
+        coordinator.hooks.register("tool:post", failing, name="watcher", on_failure="continue")
 
     session = agent(hooks={"hooks-policy": mount})
     session.config["hooks"][0]["on_failure"] = "deny"
     async with session:
         assert (await session.coordinator.hooks.emit("tool:pre", {})).action == "deny"
+        assert (await session.coordinator.hooks.emit("tool:post", {})).action == "continue"
 
 
 async def test_f04_observer_that_raises_is_logged_and_skipped(caplog):

@@ -51,11 +51,12 @@ async def test_f60_limit_that_is_no_number_is_refused_when_the_plan_is_read(name
 
 
 async def test_f61_every_item_of_a_list_is_held_to_the_limit_and_a_batch_is_stored_whole_or_not_at_all():
-    items = [ContextInjection(content="fine"), ContextInjection(content="x" * 11), ContextInjection(content="fine")]
+    items = [ContextInjection(content="fine"), ContextInjection(content="x" * 11, ephemeral=True)]
     async with agent(session={"injection_size_limit": 10}) as session:
         with pytest.raises(ValueError, match="exceeds 10 characters"):
             await session.coordinator.process_hook_result(HookResult(context_injections=items), "x")
         assert session.coordinator.get("context").messages == []
+        assert session.coordinator._current_turn_injections == 0
 
 
 async def test_f61_budget_of_a_turn_warns_and_does_not_refuse(caplog):

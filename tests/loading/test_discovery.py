@@ -10,7 +10,7 @@ import pytest
 
 from amplifier.loading import ModuleLoader
 from amplifier.loading._found import effective_search_paths, find_directory
-from amplifier.loading._found import installed_modules as entry_points
+from amplifier.loading._found import installed_claims as entry_points
 from amplifier.loading._importing import HeldRoots
 from tests.loading._forge import distribution, package, root, run_python, write
 
@@ -139,7 +139,7 @@ def test_importing_and_searching_leave_the_metadata_library_alone(tmp_path):
     printed = run_python(
         """
         import sys
-        from amplifier.loading._found import installed_modules as entry_points
+        from amplifier.loading._found import installed_claims as entry_points
         print("tool-acme" in entry_points(), "importlib.metadata" in sys.modules)
         """,
         tmp_path,
@@ -195,7 +195,7 @@ def test_a_listing_caches_known_ids_and_looks_again_for_unknown_ones(site, monke
         looks.append(1)
         return entry_points()
 
-    monkeypatch.setattr("amplifier.loading._loader.installed_modules", counted)
+    monkeypatch.setattr("amplifier.loading._loader.installed_claims", counted)
     loader = ModuleLoader()
     listing: dict[str, Any] = {}
 

@@ -23,8 +23,7 @@ import anyio
 import sniffio
 import trio
 
-from amplifier.contracts._containment import is_cancellation_type
-from amplifier.contracts._scopes import cancel_scope
+from amplifier.contracts._cancellation import cancel_scope, is_cancellation_type
 from amplifier.errors import SessionStateError, SpuriousCancellation
 
 logger: logging.Logger = logging.getLogger("amplifier.islands")

@@ -20,8 +20,7 @@ from amplifier.errors import BudgetError, BudgetExceeded
 from amplifier.events import LLM_RESPONSE, PROVIDER_RESPONSE
 
 from ._budget import Budget
-from ._estimate import Density, request_tokens
-from ._reservation import UNLIMITED, ModelCall, Reservation
+from ._reservation import UNLIMITED, Density, ModelCall, Reservation, request_tokens
 
 _LEAST_OUTPUT = 16
 """The fewest output tokens a model is asked for; services refuse smaller limits."""

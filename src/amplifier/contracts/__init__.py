@@ -1,13 +1,12 @@
 """What a module must be and what it may expect: Protocols with numbered clauses."""
 
-from ._approval import ApprovalProvider, ApprovalSystem, UserInput
+from ._approval import ApprovalProvider, ApprovalSystem, DisplaySystem, UserInput
 from ._calls import CHILD_STEPS, CallKind, CurrentCall, Step, StepWrapper, call_scope, current_call, ordered_steps
+from ._cancellation import contained_failure
 from ._catalogue import COMMON_CLAUSES, CONTRACTS, Contract, clauses_for
 from ._clause import Clause, Level
-from ._containment import contained_failure
 from ._context import ContextManager
 from ._coordinator import Coordinator, MountPoint
-from ._display import DisplaySystem
 from ._hook import Handler, HandlerAnswer, HookHandler, OnFailure
 from ._host import DEFAULT, Cancellation, Cleanup, Hooks, Inherited, Session
 from ._mount import MountFunction, OnSessionReady, SimpleMount, StructuredMount

@@ -1,6 +1,6 @@
-"""The approval contracts: who answers when a hook asks for permission.
+"""The approval and display contracts: who answers when a hook asks for permission, and where messages to the user are shown.
 
-Two Protocols for one purpose are in use. The kernel calls an `ApprovalSystem`, which the application gives to the session.
+Two Protocols for approvals are in use. The kernel calls an `ApprovalSystem`, which the application gives to the session.
 Published approval hooks call an `ApprovalProvider`, which gets the whole request.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol, runtime_checkable
 
-from amplifier.models import ApprovalDefault, ApprovalRequest, ApprovalResponse
+from amplifier.models import ApprovalDefault, ApprovalRequest, ApprovalResponse, UserMessageLevel
 
 
 @runtime_checkable
@@ -67,4 +67,18 @@ class UserInput(Protocol):
 
         Returns:
             Values that fit the schema; None if the user declines.
+        """
+
+
+@runtime_checkable
+class DisplaySystem(Protocol):
+    """Shows messages; given to the session by the application. What it raises is logged and goes no further."""
+
+    def show_message(self, message: str, level: UserMessageLevel, source: str = "hook") -> None:
+        """Show a message without waiting for anybody.
+
+        Args:
+            message: The text.
+            level: How loud it is.
+            source: The origin of the message, such as ``hook:redaction``.
         """

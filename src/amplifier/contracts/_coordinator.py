@@ -15,10 +15,9 @@ from typing import Any, Literal, Protocol, TypeAlias, overload, runtime_checkabl
 
 from amplifier.models import HookResult
 
-from ._approval import ApprovalSystem
+from ._approval import ApprovalSystem, DisplaySystem
 from ._calls import Step, StepWrapper
 from ._context import ContextManager
-from ._display import DisplaySystem
 from ._host import Cancellation, Cleanup, Hooks, Session
 from ._orchestrator import Orchestrator
 from ._provider import Provider

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import anyio
 import anyio.to_thread
 
-from amplifier.contracts._containment import text_of
+from amplifier.contracts._cancellation import text_of
 
 from ._engine import Duty, SessionFactory
 from ._errors import EngineClosedError

@@ -16,7 +16,7 @@ from amplifier.contracts import current_call
 from amplifier.turns import ToolUse
 
 from ._edits import Edits
-from ._event_log import EventLog
+from ._runs import EventLog
 
 DENY: Final = "Deny"
 _ALLOWING: Final = ("allow once", "allow", "allow always")

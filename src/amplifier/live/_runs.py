@@ -1,13 +1,161 @@
-"""Runs that outlive the request that began them: one log each, a cursor for every client, one way to cancel."""
+"""The latest events of a session or a run, for any number of readers, each with a cursor and its own pace; and runs that outlive the request that began them."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Final, Generic, TypeAlias, TypeVar
+import math
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 import anyio
+import orjson
 
-from ._event_log import EventLog
+_LATEST_EVENTS: Final = 5000
+_LATEST_BYTES: Final = 4 * 1024 * 1024
+"""What is kept for readers that reconnect or are slow; older events are dropped."""
+
+_AT_ONCE = 100
+
+
+class EventLog:
+    """Events with increasing numbers, the latest ones as bytes.
+
+    Attributes:
+        readers: Those that read now.
+        size: Bytes of what is kept.
+        used_at: When the latest reader left, by the clock of the event loop.
+    """
+
+    def __init__(self, *, most_events: int = _LATEST_EVENTS, most_bytes: int = _LATEST_BYTES) -> None:
+        self._most_events = most_events
+        self._most_bytes = most_bytes
+        self._events: deque[bytes] = deque()
+        self.size: int = 0
+        self.readers: list[Reader] = []
+        self.used_at: float = 0.0
+        self._readings = 0
+        self._changed = anyio.Event()
+        self._closed = False
+        self.last_id: int = 0
+        """The number of the latest event."""
+
+    def __repr__(self) -> str:
+        return f"<EventLog: {len(self._events)} of {self.last_id} events, {self.size} bytes>"
+
+    def add(self, kind: str, **fields: Any) -> None:
+        """Add an event as JSON; never waits."""
+        self.append(orjson.dumps({"id": self.last_id + 1, "type": kind, **fields}, default=str))
+
+    def append(self, data: bytes) -> None:
+        """Add an event as it is; never waits."""
+        self.last_id += 1
+        self._events.append(data)
+        self.size += len(data)
+        while len(self._events) > self._most_events or (self.size > self._most_bytes and len(self._events) > 1):
+            self.size -= len(self._events.popleft())
+        self.wake()
+
+    def close(self) -> None:
+        """No more events will come."""
+        self._closed = True
+        self.wake()
+
+    def wake(self) -> None:
+        """Something has changed for those who wait."""
+        changed, self._changed = self._changed, anyio.Event()
+        changed.set()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether no more events will come."""
+        return self._closed
+
+    @property
+    def first_id(self) -> int:
+        """The number of the oldest event that is kept, or of the first one to come."""
+        return self.last_id - len(self._events) + 1
+
+    def after(self, number: int) -> list[tuple[int, bytes]]:
+        """Events after a number, a bounded amount of them; a watcher that has missed some gets one of type ``gap`` first."""
+        first = self.first_id
+        found: list[tuple[int, bytes]] = []
+        if number < first - 1:
+            number = first - 1
+            found.append((number, orjson.dumps({"id": number, "type": "gap"})))
+        for each in range(number + 1, min(self.last_id, number + _AT_ONCE) + 1):
+            found.append((each, self._events[each - first]))
+        return found
+
+    async def wait_after(self, number: int) -> None:
+        """Wait until there is an event after this number, or the log is closed."""
+        while self.last_id <= number and not self._closed:
+            await self._changed.wait()
+
+    @contextmanager
+    def reading(self, after: int) -> Iterator[Reader]:
+        """A client reads inside the block, from the event after this number on."""
+        reader = Reader(self, min(after, self.last_id))
+        self.readers.append(reader)
+        self._readings += 1
+        self.wake()
+        try:
+            yield reader
+        finally:
+            self.readers.remove(reader)
+            self.used_at = anyio.current_time()
+            self.wake()
+
+    async def wait_taken(self) -> None:
+        """Wait until everyone who reads has taken all events."""
+        while any(reader.position < self.last_id for reader in self.readers):
+            await self._changed.wait()
+
+    @asynccontextmanager
+    async def watched(self, seconds: float | None, stop: Callable[[], object]) -> AsyncIterator[None]:
+        """Call ``stop`` if, in the block, someone has read and no one has for a while; never for None or 0."""
+        if not seconds:
+            yield
+            return
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._stop_when_abandoned, seconds, stop)
+            yield
+            group.cancel_scope.cancel()
+
+    async def _stop_when_abandoned(self, seconds: float, stop: Callable[[], object]) -> None:
+        before = self._readings - len(self.readers)
+        while True:
+            is_left = not self.readers and self._readings > before
+            with anyio.CancelScope(deadline=self.used_at + seconds if is_left else math.inf) as scope:
+                await self._changed.wait()
+            if scope.cancelled_caught:
+                stop()
+                return
+
+
+class Reader:
+    """The cursor of one client.
+
+    Attributes:
+        position: The latest event that the client has taken.
+    """
+
+    def __init__(self, log: EventLog, position: int) -> None:
+        self._log = log
+        self._given = self.position = position
+
+    async def next(self) -> list[tuple[int, bytes]]:
+        """What comes next, when what came before has been taken; empty at the end of the log."""
+        self.position = self._given
+        self._log.wake()
+        await self._log.wait_after(self.position)
+        news = self._log.after(self.position)
+        self._given = news[-1][0] if news else self._given
+        return news
+
+
+# ── runs ──────────────────────────────────────────────────────────────────────────────────────────
+
 
 T = TypeVar("T")
 

@@ -257,7 +257,7 @@ _SETTLED_AFTER_NS: Final = 2_000_000_000
 _last: tuple[list[tuple[str, _Stamp]], Index] = ([], MappingProxyType({}))  # replaced, never changed: no lock is needed
 
 
-def installed_modules() -> Index:
+def installed_claims() -> Index:
     """Every claim of every distribution on sys.path, by module id, the built-in one last.
 
     As fresh as one `os.stat` per entry of sys.path can show: a distribution that is installed or removed changes
@@ -399,7 +399,7 @@ def _pinned(module_id: str, claims: Sequence[FoundModule], pin: Any) -> FoundMod
     if found is not None:
         return found
     shown = "the built-in one" if name is None else f"the distribution {name!r}"
-    provided = sorted(each.module_id for all_ in installed_modules().values() for each in all_ if fits(each))
+    provided = sorted(each.module_id for all_ in installed_claims().values() for each in all_ if fits(each))
     instead = " or ".join(f"{json.dumps(claim.source)} ({claim})" for claim in claims)
     raise ModuleLoadError(
         f"module {module_id!r} is pinned to {shown}, which does not provide it; "

@@ -5,18 +5,6 @@ Models are built with keywords, may be changed, and compare by value. Those that
 """
 
 from ._base import Model, OpenModel
-from ._content import (
-    ContentBlockUnion,
-    ImageBlock,
-    ReasoningBlock,
-    RedactedThinkingBlock,
-    TextBlock,
-    ThinkingBlock,
-    ToolCallBlock,
-    ToolResultBlock,
-    UnknownBlock,
-    Visibility,
-)
 from ._events import (
     SUB_AGENT_EVENT,
     AnswerReset,
@@ -34,17 +22,6 @@ from ._events import (
     ToolStarted,
     TurnEvent,
 )
-from ._hook_results import (
-    ApprovalDefault,
-    ApprovalGate,
-    ApprovalRequest,
-    ApprovalResponse,
-    ContextInjection,
-    ContextInjectionRole,
-    HookAction,
-    HookResult,
-    UserMessageLevel,
-)
 from ._info import (
     ConfigField,
     ConfigFieldType,
@@ -60,8 +37,12 @@ from ._json_text import from_dict, from_json, to_dict, to_json
 from ._messages import (
     ChatRequest,
     ChatResponse,
+    ContentBlockUnion,
     Degradation,
+    ImageBlock,
     Message,
+    ReasoningBlock,
+    RedactedThinkingBlock,
     ResponseFormat,
     ResponseFormatJson,
     ResponseFormatJsonSchema,
@@ -69,12 +50,29 @@ from ._messages import (
     Role,
     StreamChunk,
     StreamKind,
+    TextBlock,
+    ThinkingBlock,
     ToolCall,
+    ToolCallBlock,
+    ToolResultBlock,
     ToolSpec,
+    UnknownBlock,
     Usage,
+    Visibility,
 )
 from ._prompts import Prompt, file
-from ._tool_results import ToolResult
+from ._results import (
+    ApprovalDefault,
+    ApprovalGate,
+    ApprovalRequest,
+    ApprovalResponse,
+    ContextInjection,
+    ContextInjectionRole,
+    HookAction,
+    HookResult,
+    ToolResult,
+    UserMessageLevel,
+)
 
 __all__ = [
     "SUB_AGENT_EVENT",

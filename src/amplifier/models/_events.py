@@ -100,7 +100,7 @@ class SubAgentEvent(TurnEvent):
 
 # ── streamed content ─────────────────────────────────────────────────────────────────────────────
 # Standard dataclasses, unlike the models of this package, because published modules put them into fields and events as they
-# are. They are not part of a transcript; `_content` has the blocks that are.
+# are. They are not part of a transcript; `_messages` has the blocks that are.
 
 
 class ContentBlockType(str, Enum):  # noqa: UP042  # StrEnum would change str() of the members, which modules see

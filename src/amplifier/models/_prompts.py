@@ -17,8 +17,8 @@ from amplifier._regular_file import read_file
 from amplifier.errors import ModelError
 
 from ._base import Model
-from ._content import ContentBlockUnion, ImageBlock, TextBlock, UnknownBlock, is_base64
 from ._json_text import from_dict, to_dict
+from ._messages import ContentBlockUnion, ImageBlock, TextBlock, UnknownBlock, is_base64
 
 Prompt: TypeAlias = str | Sequence[str | TextBlock | ImageBlock | UnknownBlock | Mapping[str, Any]]
 """What a session takes as a prompt: text, or a list of texts and of text, image and document blocks."""

@@ -6,11 +6,19 @@ order session, providers, tools, hooks. A misspelt section or key is a problem, 
 resembles none that is known is a warning, because applications keep data of their own in plans.
 """
 
-from ._names import is_module_id, new_session_id, type_from_id, validate_session_id
-from ._overlay import expand_variables, merge_plans
+from ._dicts import expand_variables, merge_plans, plan_json
 from ._reading import check_plan, parse_plan, plan_schema
-from ._spec import BudgetLimits, Deadlines, ModuleSpec, MountPlan, TokenPrice
-from ._things import plan_json
+from ._spec import (
+    BudgetLimits,
+    Deadlines,
+    ModuleSpec,
+    MountPlan,
+    TokenPrice,
+    is_module_id,
+    new_session_id,
+    type_from_id,
+    validate_session_id,
+)
 from ._types import (
     BudgetDict,
     DeadlinesDict,

@@ -14,8 +14,8 @@ from .._json import format_path
 from .._reading import Kind, keys_of, read_record, read_value, show
 from .._spelling import did_you_mean, misspelt_key, suggestion
 from ..errors import PlanError, Problem
+from ._dicts import id_of_thing, is_thing
 from ._spec import DEFAULT_DEADLINES, Deadlines, ModuleSpec, MountPlan, SessionSettings, mapping, module_id, source
-from ._things import id_of_thing, is_thing
 
 _ROLES: Final = {"orchestrator": "loop-basic", "context": "context-simple"}
 _LISTS: Final = ("providers", "tools", "hooks")

@@ -1,4 +1,4 @@
-"""The mount plan as the kernel sees it: plain records, keyword-only, whose fields declare what a plan may have there.
+"""The mount plan as the kernel sees it: the grammar of ids, and plain records, keyword-only, whose fields declare what a plan may have there.
 
 The reader and the JSON Schema are made from these declarations; the texts are what editors and the reference page show.
 """
@@ -6,9 +6,10 @@ The reader and the JSON Schema are made from these declarations; the texts are w
 from __future__ import annotations
 
 import re
+import uuid
 from collections.abc import Mapping
 from decimal import Decimal
-from typing import Any, Final, Literal, final
+from typing import Any, Final, Literal, TypeGuard, final
 
 import attrs
 
@@ -23,9 +24,56 @@ from .._reading import (
     option,
     optional,
     record,
+    show,
     whole_number,
 )
-from ._names import MODULE_ID, MODULE_ID_RULE, is_module_id
+from ..errors import PlanError
+
+MODULE_ID: Final = re.compile(r"[a-z][a-z0-9_-]{0,63}")
+# No leading dot: such a name is hidden on most systems, and "." and ".." are directories.
+_SESSION_ID: Final = re.compile(r"[A-Za-z0-9_:-][A-Za-z0-9._:-]{0,199}")
+_FIRST_WORD_TO_TYPE: Final = {
+    "orchestrator": "orchestrator",
+    "loop": "orchestrator",
+    "provider": "provider",
+    "tool": "tool",
+    "tools": "tool",
+    "hook": "hook",
+    "hooks": "hook",
+    "context": "context",
+    "resolver": "resolver",
+}
+MODULE_ID_RULE = (
+    "expected a module id: a lower-case letter, then lower-case letters, digits, '-' or '_', at most 64 in all"
+)
+
+
+def is_module_id(text: object) -> TypeGuard[str]:
+    """Whether this can be the id of a module: it becomes part of paths and package names, so the grammar is narrow."""
+    return type(text) is str and MODULE_ID.fullmatch(text) is not None
+
+
+def type_from_id(module_id: str) -> str | None:
+    """The kind of module that an id's first word names, or None.
+
+    Only the first word counts: ``hooks-tool-x`` is a hook about tools. When it names no kind there is no guess; the
+    section of the mount plan that lists the module decides.
+    """
+    return _FIRST_WORD_TO_TYPE.get(re.split("[-_]", module_id, maxsplit=1)[0])
+
+
+def validate_session_id(text: object) -> str:
+    """Return the session id, or raise a `PlanError`: it names files and appears in logs, so it can be no path."""
+    if type(text) is str and _SESSION_ID.fullmatch(text):
+        return text
+    rule = "expected 1 to 200 of: letters, digits, '.', '_', ':', '-', not beginning with '.'"
+    raise PlanError([("", f"{rule}, got {show(text)}")], subject="invalid session id")
+
+
+def new_session_id() -> str:
+    """A random UUID as text."""
+    return str(uuid.uuid4())
+
 
 LONGEST_DEADLINE: Final = 1e10  # 300 years: above it the clocks of event loops lose their precision or overflow
 _MOST: Final = 10**15

@@ -12,9 +12,8 @@ All calls block; callers make them in a worker thread. `_database` opens a file 
 """
 
 from ._conversations import Conversation, encode_message
-from ._database import Database
-from ._errors import SessionLockedError, StoreDamagedError, UnsafeFolderError
-from ._folders import check_session_id, lock_holder
+from ._database import Database, StoreDamagedError
+from ._folders import SessionLockedError, UnsafeFolderError, check_session_id, lock_holder
 from ._sessions import INTERRUPTED, RUNNING, SessionIndex, SessionRecord, parent_of
 from ._tables import STORE_FILE
 

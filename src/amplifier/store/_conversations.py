@@ -17,8 +17,7 @@ from typing import Any, final
 from amplifier._json import Frame, canonical_dumps, format_path, rebuild
 from amplifier.errors import ModelError
 
-from ._database import Database
-from ._errors import StoreDamagedError
+from ._database import Database, StoreDamagedError
 from ._folders import SessionLock, make_private_folder
 from ._tables import STORE_FILE, find_session, new_session, open_sessions
 

@@ -1,4 +1,7 @@
-"""One SQLite file: how it is opened, what is refused, and transactions that are on the disk when they return."""
+"""One SQLite file: how it is opened, what is refused, and transactions that are on the disk when they return.
+
+A full disk and the like are the `OSError` they would be elsewhere, with the file's name.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import os
 import secrets
 import sqlite3
 import stat
+import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
@@ -15,9 +19,7 @@ from typing import TypeVar, final
 
 from amplifier.errors import AmplifierError
 
-from ._errors import StoreDamagedError
 from ._folders import close_to_others, sync_folder
-from ._write_ahead_log import find_lost_transactions
 
 T = TypeVar("T")
 
@@ -26,6 +28,26 @@ BUSY_SECONDS = 30.0
 
 _open: dict[Path, Database] = {}
 _opening = threading.Lock()
+
+
+class StoreDamagedError(AmplifierError):
+    """The file does not hold what was written to it; nothing was read from it and nothing was changed.
+
+    Attributes:
+        path: The file.
+        reason: What is wrong.
+    """
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(
+            f"{path}: {reason}; nothing was read from it and the file was left as it is: "
+            "restore it from a backup, or move it away to begin anew"
+        )
+        self.path = path
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (type(self), (self.path, self.reason), self.__dict__)
 
 
 @final
@@ -242,3 +264,61 @@ def _translate(error: Exception, path: Path) -> Exception:
         return StoreDamagedError(path, f"SQLite cannot use it ({error})")
     advice = "free some space" if number == errno.ENOSPC else "correct that"
     return OSError(number, f"{os.strerror(number)} ({error}), nothing was stored; {advice}, then go on", str(path))
+
+
+# ── damage in the write-ahead log ─────────────────────────────────────────────────────────────────
+# SQLite reads the log up to the first frame whose checksum is wrong: that is what a crash leaves of a transaction that was being written. But only
+# one transaction at a time is written and not yet synced. Where two or more are complete behind a wrong frame, at least one of them had been
+# acknowledged, and would be lost without a word.
+#
+# The format is https://www.sqlite.org/fileformat2.html#the_write_ahead_log: a header of 32 bytes, then frames of a header of 24 bytes and a page.
+
+_HEADER = 32
+_FRAME_HEADER = 24
+_MAGIC = {0x377F0682: "<", 0x377F0683: ">"}
+_PAGE_SIZES = frozenset(1 << power for power in range(9, 17))
+
+
+def find_lost_transactions(log: Path) -> int:
+    """How many complete transactions are behind a wrong frame of a log; 0 if at most one is, or if there is no log."""
+    lost, beginning = _count_lost(log)
+    while lost > 1:
+        again = _count_lost(log)
+        if again == (lost, beginning):
+            return lost
+        lost, beginning = again  # another process writes it: a part of it may have been read before, another part after
+    return 0
+
+
+def _count_lost(path: Path) -> tuple[int, bytes]:
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return 0, b""
+    beginning = data[:_HEADER]
+    if len(data) < _HEADER + _FRAME_HEADER:
+        return 0, beginning
+    magic, _, size, _, salts, first, second = struct.unpack_from(">IIII8sII", data)
+    order = _MAGIC.get(magic)
+    checksum = (0, 0) if order is None else _checksum(data[:24], order, (0, 0))
+    if order is None or checksum != (first, second) or size not in _PAGE_SIZES:
+        order, size, salts = None, size if size in _PAGE_SIZES else 4096, data[_HEADER + 8 : _HEADER + 16]
+    lost = 0
+    for start in range(_HEADER, len(data) - _FRAME_HEADER - size + 1, _FRAME_HEADER + size):
+        frame = data[start : start + _FRAME_HEADER + size]
+        _, commits, its_salts, first, second = struct.unpack_from(">II8sII", frame)
+        if order is not None:  # nothing was wrong so far
+            checksum = _checksum(frame[:8] + frame[_FRAME_HEADER:], order, checksum)
+            if its_salts == salts and checksum == (first, second):
+                continue
+            order = None
+        lost += bool(commits) and its_salts == salts
+    return lost, beginning
+
+
+def _checksum(data: bytes, order: str, seed: tuple[int, int]) -> tuple[int, int]:
+    one, two = seed
+    for first, second in struct.iter_unpack(f"{order}II", data):
+        one = (one + first + two) & 0xFFFFFFFF
+        two = (two + second + one) & 0xFFFFFFFF
+    return one, two

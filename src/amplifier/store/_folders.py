@@ -14,8 +14,6 @@ from typing import Any, final
 
 from amplifier.errors import AmplifierError, PlanError
 
-from ._errors import SessionLockedError, UnsafeFolderError
-
 try:
     import fcntl
 except ImportError:  # not a POSIX system
@@ -30,6 +28,48 @@ _SESSION_ID = re.compile(r"[A-Za-z0-9_:-][A-Za-z0-9._:-]{0,199}")
 
 WRITE = stat.S_IWGRP | stat.S_IWOTH
 EVERYTHING = stat.S_IRWXG | stat.S_IRWXO
+
+
+class SessionLockedError(AmplifierError):
+    """Another session, in this process or another, has the conversation open; a conversation has one writer.
+
+    Attributes:
+        path: The session's folder.
+        holder: The process that has it open, in words, where it is known.
+    """
+
+    def __init__(self, path: Path, holder: str | None = None) -> None:
+        who = f" ({holder})" if holder else ""
+        super().__init__(
+            f"{path}: another session has this conversation open{who}; close that session first, or use another session id"
+        )
+        self.path = path
+        self.holder = holder
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (type(self), (self.path, self.holder), self.__dict__)
+
+
+class UnsafeFolderError(AmplifierError):
+    """Another user can read or change what is stored, and this process cannot or should not take that right away.
+
+    Attributes:
+        path: The folder or file.
+        reason: What is wrong with it.
+        fix: A command that repairs it.
+    """
+
+    def __init__(self, path: Path, reason: str, fix: str) -> None:
+        super().__init__(
+            f"{path}: {reason}; the conversation was not opened, because another user could have written it: "
+            f"use another folder or session id, or, if you trust what is in it, run: {fix}"
+        )
+        self.path = path
+        self.reason = reason
+        self.fix = fix
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (type(self), (self.path, self.reason, self.fix), self.__dict__)
 
 
 def check_session_id(session_id: Any) -> str:

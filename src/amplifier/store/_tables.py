@@ -6,8 +6,7 @@ import sqlite3
 import time
 from pathlib import Path
 
-from ._database import Database
-from ._errors import StoreDamagedError
+from ._database import Database, StoreDamagedError
 from ._folders import WRITE, make_private_folder
 
 STORE_FILE = "store.db"

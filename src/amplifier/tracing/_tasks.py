@@ -24,8 +24,7 @@ from typing import Any
 import anyio
 import attrs
 
-from amplifier.contracts._containment import running_asyncio_loop
-from amplifier.contracts._scopes import loop_clock
+from amplifier.contracts._cancellation import loop_clock, running_asyncio_loop
 from amplifier.kernel.coordinator.coordinator import ModuleCoordinator
 from amplifier.kernel.coordinator.ownership import NAMED_POINTS, SINGLE_POINTS
 from amplifier.kernel.runtime.backend import RunningCall, asyncio_context, await_chain, is_kernel, is_machinery

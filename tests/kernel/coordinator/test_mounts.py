@@ -1,4 +1,4 @@
-"""Mount points: what is mounted where, who mounted it, and what comes back when that module is undone."""
+"""Mount points and capabilities: what is where, who mounted it, and what comes back when that module is undone."""
 
 from __future__ import annotations
 
@@ -58,40 +58,11 @@ def test_session_with_a_name_is_a_synonym_for_mounting_reading_and_unmounting(mo
     assert mounts.get(point) is None
 
 
-@pytest.mark.parametrize("point", ["nowhere", "session", "", None, 5, ["tools"]])
-def test_unknown_point_is_refused_with_the_known_ones_named(mounts, point):
-    before = dict(mounts.points)
-    for call in (
-        lambda: mounts.mount(point, 1, "x", None),
-        lambda: mounts.unmount(point, "x"),
-        lambda: mounts.get(point),
-    ):
-        with pytest.raises(ValueError, match="Unknown mount point") as caught:
-            call()
-        assert "'orchestrator'" in str(caught.value)
-        assert "'module-source-resolver'" in str(caught.value)
-    assert mounts.points == before
-
-
 def test_hooks_are_registered_not_mounted(mounts):
     with pytest.raises(ValueError, match="registered directly with the HookRegistry"):
         mounts.mount("hooks", object(), "x", None)
     mounts.unmount("hooks", None)
     assert mounts.get("hooks") == "the registry"
-
-
-@pytest.mark.parametrize("point", NAMED)
-def test_named_point_needs_a_name_and_a_str(mounts, point):
-    with pytest.raises(ValueError, match=f"Name required for {point}"):
-        mounts.mount(point, object(), None, None)
-    with pytest.raises(ValueError, match=f"Name required to unmount from {point}"):
-        mounts.unmount(point, None)
-    for wrong in (5, b"x", ("x",)):
-        with pytest.raises(TypeError, match="must be a str"):
-            mounts.mount(point, object(), wrong, None)
-        with pytest.raises(TypeError, match="must be a str"):
-            mounts.mount(point, SimpleNamespace(name=wrong), None, None)
-    assert mounts.get(point) == {}
 
 
 def test_named_point_replaced_by_hand_with_something_else_is_refused_by_its_type(mounts):
@@ -191,14 +162,16 @@ def test_application_empties_a_slot_for_good(mounts):
 def test_whatever_modules_did_undoing_all_of_them_leaves_the_applications(program, undone):
     mounts = Mounts(None)
     mounts.mount("tools", "application's", "x", None)
+    mounts.offer("x", "application's", None)
     for number, (owner, name, unmounts) in enumerate(program):
+        mounts.offer(name, number, owner)
         if not unmounts:
             mounts.mount("tools", number, name, owner)
         elif mounts.owner_of("tools", name) in (None, owner) and mounts.get("tools", name) != "application's":
             mounts.unmount("tools", name, owner)
     for owner in undone:
         mounts.withdraw(owner)
-    assert mounts.get("tools") == {"x": "application's"}
+    assert mounts.get("tools") == mounts.capabilities == {"x": "application's"}
 
 
 # ── instances of one provider ────────────────────────────────────────────────────────────────────
@@ -225,3 +198,15 @@ def test_an_instance_under_a_taken_name_is_logged(mounts, caplog):
     assert warnings(caplog) == ["providers 'fast' mounted by a is replaced by b"]
     mounts.withdraw("b")
     assert mounts.get("providers") == {"fast": 1}
+
+
+# ── capabilities ─────────────────────────────────────────────────────────────────────────────────
+
+
+def test_capability_of_any_kind_is_offered_and_the_last_registration_of_a_module_wins(mounts, caplog):
+    for value in (len, {"a": 1}, None, False):
+        mounts.offer("agents.list", value, "a")
+        assert mounts.capabilities["agents.list"] is value
+    assert caplog.text == ""
+    mounts.offer("agents.list", 1, None)
+    assert warnings(caplog) == ["capability 'agents.list' registered by a is replaced by the application"]

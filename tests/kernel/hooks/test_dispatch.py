@@ -10,10 +10,11 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
+import sniffio
+import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amplifier import AmplifierSession, ModuleLoader
 from amplifier.events import TERMINAL_EVENTS
 from amplifier.kernel.hooks.merge import INVALID_RESPONSE, was_modified
 from amplifier.models import HookResult
@@ -151,26 +152,6 @@ async def test_a_handler_that_swallows_its_cancellation_has_failed_all_the_same(
 # ── reports ──────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_observers_hear_which_handler_failed_and_which_overran():
-    hooks, heard, log = registry(), [], empty()
-
-    def failing(event: str, data: Data) -> None:
-        raise ValueError("bad")
-
-    hooks.register("tool:pre", failing, name="failing")
-    of_module(hooks, "hooks-x").register("tool:pre", sleeper(log, 9, "late"), name="late", timeout=3, on_failure="deny")
-    for name in ("hook:failed", "hook:timeout"):
-        hooks.register(name, lambda event, data: heard.append((event, data)))
-    result = await hooks.emit("tool:pre", {})
-    assert result.action == "deny"
-    (failed, first), (timeout, second) = heard
-    expected = {"module_id": None, "hook_name": "failing", "event": "tool:pre", "on_failure": "continue"}
-    assert (failed, {key: first[key] for key in expected}) == ("hook:failed", expected)
-    assert (first["error"], first["error_type"], first["session_id"]) == ("bad", "ValueError", "s-1")
-    assert (timeout, second["module_id"], second["hook_name"]) == ("hook:timeout", "hooks-x", "late")
-    assert (second["seconds"], second["on_failure"]) == (3, "deny")
-
-
 async def test_an_observer_that_fails_is_not_reported_to_itself():
     hooks, heard = registry(), []
 
@@ -222,27 +203,6 @@ async def test_a_handler_that_is_no_gate_may_return_nothing(caplog):
     hooks.register("hook:failed", lambda event, data: heard.append(data))
     assert (await hooks.emit("tool:pre", {})).action == "continue"
     assert (heard, caplog.records) == ([], [])
-
-
-async def test_a_gate_that_returns_an_empty_result_lets_the_event_pass():
-    hooks = registry()
-    hooks.register("tool:pre", lambda event, data: HookResult(), on_failure="deny")
-    assert (await hooks.emit("tool:pre", {})).action == "continue"
-
-
-async def test_a_module_that_the_plan_makes_a_gate_denies_with_every_handler_that_returns_nothing():
-    async def mount(coordinator, config):
-        coordinator.hooks.register("tool:pre", lambda event, data: None, name="gate")
-        coordinator.hooks.register("tool:post", lambda event, data: None, name="watcher", on_failure="continue")
-
-    plan = {
-        "session": {"orchestrator": "loop-basic", "context": "context-simple"},
-        "hooks": [{"module": "hooks-x", "on_failure": "deny"}],
-    }
-    async with AmplifierSession(plan, loader=ModuleLoader(modules={"hooks-x": mount})) as session:
-        hooks = session.coordinator.hooks
-        assert (await hooks.emit("tool:pre", {})).action == "deny"
-        assert (await hooks.emit("tool:post", {})).action == "continue"
 
 
 class Unshowable:
@@ -418,7 +378,7 @@ async def test_the_handlers_of_a_terminal_event_share_five_seconds():
 async def test_the_failure_of_a_terminal_handler_is_reported_in_full_while_the_emitter_is_being_cancelled():
     hooks, heard = registry(), []
 
-    def failing(event: str, data: Data) -> None:
+    async def failing(event: str, data: Data) -> None:
         raise ValueError("bad")
 
     async def observing(event: str, data: Data) -> None:
@@ -446,3 +406,122 @@ async def test_observers_of_a_terminal_failure_are_bounded_too():
     began = anyio.current_time()
     await hooks.emit("execution:end", {})
     assert anyio.current_time() - began == pytest.approx(5)
+
+
+# ── handlers that cannot wait: plain ones, and async ones without an await ────────────────────────────
+
+
+@pytest.mark.parametrize(("on_failure", "action"), [("continue", "continue"), ("deny", "deny")])
+async def test_a_handler_that_blocks_past_its_deadline_and_never_waits_is_late(on_failure, action, monkeypatch):
+    hooks, now, timeouts = registry(), [100.0], []
+    monkeypatch.setattr("amplifier.kernel.runtime.deadlines.loop_clock", lambda: lambda: now[0])
+
+    async def blocking(event: str, data: Data) -> HookResult:
+        now[0] += 9
+        return HookResult()
+
+    hooks.register("tool:pre", blocking, name="late", timeout=3, on_failure=on_failure)
+    hooks.register("hook:timeout", lambda event, data: timeouts.append((data["hook_name"], data["seconds"])))
+    result = await hooks.emit("tool:pre", {})
+    assert (result.action, timeouts) == (action, [("late", 3)])
+    if action == "deny":
+        assert result.reason == "gate 'late' failed: no answer within 3 s"
+
+
+async def test_handlers_that_never_wait_share_the_time_of_a_terminal_event(monkeypatch):
+    hooks, now, timeouts = registry(), [100.0], []
+    monkeypatch.setattr("amplifier.kernel.runtime.deadlines.loop_clock", lambda: lambda: now[0])
+
+    async def blocking(event: str, data: Data) -> None:
+        now[0] += 3
+
+    for name in ("one", "two", "three"):
+        hooks.register("session:end", blocking, name=name)
+    hooks.register("hook:timeout", lambda event, data: timeouts.append((data["hook_name"], data["seconds"])))
+    await hooks.emit("session:end", {})
+    assert timeouts == [("two", 2)]  # the time was over before the third one began
+
+
+@pytest.mark.parametrize("on_failure", ["continue", "deny"])
+async def test_a_handler_that_never_waits_is_not_blamed_for_time_that_was_over_before(on_failure, monkeypatch):
+    hooks, now, log = registry(), [100.0], empty()
+    monkeypatch.setattr("amplifier.kernel.runtime.deadlines.loop_clock", lambda: lambda: now[0])
+
+    async def blocking(event: str, data: Data) -> None:
+        now[0] += 9
+
+    async def brief(event: str, data: Data) -> HookResult:
+        log.append(event)
+        return HookResult()
+
+    hooks.register("session:end", blocking, name="late")
+    hooks.register("session:end", brief, name="brief", on_failure=on_failure)
+    hooks.register("hook:timeout", lambda event, data: log.append(data["hook_name"]))
+    assert (await hooks.emit("session:end", {})).action == "continue"
+    assert log == ["session:end", "late"]
+
+
+async def own_cancellation() -> BaseException:
+    """The cancellation of a task, as it was raised there."""
+    kept: list[BaseException] = []
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        try:
+            await anyio.lowlevel.checkpoint()
+        except anyio.get_cancelled_exc_class() as exc:
+            kept.append(exc)
+            raise
+    return kept.pop()
+
+
+@pytest.mark.parametrize("event", sorted(TERMINAL_EVENTS))
+@pytest.mark.parametrize("kind", ["never waits", "may wait", "plain"])
+async def test_a_cancellation_that_a_handler_met_elsewhere_ends_no_terminal_event(event, kind):
+    hooks, heard = registry(), []
+    met = await own_cancellation()
+
+    async def never_waiting(event: str, data: Data) -> None:
+        raise met
+
+    async def waiting(event: str, data: Data) -> None:
+        await anyio.lowlevel.cancel_shielded_checkpoint()
+        raise met
+
+    def plain(event: str, data: Data) -> None:
+        raise met
+
+    async def second(event: str, data: Data) -> None:
+        heard.append(event)
+
+    hooks.register(event, {"never waits": never_waiting, "may wait": waiting, "plain": plain}[kind], name="first")
+    hooks.register(event, second)
+    hooks.register("hook:failed", lambda event, data: heard.append(data["error_type"]))
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await hooks.emit(event, {})
+        await anyio.lowlevel.checkpoint()
+    assert scope.cancelled_caught
+    assert heard == [event, "SpuriousCancellation"]
+
+
+@pytest.mark.parametrize("kind", ["never waits", "plain"])
+async def test_a_handler_that_cannot_wait_is_not_blamed_for_the_deadline_of_the_one_before_it(kind):
+    hooks, failed = registry(), []
+
+    def let_time_pass() -> None:
+        if sniffio.current_async_library() == "trio":
+            trio.lowlevel.current_clock().jump(1)  # type: ignore[attr-defined]  # trio's clock for tests
+
+    def plain(event: str, data: Data) -> None:
+        let_time_pass()
+        raise ValueError("mine")
+
+    async def never_waiting(event: str, data: Data) -> None:
+        plain(event, data)
+
+    hooks.register("tool:pre", sleeper([], 0.01, "first"), timeout=0.2)
+    hooks.register("tool:pre", plain if kind == "plain" else never_waiting, name="second", timeout=100)
+    hooks.register("hook:failed", lambda event, data: failed.append((data["hook_name"], data["error"])))
+    hooks.register("hook:timeout", lambda event, data: failed.append((data["hook_name"], "late")))
+    await hooks.emit("tool:pre", {})
+    assert failed == [("second", "mine")]

@@ -162,15 +162,6 @@ def test_cleaned_text_has_no_control_characters_and_keeps_everything_else_in_ord
 # ── limits ───────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_batch_with_one_item_too_long_is_neither_stored_nor_charged_nor_handed_back():
-    coordinator, memory = made(injection_size_limit=8)
-    batch = many(ContextInjection(content="12345678"), ContextInjection(content="123456789", ephemeral=True))
-    with pytest.raises(ValueError, match="exceeds 8 characters"):
-        await inject(coordinator, batch)
-    assert memory.messages == []
-    assert coordinator._current_turn_injections == 0
-
-
 async def test_limit_of_zero_is_a_limit():
     coordinator, _ = made(injection_size_limit=0)
     with pytest.raises(ValueError, match="exceeds 0 characters"):

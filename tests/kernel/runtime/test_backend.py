@@ -21,8 +21,7 @@ import pytest
 import trio
 from anyio.abc import TaskGroup
 
-from amplifier.contracts._containment import is_cancellation_type, is_real_cancellation
-from amplifier.contracts._scopes import cancel_scope, loop_clock
+from amplifier.contracts._cancellation import cancel_scope, is_cancellation_type, is_real_cancellation, loop_clock
 from amplifier.kernel.runtime.backend import Loop, Spawn, current_raw_task, start_timer
 from amplifier.kernel.runtime.uninterrupted import run_section
 from tests._support.backends_alone import run_on, run_on_asyncio

@@ -64,13 +64,16 @@ async def cancel_times(caller: Caller, times: int) -> None:
 
 
 @pytest.mark.parametrize("times", [1, 2, 3])
-def test_native_cancels_wait_until_a_shielded_section_is_done(times):
+@pytest.mark.parametrize("ending", ["value", "error"])
+def test_native_cancels_wait_until_a_shielded_section_is_done_and_none_is_lost(ending, times):
     async def main() -> tuple[list[str], int]:
         release = asyncio.Event()
 
         async def closing() -> str:
             await release.wait()
             caller.log.append("closed")
+            if ending == "error":
+                raise ValueError("closing failed")
             return "value"
 
         caller = Caller(run_shielded, closing)
@@ -79,7 +82,8 @@ def test_native_cancels_wait_until_a_shielded_section_is_done(times):
         release.set()
         return await caller.ended(), caller.task.cancelling()
 
-    assert run_on_asyncio(main) == (["closed", "cancelled"], times)
+    end = ["cancelled"] if ending == "value" else ["raised ValueError", "cancelled at the next await"]
+    assert run_on_asyncio(main) == (["closed", *end], times)
 
 
 def test_a_native_cancel_before_the_shielded_section_begins_does_not_keep_it_from_running():
@@ -101,23 +105,6 @@ def test_a_native_cancel_before_the_shielded_section_begins_does_not_keep_it_fro
         return [*log, "cancelled" if task.cancelled() else "lost"]
 
     assert run_on_asyncio(main) == ["closed", "cancelled"]
-
-
-@pytest.mark.parametrize("times", [1, 2])
-def test_a_native_cancel_is_not_lost_when_a_shielded_section_raises(times):
-    async def main() -> tuple[list[str], int]:
-        release = asyncio.Event()
-
-        async def failing() -> None:
-            await release.wait()
-            raise ValueError("closing failed")
-
-        caller = Caller(run_shielded, failing)
-        await cancel_times(caller, times)
-        release.set()
-        return await caller.ended(), caller.task.cancelling()
-
-    assert run_on_asyncio(main) == (["raised ValueError", "cancelled at the next await"], times)
 
 
 def test_the_first_native_cancel_reaches_a_guarded_section_and_later_ones_leave_what_it_shields_in_peace():
@@ -217,8 +204,9 @@ def test_a_guarded_section_that_swallows_a_native_cancel_does_not_lose_it_for_th
     assert run_on_asyncio(main) == ["cancelled"]
 
 
-def test_a_second_native_cancel_is_not_lost_when_the_section_answers_the_first_with_an_error():
-    async def main() -> tuple[list[str], int]:
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_section_that_answers_a_cancel_with_an_error_has_consumed_that_one_and_not_the_second(times):
+    async def main() -> list[str]:
         release = asyncio.Event()
 
         async def failing() -> None:
@@ -230,26 +218,11 @@ def test_a_second_native_cancel_is_not_lost_when_the_section_answers_the_first_w
                 raise ValueError("while unwinding")
 
         caller = Caller(run_guarded, failing)
-        await cancel_times(caller, 2)
+        await cancel_times(caller, times)
         release.set()
-        return await caller.ended(), caller.task.cancelling()
-
-    assert run_on_asyncio(main) == (["raised ValueError", "cancelled at the next await"], 2)
-
-
-def test_a_section_that_answers_the_only_cancel_with_an_error_has_consumed_it_as_any_coroutine_would():
-    async def main() -> list[str]:
-        async def failing() -> None:
-            try:
-                await asyncio.sleep(1000)
-            finally:
-                raise ValueError("while unwinding")
-
-        caller = Caller(run_guarded, failing)
-        await cancel_times(caller, 1)
         return await caller.ended()
 
-    assert run_on_asyncio(main) == ["raised ValueError"]
+    assert run_on_asyncio(main) == ["raised ValueError", *(["cancelled at the next await"] if times == 2 else [])]
 
 
 @pytest.mark.parametrize("ending", ["value", "error"])

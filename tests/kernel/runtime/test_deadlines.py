@@ -63,14 +63,6 @@ async def test_every_call_of_a_series_gets_its_own_time_and_only_the_late_ones_a
         series.close()
 
 
-async def test_a_call_without_a_limit_may_follow_one_with_a_limit():
-    series = Calls()
-    await outcome(series, answer_after(1), 2)
-    assert await outcome(series, answer_after(10_000), None) == "after 10000"
-    assert await outcome(series, answer_after(10_000), 2) == "cut off: no answer within 2 s"
-    series.close()
-
-
 async def test_a_limit_is_shared_by_all_calls_of_the_series():
     series = Calls(limit=5)
     began = anyio.current_time()
@@ -132,18 +124,9 @@ async def test_the_callers_own_cancellation_passes_through_and_leaves_the_series
     series.close()
 
 
-async def test_the_callers_deadline_is_not_taken_for_the_calls_own():
-    with anyio.move_on_after(1) as scope:
-        series = Calls()
-        try:
-            await outcome(series, answer_after(10), 3)
-        finally:
-            series.close()
-    assert scope.cancelled_caught
-
-
-async def test_both_deadlines_at_the_same_moment_are_the_callers_cancellation():
-    with anyio.move_on_after(3) as scope:
+@pytest.mark.parametrize("callers", [1, 3], ids=["earlier", "at the same moment"])
+async def test_the_callers_deadline_is_not_taken_for_the_calls_own(callers):
+    with anyio.move_on_after(callers) as scope:
         series = Calls()
         try:
             await outcome(series, answer_after(10), 3)
@@ -163,13 +146,6 @@ async def test_a_closed_series_leaves_no_deadline_behind():
     with anyio.move_on_after(20) as scope:
         await anyio.sleep(10)
     assert not scope.cancel_called
-
-
-async def test_a_series_without_an_awaiting_call_opens_no_scope():
-    effective = anyio.current_effective_deadline()
-    series = Calls()
-    assert anyio.current_effective_deadline() == effective
-    series.close()
 
 
 # ── asyncio only ─────────────────────────────────────────────────────────────────────────────────

@@ -302,22 +302,6 @@ async def test_error_of_entering_or_leaving_by_hand_is_the_callers():
     assert session.cleanup_failures == []
 
 
-async def test_hosting_cancelled_while_entering_leaves_no_task_behind(log):
-    @asynccontextmanager
-    async def slow():
-        try:
-            await anyio.sleep_forever()
-            yield
-        finally:
-            log.append("gone")
-
-    async with agent() as session:
-        with anyio.move_on_after(2):
-            await session.coordinator.host(slow())
-        assert log == ["gone"]
-        assert session.statistics().cleanups == 0
-
-
 async def test_cancellation_made_up_while_entering_is_a_failure_of_the_module():
     cancelled = anyio.get_cancelled_exc_class()
 
@@ -409,30 +393,6 @@ async def test_fatal_crash_ends_the_session_and_leaves_as_itself(log, error):
     assert log == ["a mounted", "a cleaned up"]
     assert [event for event, _ in events] == ["module:crashed", "session:end"]
     assert events[0][1]["fatal"] is True
-
-
-async def test_fatal_crash_ends_a_running_turn_too(log):
-    async def body(turn):
-        try:
-            await anyio.sleep_forever()
-        finally:
-            log.append("turn unwound")
-
-    async def crash():
-        await anyio.sleep(1)
-        raise OSError("lost")
-
-    session = agent(body)
-
-    async def use():
-        async with session:
-            session.coordinator.start_soon(crash, fatal=True)
-            await session.execute("go")
-
-    with pytest.raises(OSError, match="lost"):
-        await use()
-    assert log == ["turn unwound"]
-    assert session.status.status == "cancelled"
 
 
 async def test_error_of_the_body_is_not_lost_beside_a_fatal_crash():

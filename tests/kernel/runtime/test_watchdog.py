@@ -94,19 +94,11 @@ async def test_a_report_names_call_task_place_and_times():
     assert first.task
 
 
-async def test_a_short_deadline_after_a_longer_one_is_noticed_at_its_own_time():
+@pytest.mark.parametrize("before", [300, None], ids=["a longer one", "none"])
+async def test_a_short_deadline_after_a_longer_one_or_none_is_noticed_at_its_own_time(before):
     async with reporting() as reports:
         series = Calls(reports.watch)
-        await call(series, anyio.sleep(1), 300, "patient")
-        await call(series, refuse(4), 2, "refusing")
-        series.close()
-    assert [(at, report.label) for at, report in reports.taken] == [(4, "refusing")]
-
-
-async def test_a_deadline_after_a_call_without_one_is_noticed():
-    async with reporting() as reports:
-        series = Calls(reports.watch)
-        await call(series, anyio.sleep(1), None, "unlimited")
+        await call(series, anyio.sleep(1), before, "patient")
         await call(series, refuse(4), 2, "refusing")
         series.close()
     assert [(at, report.label) for at, report in reports.taken] == [(4, "refusing")]

@@ -185,13 +185,20 @@ async def test_sync_mount_and_bare_mount_function_of_a_foreign_loader_are_accept
     assert log == [("loop-a", {}, "here"), ("context-a", {}, None), ("tool-a", {"k": 1}, None)]
 
 
-async def test_loader_that_returns_nonsense_is_named():
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [(5, "the loader returned 5 for 'loop-a'"), (asyncio.CancelledError(), "although nothing was cancelled")],
+    ids=["nonsense", "made-up cancellation"],
+)
+async def test_loader_that_returns_nonsense_or_makes_a_cancellation_up_is_named(answer, words):
     class Loader:
         def load(self, module_id, config=None, source_hint=None):
-            return 5
+            if isinstance(answer, BaseException):
+                raise answer
+            return answer
 
     plan = {"session": {"orchestrator": "loop-a", "context": "context-a"}}
-    with pytest.raises(ModuleLoadError, match="the loader returned 5 for 'loop-a'"):
+    with pytest.raises(ModuleLoadError, match=words):
         async with AmplifierSession(plan, loader=Loader()):
             pass
 
@@ -398,17 +405,6 @@ async def test_failed_module_is_cleaned_up_outside_of_every_mount_deadline(form,
     async with agent(tools=tools, session={"deadlines": {"mount": 5}}) as session:
         assert log == ["cleaned up", "next one mounted"]
         assert [failure.reason_code for failure in session.failures] == ["mount_failed"]
-
-
-async def test_cancellation_made_up_by_a_foreign_loader_is_a_failure_of_the_module():
-    class Loader:
-        def load(self, module_id, config=None, source_hint=None):
-            raise asyncio.CancelledError
-
-    plan = {"session": {"orchestrator": "loop-a", "context": "context-a"}}
-    with pytest.raises(ModuleLoadError, match="although nothing was cancelled"):
-        async with AmplifierSession(plan, loader=Loader()):
-            pass
 
 
 # ── readiness ────────────────────────────────────────────────────────────────────────────────────

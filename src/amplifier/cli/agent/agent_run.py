@@ -27,7 +27,7 @@ from amplifier.errors import ModuleNotFoundError as UnknownModuleError
 from amplifier.kernel import AmplifierSession
 from amplifier.live._checkpoints import Checkpoints
 from amplifier.loading import ModuleLoader
-from amplifier.plan._things import plan_changes
+from amplifier.plan._dicts import plan_changes
 from amplifier.store import SessionRecord
 from amplifier.store._sessions import now
 from amplifier.tracing._conversation import text_of_message

@@ -16,7 +16,8 @@ import attrs
 from amplifier._json import copy_json, visible_text
 from amplifier._spelling import suggestion
 from amplifier.cli.core.exit_codes import CommandError
-from amplifier.loading._installed import BUILT_IN_SOURCE, missing_package
+from amplifier.loading._found import BUILT_IN_SOURCE
+from amplifier.loading._loader import missing_package
 from amplifier.plan import check_plan, expand_variables, merge_plans
 from amplifier.store import SessionRecord
 from amplifier.store._sessions import EVENTS_FILE

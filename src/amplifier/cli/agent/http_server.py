@@ -22,7 +22,7 @@ from amplifier.cli.core.exit_codes import Exit
 from amplifier.cli.sessions.store import SessionStore
 from amplifier.cli.terminal.display import Display, install_log_handler
 from amplifier.cli.terminal.output import StandardStreams
-from amplifier.loading._installed import require_backend
+from amplifier.loading._loader import require_backend
 from amplifier.servers import SessionRequest
 from amplifier.servers._access import address_of, listen_on, reachability_warning, server_names
 from amplifier.servers.http import Limits, application

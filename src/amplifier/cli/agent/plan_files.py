@@ -16,7 +16,7 @@ from amplifier._regular_file import read_file
 from amplifier.cli.core.exit_codes import CommandError
 from amplifier.errors import MissingExtraError
 from amplifier.plan import expand_variables, merge_plans
-from amplifier.plan._things import places_of
+from amplifier.plan._dicts import places_of
 
 _LARGEST = 16_000_000
 """Bytes of a file."""

@@ -27,7 +27,7 @@ import anyio
 
 from amplifier.cli.sessions.home_folder import running_folder
 from amplifier.cli.terminal.display import Display
-from amplifier.loading._installed import require_backend
+from amplifier.loading._loader import require_backend
 from amplifier.tracing import export_traces
 from amplifier.tracing._running_commands import answer_task_requests
 

@@ -18,7 +18,7 @@ from amplifier.kernel import AmplifierSession, ModuleFailure
 from amplifier.live import run_turn
 from amplifier.live._checkpoints import Checkpoints
 from amplifier.models import TurnEvent
-from amplifier.plan._things import module_hashes
+from amplifier.plan._dicts import module_hashes
 from amplifier.store import INTERRUPTED, RUNNING, SessionRecord
 from amplifier.store._sessions import EVENTS_FILE
 from amplifier.turns import Ended, TurnRecord

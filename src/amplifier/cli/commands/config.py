@@ -13,7 +13,7 @@ from amplifier.cli.agent.configuration import Project, Value, read_configuration
 from amplifier.cli.agent.default_plan import API_KEYS, build_plan
 from amplifier.cli.core.exit_codes import CommandError
 from amplifier.cli.terminal.output import print_table
-from amplifier.loading._installed import installed_ids
+from amplifier.loading._loader import installed_ids
 
 from .shared_options import LazyGroup, json_option
 

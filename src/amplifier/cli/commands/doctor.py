@@ -18,8 +18,8 @@ import anyio
 import attrs
 import click
 
+from amplifier._facade import __version__
 from amplifier._json import visible_text
-from amplifier._version import __version__
 from amplifier.cli.agent.configuration import read_configuration
 from amplifier.cli.agent.default_plan import API_KEYS, DEFAULT_TOOLS, OFFLINE_PROVIDER, build_plan
 from amplifier.cli.agent.keys import load_keys
@@ -30,7 +30,7 @@ from amplifier.cli.sessions.store import LAST
 from amplifier.errors import AmplifierError
 from amplifier.loading import ModuleLoader
 from amplifier.loading._importing import is_published
-from amplifier.loading._installed import (
+from amplifier.loading._loader import (
     ON_ISLAND,
     REQUIRED_PACKAGES,
     installed_modules,

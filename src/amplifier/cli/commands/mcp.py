@@ -27,7 +27,7 @@ from amplifier.cli.core.exit_codes import CommandError, Exit
 from amplifier.cli.terminal.display import Display, install_log_handler
 from amplifier.cli.terminal.output import StandardStreams, print_table
 from amplifier.kernel import AmplifierSession
-from amplifier.loading._installed import installed_ids
+from amplifier.loading._loader import installed_ids
 from amplifier.models import to_dict
 from amplifier.modules.tools.mcp import read_mcp_options
 from amplifier.plan import expand_variables

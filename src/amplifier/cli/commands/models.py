@@ -22,7 +22,7 @@ from amplifier.cli.core.exit_codes import CommandError, Exit
 from amplifier.cli.terminal.output import print_table
 from amplifier.errors import AmplifierError
 from amplifier.kernel import AmplifierSession
-from amplifier.loading._installed import installed_ids
+from amplifier.loading._loader import installed_ids
 from amplifier.models import ChatRequest, Message, ModelInfo
 
 from .shared_options import LazyGroup, backend_option, complete_provider, json_option

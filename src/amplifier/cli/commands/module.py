@@ -21,15 +21,8 @@ from amplifier.cli.terminal.output import print_table
 from amplifier.contracts import CONTRACTS
 from amplifier.errors import AmplifierError
 from amplifier.loading import FoundModule, LoadedModule, ModuleLoader
-from amplifier.loading._installed import (
-    BUILT_IN_SOURCE,
-    ON_ISLAND,
-    all_modules,
-    installed_ids,
-    missing_package,
-    nearest_module,
-    runs_on_island,
-)
+from amplifier.loading._found import BUILT_IN_SOURCE, nearest_module
+from amplifier.loading._loader import ON_ISLAND, all_modules, installed_ids, missing_package, runs_on_island
 from amplifier.models import to_dict
 from amplifier.plan import is_module_id, type_from_id
 

@@ -121,7 +121,7 @@ def completion(names: Callable[[], Iterable[str]]) -> Completion:
 
 
 def _providers() -> list[str]:
-    from amplifier.loading._installed import installed_ids  # noqa: PLC0415  # only completion needs it
+    from amplifier.loading._loader import installed_ids  # noqa: PLC0415  # only completion needs it
 
     return [name.removeprefix("provider-") for name in installed_ids() if name.startswith("provider-")]
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 import anyio
 import attrs
 
-from amplifier.contracts._containment import running_asyncio_loop
+from amplifier.contracts._cancellation import running_asyncio_loop
 from amplifier.kernel.runtime.uninterrupted import run_section
 from amplifier.loading import LoadedModule
 from amplifier.loading._importing import is_built_in, is_published, is_published_mount

@@ -23,8 +23,8 @@ from amplifier.conformance.checks.registry import CHECKS, Check, all_clauses, ch
 from amplifier.conformance.target.locate import BACKENDS, Target
 from amplifier.contracts import clauses_for
 from amplifier.errors import AmplifierError, MissingExtraError
-from amplifier.loading._installed import missing_modules
-from amplifier.plan._things import find_things
+from amplifier.loading._loader import missing_modules
+from amplifier.plan._dicts import find_things
 
 
 @attrs.frozen(kw_only=True)

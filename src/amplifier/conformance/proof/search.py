@@ -35,7 +35,7 @@ from amplifier.conformance.target.virtual_clock import child_processes, machine_
 from amplifier.errors import AmplifierError, ExecutionCancelled
 from amplifier.loading._found import SEARCH_PATH_VARIABLE
 from amplifier.plan import merge_plans
-from amplifier.plan._things import module_hashes, places_of
+from amplifier.plan._dicts import module_hashes, places_of
 from amplifier.testing import SweepReport, Violation, cancel_everywhere
 from amplifier.testing.virtual_time import TimeWatch
 

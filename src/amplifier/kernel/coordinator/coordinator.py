@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Self
 import anyio
 
 from amplifier.contracts import Coordinator, OnFailure, Step, StepWrapper
-from amplifier.contracts._scopes import loop_clock
+from amplifier.contracts._cancellation import loop_clock
 from amplifier.errors import DeadlineExceeded, ExecutionDenied, SessionStateError
 from amplifier.events import PROMPT_SUBMIT, PROVIDER_REQUEST
 from amplifier.models import ContextInjection, HookResult

@@ -17,7 +17,7 @@ import anyio
 import attrs
 
 from amplifier.contracts import Step, StepWrapper, call_scope, contained_failure
-from amplifier.contracts._scopes import cancel_scope, loop_clock
+from amplifier.contracts._cancellation import cancel_scope, loop_clock
 from amplifier.errors import ContractError, DeadlineExceeded
 
 from ..runtime.deadlines import DeadlineGroup, DeadlinePassed, TimeBudget, Watchdog, call_foreign

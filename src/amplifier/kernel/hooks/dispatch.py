@@ -18,7 +18,7 @@ import attrs
 
 from amplifier._json import copy_json, is_same_json, redact_text
 from amplifier.contracts import OnFailure
-from amplifier.contracts._scopes import loop_clock
+from amplifier.contracts._cancellation import loop_clock
 from amplifier.errors import ContractError, ModelError
 from amplifier.events import TOOL_PRE
 from amplifier.models import HookResult

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import anyio
 
-from amplifier.contracts._scopes import cancel_scope
+from amplifier.contracts._cancellation import cancel_scope
 
 from .backend import RunningCall, deliver_later, interrupts, pending_cancellations, release
 

@@ -30,8 +30,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import attrs
 
-from amplifier.contracts._containment import running_asyncio_loop
-from amplifier.contracts._scopes import cancel_scope, loop_clock
+from amplifier.contracts._cancellation import cancel_scope, loop_clock, running_asyncio_loop
 
 if TYPE_CHECKING:
     import asyncio

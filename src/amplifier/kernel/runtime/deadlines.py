@@ -16,8 +16,7 @@ import anyio
 import attrs
 
 from amplifier._json import redact_text
-from amplifier.contracts._containment import contained_failure, text_of
-from amplifier.contracts._scopes import cancel_scope, loop_clock
+from amplifier.contracts._cancellation import cancel_scope, contained_failure, loop_clock, text_of
 
 from .backend import RunningCall, Spawn, current_raw_task, location_of_raise, start_timer, task_name, where_suspended
 from .uninterrupted import interruptible

@@ -26,8 +26,7 @@ import anyio.abc
 import anyio.lowlevel
 import attrs
 
-from amplifier.contracts._containment import contained_failure, is_cancellation_type, text_of
-from amplifier.contracts._scopes import cancel_scope
+from amplifier.contracts._cancellation import cancel_scope, contained_failure, is_cancellation_type, text_of
 from amplifier.errors import SessionStateError, SpuriousCancellation
 from amplifier.events import MODULE_CRASHED, MODULE_UNRESPONSIVE
 

@@ -26,8 +26,7 @@ import types
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, TypeVar, cast
 
-from amplifier.contracts._containment import running_asyncio_loop
-from amplifier.contracts._scopes import cancel_scope
+from amplifier.contracts._cancellation import cancel_scope, running_asyncio_loop
 
 from .backend import choose_hold
 

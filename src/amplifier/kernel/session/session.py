@@ -25,8 +25,7 @@ import attrs
 
 from amplifier._json import redact_secrets
 from amplifier.contracts import DEFAULT, Inherited
-from amplifier.contracts._containment import is_cancellation_type
-from amplifier.contracts._scopes import cancel_scope
+from amplifier.contracts._cancellation import cancel_scope, is_cancellation_type
 from amplifier.errors import ExecutionCancelled, SessionBusyError, SessionStateError
 from amplifier.events import CLEANUP_FAILED, SESSION_END, SESSION_FORK
 from amplifier.loading import ModuleLoader
@@ -41,7 +40,7 @@ from amplifier.plan import (
     parse_plan,
     validate_session_id,
 )
-from amplifier.plan._things import replace_things
+from amplifier.plan._dicts import replace_things
 from amplifier.turns import StopReport, TurnReport
 
 from ..coordinator.coordinator import ModuleCoordinator

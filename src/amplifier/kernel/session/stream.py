@@ -30,8 +30,12 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, final
 import anyio
 import anyio.lowlevel
 
-from amplifier.contracts._containment import is_cancellation_type, is_real_cancellation, running_asyncio_loop
-from amplifier.contracts._scopes import cancel_scope
+from amplifier.contracts._cancellation import (
+    cancel_scope,
+    is_cancellation_type,
+    is_real_cancellation,
+    running_asyncio_loop,
+)
 from amplifier.errors import ExecutionCancelled, SessionStateError
 from amplifier.events import LLM_STREAM_BLOCK_DELTA, TERMINAL_EVENTS
 from amplifier.models import TurnEvent

@@ -21,8 +21,7 @@ import anyio
 import attrs
 
 from amplifier._json import redact_secrets
-from amplifier.contracts._containment import contained_failure, is_cancellation_type
-from amplifier.contracts._scopes import cancel_scope, loop_clock
+from amplifier.contracts._cancellation import cancel_scope, contained_failure, is_cancellation_type, loop_clock
 from amplifier.errors import (
     BudgetError,
     ContentFilterError,

@@ -14,7 +14,7 @@ import anyio
 import attrs
 
 from amplifier.contracts import Coordinator, CurrentCall, Step, contained_failure
-from amplifier.contracts._containment import text_of as text_of_failure
+from amplifier.contracts._cancellation import text_of as text_of_failure
 from amplifier.models import ChatRequest, ChatResponse, Message, Usage
 from amplifier.turns import text_of
 

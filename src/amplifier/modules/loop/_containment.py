@@ -13,7 +13,7 @@ from typing import Any
 import anyio
 
 from amplifier.contracts import contained_failure
-from amplifier.contracts._scopes import cancel_scope, loop_clock
+from amplifier.contracts._cancellation import cancel_scope, loop_clock
 from amplifier.errors import SpuriousCancellation
 
 

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from amplifier.live import ClientLeft, EventLog, LiveRun
-from amplifier.live._event_log import Reader
+from amplifier.live._runs import Reader
 
 from ._problems import Problem, problem_of
 

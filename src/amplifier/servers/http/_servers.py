@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from starlette.types import ASGIApp
 
-from amplifier.contracts._containment import running_asyncio_loop
+from amplifier.contracts._cancellation import running_asyncio_loop
 
 if TYPE_CHECKING:
     from ._application import Application
