@@ -28,7 +28,7 @@ from amplifier.conformance.inputs.conversations import (
     tool_turn,
 )
 from amplifier.conformance.oracles.calls import check_methods
-from amplifier.conformance.oracles.view_rules import difference, holds, is_whole, marks, view_violations
+from amplifier.conformance.oracles.view_rules import difference, holds, is_whole, marks, shortened, view_violations
 from amplifier.conformance.target.calls import Outcome, reraise_own_cancellation
 from amplifier.conformance.target.mounted import OWNER, CheckContext, MountedModule, MountFailed
 from amplifier.contracts import ContextManager
@@ -129,7 +129,7 @@ class ObservedContext:
         """Report a message that the context changed after it was given."""
         for now, before in self.given:
             if now != before:
-                self.ctx.fault("C4", f"it changed what it was given: {_shortened(before)} became {_shortened(now)}")
+                self.ctx.fault("C4", f"it changed what it was given: {shortened(before)} became {shortened(now)}")
                 return
 
     def check_view(self, view: Any, budget: int | None = None, clauses: Sequence[str] = ()) -> None:
@@ -160,7 +160,7 @@ class ObservedContext:
     def _worked(self, outcome: Outcome, name: str, clause: str, given: Any = None) -> bool:
         if outcome.returned:
             return True
-        about = "" if given is None else f" of {_shortened(given)}"
+        about = "" if given is None else f" of {shortened(given)}"
         self.ctx.fault(clause, f"{name}{about} {outcome}", error=outcome.error)
         return False
 
@@ -228,11 +228,6 @@ def overwrite(value: Any) -> None:
         value.reverse()
 
 
-def _shortened(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 160 else f"{text[:140]}… ({len(text)} characters)"
-
-
 _CONTEXT = ("context",)
 PATIENCE = 12.0
 """Seconds that a call may take when many run at the same time, on a busy machine."""
@@ -245,15 +240,15 @@ async def has_five_methods(ctx: CheckContext) -> None:
         if mounted.instance is None:
             return
         message = {"role": "user", "content": "hello"}
-        calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
-            ("add_message", (message,), {}),
-            ("get_messages_for_request", (), {}),
-            ("get_messages_for_request", (), {"token_budget": 1000, "provider": None}),
-            ("get_messages", (), {}),
-            ("set_messages", ([dict(message)],), {}),
-            ("clear", (), {}),
+        calls: list[tuple[str, bool, tuple[Any, ...], dict[str, Any]]] = [
+            ("add_message", True, (message,), {}),
+            ("get_messages_for_request", True, (), {}),
+            ("get_messages_for_request", True, (), {"token_budget": 1000, "provider": None}),
+            ("get_messages", True, (), {}),
+            ("set_messages", True, ([dict(message)],), {}),
+            ("clear", True, (), {}),
         ]
-        await check_methods(mounted, "C1", [(name, True, args, kwargs) for name, args, kwargs in calls])
+        await check_methods(mounted, "C1", calls)
 
 
 @check(

@@ -16,7 +16,7 @@ import anyio
 
 from amplifier.conformance.checks.registry import check
 from amplifier.conformance.inputs.fake_server import REDACTED, SIGNATURE, THOUGHT
-from amplifier.conformance.inputs.server_process import is_served, received_requests
+from amplifier.conformance.inputs.server_process import is_served, received_requests, with_scenario
 from amplifier.conformance.oracles.calls import check_methods
 from amplifier.conformance.oracles.provider_rules import (
     asking,
@@ -684,10 +684,7 @@ _RETRYABLE = {401: False, 400: False, 429: True, 503: True}
 
 def _config(ctx: CheckContext, scenario: str) -> dict[str, Any] | None:
     """The settings with another scenario; None if the provider does not use the server."""
-    if not is_served(ctx.loaded.config):
-        return None
-    changed: dict[str, Any] = json.loads(json.dumps(ctx.loaded.config).replace("/auto", f"/{scenario}"))
-    return changed
+    return with_scenario(ctx.loaded.config, scenario) if is_served(ctx.loaded.config) else None
 
 
 async def _exchange(

@@ -9,13 +9,14 @@ objects inside it.
 from __future__ import annotations
 
 import copy
+import io
 import json
 import linecache
 import re
 import sys
 import traceback
 from collections.abc import Iterable
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext, redirect_stdout, suppress
 from typing import Any
 
 from amplifier.conformance.checks.registry import check
@@ -57,7 +58,7 @@ _polling: set[str] = set()
 """Tools of which a late call waits for more than nothing; finding that out takes long, and once is enough."""
 
 
-class _PrintDetector:
+class _PrintDetector(io.TextIOBase):
     """Replaces standard output and keeps the line of the module that prints."""
 
     def __init__(self, ctx: CheckContext) -> None:
@@ -69,12 +70,6 @@ class _PrintDetector:
         if text.strip() and self._owns(frame.f_code.co_filename):
             self.line = self.line or f"{frame.f_code.co_filename.rpartition('/')[2]}:{frame.f_lineno}"
         return len(text)
-
-    def flush(self) -> None:
-        """Do nothing: no text is kept."""
-
-    def isatty(self) -> bool:
-        return False
 
 
 class ToolCallSeries(CallSeries):
@@ -88,21 +83,18 @@ class ToolCallSeries(CallSeries):
 
     async def run(self, inputs: Iterable[Input]) -> None:
         """Make the calls, then compare the tool's description with what it was."""
-        output: Any = _PrintDetector(self.ctx)  # as much of a stream as print needs
+        output = _PrintDetector(self.ctx)
         async with self.ctx.mount() as mounted:
             tool = mounted.instances.get(self._tool)
             if tool is None:
                 return
             before = _description(tool)
             self._accepts = acceptor(before["T7"])
-            kept, sys.stdout = sys.stdout, output
-            try:
+            with redirect_stdout(output):
                 for given in inputs:
                     await self._call(mounted, tool, given)
                     if self.is_over:
                         break
-            finally:
-                sys.stdout = kept
             self._check_unchanged(before, _description(tool))
             await mounted.close()
             for name in (await mounted.temporary_files_left())[:1]:
