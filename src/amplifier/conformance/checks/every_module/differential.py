@@ -262,8 +262,8 @@ def _globals(mounted: MountedModule) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for name, module in list(sys.modules.items()):
         own = vars(module).values() if name == top or name.startswith(f"{top}.") else ()
-        classes = [each for each in own if isinstance(each, type) and each.__module__ == name]
-        for holder in (module, *classes) if own else ():
+        holders: list[Any] = [module, *(each for each in own if isinstance(each, type) and each.__module__ == name)]
+        for holder in holders if own else ():
             for key, value in vars(holder).items():
                 if isinstance(value, (*_CHANGEABLE, *_PLAIN)) and not key.startswith("__"):
                     held = value if isinstance(value, _CHANGEABLE) else [value]
