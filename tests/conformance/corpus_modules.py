@@ -1,11 +1,14 @@
-"""The modules of ``corpus/``: ``<type>/<kind>/<name>.py``, or ``<name>.patch`` for one that differs little from a sound module.
+"""The modules of ``corpus/``: ``<type>/<kind>/<name>.py``, or ``<name>.patch`` for one that differs little from another.
 
-A patch is a unified diff whose first line names its base in ``sound/``, which is a module and no patch. A hunk is found by its lines and not by their numbers, so a base may
-change elsewhere; a hunk that is not there exactly once is an error.
+A patch is a unified diff whose first line names the module that it changes, in ``sound/`` unless the name leads elsewhere; that module may be a patch itself. A hunk is found by
+its lines and not by their numbers, so the module may change elsewhere; a hunk that is not there exactly once is an error.
+
+``python -m tests.conformance.corpus_modules provider/faulty/P10_new_ids`` prints the text of a module.
 """
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from attrs import frozen
@@ -41,7 +44,10 @@ class CorpusModule:
 
     def source(self) -> str:
         text = self.file.read_text(encoding="utf-8")
-        return patched(text, CORPUS / self.type / "sound") if self.file.suffix == ".patch" else text
+        if self.file.suffix == ".py":
+            return text
+        changed = text.splitlines()[0].removeprefix("--- ").removesuffix(".py")
+        return patched(text, corpus_module(f"{self.type}/sound/{changed}").source())
 
     def path(self, folder: Path) -> Path:
         """The module as a file: its own, or one written into a folder."""
@@ -63,20 +69,23 @@ def corpus_module(name: str) -> CorpusModule:
     return CorpusModule(file)
 
 
-def patched(patch: str, bases: Path) -> str:
-    """The text that a patch makes of its base.
+def patched(patch: str, text: str) -> str:
+    """The text that a patch makes of another.
 
     Raises:
-        ValueError: A hunk is not in the base, or more than once.
+        ValueError: A hunk is not in the text, or more than once.
     """
     head, *hunks = patch.split("\n@@")
-    base = head.splitlines()[0].removeprefix("--- ")
-    text = "\n" + (bases / base).read_text(encoding="utf-8")
+    text = "\n" + text
     for hunk in hunks:
         lines = hunk.removesuffix("\n").split("\n")[1:]
         before = "".join(f"\n{line[1:]}" for line in lines if line[:1] != "+") + "\n"
         after = "".join(f"\n{line[1:]}" for line in lines if line[:1] != "-") + "\n"
         if text.count(before) != 1:
-            raise ValueError(f"{text.count(before)} places in {base} for the hunk\n{hunk}")
+            raise ValueError(f"{text.count(before)} places for a hunk of\n{head}\n{hunk}")
         text = text.replace(before, after)
     return text[1:]
+
+
+if __name__ == "__main__":
+    print(corpus_module(sys.argv[1]).source(), end="")

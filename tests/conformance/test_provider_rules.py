@@ -1,4 +1,4 @@
-"""What is judged about providers: responses by themselves, and responses to concurrent requests."""
+"""What is judged about providers: responses by themselves, and the requests that are sent."""
 
 from __future__ import annotations
 
@@ -7,13 +7,8 @@ from decimal import Decimal
 
 import pytest
 
-from amplifier.conformance.checks.provider.answers import (
-    calls_of,
-    continued,
-    problem_with,
-    request_from,
-)
 from amplifier.conformance.engine.cases.provider import listed_requests
+from amplifier.conformance.oracles.provider_rules import calls_of, continued, problem_with, request_from
 from amplifier.models import (
     ChatRequest,
     ChatResponse,
@@ -80,17 +75,3 @@ def test_there_is_a_request_for_every_role_and_every_block():
         "reasoning",
         "hologram",
     }
-
-
-class Faults:
-    """Collects the clauses that a rule reports."""
-
-    def __init__(self) -> None:
-        self.clauses: list[str] = []
-
-    def fault(self, clause: str, what: str) -> None:
-        self.clauses.append(clause)
-
-
-def said(text: str) -> ChatResponse:
-    return ChatResponse(content=[TextBlock(text=text)])

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 import math
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 
-from amplifier.conformance.engine.cases.tool import texts, tool_inputs, wild_values
+from amplifier.conformance.engine.cases.tool import texts, texts_matching, tool_inputs, wild_values
 from amplifier.conformance.inputs.json_schema import acceptor, fingerprint, json_problem, resolved, schema_problem
 from amplifier.conformance.inputs.values import (
     IRREGULAR,
@@ -267,3 +268,32 @@ def test_a_module_that_starts_programs_gets_no_names_of_programs(tmp_path):
     dangerous.write_text("import subprocess\nasync def mount(c, d): subprocess.run(d)\n" + body, encoding="utf-8")
     assert set(choices_in(find_target(harmless, "tool"))) == {"rm", "archive", "sh", "cat"}
     assert choices_in(find_target(dangerous, "tool")) == ["archive"]
+
+
+# ── texts for the patterns of a source ──
+
+
+@pytest.mark.parametrize(
+    ("pattern", "texts"),
+    [
+        (r"rm\s+-rf", {"rm -rf"}),
+        (r"\bsudo\b", {"sudo"}),
+        (r"/etc/(passwd|shadow)", {"/etc/passwd", "/etc/shadow"}),
+        (r"(['\"])x\1", {"'x'", '"x"'}),
+        (r"-----BEGIN (?:RSA )?PRIVATE KEY-----", {"-----BEGIN RSA PRIVATE KEY-----"}),
+        (r"^\d{3}-\d{2}-\d{4}$", set()),
+        (r"[^\s]+@[\w-]+\.[a-z]{2,}", set()),
+        (r"x{2,3}g.", set()),
+    ],
+)
+def test_texts_are_found_for_a_pattern_and_all_match_it(pattern, texts):
+    found = texts_matching(pattern)
+    assert found == texts_matching(pattern)
+    assert found
+    assert texts <= set(found)
+    assert all(re.search(pattern, text, re.IGNORECASE) for text in found)
+
+
+@pytest.mark.parametrize("text", ["rm -rf", "(", "{0} %s ["])
+def test_a_plain_text_and_an_invalid_pattern_are_taken_as_they_are(text):
+    assert texts_matching(text) == [text]

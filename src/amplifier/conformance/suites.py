@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -77,11 +78,7 @@ class Suite:
         options = attrs.asdict(self, filter=attrs.filters.exclude("xfail", "module"))
         key = json.dumps([self.module, options], sort_keys=True, default=str)
         if key not in _reports:
-
-            async def examine() -> Report:
-                return await check_module(self.module, **options)
-
-            _reports[key] = anyio.run(examine)
+            _reports[key] = anyio.run(partial(check_module, self.module, **options))
         return _reports[key]
 
     def judge(self, clause: str, backend: str) -> tuple[Literal["passed", "failed", "xfailed", "skipped"], str]:

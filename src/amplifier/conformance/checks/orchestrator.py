@@ -322,6 +322,7 @@ async def keeps_the_transcript_when_cancelled(ctx: CheckContext) -> None:
             last, tried = "", set[str]()
             for what, k in places:
                 cancel, given = _cancel_in_double if "double" in what else _cancel_in_loop, {"turn": name, what: k}
+                where = ""
                 for _ in range(_REPEATS):
                     session.reset()
                     where, has_ended = await cancel(ctx, session, k, given)

@@ -129,20 +129,19 @@ def odd_payloads(event: str, words: Iterable[str], *, briefly: bool = False) -> 
 MOST_IN_A_ROW = 8
 """How often the same call fails in the same way, one time after another."""
 
-_SEEN = {"success": True, "output": "seen", "error": None}
 _TIMEOUT = {"type": "TimeoutError", "message": "timeout: it failed after 30 s"}
 _RESULTS: tuple[tuple[Any, int], ...] = (
-    (_SEEN, 2),
+    (_RESULT, 2),
     ({"success": True, "output": "a long output, line after line\n" * 40, "error": None}, 1),
     ("a result that the loop has made a text of, as it is stored for the model. " * 4, 1),
     ({"success": False, "output": None, "error": _TIMEOUT}, MOST_IN_A_ROW),
-    (_SEEN, 1),
+    (_RESULT, 1),
     ({"success": False, "output": None, "error": None}, MOST_IN_A_ROW),
-    (_SEEN, 1),
+    (_RESULT, 1),
     ({"success": False, "output": "it failed", "error": {"message": "it failed"}}, 3),
     ("Error: it failed", 3),
     (None, MOST_IN_A_ROW),
-    (_SEEN, 1),
+    (_RESULT, 1),
 )
 """Results of one tool and how often each comes in a row; None for a tool that raises. Each line is a turn."""
 

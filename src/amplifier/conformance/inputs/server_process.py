@@ -54,6 +54,12 @@ def is_served(config: Any) -> bool:
     return SERVICE in json.dumps(config, default=str)
 
 
+def with_scenario(config: dict[str, Any], scenario: str) -> dict[str, Any]:
+    """A configuration that names the server, with another of its scenarios."""
+    changed: dict[str, Any] = json.loads(json.dumps(config).replace("/auto", f"/{scenario}"))
+    return changed
+
+
 def with_service(value: Any) -> Any:
     """A JSON value in which the placeholder for the server is replaced by its address."""
     text = json.dumps(value)

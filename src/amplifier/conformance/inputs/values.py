@@ -179,7 +179,7 @@ class Values:
 
     def alternatives(self, schema: Any, name: str = "", depth: int = 0) -> list[Any]:
         """The plain value, and one for each other thing that the schema allows."""
-        return _distinct(list(self._values(schema, name, False, depth)))
+        return _distinct(self._values(schema, name, False, depth))
 
     def branches(
         self, found: Mapping[str, Any], name: str = "", *, least: bool = False, depth: int = 0
@@ -299,10 +299,6 @@ def _without(schema: Mapping[str, Any], key: str) -> dict[str, Any]:
     return {name: value for name, value in schema.items() if name != key}
 
 
-def _distinct(values: list[Any]) -> list[Any]:
-    return list({repr(value): value for value in values}.values())
-
-
 def _number(schema: Mapping[str, Any], kind: str) -> Any:
     low, high = schema.get("minimum"), schema.get("maximum")
     over, under = schema.get("exclusiveMinimum"), schema.get("exclusiveMaximum")
@@ -362,7 +358,7 @@ def sample_inputs(
     """
     if not schema:
         guessed = {word: Values({}, file_name).plain({"type": "string"}, word) for word in words[:12]}
-        return _distinct_inputs([{}, guessed, dict.fromkeys(words[:12], 2)])
+        return _distinct([{}, guessed, dict.fromkeys(words[:12], 2)])
     return valid_inputs(schema, file_name, choices)[:_MAX_SAMPLES] or [{}]
 
 
@@ -378,7 +374,7 @@ def valid_inputs(schema: Mapping[str, Any] | None, file_name: str, choices: Sequ
         return [{}]
     accepts = acceptor(schema, check_formats=False)  # the author's own examples often have another form
     found = (each for each in _inputs(schema, file_name, choices) if isinstance(each, dict))
-    return _distinct_inputs(each for each in found if accepts is None or accepts(each))[:_MAX_VALID]
+    return _distinct(each for each in found if accepts is None or accepts(each))[:_MAX_VALID]
 
 
 def invalid_inputs(
@@ -406,8 +402,8 @@ def invalid_inputs(
         yield from changed_inside(each)
 
 
-def _distinct_inputs(inputs: Iterable[Input]) -> list[Input]:
-    return list({fingerprint(each): each for each in inputs}.values())
+def _distinct(values: Iterable[Any]) -> list[Any]:
+    return list({fingerprint(each): each for each in values}.values())
 
 
 def _inputs(schema: Mapping[str, Any], file_name: str, choices: Sequence[str]) -> Iterator[Any]:

@@ -50,7 +50,7 @@ def difference(stored: Any, expected: Sequence[Message]) -> str | None:
         return f"get_messages returned {type(stored).__name__}; expected a list"
     for position, (found, wanted) in enumerate(zip(stored, expected, strict=False)):
         if not holds(found, wanted):
-            return f"message {position} of {len(expected)} is {_short(found)}; expected {_short(wanted)}"
+            return f"message {position} of {len(expected)} is {shortened(found)}; expected {shortened(wanted)}"
     if len(stored) != len(expected):
         return f"get_messages returned {len(stored)} messages; expected {len(expected)}"
     return None
@@ -79,7 +79,7 @@ def view_violations(history: Sequence[Message], view: Any, budget: int | None = 
         budget: The tokens it should fit into; None to leave that out.
     """
     if not isinstance(view, list) or not all(isinstance(message, dict) and "role" in message for message in view):
-        yield "C7", f"get_messages_for_request returned {_short(view)}; expected a list of messages"
+        yield "C7", f"get_messages_for_request returned {shortened(view)}; expected a list of messages"
         return
     places = _Positions(history, view)
     yield from _order(history, view, places)
@@ -180,7 +180,7 @@ def _text(message: Message) -> str | None:
 
 def _order(history: Sequence[Message], view: Sequence[Message], places: _Positions) -> Iterator[Violation]:
     for at in places.displaced[:1]:
-        yield "C10", f"the view shows {_short(view[at])} after messages that came later, or more than once"
+        yield "C10", f"the view shows {shortened(view[at])} after messages that came later, or more than once"
     newest_before = -1
     for at, place in enumerate(places.chosen):
         if place is None:
@@ -188,7 +188,7 @@ def _order(history: Sequence[Message], view: Sequence[Message], places: _Positio
         # Showing instructions earlier than they were given is common; showing them later changes their meaning.
         # Of equal instructions it may be the last one that is shown.
         if _rank(view[at]) and max(places.candidates[at]) < newest_before:
-            yield "C10", f"the view shows the instruction {_short(view[at])} after messages that came later"
+            yield "C10", f"the view shows the instruction {shortened(view[at])} after messages that came later"
             return
         if not _rank(view[at]):
             newest_before = max(newest_before, place)
@@ -223,7 +223,7 @@ def _systems(history: Sequence[Message], view: Sequence[Message], places: _Posit
         joined = bool(shown) and str(message.get("content") or "") in texts
         if joined or at in places.shown() or any(shows(m, message) for m in shown):
             continue
-        yield "C11", f"the view leaves out the system message {_short(message)}, number {at + 1} of {len(history)}"
+        yield "C11", f"the view leaves out the system message {shortened(message)}, number {at + 1} of {len(history)}"
         return
 
 
@@ -240,7 +240,7 @@ def _newest(history: Sequence[Message], view: Sequence[Message]) -> Iterator[Vio
     # What is left of a shortened message may be equal to an older message.
     is_older = any(shows(last, message) for message in history[:-1]) and not _may_be_left_of(newest, last)
     if last["role"] != newest["role"] or is_older or last.get("tool_call_id") != newest.get("tool_call_id"):
-        yield "C12", f"the view ends with {_short(last)}; expected the newest message, {_short(newest)}"
+        yield "C12", f"the view ends with {shortened(last)}; expected the newest message, {shortened(newest)}"
 
 
 def _fit(history: Sequence[Message], view: Sequence[Message], places: _Positions, budget: int) -> Iterator[Violation]:
@@ -256,7 +256,7 @@ def _fit(history: Sequence[Message], view: Sequence[Message], places: _Positions
         about = taken // CHARACTERS_PER_TOKEN
         biggest = max(optional, key=size)
         what = f"the view takes about {about} tokens, not counting system messages and the newest"
-        yield "C8", f"{what}, for a budget of {budget}; its largest part is {_short(biggest)}"
+        yield "C8", f"{what}, for a budget of {budget}; its largest part is {shortened(biggest)}"
 
 
 # ── comparing ──
@@ -270,6 +270,7 @@ def _same(one: Any, other: Any) -> bool:
     return bool(one == other) and isinstance(one, bool) is isinstance(other, bool)
 
 
-def _short(value: Any) -> str:
+def shortened(value: Any) -> str:
+    """A value as Python writes it, or its beginning and its length."""
     text = repr(value)
     return text if len(text) <= 140 else f"{text[:120]}… ({len(text)} characters)"

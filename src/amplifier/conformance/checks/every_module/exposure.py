@@ -7,7 +7,6 @@ value occurs nowhere else.
 
 from __future__ import annotations
 
-import json
 import logging
 import random
 import sys
@@ -22,7 +21,7 @@ import attrs
 
 from amplifier.conformance.checks.every_module.cancellation import cancel_once
 from amplifier.conformance.checks.registry import check
-from amplifier.conformance.inputs.server_process import is_served
+from amplifier.conformance.inputs.server_process import is_served, with_scenario
 from amplifier.conformance.target.guess_config import SECRET, is_secret, secret_variables, set_environment
 from amplifier.conformance.target.literals import settings_in
 from amplifier.conformance.target.mounted import CheckContext, MountFailed
@@ -183,7 +182,7 @@ async def keeps_secrets(ctx: CheckContext) -> None:
         return
     set_environment(ctx.loaded)
     for scenario in ("auto", *_REFUSALS) if is_served(ctx.loaded.config) else ("auto",):
-        config = json.loads(json.dumps(ctx.loaded.config).replace("/auto", f"/{scenario}"))
+        config = with_scenario(ctx.loaded.config, scenario)
         for where, text in await _emitted(ctx, {**config, **dict.fromkeys(keys, SECRET)}):
             if SECRET in repr(text):
                 given = {"settings": keys, "answer of the service": scenario}

@@ -1,0 +1,849 @@
+"""Checks of providers: members, responses, usage, tool calls and their ids, errors, description, mounting, streams, and what is sent to a service.
+
+Requests are built from JSON values.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import json
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import anyio
+
+from amplifier.conformance.checks.registry import check
+from amplifier.conformance.inputs.fake_server import REDACTED, SIGNATURE, THOUGHT
+from amplifier.conformance.inputs.server_process import is_served, received_requests, with_scenario
+from amplifier.conformance.oracles.calls import check_methods
+from amplifier.conformance.oracles.provider_rules import (
+    asking,
+    call_tuples,
+    calls_of,
+    continued,
+    problem_with,
+    request_from,
+    snapshot,
+    tool_specs,
+    without_ids,
+)
+from amplifier.conformance.target.calls import Outcome
+from amplifier.conformance.target.guess_config import is_secret, secret_variables, without_secrets
+from amplifier.conformance.target.literals import settings_in
+from amplifier.conformance.target.mounted import OWNER, CheckContext, MountedModule, MountFailed
+from amplifier.conformance.target.process import audited, captured_logs
+from amplifier.contracts import Provider
+from amplifier.errors import (
+    AbortError,
+    AuthenticationError,
+    ContentFilterError,
+    ContextLengthError,
+    InvalidRequestError,
+    LLMError,
+    LLMTimeoutError,
+    ProviderUnavailableError,
+    RateLimitError,
+)
+from amplifier.models import (
+    ChatRequest,
+    ChatResponse,
+    Message,
+    ModelInfo,
+    ProviderInfo,
+    StreamChunk,
+    TextBlock,
+    ThinkingBlock,
+    ToolCallBlock,
+    Usage,
+    from_dict,
+    to_dict,
+)
+from amplifier.testing import EventRecorder
+
+_PROVIDER = ("provider",)
+_OTHER_REASONS = (
+    AbortError,
+    AuthenticationError,
+    ContentFilterError,
+    ContextLengthError,
+    LLMTimeoutError,
+    ProviderUnavailableError,
+    RateLimitError,
+)
+"""Errors that have other reasons than the content of a request."""
+_EVENT_SECONDS = 0.2
+_USAGE_KEYS = ("input_tokens", "output_tokens")
+_CACHE_KEYS = ("cache_read_tokens", "cache_write_tokens")
+
+
+def usable(mounted: MountedModule) -> bool:
+    """Whether there is a provider that can be called."""
+    return isinstance(mounted.instance, Provider)
+
+
+async def complete(mounted: MountedModule, request: ChatRequest, **options: Any) -> Outcome:
+    """Call complete."""
+    return await mounted.call(mounted.instance.complete, request, **options)
+
+
+async def send(mounted: MountedModule, request: ChatRequest, **options: Any) -> Outcome:
+    """Call complete; report a change of the request and a response that breaks a clause by itself."""
+    before = snapshot(request)
+    outcome = await complete(mounted, request, **options)
+    expect_unchanged(mounted.ctx, request, before)
+    if outcome.returned:
+        check_response(mounted, outcome.value)
+    return outcome
+
+
+@check("P1", kind="structure", types=_PROVIDER)
+async def has_five_members(ctx: CheckContext) -> None:
+    """Reads the name and calls each of the four methods; two of them have to be async."""
+    async with ctx.mount() as mounted:
+        provider = mounted.instance
+        if provider is None:
+            return
+        own_name: Any = getattr(provider, "name", None)
+        if not isinstance(own_name, str) or not own_name:
+            ctx.fault("P1", f"the provider's name is {own_name!r}; expected a text")
+        calls: list[tuple[str, bool, tuple[Any, ...], dict[str, Any]]] = [
+            ("get_info", False, (), {}),
+            ("list_models", True, (), {}),
+            ("complete", True, (asking("Hello."),), {}),
+            ("parse_tool_calls", False, (_answer([], "call"),), {}),
+        ]
+        await check_methods(mounted, "P1", calls)
+
+
+_OF_RESPONSES = ("P3", "P4", "P5", "P6", "P7", "P8", "P9", "P14", "P23")
+"""The clauses about responses, which a provider that never answers does not show."""
+
+
+@check(
+    "P3", "P4", "P5", "P6", "P7", "P8", "P9", "P10", "P19",
+    kind="behaviour", types=_PROVIDER, inputs="provider_requests", needs_success=_OF_RESPONSES,
+)  # fmt: skip
+async def takes_every_request(ctx: CheckContext) -> None:
+    """Sends requests with every role and block type, and checks the requests afterwards and the responses."""
+    async with ctx.mount() as mounted:
+        if not usable(mounted):
+            return
+        request = request_from(ctx.case)
+        outcome = await send(mounted, request)
+        _check_echo(ctx, request, outcome.value)
+    if _is_refused(outcome) and await _answers_plainly(ctx):
+        ctx.fault("P7", f"complete {outcome}; a plain request is answered", error=outcome.error)
+
+
+def _is_refused(outcome: Outcome) -> bool:
+    return outcome.kind == "raised" and not isinstance(outcome.error, _OTHER_REASONS)
+
+
+async def _answers_plainly(ctx: CheckContext) -> bool:
+    """Whether a fresh provider answers an ordinary first request."""
+    async with ctx.mount() as mounted:
+        return usable(mounted) and (await complete(mounted, asking("Hello."))).returned
+
+
+def expect_unchanged(ctx: CheckContext, request: ChatRequest, before: Any) -> None:
+    """Report a request that is not what it was."""
+    after = snapshot(request)
+    if after != before:
+        changed = sorted(key for key in {*before, *after} if before.get(key) != after.get(key))
+        ctx.fault("P8", f"complete changed the request: {', '.join(changed)} is not what it was")
+
+
+def check_response(mounted: MountedModule, response: Any) -> None:
+    """Report what is wrong with a response by itself, and with the result of parse_tool_calls for it."""
+    found = problem_with(response)
+    if found is not None:
+        mounted.ctx.fault(*found)
+        return
+    parsed, expected = _parsed(mounted, response), call_tuples(calls_of(response))
+    if parsed != expected:
+        mounted.ctx.fault(
+            "P10", f"parse_tool_calls gave {parsed!r} for a response of its own with the calls {expected!r}"
+        )
+
+
+def _parsed(mounted: MountedModule, response: ChatResponse) -> Any:
+    try:
+        calls = mounted.instance.parse_tool_calls(response)
+    except BaseException as error:  # noqa: BLE001 — foreign code, which is not async here: nothing is cancelled
+        return f"{type(error).__name__}: {error}"
+    return call_tuples(calls) if isinstance(calls, (list, tuple)) else repr(calls)
+
+
+def _check_echo(ctx: CheckContext, request: ChatRequest, response: Any) -> None:
+    """Report a thinking block that came back with another signature than it was sent with."""
+    if not isinstance(response, ChatResponse):
+        return
+    sent = {
+        block.thinking: block.signature
+        for message in request.messages
+        for block in (message.content if isinstance(message.content, list) else [])
+        if isinstance(block, ThinkingBlock) and block.signature
+    }
+    for block in response.content:
+        if isinstance(block, ThinkingBlock) and block.thinking in sent and block.signature != sent[block.thinking]:
+            what = f"the thought {block.thinking!r} was sent with the signature {sent[block.thinking]!r}"
+            ctx.fault("P6", f"{what} and came back with {block.signature!r}")
+
+
+@check(
+    "P3", "P4", "P5", "P6", "P8", "P9", "P10", "P11", "P14", "P19", "P23",
+    kind="behaviour", types=_PROVIDER, inputs="provider_dialogues", needs_success=_OF_RESPONSES,
+)  # fmt: skip
+async def leads_a_conversation(ctx: CheckContext) -> None:
+    """Holds conversations of several turns with tool results; checks responses, events, ids and earlier requests."""
+    case = ctx.case
+    async with ctx.mount() as mounted:
+        if not usable(mounted):
+            return
+        dialogue = _Dialogue(ctx, mounted)
+        request = asking(case["words"][0])
+        request.tools = request.tools if case["tools"] else None
+        for words in [*case["words"][1:], ""]:
+            response = await dialogue.turn(request, case["options"])
+            if response is None:
+                return
+            request = continued(request, response, words)
+            if case.get("compacts") and request.messages[-1].role == "user":
+                del request.messages[:-1]  # the rest does not fit the budget any more
+
+
+class _Dialogue:
+    """The requests and responses of a conversation so far."""
+
+    def __init__(self, ctx: CheckContext, mounted: MountedModule) -> None:
+        self._ctx = ctx
+        self._mounted = mounted
+        self._ids: set[str] = set()
+        self._past: list[tuple[str, Any, Any]] = []
+
+    async def turn(self, request: ChatRequest, options: dict[str, Any]) -> ChatResponse | None:
+        """Send a request and check the response; None if there was none."""
+        emitted = len(self._mounted.events.get_events("llm:response"))
+        before = snapshot(request)
+        outcome = await send(self._mounted, request, **copy.deepcopy(options))
+        if not outcome.returned:
+            await self._check_failure(outcome, options)
+            return None
+        response = outcome.value
+        if not isinstance(response, ChatResponse) or self._has_failed():
+            return None
+        again = sorted({call.id for call in calls_of(response)} & self._ids)
+        if again:
+            self._ctx.fault("P9", f"the id {again[0]!r} was given to a call of an earlier answer, too")
+        self._ids.update(call.id for call in calls_of(response))
+        check_events(self._ctx, response, (await response_events(self._mounted, emitted + 1))[emitted:])
+        for what, value, earlier in self._past:
+            if snapshot(value) != earlier:
+                clause = "P8" if what == "request" else "P14"
+                self._ctx.fault(clause, f"an earlier {what} was changed when the next one was asked for")
+                break
+        self._past += [("request", request, before), ("response", response, snapshot(response))]
+        return None if self._has_failed() else response
+
+    def _has_failed(self) -> bool:
+        """Whether anything but an event is wrong; a conversation whose events are wrong goes on."""
+        return any(fault.clause not in ("P11", "P23") for fault in self._ctx.faults)
+
+    async def _check_failure(self, outcome: Outcome, options: dict[str, Any]) -> None:
+        if outcome.kind != "raised":
+            return
+        turns = len(self._past) // 2 + 1
+        if options and not self._past and await _answers_plainly(self._ctx):
+            what = f"complete with the keywords {sorted(options)} {outcome}; without them it answers"
+            self._ctx.fault("P3", what, error=outcome.error)
+            return
+        check_error(self._ctx, outcome)
+        if not self._past or not isinstance(outcome.error, InvalidRequestError):
+            return
+        # Refused at a later turn: either so many turns are too many, or the provider refuses its own response.
+        async with self._ctx.mount() as fresh:
+            plain = [await complete(fresh, asking("Hello.")) for _ in range(turns)]
+        if all(each.returned for each in plain):
+            what = f"a conversation with the provider's own answers was refused at turn {turns}: {outcome.error}"
+            self._ctx.fault("P6", what, error=outcome.error)
+
+
+@check("P5", kind="behaviour", types=_PROVIDER)
+async def counts_each_call_alone(ctx: CheckContext) -> None:
+    """Sends one request several times; where the content stays the same, the counted tokens must not grow from call to call."""
+    async with ctx.mount() as mounted:
+        if not usable(mounted):
+            return
+        responses = [(await complete(mounted, asking("Hello."))).value for _ in range(4)]
+        models = (await mounted.call(mounted.instance.list_models)).value
+    if not all(isinstance(each, ChatResponse) and isinstance(each.usage, Usage) for each in responses):
+        return
+    _check_cost(ctx, responses[0].usage, models)
+    contents = {without_ids(ChatResponse(content=each.content, tool_calls=each.tool_calls)) for each in responses}
+    for key in ("input_tokens", "output_tokens", "total_tokens"):
+        counts = [getattr(each.usage, key) for each in responses]
+        if len(contents) == 1 and all(one < two for one, two in itertools.pairwise(counts)):
+            ctx.fault("P5", f"the same request, answered the same way, counts {counts} {key}: they add up over calls")
+            return
+
+
+_ODD_OPTIONS: tuple[dict[str, Any], ...] = (
+    {"model": "no-such-model"},
+    {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}}},
+    {"max_output_tokens": 1, "stop": ["e"], "temperature": 1.9},
+)
+"""Options that not every provider supports."""
+
+
+def _check_cost(ctx: CheckContext, usage: Usage, models: Any) -> None:
+    """Report a cost that is far from what the provider's own price list makes of the tokens; cached tokens may be cheaper."""
+    prices = [each.pricing for each in models if each.pricing is not None] if isinstance(models, list) else []
+    if usage.cost_usd is None or usage.cache_read_tokens or usage.cache_write_tokens or not prices:
+        return
+    listed = [
+        (usage.input_tokens * each.input_per_million + usage.output_tokens * each.output_per_million) / 1e6
+        for each in prices
+    ]
+    if not min(listed) / 2 <= float(usage.cost_usd) <= max(listed) * 2 + 1e-5:
+        what = f"{usage.input_tokens} and {usage.output_tokens} tokens cost {usage.cost_usd}"
+        ctx.fault("P5", f"{what}; by the prices of list_models it is {max(listed):.6g}")
+
+
+@check("P4", "P19", kind="behaviour", types=_PROVIDER)
+async def says_what_it_cannot_do(ctx: CheckContext) -> None:
+    """Sends options that it may not support; it has to return a response or raise an LLMError."""
+    if not await _answers_plainly(ctx):
+        return
+    for options in _ODD_OPTIONS:
+        async with ctx.mount() as mounted:
+            outcome = await complete(mounted, from_dict(ChatRequest, {**to_dict(asking("Hello.")), **options}))
+        if outcome.kind == "raised":
+            check_error(ctx, outcome)
+        elif outcome.returned and not isinstance(outcome.value, ChatResponse):
+            ctx.fault("P4", f"complete {outcome}; expected a ChatResponse", given=options)
+        if ctx.faults:
+            return
+
+
+def check_error(ctx: CheckContext, outcome: Outcome) -> None:
+    """Report an error that a failed call may not raise."""
+    error = outcome.error
+    if not isinstance(error, LLMError):
+        ctx.fault("P19", f"complete {outcome}; expected an LLMError", error=error)
+        return
+    retryable: Any = error.retryable
+    if not isinstance(retryable, bool):
+        ctx.fault("P19", f"{type(error).__name__} has retryable {retryable!r}; expected True or False", error=error)
+
+
+async def response_events(mounted: MountedModule, wanted: int) -> list[dict[str, Any]]:
+    """The llm:response events so far; waits a moment for those that are emitted in a task of their own."""
+    with anyio.move_on_after(_EVENT_SECONDS):
+        while len(mounted.events.get_events("llm:response")) < wanted:  # noqa: ASYNC110 — a recorder has no event to wait for
+            await anyio.sleep(0.001)
+    return [data for _, data in mounted.events.get_events("llm:response")]
+
+
+def check_events(ctx: CheckContext, response: ChatResponse, events: list[dict[str, Any]]) -> None:
+    """Report an llm:response event that is missing, or lacks the usage of its response."""
+    if any(fault.clause in ("P11", "P23") for fault in ctx.faults):
+        return  # once is enough
+    if not events:
+        ctx.fault("P11", "a response was there and llm:response had not been emitted")
+        return
+    usage = events[-1].get("usage")
+    usage = to_dict(usage) if isinstance(usage, Usage) else usage
+    if not isinstance(usage, dict):
+        ctx.fault("P23", f"llm:response was emitted with usage {usage!r}; expected a dict")
+        return
+    for key in _USAGE_KEYS:
+        if not isinstance(usage.get(key), int):
+            ctx.fault("P23", f"llm:response was emitted with usage {usage!r}, without {key!r}")
+            return
+    counted = response.usage
+    assert isinstance(counted, Usage)  # checked before
+    cached = [key for key in _CACHE_KEYS if getattr(counted, key) is not None]
+    # Providers count cached input tokens in different ways.
+    compared = cached if counted.cache_read_tokens or counted.cache_write_tokens else [*cached, *_USAGE_KEYS]
+    for key in compared:
+        if usage.get(key) != getattr(counted, key):
+            what = f"the response has {key}={getattr(counted, key)}; llm:response has {usage.get(key)!r}"
+            ctx.fault("P23", what)
+            return
+
+
+_FINISH_REASONS = (None, "tool_calls", "tool_use", "stop", "end_turn")
+"""Services end a response with calls in any of these ways."""
+_CALL: dict[str, Any] = {"name": "look", "input": {"text": "é", "n": [1, {"deep": None}]}}
+_BLOCKS: tuple[dict[str, Any], ...] = (
+    {"type": "thinking", "thinking": "a thought", "signature": "c2lnbmF0dXJl"},
+    _CALL,
+    {"type": "text", "text": "words", "visibility": "internal"},
+    {"name": "a.b-c", "input": {}},
+    _CALL,
+    {"name": "count", "input": {"text": "x", "b": False}},
+)
+"""Blocks of a response; those without a type are calls, of which two are equal but for their ids."""
+
+
+@check("P10", kind="behaviour", types=_PROVIDER)
+async def reads_calls(ctx: CheckContext) -> None:
+    """Passes responses with calls between other blocks to parse_tool_calls."""
+    async with ctx.mount() as mounted:
+        if not usable(mounted):
+            return
+        for reason, blocks in itertools.product(_FINISH_REASONS, (_BLOCKS, _BLOCKS[::-1], _BLOCKS[:1], ())):
+            response = _answer(blocks, "toolu_é")
+            response.finish_reason = reason
+            before = snapshot(response)
+            parsed, expected = _parsed(mounted, response), call_tuples(response.tool_calls or [])
+            if parsed != expected:
+                ended = "" if reason is None else f" with the finish_reason {reason!r}"
+                ctx.fault("P10", f"parse_tool_calls gave {parsed!r} for a response{ended}; expected {expected!r}")
+            elif snapshot(response) != before:
+                ctx.fault("P10", "parse_tool_calls changed the response")
+            if ctx.faults:
+                return
+
+
+def _answer(blocks: Sequence[dict[str, Any]], word: str) -> ChatResponse:
+    """A response with these blocks; those without a type are calls."""
+    content = [
+        block if "type" in block else {"type": "tool_call", "id": f"{word}-{number}", **copy.deepcopy(block)}
+        for number, block in enumerate(blocks)
+    ]
+    response = from_dict(ChatResponse, {"content": content})
+    response.tool_calls = calls_of(response) or None
+    response.usage = Usage(input_tokens=1, output_tokens=1, total_tokens=2)
+    return response
+
+
+# ── description, mounting and streams ──
+
+_STREAMED = (
+    ("Hello.",),
+    ("Repeat this sentence to its last word, for it has to be sent in several pieces.",),
+    ("Hello.", "Hi.", "Go on."),
+)
+"""The conversation before a stream, by the user and the model in turn."""
+_FLAGS = ("raw", "debug")
+_CONNECTING = ("socket.connect", "socket.getaddrinfo", "subprocess.Popen", "urllib.Request", "http.client.connect")
+
+
+@check("P12", "P13", "P20", "P24", kind="structure", types=_PROVIDER)
+async def describes_itself(ctx: CheckContext) -> None:
+    """Calls get_info while it watches for connections, and list_models with and without credentials."""
+    async with ctx.mount() as mounted:
+        if not usable(mounted):
+            return
+        with audited(*_CONNECTING) as seen:
+            outcome = await mounted.call(mounted.instance.get_info)
+        if not outcome.returned or not isinstance(outcome.value, ProviderInfo):
+            ctx.fault("P13", f"get_info {outcome}; expected a ProviderInfo", error=outcome.error)
+        else:
+            for what in seen[:1]:
+                ctx.fault("P24", f"get_info tried to reach a service: {what}")
+            defaults = outcome.value.defaults or {}
+            for key in ("context_window", "max_output_tokens"):
+                if not isinstance(defaults.get(key), int):
+                    ctx.fault("P20", f"the defaults of get_info have {key} {defaults.get(key)!r}; expected a number")
+        await _check_models(mounted, "")
+    if ctx.has_violations:
+        return
+    with without_secrets(ctx.loaded):
+        try:
+            async with ctx.mount(config={}) as mounted:
+                if usable(mounted):
+                    await _check_models(mounted, " without credentials")
+        except MountFailed:
+            return
+
+
+async def _check_models(mounted: MountedModule, how: str) -> None:
+    outcome = await mounted.call(mounted.instance.list_models)
+    models = outcome.value
+    if outcome.kind == "raised":
+        mounted.ctx.fault("P12", f"list_models{how} {outcome}; expected a list", error=outcome.error)
+    elif outcome.returned and not (isinstance(models, list) and all(isinstance(each, ModelInfo) for each in models)):
+        mounted.ctx.fault("P12", f"list_models{how} returned {str(models)[:120]}; expected a list of ModelInfo")
+
+
+@check("P15", kind="structure", types=_PROVIDER, without_instance=("P15",))
+async def declines_politely(ctx: CheckContext) -> None:
+    """Mounts it without settings and without keys in the environment; it should decline with a warning, not fail."""
+    needs = [key for key in settings_in(ctx.loaded.target) if is_secret(key)]
+    if not needs and not secret_variables(ctx.loaded):
+        return
+    try:
+        with without_secrets(ctx.loaded), captured_logs(lambda record: record.levelno >= logging.WARNING) as records:
+            async with ctx.mount(config={}) as mounted:
+                own = [record for record in records if OWNER not in record.getMessage()]
+                if mounted.instance is None and not own:
+                    ctx.fault("P15", "without a key mount declined and logged no warning")
+    except MountFailed as failed:
+        what = f"without settings mount {failed.outcome}; expected a warning and None"
+        ctx.fault("P15", what, error=failed.outcome.error)
+
+
+@check("P18", kind="structure", types=_PROVIDER)
+async def can_be_closed(ctx: CheckContext) -> None:
+    """Looks for a cleanup that can close a provider with a close method."""
+    async with ctx.mount() as mounted:
+        provider = mounted.instance
+        closing = [name for name in ("aclose", "close") if callable(getattr(provider, name, None))]
+        is_closed = mounted.is_structured or mounted.cleanup is not None or mounted.registered_cleanups
+        if provider is not None and closing and not is_closed:
+            ctx.fault("P18", f"the provider has {closing[0]}(), and mount returned no cleanup that could call it")
+
+
+@check("P17", kind="behaviour", types=_PROVIDER)
+async def shows_what_it_sends(ctx: CheckContext) -> None:
+    """Turns on a flag such as raw, if there is one, and compares the events with those without it."""
+    flags = [key for key in settings_in(ctx.loaded.target) if any(word in key.lower().split("_") for word in _FLAGS)]
+    if not flags:
+        return
+    quiet = await _events_of_a_call(ctx, dict.fromkeys(flags, False))
+    loud = await _events_of_a_call(ctx, dict.fromkeys(flags, True))
+    if quiet is None or loud is None:
+        return
+    for name in ("llm:request", "llm:response"):
+        if name in loud and not loud[name] - quiet.get(name, set()):
+            ctx.fault("P17", f"with {flags[0]}=True {name} holds nothing more than without it")
+            return
+    if "llm:request" not in loud:
+        ctx.fault("P17", f"with {flags[0]}=True llm:request is not emitted")
+
+
+async def _events_of_a_call(ctx: CheckContext, flags: dict[str, bool]) -> dict[str, set[str]] | None:
+    """The keys of the payloads of one call's events; None if there was no answer."""
+    try:
+        async with ctx.mount(config={**ctx.loaded.config, **flags}) as mounted:
+            if not usable(mounted) or not (await complete(mounted, asking("Hello."))).returned:
+                return None
+            found: dict[str, set[str]] = {}
+            for name, payload in mounted.events.events:
+                found.setdefault(name, set()).update(payload)
+            return found
+    except MountFailed:
+        return None
+
+
+@check("P11", "P21", "P23", kind="behaviour", types=_PROVIDER)
+async def streams_the_same(ctx: CheckContext) -> None:
+    """Compares the last chunk of a stream with the response of complete, and the deltas with the whole."""
+    for words in _STREAMED:
+        async with ctx.mount() as mounted:
+            if not usable(mounted) or not callable(getattr(mounted.instance, "stream", None)):
+                return
+            response = await _streamed_response(mounted, words)
+        if response is None or ctx.faults:
+            return
+        async with ctx.mount() as mounted:  # who has the response may stop reading
+            await mounted.call(_streamed, mounted.instance, _said(words), is_left=True)
+            check_events(ctx, response, await response_events(mounted, 1))
+        whole = [await _whole(ctx, words), await _whole(ctx, words)]
+        if None not in whole and whole[0] == whole[1] and without_ids(response) != whole[0]:
+            ctx.fault("P21", "the response of the last chunk is not what complete returns for the same request")
+
+
+def _said(words: tuple[str, ...]) -> ChatRequest:
+    request = asking(words[-1])
+    request.messages = [
+        Message(role="assistant" if number % 2 else "user", content=text) for number, text in enumerate(words)
+    ]
+    return request
+
+
+async def _streamed_response(mounted: MountedModule, words: tuple[str, ...]) -> ChatResponse | None:
+    """The response at the end of a stream, whose chunks are checked; None if there is none to compare with."""
+    ctx, request = mounted.ctx, _said(words)
+    before = snapshot(request)
+    outcome = await mounted.call(_streamed, mounted.instance, request)
+    if not outcome.returned or outcome.value is None:
+        return None  # another kind of stream, or none for this request
+    chunks: list[StreamChunk] = outcome.value
+    expect_unchanged(ctx, request, before)
+    last = chunks[-1] if chunks else None
+    if last is None or not isinstance(last.response, ChatResponse):
+        ctx.fault("P21", "the last chunk of a stream has no response")
+        return None
+    if any(chunk.response is not None for chunk in chunks[:-1]):
+        ctx.fault("P21", "a chunk before the last one has a response")
+    _check_deltas(ctx, chunks, last.response)
+    check_events(ctx, last.response, await response_events(mounted, 1))
+    return last.response
+
+
+async def _streamed(provider: Any, request: ChatRequest, *, is_left: bool = False) -> list[StreamChunk] | None:
+    """The chunks of a stream, read to its end or left at the response; None for another kind of stream."""
+    manager = provider.stream(request)
+    if not hasattr(type(manager), "__aenter__"):
+        return None
+    chunks = []
+    async with manager as stream:
+        async for chunk in stream:
+            if not isinstance(chunk, StreamChunk):
+                return None
+            chunks.append(chunk)
+            if chunk.response is not None and is_left:
+                break
+    return chunks
+
+
+@check("P22", kind="behaviour", types=_PROVIDER)
+async def streams_without_a_block(ctx: CheckContext) -> None:
+    """Reads a stream with async for alone, to its end, others only to their first chunks, and one until its reader is cancelled."""
+    async with ctx.mount() as mounted:
+        if not usable(mounted) or not callable(getattr(mounted.instance, "stream", None)):
+            return
+        blocked = await mounted.call(_streamed, mounted.instance, asking("Hello."))
+        if not blocked.returned or not blocked.value:
+            return  # another kind of stream, or none for this request
+        bare = await mounted.call(_read_bare, mounted.instance, asking("Hello."))
+        if not bare.returned:
+            ctx.fault("P22", f"reading a stream with async for alone {bare}", error=bare.error)
+        elif bare.value is None:
+            ctx.fault("P22", "what stream returns is no async iterator: it lacks __aiter__ or __anext__")
+        elif [chunk.kind for chunk in bare.value[-1:]] != [chunk.kind for chunk in blocked.value[-1:]]:
+            ctx.fault("P22", "read with async for alone a stream ends with another kind of chunk than inside its block")
+        if ctx.faults:
+            return
+        early = await mounted.call(_leave_early, mounted.instance, asking("Hello."))
+        again = await mounted.call(_streamed, mounted.instance, asking("Hello."))
+        if early.kind == "late" or (early.returned and again.kind == "late"):
+            ctx.fault(
+                "P22", f"of {_EARLY} streams that were left early, in their blocks, or after them, one never ends"
+            )
+            return
+        left = await mounted.call(_cancelled_reader, mounted.instance, asking("Hello."))
+        if left.returned and left.value is not None:
+            ctx.fault("P22", f"after its reader was cancelled a stream goes on: {left.value}")
+
+
+async def _read_bare(provider: Any, request: ChatRequest) -> list[StreamChunk] | None:
+    stream = provider.stream(request)
+    if not hasattr(type(stream), "__aiter__") or not hasattr(type(stream), "__anext__"):
+        return None
+    return [chunk async for chunk in stream]
+
+
+_EARLY = 20
+"""How many streams are left before their ends: each may keep a slot."""
+
+
+async def _leave_early(provider: Any, request: ChatRequest) -> None:
+    for _ in range(_EARLY):
+        async with provider.stream(request) as stream:
+            await anext(aiter(stream), None)
+
+
+async def _cancelled_reader(provider: Any, request: ChatRequest) -> str | None:
+    """What a stream yields after its reader was cancelled; None if it has ended, or never waited."""
+    stream = provider.stream(request)
+    while True:
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            try:
+                await anext(stream)
+            except StopAsyncIteration:
+                return None
+        if scope.cancelled_caught:
+            break
+    try:
+        return repr(await anext(stream))[:200]
+    except StopAsyncIteration:
+        return None
+
+
+def _check_deltas(ctx: CheckContext, chunks: list[StreamChunk], response: ChatResponse) -> None:
+    pieces: dict[int, str] = {}
+    for chunk in chunks:
+        if chunk.kind == "block_delta" and chunk.text:
+            pieces[chunk.index] = pieces.get(chunk.index, "") + chunk.text
+    for index, text in pieces.items():
+        whole = getattr(response.content[index], "text", None) if index < len(response.content) else None
+        if whole is not None and whole != text:
+            ctx.fault("P21", f"the pieces of block {index} make {text[:80]!r}; the response has {whole[:80]!r}")
+            return
+
+
+async def _whole(ctx: CheckContext, words: tuple[str, ...]) -> str | None:
+    async with ctx.mount() as mounted:
+        outcome = await complete(mounted, _said(words))
+        return without_ids(outcome.value) if isinstance(outcome.value, ChatResponse) else None
+
+
+# ── what is sent and received: providers that can be configured to use the fake LLM server ──
+
+_SENT_SIGNATURE = "c2VudC1zaWduYXR1cmU="
+_SENT_REDACTED = "c2VudC1yZWRhY3RlZA=="
+_RETRYABLE = {401: False, 400: False, 429: True, 503: True}
+
+
+def _config(ctx: CheckContext, scenario: str) -> dict[str, Any] | None:
+    """The settings with another scenario; None if the provider does not use the server."""
+    return with_scenario(ctx.loaded.config, scenario) if is_served(ctx.loaded.config) else None
+
+
+async def _exchange(
+    ctx: CheckContext, scenario: str, request: ChatRequest
+) -> tuple[ChatResponse, dict[str, Any], EventRecorder] | None:
+    """Send a request in a scenario; the response, the last HTTP request of the provider, and the events.
+
+    None if the provider does not use the server or returns no response.
+    """
+    config = _config(ctx, scenario)
+    if config is None:
+        return None
+    async with ctx.mount(config=config) as mounted:
+        if not usable(mounted):
+            return None
+        received_requests()
+        outcome = await complete(mounted, request)
+        sent = received_requests()
+        if not outcome.returned or not isinstance(outcome.value, ChatResponse) or not sent:
+            return None
+        return outcome.value, sent[-1], mounted.events
+
+
+@check("P6", "P10", kind="behaviour", types=_PROVIDER)
+async def reads_the_wire(ctx: CheckContext) -> None:
+    """Lets the server think, answer and call a tool, and compares the response with what it sent, block by block."""
+    found = await _exchange(ctx, "thinking", asking("Use a tool."))
+    if found is None:
+        return
+    response, sent, _ = found
+    calls = calls_of(response)
+    if [(call.name, call.arguments) for call in calls] != [("look", {"text": "é 0"})]:
+        what = f"the service called 'look' with {{'text': 'é 0'}}; the response has {call_tuples(calls)!r}"
+        ctx.fault("P6", what)
+    if not any(isinstance(block, TextBlock) and "Use a tool." in block.text for block in response.content):
+        ctx.fault("P6", f"the text that the service sent is not in the response: {response.content!r}"[:300])
+    if _has_signatures(sent):
+        _check_thoughts(ctx, response)
+
+
+def _has_signatures(sent: dict[str, Any]) -> bool:
+    """Whether the provider uses the protocol with signed thinking blocks."""
+    return str(sent["path"]).rsplit("/", 1)[-1].startswith("messages")
+
+
+def _check_thoughts(ctx: CheckContext, response: ChatResponse) -> None:
+    types = [block.type for block in response.content]
+    expected = ["thinking", "redacted_thinking", "text", "tool_call"]
+    if types != expected:
+        ctx.fault("P6", f"the service sent blocks {expected!r}; the response has {types!r}")
+        return
+    thought, redacted = response.content[0], response.content[1]
+    if not isinstance(thought, ThinkingBlock) or (thought.thinking, thought.signature) != (THOUGHT, SIGNATURE):
+        ctx.fault("P6", f"the service sent a thought with the signature {SIGNATURE!r}; the response has {thought!r}")
+    elif getattr(redacted, "data", None) != REDACTED:
+        ctx.fault("P6", f"the service sent a redacted thought {REDACTED!r}; the response has {redacted!r}")
+
+
+def _conversation() -> ChatRequest:
+    """A conversation with a mark in each of its parts."""
+    content = [
+        {"type": "thinking", "thinking": "mark-thought", "signature": _SENT_SIGNATURE},
+        {"type": "redacted_thinking", "data": _SENT_REDACTED},
+        {"type": "text", "text": "mark-two"},
+        {"type": "tool_call", "id": "toolu_mark1", "name": "look", "input": {"text": "mark-three"}},
+        {"type": "tool_call", "id": "toolu_mark2", "name": "count", "input": {"text": "mark-four"}},
+    ]
+    return ChatRequest(
+        messages=[
+            Message(role="system", content="mark-zero"),
+            Message(role="user", content=[TextBlock(text="mark-one")]),
+            Message(role="assistant", content=content),  # type: ignore[arg-type]  # blocks may be given as dicts
+            Message(role="tool", tool_call_id="toolu_mark1", content="mark-five"),
+            Message(role="tool", tool_call_id="toolu_mark2", content="mark-six"),
+            Message(role="user", content="mark-seven"),
+        ],
+        tools=tool_specs(),
+    )
+
+
+@check("P6", kind="behaviour", types=_PROVIDER)
+async def writes_the_wire(ctx: CheckContext) -> None:
+    """Reads what a conversation became on the wire: every part, in order, with ids and signatures."""
+    found = await _exchange(ctx, "auto", _conversation())
+    if found is not None:
+        _check_sent(ctx, found[1])
+
+
+def _check_sent(ctx: CheckContext, sent: dict[str, Any]) -> None:
+    body = sent["body"]
+    text = json.dumps(body.get("messages") or body.get("input") or body)
+    everything = json.dumps(body)
+    words = ["zero", "one", "two", "three", "four", "five", "six", "seven"]
+    for word in words:
+        if f"mark-{word}" not in everything:
+            ctx.fault("P6", f"the text 'mark-{word}' of the conversation did not reach the service")
+            return
+    places = [text.find(f"mark-{word}") for word in words[1:]]
+    if places != sorted(places):
+        ctx.fault("P6", "the parts of the conversation reached the service in another order")
+        return
+    for each in ("toolu_mark1", "toolu_mark2"):
+        if everything.count(each) < 2:
+            times = everything.count(each)
+            ctx.fault("P6", f"the id {each!r} of a call and its result reached the service {times} times")
+            return
+    for what, text in (("signature", _SENT_SIGNATURE), ("redacted thought", _SENT_REDACTED)):
+        if _has_signatures(sent) and text not in everything:
+            ctx.fault("P6", f"the {what} {text!r} of the conversation did not reach the service")
+            return
+
+
+@check("P16", kind="behaviour", types=_PROVIDER)
+async def sends_no_loose_call(ctx: CheckContext) -> None:
+    """Sends a call without a result, and reads whether the provider repaired that before it sent the request."""
+    call = ToolCallBlock(id="toolu_loose", name="look", input={})
+    messages = [
+        Message(role="user", content="Look."),
+        Message(role="assistant", content=[call]),
+        Message(role="user", content="And?"),
+    ]
+    found = await _exchange(ctx, "auto", ChatRequest(messages=messages, tools=tool_specs()))
+    if found is None:
+        return
+    _, sent, events = found
+    if json.dumps(sent["body"]).count("toolu_loose") == 1:
+        ctx.fault("P16", "a tool call without a result was sent to the service as it was")
+    elif not events.get_events("provider:tool_sequence_repaired"):
+        what = "a tool call without a result was repaired, and provider:tool_sequence_repaired not emitted"
+        ctx.fault("P16", what)
+
+
+@check("P19", kind="behaviour", types=_PROVIDER)
+async def names_failures(ctx: CheckContext) -> None:
+    """Lets the server return error codes, and refuses the connection; reads what the call raises."""
+    for status, may_help in _RETRYABLE.items():
+        config = _config(ctx, f"status-{status}")
+        if config is None:
+            break
+        await _check_refusal(ctx, config, f"an answer with status {status}", may_help)
+    config = _config(ctx, "auto")
+    if config is not None and not ctx.faults:
+        nowhere = json.loads(json.dumps(config).replace("{service}", "http://127.0.0.1:9"))
+        await _check_refusal(ctx, nowhere, "a connection that was refused", None)
+
+
+async def _check_refusal(ctx: CheckContext, config: dict[str, Any], what: str, may_help: bool | None) -> None:
+    try:
+        async with ctx.mount(config=config) as mounted:
+            if not usable(mounted):
+                return
+            outcome = await complete(mounted, asking("Hello."))
+    except MountFailed:
+        return
+    if outcome.returned:
+        ctx.fault("P19", f"after {what} complete returned as if nothing had happened")
+    elif outcome.kind == "raised":
+        check_error(ctx, outcome)
+        error = outcome.error
+        if isinstance(error, LLMError) and may_help is not None and error.retryable is not may_help:
+            found = f"after {what} {type(error).__name__} has retryable={error.retryable}"
+            ctx.fault("P19", f"{found}; expected {may_help}", error=error)

@@ -1,0 +1,514 @@
+"""Checks of tools: members and schema, results for valid and invalid inputs, and whether the schema tells the truth.
+
+For that, inputs are searched that a tool's schema accepts and the tool refuses for their shape. A refusal alone proves little: a file may not exist, a list may be empty. So
+it is reported only with its counterpart: a key or a choice that the tool refuses in the words it has for those that do not exist, an input that the schema forbids and the
+tool accepts, a key that turns every refusal into success. A tool may accept more than its schema does. Only the properties of the input itself are examined, not those of
+objects inside it.
+"""
+
+from __future__ import annotations
+
+import copy
+import io
+import json
+import linecache
+import re
+import sys
+import traceback
+from collections.abc import Iterable
+from contextlib import nullcontext, redirect_stdout, suppress
+from typing import Any
+
+from amplifier.conformance.checks.registry import check
+from amplifier.conformance.inputs.json_schema import (
+    Accepts,
+    acceptor,
+    fingerprint,
+    json_problem,
+    resolved,
+    schema_problem,
+)
+from amplifier.conformance.inputs.values import (
+    SHAPED_TEXTS,
+    Values,
+    is_harmless,
+    kinds_of,
+    properties_of,
+    required_of,
+    valid_inputs,
+)
+from amplifier.conformance.oracles.calls import (
+    SECONDS_PER_CALL,
+    CallSeries,
+    first_difference,
+)
+from amplifier.conformance.target.calls import binding_error, waits_for_ever
+from amplifier.conformance.target.literals import choices_in, inputs_in
+from amplifier.conformance.target.mounted import CANARY, CheckContext, MountedModule, MountFailed
+from amplifier.conformance.target.process import files_below, refused_access
+from amplifier.conformance.target.use import schema_of, typical_operations
+from amplifier.contracts import tool_schema
+from amplifier.errors import ContractError
+from amplifier.models import ToolResult
+
+Input = dict[str, Any]
+_CUT = "\\ufffd"
+"""What decoding puts in place of bytes that are no character, as JSON writes it."""
+_polling: set[str] = set()
+"""Tools of which a late call waits for more than nothing; finding that out takes long, and once is enough."""
+
+
+class _PrintDetector(io.TextIOBase):
+    """Replaces standard output and keeps the line of the module that prints."""
+
+    def __init__(self, ctx: CheckContext) -> None:
+        self._owns = ctx.loaded.target.owns
+        self.line: str | None = None
+
+    def write(self, text: str) -> int:
+        frame = sys._getframe(1)
+        if text.strip() and self._owns(frame.f_code.co_filename):
+            self.line = self.line or f"{frame.f_code.co_filename.rpartition('/')[2]}:{frame.f_lineno}"
+        return len(text)
+
+
+class ToolCallSeries(CallSeries):
+    """Calls of one tool."""
+
+    def __init__(self, ctx: CheckContext, tool: str) -> None:
+        super().__init__(ctx)
+        self._tool = tool
+        self._accepts: Accepts | None = None
+        self._done: list[Input] = []
+
+    async def run(self, inputs: Iterable[Input]) -> None:
+        """Make the calls, then compare the tool's description with what it was."""
+        output = _PrintDetector(self.ctx)
+        async with self.ctx.mount() as mounted:
+            tool = mounted.instances.get(self._tool)
+            if tool is None:
+                return
+            before = _description(tool)
+            self._accepts = acceptor(before["T7"])
+            with redirect_stdout(output):
+                for given in inputs:
+                    await self._call(mounted, tool, given)
+                    if self.is_over:
+                        break
+            self._check_unchanged(before, _description(tool))
+            await mounted.close()
+            for name in (await mounted.temporary_files_left())[:1]:
+                self.fault("A14", f"after calls with inputs of all kinds the temporary file {name!r} remains", None)
+        if output.line is not None:
+            self.fault("T13", "it prints", None, location=output.line)
+
+    async def _call(self, mounted: MountedModule, tool: Any, given: Input) -> None:
+        shown = {"tool": self._tool, "input": given}
+        files = files_below(mounted.directory)
+        outcome, _, changed = await self.call(mounted, tool.execute, given)
+        if outcome.kind == "late":
+            await self._check_late(given)
+        elif outcome.kind == "raised":
+            self.fault("T5", f"execute {outcome}", shown, error=outcome.error)
+            if (self._accepts is not None and self._accepts(given)) or self._is_raised_on_purpose(outcome.error):
+                self.fault("T6", f"execute {outcome}", shown, error=outcome.error)
+        else:
+            self._check_result(outcome.value, shown)
+            is_refused = self._accepts is not None and not self._accepts(given)
+            if is_refused and not getattr(outcome.value, "success", True):
+                touched = sorted(name for name, _ in files.items() ^ files_below(mounted.directory).items())
+                if touched:
+                    self.fault("T12", f"it refused the input and had changed {touched[0]!r} before", shown)
+        if changed is not None:
+            self.fault("T15", f"execute changed its input to {changed[:150]}", shown)
+        self._done.append(given)
+
+    def _is_raised_on_purpose(self, error: BaseException | None) -> bool:
+        """Whether an error comes from a raise statement of the module, and not from code that it called."""
+        *_, (frame, line) = traceback.walk_tb(None if error is None else error.__traceback__)
+        file = frame.f_code.co_filename
+        return self.ctx.loaded.target.owns(file) and linecache.getline(file, line).split()[:1] == ["raise"]
+
+    def _check_result(self, result: Any, shown: Any) -> None:
+        if not isinstance(result, ToolResult):
+            self.fault("T5", f"execute returned {type(result).__name__}, expected a ToolResult", shown)
+            return
+        success: Any = result.success  # assignments are checked, but not by every subclass
+        if not isinstance(success, bool):
+            self.fault("T6", f"success is {result.success!r}, expected True or False", shown)
+        elif not result.success and not result.error:
+            self.fault("T6", "success is False and there is no error", shown)
+        elif result.success and result.error:
+            self.fault("T6", f"success is True, and yet there is the error {str(result.error)[:150]}", shown)
+        for part in ("output", "error"):
+            problem = json_problem(getattr(result, part))
+            if problem is not None:
+                self.fault("T9", f"the {part} holds {problem}, which is not JSON", shown)
+        said = fingerprint([result.output, result.error])
+        if _CUT in said and _CUT not in fingerprint(shown):
+            self.fault("T9", f"a character was cut in two: {said[max(0, said.index(_CUT) - 40) :][:80]}", shown)
+
+    async def _check_late(self, given: Input) -> None:
+        """A call that never ends may be what the input demands; one that ends in a new session was broken by another."""
+        for earlier in [None, *reversed(self._done[-6:]), self._done[0] if self._done else None]:
+            try:
+                async with self.ctx.mount() as mounted:
+                    execute = mounted.instances[self._tool].execute
+                    if earlier is not None:
+                        await mounted.call(execute, copy.deepcopy(earlier), seconds=SECONDS_PER_CALL)
+                    outcome = await mounted.call(execute, copy.deepcopy(given), seconds=SECONDS_PER_CALL)
+            except MountFailed:
+                return
+            if outcome.kind != "late":
+                continue
+            if earlier is not None:
+                what = f"execute never ends once it was called with {fingerprint(earlier)[:150]}"
+                self.fault("T5", what, {"tool": self._tool, "input": given})
+            elif self._tool not in _polling and await self._waits_for_ever(given):
+                what = "execute never returns: it waits for something that nothing is left to bring about"
+                self.fault("T5", what, {"tool": self._tool, "input": given})
+            else:
+                self.ctx.notes.append(f"execute of {self._tool!r} {outcome} on some input")
+            return
+
+    async def _waits_for_ever(self, given: Input) -> bool:
+        async with self.ctx.mount() as mounted:
+            execute = mounted.instances[self._tool].execute
+            with self.ctx.watchdog(what=f"execute of the tool {self._tool!r}"):
+                is_stuck = await waits_for_ever(execute, copy.deepcopy(given))
+        if not is_stuck:
+            _polling.add(self._tool)
+        return is_stuck
+
+    def _check_unchanged(self, before: dict[str, Any], after: dict[str, Any]) -> None:
+        names = {"T2": "name", "T3": "description", "T7": "schema"}
+        for clause, value in before.items():
+            if clause in after and after[clause] != value:
+                change = first_difference(str(value), str(after[clause]))
+                self.fault(clause, f"after some calls the {names[clause]} is {change}", None)
+
+
+def _description(tool: Any) -> dict[str, Any]:
+    """Name, description and schema, each under the clause that fixes it."""
+    found: dict[str, Any] = {"T7": copy.deepcopy(schema_of(tool))}
+    for member, clause in (("name", "T2"), ("description", "T3")):
+        with suppress(BaseException):  # another check reports it; nothing is awaited here
+            found[clause] = getattr(tool, member)
+    return found
+
+
+_TOOL = ("tool",)
+_SNAKE_CASE = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
+_LONGEST_NAME = 64
+
+
+@check("T1", "T2", "T3", "T14", kind="structure", types=_TOOL)
+async def is_a_tool(ctx: CheckContext) -> None:
+    """Reads name and description of the mounted tool, and calls execute with an empty input."""
+    async with ctx.mount() as mounted:
+        for at, tool in mounted.instances.items():
+            name = await _read(mounted, tool, "name", "T2")
+            await _read(mounted, tool, "description", "T3")
+            if isinstance(name, str) and name.strip():
+                is_good = _SNAKE_CASE.fullmatch(name) and len(name) <= _LONGEST_NAME
+                ctx.expect(is_good, "T14", f"the name is {name!r}; expected snake_case, at most {_LONGEST_NAME} long")
+            await _check_execute(mounted, at, tool)
+
+
+async def _read(mounted: MountedModule, tool: Any, member: str, clause: str) -> Any:
+    ctx = mounted.ctx
+    first, again = [await mounted.call(getattr, tool, member) for _ in range(2)]
+    if not first.returned and not hasattr(type(tool), member) and member not in getattr(tool, "__dict__", {}):
+        ctx.fault("T1", f"the tool has no {member}")
+        return None
+    if not first.returned or not again.returned:
+        ctx.fault(clause, f"reading the {member} {first if not first.returned else again}", error=first.error)
+        return None
+    value = first.value
+    if not isinstance(value, str):
+        hint = "; is it a method without @property?" if callable(value) else ""
+        ctx.fault(clause, f"the {member} is of type {type(value).__name__}, expected a string{hint}")
+    elif not value.strip():
+        ctx.fault(clause, f"the {member} is empty")
+    elif value != again.value:
+        ctx.fault(clause, f"the {member} was {value!r} and then {again.value!r}")
+    return value
+
+
+async def _check_execute(mounted: MountedModule, at: str, tool: Any) -> None:
+    execute = getattr(tool, "execute", None)
+    if not callable(execute):
+        mounted.ctx.fault("T1", f"the tool {at!r} has no execute")
+        return
+    problem = binding_error(execute, {})
+    if problem is not None:
+        mounted.ctx.fault("T1", f"execute cannot be called as execute(input): {problem}")
+        return
+    outcome = await mounted.call(execute, {})
+    what = "execute is not async: it returned something that cannot be awaited"
+    mounted.ctx.expect(outcome.is_async is not False, "T1", what)
+
+
+@check("T7", "T11", kind="structure", types=_TOOL)
+async def describes_its_input(ctx: CheckContext) -> None:
+    """Reads the schema twice and validates it against the meta-schema of JSON Schema."""
+    async with ctx.mount() as mounted:
+        for at, tool in mounted.instances.items():
+            try:
+                schema = tool_schema(tool)
+            except ContractError as error:
+                ctx.fault("T7", str(error), error=error.__cause__)
+                continue
+            if schema is None:
+                ctx.fault("T11", f"the tool {at!r} gives no schema of its input")
+                continue
+            problem = schema_problem(schema)
+            if problem is not None:
+                ctx.fault("T7", f"the schema of {at!r} is not a valid JSON Schema of an object: {problem}")
+            elif schema != schema_of(tool):
+                ctx.fault("T7", f"the schema of {at!r} is another one every time it is read")
+
+
+@check(
+    "T2", "T3", "T5", "T6", "T7", "T9", "T12", "T13", "T15", "A14",
+    kind="behaviour", types=_TOOL, inputs="tool_inputs", needs_success=("T9",),
+)  # fmt: skip
+async def answers_inputs(ctx: CheckContext) -> None:
+    """Calls it with inputs: all that its schema names, some that have one defect, drawn ones that are valid, almost valid, or any JSON object."""
+    await ToolCallSeries(ctx, ctx.case["tool"]).run(ctx.case["inputs"])
+
+
+@check("T6", kind="behaviour", types=_TOOL)
+async def admits_failures(ctx: CheckContext) -> None:
+    """Lets the file system refuse every access during a call; one that reports success all the same has the effect that it has otherwise."""
+    async with ctx.mount() as mounted:
+        count = 0 if ctx.loaded.starts_processes else len(typical_operations(mounted))
+    for number in range(min(count, _MOST_OPERATIONS)):
+        made, left_out = await _effect(ctx, number, "made"), await _effect(ctx, number, "left out")
+        if made is None or made == left_out:
+            continue  # it fails, or has no effect that shows
+        refused = await _effect(ctx, number, "refused")
+        if refused is not None and refused == left_out and made == await _effect(ctx, number, "made"):
+            async with ctx.mount() as mounted:
+                operation = typical_operations(mounted)[number]
+            what = "the file system refused every access during the call, which reported success and had no effect"
+            ctx.fault("T6", what, given=operation.given)
+            return
+
+
+_MOST_OPERATIONS = 6
+
+
+async def _effect(ctx: CheckContext, number: int, how: str) -> list[str] | None:
+    """What other calls show after a call was made, left out, or made while every access to files is refused; None if it failed or accessed none."""
+    async with ctx.mount() as mounted:
+        operations = typical_operations(mounted)
+        if how != "left out":
+            with refused_access(mounted.directory.parent) if how == "refused" else nullcontext([""]) as accessed:
+                value = (await mounted.call(operations[number].run, mounted, seconds=SECONDS_PER_CALL)).value
+            if not accessed or not isinstance(value, list) or value[:1] != [True]:
+                return None
+        # The last one first: what reads comes after what writes in most schemas.
+        shown = [await mounted.call(each.run, mounted, seconds=SECONDS_PER_CALL) for each in reversed(operations)]
+        return [mounted.without_session(repr(each.value)) for each in shown]
+
+
+# ── the schema against the behaviour ──
+
+Found = tuple[str, Input]
+"""What is wrong, and an input that shows it."""
+
+_CALLS = 3_000
+_MOST_TRIES = 250
+_UNKNOWN_KEY = "no_such_key"
+_CONDITIONS = ("anyOf", "oneOf", "if", "dependentSchemas", "dependentRequired", "not")
+_OTHER_TYPES: tuple[Any, ...] = ("text", "1234", 1234, 12.5, True, ["text"], [1234], {"text": "text"})
+"""Nothing empty and no small number: tools often take those for a missing value, or for an open file."""
+_NO_CHOICES: tuple[Any, ...] = ("no_such_choice", 1234, ["text"], {"text": "text"}, True)
+_PLAUSIBLE = (*SHAPED_TEXTS, "1 + 1", "{}", "[]", "true", 0, 1, 2, 5, 10, 100, 0.5)
+_SHAPE_WORDS = re.compile(
+    r"\b(must|should|expect|expected|requires?|required|missing|type|int|integer|str|string|list|dict|bool|boolean|number|"
+    r"object|array|float|unhashable|attribute|operand|indices|convert)\b",
+    re.IGNORECASE,
+)
+
+
+@check("T8", kind="behaviour", types=_TOOL, needs_success=("T8",))
+async def tells_the_truth(ctx: CheckContext) -> None:
+    """Searches inputs that the schema accepts and the tool refuses for their shape, with a counterpart that proves it."""
+    async with ctx.mount() as mounted:
+        schemas = {name: schema_of(tool) for name, tool in mounted.instances.items()}
+    for name, schema in schemas.items():
+        if schema is not None and acceptor(schema) is not None:
+            found = await _SchemaCheck(ctx, name, schema, _CALLS / len(schemas)).find()
+            if found is not None:
+                what, given = found
+                ctx.fault("T8", what, given={"tool": name, "input": given})
+
+
+class _SchemaCheck:
+    """One tool's schema against its behaviour; the tool is mounted anew for every input, so that no result depends on another."""
+
+    def __init__(self, ctx: CheckContext, name: str, schema: dict[str, Any], calls: float) -> None:
+        target, self._top = ctx.loaded.target, resolved(schema, schema)
+        accepts = acceptor(schema)
+        assert accepts is not None
+        self._ctx, self._name, self._accepts = ctx, name, accepts
+        self._parts = {key: resolved(part, schema) for key, part in properties_of(self._top).items()}
+        self._values = Values(schema, CANARY)
+        self._choices = [each for each in choices_in(target) if is_harmless(each)][:20]
+        self._undeclared = [each for each in inputs_in(target) if each not in self._parts and is_harmless(each)]
+        self._inputs = [each for each in valid_inputs(schema, CANARY, choices_in(target)) if accepts(each)][:30]
+        self._budget = ctx.budget(calls)
+        self._known: dict[str, bool | str | None] = {}
+
+    async def find(self) -> Found | None:
+        """The first inaccuracy."""
+        if not any([isinstance(await self._ask(given), str) for given in self._inputs]):
+            return None
+        for find in (self._unknown_key, self._other_type_or_key, self._needed_key, self._false_choice):
+            for key in self._parts:
+                found = await find(key)
+                if found is not None:
+                    return f"{found[0]}: {str(await self._ask(found[1]))[:150]}", found[1]
+        return await self._undeclared_key()
+
+    async def _ask(self, given: Input) -> bool | str | None:
+        """True if the tool accepts an input, the words of its refusal if not; None if it raised, or was not asked."""
+        key = fingerprint(given)
+        if key not in self._known and len(self._known) < _MOST_TRIES and not self._budget.is_spent():
+            async with self._ctx.mount() as mounted:
+                execute = mounted.instances[self._name].execute
+                result = (await mounted.call(execute, copy.deepcopy(given), seconds=SECONDS_PER_CALL)).value
+            self._known[key] = None
+            if isinstance(result, ToolResult):
+                error = result.error if isinstance(result.error, dict) else {}
+                words = error.get("message") or json.dumps(error, default=repr, sort_keys=True)
+                self._known[key] = bool(result.success) or str(words)
+        return self._known.get(key)
+
+    async def _all_refused(self, inputs: list[Input]) -> bool:
+        return bool(inputs) and all([isinstance(await self._ask(given), str) for given in inputs])
+
+    def _is_required(self, key: str) -> bool:
+        return key in required_of(self._top)
+
+    async def _unknown_key(self, key: str) -> Found | None:
+        """A key that it refuses as it does one that does not exist, in every mode that is known to work without it."""
+        bases = [given for given in self._inputs if key not in given and await self._ask(given) is True]
+        if self._is_required(key) or any(each in self._top for each in _CONDITIONS) or not bases:
+            return None  # which keys it takes may depend on others
+        having = [given for given in self._inputs if key in given]
+        if not await self._all_refused(having) or not await self._works_in_every_mode(bases[0], key):
+            return None
+        value = self._values.plain(self._parts[key], key)
+        for base in bases:
+            with_it, unknown = [await self._ask({**base, each: value}) for each in (key, _UNKNOWN_KEY)]
+            named = _without(with_it, key)
+            if named is None or named == with_it or named != _without(unknown, _UNKNOWN_KEY):
+                return None
+        what = f"the schema names {key!r}, the tool refuses every input with it, like one with an unknown key"
+        return what, {**bases[0], key: value}
+
+    async def _works_in_every_mode(self, base: Input, without: str) -> bool:
+        """Whether an input works with every choice of every other property: a key may belong to one of them."""
+        for key, part in self._parts.items():
+            choices = _closed(part) or (self._choices if kinds_of(part) == ["string"] else [])
+            for choice in choices if key != without else ():
+                given = {**base, key: choice}
+                if self._accepts(given) and await self._ask(given) is not True:
+                    return False
+        return True
+
+    async def _other_type_or_key(self, key: str) -> Found | None:
+        """A property of which it takes no value, and takes one that the schema forbids, or one under another name."""
+        having = [given for given in self._inputs if key in given]
+        if not await self._all_refused(having):
+            return None
+        given, words = having[0], str(await self._ask(having[0]))
+        if any([await self._ask(each) is True for each in self._with_values(key, given, _PLAUSIBLE, valid=True)]):
+            return None  # it may expect a number in a text, or a name
+        what = f"the schema accepts this {key!r}, the tool refuses it and takes"
+        rest = {name: value for name, value in given.items() if name != key}
+        if isinstance(await self._ask(rest), str):
+            for word in self._undeclared:  # so it is required, under some name
+                if await self._ask({**rest, word: given[key]}) is True:
+                    return f"{what} the key {word!r} instead", given
+        if _SHAPE_WORDS.search(words) or _without(words, key) != words:
+            for other in self._with_values(key, given, (*_OTHER_TYPES, *self._choices), valid=False):
+                if await self._ask(other) is True:
+                    return f"{what} {json.dumps(other[key])} instead", given
+        return None
+
+    def _with_values(self, key: str, given: Input, values: tuple[Any, ...], *, valid: bool) -> list[Input]:
+        changed = [{**given, key: value} for value in values]
+        return [each for each in changed if self._accepts(each) is valid]
+
+    async def _needed_key(self, key: str) -> Found | None:
+        """A key that is not required, without which it refuses every input in the same words, which name it."""
+        lacking = [given for given in self._inputs if key not in given]
+        words = {await self._ask(given) for given in lacking}
+        if self._is_required(key) or len(words) != 1 or _without(next(iter(words)), key) in (None, *words):
+            return None
+        for value in self._values.alternatives(self._parts[key], key)[:4]:
+            given = {**lacking[0], key: value}
+            if self._accepts(given) and await self._ask(given) is True:
+                return f"the schema does not require {key!r}, the tool refuses every input without it", lacking[0]
+        return None
+
+    async def _undeclared_key(self) -> Found | None:
+        """A key that the schema does not name, without which it refuses every input."""
+        for word in self._undeclared if await self._all_refused(self._inputs) else ():
+            for value in (self._values.plain({"type": "string"}, word), 1234, True, ["text"]):
+                for given in self._inputs[:2]:
+                    if await self._ask({**given, word: value}) is True:
+                        return f"the schema does not name {word!r}, and the tool refuses every input without it", given
+        return None
+
+    async def _false_choice(self, key: str) -> Found | None:
+        """A choice that it refuses as it does a value that the schema forbids."""
+        working = [given for given in self._inputs if key in given and await self._ask(given) is True]
+        taken = {fingerprint(given[key]) for given in working}
+        for choice in _closed(self._parts[key]) or _one_of_each_type(self._parts[key], self._values):
+            if not working or fingerprint(choice) in taken:
+                continue
+            given = {**working[0], key: choice}
+            words = _without_value(await self._ask(given), choice) if self._accepts(given) else None
+            others = (choice - 1, choice - 2) if type(choice) is int else _NO_CHOICES
+            for forbidden in self._with_values(key, given, others, valid=False) if words is not None else ():
+                if _without_value(await self._ask(forbidden), forbidden[key]) == words:
+                    what = f"the schema offers {json.dumps(choice)} for {key!r}, the tool refuses it like a value that"
+                    return f"{what} the schema forbids", given
+        return None
+
+
+def _closed(schema: dict[str, Any]) -> list[Any]:
+    """All values of a property, if there are only some."""
+    listed = schema.get("enum")
+    return list(listed[:12]) if isinstance(listed, list) else [False, True] if kinds_of(schema) == ["boolean"] else []
+
+
+def _one_of_each_type(schema: dict[str, Any], values: Values) -> list[Any]:
+    least = schema.get("minimum")
+    is_union = len(kinds_of(schema)) > 1 or any(isinstance(schema.get(each), list) for each in ("anyOf", "oneOf"))
+    return values.alternatives(schema)[:8] if is_union else [least] if type(least) is int else []
+
+
+def _without(words: bool | str | None, key: str) -> str | None:
+    """The words of a refusal with a placeholder for the name of a key; None if there are none."""
+    return re.sub(rf"(?<!\w){re.escape(key)}(?!\w)", "<key>", words) if isinstance(words, str) else None
+
+
+def _without_value(words: bool | str | None, value: Any) -> str | None:
+    """The words of a refusal with a placeholder for a value; None if there are none, or if they do not name a text."""
+    if not isinstance(words, str):
+        return None
+    names = {"NoneType": None, "null": None, "bool": True, "boolean": True}
+    spellings = {repr(value), str(value), json.dumps(value, default=repr), type(value).__name__}
+    spellings |= {name for name, meant in names.items() if type(meant) is type(value)}
+    found = words
+    for spelling in sorted(filter(None, spellings), key=len, reverse=True):
+        found = found.replace(spelling, "<value>")
+    if isinstance(value, str) and found == words:
+        return None  # a message without the value may be about anything
+    return found.replace("'<value>'", "<value>").replace('"<value>"', "<value>")
