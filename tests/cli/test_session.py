@@ -21,7 +21,7 @@ from amplifier.cli.sessions.home_folder import find_home
 from amplifier.cli.sessions.store import SessionStore
 from amplifier.store import Conversation, SessionRecord, encode_message
 from amplifier.store._tables import open_sessions
-from amplifier.tracing._conversation import heading_of_message, text_of_message
+from amplifier.tracing._sessions import heading_of_message, text_of_message
 from tests._support.terminal import open_terminal, run_cli
 from tests.tracing._logs import model_call
 

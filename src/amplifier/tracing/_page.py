@@ -17,8 +17,7 @@ from amplifier._json import rebuild, truncate_values, visible_text
 from amplifier.events import PROVIDER_REQUEST
 
 from ._event_logs import LogEvent, UnreadLine
-from ._text import STATUS_WORDS, duration, row_facts, row_title, write_summary
-from ._totals import self_seconds, slowest, totals
+from ._text import STATUS_WORDS, duration, row_facts, row_title, self_seconds, slowest, totals, write_summary
 from ._trace import Row, Trace
 
 _ALL_PAYLOADS: Final = 16_000_000

@@ -30,7 +30,7 @@ from amplifier.loading import ModuleLoader
 from amplifier.plan._things import plan_changes
 from amplifier.store import SessionRecord
 from amplifier.store._sessions import now
-from amplifier.tracing._conversation import text_of_message
+from amplifier.tracing._sessions import text_of_message
 from amplifier.turns import Ended, TurnRecord
 
 from .approvals import AllowEverything, AskAtTerminal, NoOneToAsk

@@ -25,8 +25,7 @@ from amplifier.modules.hooks.approval import MODES
 from amplifier.servers._commands import expanded, summary
 from amplifier.store import INTERRUPTED
 from amplifier.tracing import totals, write_summary
-from amplifier.tracing._conversation import write_conversation
-from amplifier.tracing._sessions import read_trace
+from amplifier.tracing._sessions import read_trace, write_conversation
 
 from .project_instructions import project_root
 from .terminal_agent import TerminalAgent, compaction_message

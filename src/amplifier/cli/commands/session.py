@@ -37,8 +37,7 @@ from amplifier.tracing import (
     write_summary,
     write_text,
 )
-from amplifier.tracing._conversation import heading_of_message, text_of_message, write_conversation
-from amplifier.tracing._sessions import read_trace
+from amplifier.tracing._sessions import heading_of_message, read_trace, text_of_message, write_conversation
 
 _ALL_COLUMNS = 120
 """The width of a terminal that shows all there is of a session in one line."""
