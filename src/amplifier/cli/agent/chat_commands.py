@@ -22,7 +22,7 @@ from amplifier.errors import AmplifierError
 from amplifier.live._edits import diff_style
 from amplifier.models import file
 from amplifier.modules.hooks.approval import MODES
-from amplifier.servers._commands import expanded, summary
+from amplifier.servers._sessions import expanded, summary
 from amplifier.store import INTERRUPTED
 from amplifier.tracing import totals, write_summary
 from amplifier.tracing._sessions import read_trace, write_conversation

@@ -26,8 +26,8 @@ from amplifier.loading._installed import require_backend
 from amplifier.servers import SessionRequest
 from amplifier.servers._access import address_of, listen_on, reachability_warning, server_names
 from amplifier.servers.http import Limits, application
+from amplifier.servers.http._application import run_asgi_server
 from amplifier.servers.http._pages import TRACE_PAGE, TURNS_PAGE, trace_application, turns_application
-from amplifier.servers.http._servers import run_asgi_server
 
 from .served_sessions import ServedSessions
 from .signals import run_observed, until_signal

@@ -23,8 +23,7 @@ from amplifier.modules.hooks.approval import MODES
 from amplifier.store import RUNNING, SessionIndex, SessionRecord
 from amplifier.turns import Ended, TurnRecord
 
-from .._commands import expanded
-from .._sessions import SessionCheck, SessionFactory, SessionRequest, describe_session, require_provider
+from .._sessions import SessionCheck, SessionFactory, SessionRequest, describe_session, expanded, require_provider
 from ._connection import (
     INTERNAL_ERROR,
     INVALID_PARAMS,

@@ -35,8 +35,7 @@ from .._sessions import SessionRequest, describe_session
 from ._agents import Agents
 from ._event_stream import EventStream, LongResponse, check_cursor, event_number, send_all
 from ._history import read_messages, split_conversation
-from ._limits import LONGEST_OUTPUT, read_json
-from ._problems import Problem, problem_of, read_body
+from ._requests import LONGEST_OUTPUT, Problem, problem_of, read_body, read_json
 
 _MOST_METADATA = 16 * 1024
 """Bytes; it is part of every listing."""
