@@ -20,7 +20,7 @@ from amplifier import (
     on,
 )
 from amplifier.cli.agent.default_plan import _provider_id
-from amplifier.cli.core.exit_codes import CommandError
+from amplifier.cli.exit_codes import CommandError
 from amplifier.models import SubAgentEvent, TextDelta, ToolFinished, TurnEvent
 from amplifier.testing import MockProvider, MockTool
 

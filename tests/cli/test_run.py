@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from amplifier.cli import main
-from amplifier.cli.core.exit_codes import CommandError
-from amplifier.cli.sessions.store import SessionStore
+from amplifier.cli.exit_codes import CommandError
+from amplifier.cli.sessions import SessionStore
 from amplifier.store import SessionRecord
 from tests._support.backends import mostly_on
 from tests._support.forked import Forked, run_forked

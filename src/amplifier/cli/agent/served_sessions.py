@@ -1,4 +1,4 @@
-"""The sessions of commands that serve others than the person at the terminal: an editor, or clients over HTTP."""
+"""The sessions of commands that serve others than the person at the terminal, an editor or clients over HTTP; and the server of an editor."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ from typing import Any
 
 import attrs
 
-from amplifier.cli.sessions.store import SessionStore
-from amplifier.cli.terminal.display import Display
+from amplifier.cli.exit_codes import Exit
+from amplifier.cli.sessions import SessionStore
+from amplifier.cli.terminal.display import Display, install_log_handler
+from amplifier.cli.terminal.output import StandardStreams
 from amplifier.contracts import ApprovalSystem
 from amplifier.errors import AmplifierError, SessionBusyError
 from amplifier.kernel import AmplifierSession
 from amplifier.loading import ModuleLoader
 from amplifier.servers import SessionRequest
+from amplifier.servers.acp import serve, taken_standard_streams
 from amplifier.store import SessionRecord
 from amplifier.store._sessions import now
 
@@ -21,6 +24,8 @@ from .approvals import NoOneToAsk
 from .configuration import read_configuration
 from .default_plan import AgentPlan, build_plan, with_storage_paths, with_traces
 from .plan_files import MCP_MODULE, change_module
+from .project_instructions import own_commands
+from .signals import run_observed, until_signal
 from .terminal_agent import check_failures
 
 
@@ -140,3 +145,38 @@ def _with_servers(plan: dict[str, Any], servers: dict[str, dict[str, Any]]) -> d
         return {**entry, "config": {**config, "servers": {**servers, **(own if isinstance(own, dict) else {})}}}
 
     return change_module(plan, MCP_MODULE, with_more, add=("tools", {"module": MCP_MODULE})) if servers else plan
+
+
+def serve_editor(store: SessionStore, plan: Path | None, *, backend: str, debug: bool, **options: Any) -> int:
+    """Serve an editor over standard input and output until it leaves, or a signal comes; returns the exit code.
+
+    Args:
+        store: Where conversations are kept.
+        plan: The user's own plan; the default plan if None.
+        options: Those of the command.
+    """
+    with taken_standard_streams() as protocol:
+        # Made now: what it takes for standard output is standard error from here on.
+        display = Display(StandardStreams(), "text", quiet=True)
+        install_log_handler(display, debug=debug)
+        lost: OSError | None = None
+
+        async def serve_client() -> None:
+            nonlocal lost
+            sessions = await ServedSessions.prepare(store, display, backend=backend, plan=plan, **options)
+            lost = await serve(
+                protocol,
+                sessions.make,
+                storage=store,
+                check=sessions.check,
+                commands=own_commands,
+                has_mcp=sessions.has_mcp,
+            )
+
+        async def main() -> int:
+            ended_by = await until_signal(serve_client)
+            if ended_by is not None:
+                return 128 + ended_by
+            return Exit.OK if lost is None else Exit.BROKEN_PIPE
+
+        return run_observed(main, "acp", display, backend=backend, otel=options["otel"])

@@ -25,7 +25,7 @@ from amplifier.cli.commands.shared_options import (
     json_option,
     open_store,
 )
-from amplifier.cli.core.exit_codes import CommandError, Exit
+from amplifier.cli.exit_codes import CommandError, Exit
 from amplifier.cli.terminal.output import is_terminal, print_table
 from amplifier.live._checkpoints import undo_stored
 from amplifier.store._sessions import EVENTS_FILE
