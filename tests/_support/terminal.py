@@ -72,6 +72,14 @@ def run_cli(
     )
 
 
+def start(
+    *arguments: str, home: Path, cwd: Path, extra: Mapping[str, str] | None = None, **options: Any
+) -> subprocess.Popen[Any]:
+    """Start the command line without a terminal; nothing is on standard input, and text comes through pipes, unless options change that."""
+    usual = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return Forked(command(*arguments), cwd=cwd, env=environment(home, extra), **{**usual, **options})
+
+
 def json_of(finished: subprocess.CompletedProcess[str]) -> Any:
     """The one object on standard output."""
     lines = finished.stdout.splitlines()

@@ -19,7 +19,7 @@ from amplifier.cli.sessions import SessionStore
 from amplifier.store import SessionRecord
 from tests._support.backends import mostly_on
 from tests._support.forked import Forked, run_forked
-from tests._support.terminal import PATIENCE, command, environment, json_of, run_cli
+from tests._support.terminal import PATIENCE, command, environment, json_of, run_cli, start
 from tests.cli._scripted_agent import call, write_plan
 
 JSON_KEYS = [
@@ -424,18 +424,6 @@ def test_a_session_that_another_process_has_open_is_refused(home, workdir, plan)
 
 
 # ── signals and pipes ────────────────────────────────────────────────────────────────────────────
-
-
-def start(*arguments: str, home: Path, cwd: Path) -> subprocess.Popen[str]:
-    return Forked(
-        command(*arguments),
-        cwd=cwd,
-        env=environment(home),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
 
 
 def wait_for_line(process: subprocess.Popen[str], beginning: str) -> None:

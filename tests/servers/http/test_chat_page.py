@@ -24,32 +24,17 @@ ANSWER = "[...document.querySelectorAll('#log .agent .text')].at(-1)?.textConten
 STATE = "document.getElementById('state').textContent"
 
 
-def wait_until(tab: Tab, condition: str) -> None:
-    """Wait in the page until a JavaScript expression is true."""
-    tab.evaluate(
-        "new Promise((done) => { const look = () => "
-        f"({condition}) ? done(true) : setTimeout(look, 10); look(); }}).then(() => true)"
-    )
-
-
-def press(tab: Tab, key: str, text: str | None = None) -> None:
-    codes = {"Enter": 13, "Escape": 27, "Tab": 9}
-    common = {"key": key, "code": key, "windowsVirtualKeyCode": codes[key], **({"text": text} if text else {})}
-    tab.send("Input.dispatchKeyEvent", type="keyDown", **common)
-    tab.send("Input.dispatchKeyEvent", type="keyUp", key=key, code=key)
-
-
 def type_prompt(tab: Tab, prompt: str) -> None:
     tab.evaluate("document.getElementById('prompt').focus()")
     tab.send("Input.insertText", text=prompt)
-    press(tab, "Enter", "\r")
+    tab.press("Enter", "\r")
 
 
 def open_page(tab: Tab, server: Server, *, token: bool = True) -> None:
     # The page is loaded when its script has run; a fragment alone would not load it again.
     tab.open(f"{server.address}/" + (f"#token={server.token}" if token else ""), width=800)
     if token:
-        wait_until(tab, f"{STATE} === 'Ready'")
+        tab.wait_until(f"{STATE} === 'Ready'")
 
 
 @pytest.mark.slow
@@ -62,11 +47,11 @@ def test_a_message_that_a_reload_kept_from_the_server_is_in_the_field_again(serv
         tab.open("about:blank", width=800)
         open_page(tab, server)
         assert tab.evaluate("document.getElementById('prompt').value") == "say it again"
-        press(tab, "Enter", "\r")
-        wait_until(tab, f"{ANSWER} === 'it again' && {STATE} === 'Ready'")
+        tab.press("Enter", "\r")
+        tab.wait_until(f"{ANSWER} === 'it again' && {STATE} === 'Ready'")
         tab.open("about:blank", width=800)
         open_page(tab, server)
-        wait_until(tab, f"{ANSWER} === 'it again'")
+        tab.wait_until(f"{ANSWER} === 'it again'")
         assert tab.evaluate("document.getElementById('prompt').value") == ""
 
 
@@ -74,10 +59,10 @@ def test_a_message_that_a_reload_kept_from_the_server_is_in_the_field_again(serv
 def test_page_asks_for_the_token_sends_streams_asks_stops_and_reconnects(server, workdir):
     with open_tab() as tab:
         open_page(tab, server, token=False)
-        wait_until(tab, f"{STATE} === 'A token is needed'")
+        tab.wait_until(f"{STATE} === 'A token is needed'")
         tab.send("Input.insertText", text=server.token)
-        press(tab, "Enter", "\r")
-        wait_until(tab, f"{STATE} === 'Ready'")
+        tab.press("Enter", "\r")
+        tab.wait_until(f"{STATE} === 'Ready'")
         tab.problems.clear()  # the refused request
 
         tab.open("about:blank", width=800)
@@ -85,10 +70,10 @@ def test_page_asks_for_the_token_sends_streams_asks_stops_and_reconnects(server,
         assert tab.evaluate("location.href") == f"{server.address}/"  # the token does not stay in the address
 
         type_prompt(tab, "say <img src=x onerror=alert(1)> <script>alert(1)</script> one two")
-        wait_until(tab, f"{ANSWER}?.endsWith('one two')")
+        tab.wait_until(f"{ANSWER}?.endsWith('one two')")
         assert tab.evaluate(ANSWER) == "<img src=x onerror=alert(1)> <script>alert(1)</script> one two"
         assert tab.evaluate("document.images.length + document.scripts.length") == 2
-        wait_until(tab, f"{STATE} === 'Ready'")
+        tab.wait_until(f"{STATE} === 'Ready'")
 
         told = {
             "type": "compaction",
@@ -111,12 +96,12 @@ def test_page_asks_for_the_token_sends_streams_asks_stops_and_reconnects(server,
         tab.evaluate("unask('q'), true")
 
         type_prompt(tab, call("risky", path=str(workdir / "trace")))
-        wait_until(tab, "document.querySelectorAll('#questions button').length === 3")
+        tab.wait_until("document.querySelectorAll('#questions button').length === 3")
         assert tab.evaluate("document.activeElement.textContent") == "Deny"
         assert "May risky touch trace?" in tab.evaluate("document.querySelector('#questions p').textContent")
         assert not (workdir / "trace").exists()
         tab.evaluate("[...document.querySelectorAll('#questions button')][0].click()")
-        wait_until(tab, f"{ANSWER}?.startsWith('done: it was done')")
+        tab.wait_until(f"{ANSWER}?.startsWith('done: it was done')")
         assert (workdir / "trace").exists()
         assert tab.evaluate("document.querySelectorAll('#questions button').length") == 0
         assert (
@@ -127,18 +112,18 @@ def test_page_asks_for_the_token_sends_streams_asks_stops_and_reconnects(server,
             rf"risky done \(\d+\.\d s\) {re.escape(str(workdir / 'trace'))}",
             tab.evaluate("[...document.querySelectorAll('.tool summary')].at(-1).innerText"),
         )
-        wait_until(tab, f"{STATE} === 'Ready'")
+        tab.wait_until(f"{STATE} === 'Ready'")
 
         type_prompt(tab, "hang")
-        wait_until(tab, f"{ANSWER} === 'hanging'")
+        tab.wait_until(f"{ANSWER} === 'hanging'")
         tab.open(f"{server.address}/", width=800)
-        wait_until(tab, f"{STATE} === 'The agent is working' && {ANSWER} === 'hanging'")
-        press(tab, "Escape")
-        wait_until(tab, f"{STATE} === 'Ready'")
+        tab.wait_until(f"{STATE} === 'The agent is working' && {ANSWER} === 'hanging'")
+        tab.press("Escape")
+        tab.wait_until(f"{STATE} === 'Ready'")
         assert tab.evaluate("document.getElementById('log').lastElementChild.textContent") == "Stopped."
 
         tab.open(f"{server.address}/", width=800)
-        wait_until(tab, f"{STATE} === 'Ready' && document.querySelectorAll('.user').length === 3")
+        tab.wait_until(f"{STATE} === 'Ready' && document.querySelectorAll('.user').length === 3")
         assert tab.problems == []
 
 
@@ -163,7 +148,7 @@ def test_page_can_be_used_without_a_mouse_and_by_a_screen_reader(server):
         tab.evaluate("document.getElementById('search').focus()")
         tab.evaluate("document.getElementById('conversations').replaceChildren()")
         for _ in range(7):
-            press(tab, "Tab")
+            tab.press("Tab")
             order.append(tab.evaluate("document.activeElement.id || document.activeElement.textContent"))
         beside = ["tool-count", "Sessions of other folders", "Conformance reports"]
         assert order == [*beside, "log", "prompt", "send", "attach"]
@@ -205,14 +190,14 @@ def test_markdown_is_rendered_and_nothing_in_it_runs_or_loads(server):
         type_prompt(
             tab, "say # Title\n\n**bold** `code`\nnext\n\n| a |\n|---|\n| 1 |\n\n```python\ndef f(): pass\n```\n"
         )
-        wait_until(tab, f"{STATE} === 'Ready' && document.querySelector('.agent .hljs-keyword') !== null")
+        tab.wait_until(f"{STATE} === 'Ready' && document.querySelector('.agent .hljs-keyword') !== null")
         counts = "['h1', 'strong', 'table', 'pre', 'br', '.copy'].map((each) => document.querySelectorAll(`.agent ${each}`).length)"
         assert tab.evaluate(counts) == [1, 1, 1, 1, 1, 2]
         assert serious_findings(tab) == []
         tab.evaluate("window.alert = () => { window.attacked = true; }")
         for number, attack in enumerate(ATTACKS, 2):
             type_prompt(tab, f"say {attack}")
-            wait_until(tab, f"{STATE} === 'Ready' && document.querySelectorAll('.agent .actions').length === {number}")
+            tab.wait_until(f"{STATE} === 'Ready' && document.querySelectorAll('.agent .actions').length === {number}")
         elements = "[...document.querySelectorAll('.text *')].map((each) => each.tagName.toLowerCase())"
         assert not set(tab.evaluate(elements)) & {"img", "script", "svg", "iframe", "style", "form", "object", "embed"}
         links = "[...document.querySelectorAll('.text a')].map((each) => each.getAttribute('href') ?? '')"
@@ -233,26 +218,26 @@ def test_conversations_are_listed_searched_renamed_copied_and_deleted(server):
         for prompt in ("say listed first", "say listed second"):
             tab.evaluate("document.getElementById('new').click()")
             type_prompt(tab, prompt)
-            wait_until(tab, f"{STATE} === 'Ready' && ({titles}).includes({prompt!r})")
+            tab.wait_until(f"{STATE} === 'Ready' && ({titles}).includes({prompt!r})")
         assert tab.evaluate(titles) == ["say listed second", "say listed first", *before]
         tab.evaluate("document.getElementById('search').focus()")
         tab.send("Input.insertText", text="FIRST")
         assert "say listed second" not in tab.evaluate(titles)
         tab.evaluate("document.querySelector('#conversations li > button').click()")
-        wait_until(tab, f"{ANSWER} === 'listed first' && document.querySelector('#conversations .current') !== null")
+        tab.wait_until(f"{ANSWER} === 'listed first' && document.querySelector('#conversations .current') !== null")
         tab.evaluate("document.querySelector('#conversations .current .buttons button').click()")
         tab.evaluate("document.activeElement.select()")
         tab.send("Input.insertText", text="listed first, renamed")
-        press(tab, "Enter", "\r")
-        wait_until(tab, f"({titles}).includes('listed first, renamed')")
+        tab.press("Enter", "\r")
+        tab.wait_until(f"({titles}).includes('listed first, renamed')")
         tab.evaluate("document.querySelectorAll('#conversations .current .buttons button')[1].click()")
-        wait_until(tab, f"({titles}).includes('say listed first (copy)') && {ANSWER} === 'listed first'")
+        tab.wait_until(f"({titles}).includes('say listed first (copy)') && {ANSWER} === 'listed first'")
         assert serious_findings(tab) == []
         tab.evaluate("document.querySelectorAll('#conversations .current .buttons button')[2].click()")
         assert tab.evaluate("document.activeElement.textContent") == "Keep"
         tab.evaluate("document.activeElement.previousSibling.click()")
-        wait_until(
-            tab, f"!({titles}).includes('say listed first (copy)') && document.querySelectorAll('.agent').length === 0"
+        tab.wait_until(
+            f"!({titles}).includes('say listed first (copy)') && document.querySelectorAll('.agent').length === 0"
         )
         assert tab.problems == []
 
@@ -270,7 +255,7 @@ def test_one_page_leads_to_traces_tools_other_folders_and_reports(server, workdi
     with open_tab() as tab:
         open_page(tab, server)
         type_prompt(tab, "say traced words")
-        wait_until(tab, f"{STATE} === 'Ready' && {ANSWER} === 'traced words'")
+        tab.wait_until(f"{STATE} === 'Ready' && {ANSWER} === 'traced words'")
         tab.evaluate("document.querySelectorAll('nav details').forEach((each) => { each.open = true; })")
         tools = tab.evaluate("[...document.querySelectorAll('#tool-list strong')].map((each) => each.textContent)")
         assert "risky" in tools
@@ -289,7 +274,7 @@ def test_one_page_leads_to_traces_tools_other_folders_and_reports(server, workdi
         ):
             tab.open("about:blank", width=800)
             tab.open(address, width=1280)
-            wait_until(tab, wanted)
+            tab.wait_until(wanted)
             assert tab.evaluate("location.href") == f"{server.address}/trace"  # neither token nor session stay in it
         assert tab.problems == []
 
@@ -301,27 +286,27 @@ def test_a_message_is_retried_and_edited_and_a_file_is_attached(server):
         open_page(tab, server)
         for number in (1, 2):
             type_prompt(tab, "history")
-            wait_until(tab, f"{STATE} === 'Ready' && {ANSWER} === '{number} prompts so far'")
+            tab.wait_until(f"{STATE} === 'Ready' && {ANSWER} === '{number} prompts so far'")
         tab.evaluate("document.querySelectorAll('.user')[1].dataset.old = 'yes'")
         tab.evaluate("document.querySelectorAll('.user')[1].querySelectorAll('button')[1].click()")
         again = (
             "document.querySelector('[data-old]') === null && document.querySelectorAll('.agent .actions').length === 2"
         )
-        wait_until(tab, f"{STATE} === 'Ready' && {ANSWER} === '2 prompts so far' && {again}")
+        tab.wait_until(f"{STATE} === 'Ready' && {ANSWER} === '2 prompts so far' && {again}")
         tab.evaluate("document.querySelectorAll('.user')[0].querySelectorAll('button')[0].click()")
         assert tab.evaluate("document.activeElement.value") == "history"
         tab.evaluate("document.activeElement.select()")
         type_prompt(tab, "say edited")
-        wait_until(tab, f"{STATE} === 'Ready' && {ANSWER} === 'edited'")
+        tab.wait_until(f"{STATE} === 'Ready' && {ANSWER} === 'edited'")
         assert tab.evaluate(prompts) == ["say edited"]
         type_prompt(tab, "history")
-        wait_until(tab, f"{STATE} === 'Ready' && {ANSWER} === '2 prompts so far'")
+        tab.wait_until(f"{STATE} === 'Ready' && {ANSWER} === '2 prompts so far'")
         pixel = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
         data = f"Uint8Array.from(atob('{pixel}'), (each) => each.charCodeAt(0))"
         tab.evaluate(f"attach([new File([{data}], 'pixel.png', {{ type: 'image/png' }})])")
-        wait_until(tab, "document.querySelectorAll('#attached button').length === 1")
+        tab.wait_until("document.querySelectorAll('#attached button').length === 1")
         type_prompt(tab, "blocks")
-        wait_until(tab, f"{STATE} === 'Ready' && {ANSWER} === 'text image'")
+        tab.wait_until(f"{STATE} === 'Ready' && {ANSWER} === 'text image'")
         assert tab.evaluate("document.querySelectorAll('#attached button').length") == 0
         assert tab.problems == []
 
@@ -332,16 +317,16 @@ def test_tool_calls_show_arguments_time_and_how_they_ended(server, workdir):
     with open_tab() as tab:
         open_page(tab, server)
         type_prompt(tab, call("crash"))
-        wait_until(tab, f"{STATE} === 'Ready' && /^crash failed \\(\\d+\\.\\d s\\)$/.test({summary}.trim())")
+        tab.wait_until(f"{STATE} === 'Ready' && /^crash failed \\(\\d+\\.\\d s\\)$/.test({summary}.trim())")
         type_prompt(tab, call("risky", path=str(workdir / "trace")))
-        wait_until(tab, f"{summary}?.startsWith('risky waits for your permission')")
+        tab.wait_until(f"{summary}?.startsWith('risky waits for your permission')")
         assert serious_findings(tab) == []
-        press(tab, "Enter", "\r")  # Deny has the focus
-        wait_until(tab, f"{STATE} === 'Ready' && {summary}.startsWith('risky not allowed (')")
+        tab.press("Enter", "\r")  # Deny has the focus
+        tab.wait_until(f"{STATE} === 'Ready' && {summary}.startsWith('risky not allowed (')")
         type_prompt(tab, call("wait_for", path=str(workdir / "never")))
-        wait_until(tab, f"{summary}?.startsWith('wait_for running')")
-        press(tab, "Escape")
-        wait_until(tab, f"{STATE} === 'Ready' && {summary}.startsWith('wait_for stopped')")
+        tab.wait_until(f"{summary}?.startsWith('wait_for running')")
+        tab.press("Escape")
+        tab.wait_until(f"{STATE} === 'Ready' && {summary}.startsWith('wait_for stopped')")
         assert "crash" in tab.evaluate("document.querySelector('.tool').textContent")
         assert tab.problems == []
 
@@ -373,16 +358,16 @@ def test_a_server_that_was_started_anew_is_given_its_new_token(backend, home, wo
         with running(backend, plan, home, workdir) as server:
             open_page(tab, server)
             type_prompt(tab, "say before")
-            wait_until(tab, f"{ANSWER} === 'before' && {STATE} === 'Ready'")
+            tab.wait_until(f"{ANSWER} === 'before' && {STATE} === 'Ready'")
             port = str(server.port)
         with running(backend, plan, home, workdir, "--port", port) as again:
-            wait_until(tab, f"{STATE} === 'A token is needed'")
+            tab.wait_until(f"{STATE} === 'A token is needed'")
             tab.evaluate("document.getElementById('token').focus()")
             tab.send("Input.insertText", text=again.token)
-            press(tab, "Enter", "\r")
-            wait_until(tab, f"{STATE} === 'Ready' && {ANSWER} === 'before'")
+            tab.press("Enter", "\r")
+            tab.wait_until(f"{STATE} === 'Ready' && {ANSWER} === 'before'")
             type_prompt(tab, "say after")
-            wait_until(tab, f"{ANSWER} === 'after'")
+            tab.wait_until(f"{ANSWER} === 'after'")
 
 
 @pytest.mark.slow
@@ -390,9 +375,9 @@ def test_a_phone_and_a_long_conversation(server):
     with open_tab() as tab:
         open_page(tab, server)
         type_prompt(tab, "say on the phone")
-        wait_until(tab, f"{STATE} === 'Ready' && {ANSWER} === 'on the phone'")
+        tab.wait_until(f"{STATE} === 'Ready' && {ANSWER} === 'on the phone'")
         tab.open(f"{server.address}/", width=390)
-        wait_until(tab, f"{STATE} === 'Ready' && {ANSWER} === 'on the phone'")
+        tab.wait_until(f"{STATE} === 'Ready' && {ANSWER} === 'on the phone'")
         assert tab.evaluate("document.documentElement.scrollWidth") == 390
         assert serious_findings(tab) == []
         tab.evaluate("document.getElementById('menu').click()")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import socket
-import subprocess
 import time
 import urllib.request
 from pathlib import Path
@@ -14,8 +13,7 @@ from typing import Any
 import pytest
 
 from amplifier.store import SessionIndex
-from tests._support.forked import Forked
-from tests._support.terminal import command, environment, run_cli
+from tests._support.terminal import run_cli, start
 from tests.servers.http._server import PATIENCE, Server, ask, connect, running
 
 
@@ -24,9 +22,8 @@ def test_ui_opens_the_page_of_the_default_agent_in_the_browser(backend, home, wo
     browser = workdir / "browser"
     browser.write_text(f"#!/bin/sh\nprintf %s \"$1\" > '{workdir}/new'\nmv '{workdir}/new' '{workdir}/opened'\n")
     browser.chmod(0o755)
-    words = command("ui", "-p", "offline", "--backend", backend)
-    variables = environment(home, {"BROWSER": f"{browser} %s"})
-    with Forked(words, cwd=workdir, env=variables, stdout=subprocess.PIPE, text=True) as process:
+    words, variables = ("ui", "-p", "offline", "--backend", backend), {"BROWSER": f"{browser} %s"}
+    with start(*words, home=home, cwd=workdir, extra=variables, stderr=None) as process:
         assert process.stdout is not None
         page = [process.stdout.readline() for _ in range(4)][1].removeprefix("Chat page: ").strip()
         give_up = time.monotonic() + PATIENCE

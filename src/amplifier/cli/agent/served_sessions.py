@@ -11,7 +11,6 @@ from amplifier.cli.exit_codes import Exit
 from amplifier.cli.sessions import SessionStore
 from amplifier.cli.terminal.display import Display, install_log_handler
 from amplifier.cli.terminal.output import StandardStreams
-from amplifier.contracts import ApprovalSystem
 from amplifier.errors import AmplifierError, SessionBusyError
 from amplifier.kernel import AmplifierSession
 from amplifier.loading import ModuleLoader
@@ -89,35 +88,29 @@ class ServedSessions:
             CommandError: The plan cannot be read any more.
             SessionBusyError: The session is open in another process.
         """
-        directory, approvals = wanted.directory or Path.cwd(), wanted.approvals or NoOneToAsk(self.display)
-        session_id, is_resumed = wanted.session_id, wanted.is_resumed
-        if session_id is None:
-            return self._make_temporary(directory, approvals)
-        if is_resumed and self.store.is_open(session_id):
+        directory, session_id = wanted.directory or Path.cwd(), wanted.session_id
+        if session_id is not None and wanted.is_resumed and self.store.is_open(session_id):
             raise SessionBusyError(f"session {session_id!r} is open in another process; end that one first")
         agent_plan = self._agent_plan(directory)
+        if session_id is None:
+            plan = _in_memory(agent_plan.plan)
+        else:
+            plan = with_storage_paths(_with_servers(agent_plan.plan, wanted.servers), sessions=self.store.root)
         session = AmplifierSession(
-            with_storage_paths(_with_servers(agent_plan.plan, wanted.servers), sessions=self.store.root),
+            plan,
             session_id=session_id,
-            approval_system=approvals,
+            approval_system=wanted.approvals or NoOneToAsk(self.display),
             display_system=self.display,
-            is_resumed=is_resumed,
+            is_resumed=wanted.is_resumed,
         )
         # Before it opens: modules may start programs there while they are being mounted.
         session.coordinator.register_capability("session.working_dir", str(directory))
-        self.store.begun.pop(session_id, None)  # of an earlier opening: another process may have used it since
-        new = SessionRecord(session_id=session_id, created=now(), directory=str(directory))
-        known = self.store.record(session_id) if is_resumed else new
-        described = agent_plan.describe(known, model=self.model, file=self.plan, backend=self.backend)
-        self.store.begun[session_id] = described
-        return session
-
-    def _make_temporary(self, directory: Path, approvals: ApprovalSystem) -> AmplifierSession:
-        """A session that keeps nothing on disk: its context is in memory, and its events are not logged."""
-        plan = change_module(self._agent_plan(directory).plan, "hooks-logging", lambda entry: None)
-        plan = change_module(plan, "context-persistent", lambda entry: {"module": "context-simple"})
-        session = AmplifierSession(plan, approval_system=approvals, display_system=self.display)
-        session.coordinator.register_capability("session.working_dir", str(directory))
+        if session_id is not None:
+            self.store.begun.pop(session_id, None)  # of an earlier opening: another process may have used it since
+            new = SessionRecord(session_id=session_id, created=now(), directory=str(directory))
+            known = self.store.record(session_id) if wanted.is_resumed else new
+            described = agent_plan.describe(known, model=self.model, file=self.plan, backend=self.backend)
+            self.store.begun[session_id] = described
         return session
 
     def check(self, session: AmplifierSession) -> None:
@@ -134,6 +127,12 @@ class ServedSessions:
             raise AmplifierError(
                 f"{named} is not available; `amplifier doctor` shows which keys and packages are missing"
             )
+
+
+def _in_memory(plan: dict[str, Any]) -> dict[str, Any]:
+    """The plan of a session that keeps nothing on disk: its context is in memory, and its events are not logged."""
+    plan = change_module(plan, "hooks-logging", lambda entry: None)
+    return change_module(plan, "context-persistent", lambda entry: {"module": "context-simple"})
 
 
 def _with_servers(plan: dict[str, Any], servers: dict[str, dict[str, Any]]) -> dict[str, Any]:
