@@ -72,6 +72,16 @@ def run_cli(
     )
 
 
+def run_without(package: str, *arguments: str, home: Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run the command line in an interpreter in which a package cannot be imported."""
+    program = (
+        f"import sys; sys.modules[{package!r}] = None; from amplifier.cli import main; sys.exit(main(sys.argv[1:]))"
+    )
+    words = [sys.executable, "-P", "-c", program, *arguments]
+    options: dict[str, Any] = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
+    return subprocess.run(words, cwd=cwd, env=environment(home), check=False, **options)
+
+
 def start(
     *arguments: str, home: Path, cwd: Path, extra: Mapping[str, str] | None = None, **options: Any
 ) -> subprocess.Popen[Any]:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from amplifier.cli._sessions import SessionStore
 from amplifier.cli.agent.chat import mentioned_files
-from amplifier.cli.sessions import SessionStore
 from amplifier.live._edits import Edits
 from amplifier.tracing._sessions import write_conversation
 from tests._support.terminal import Terminal, open_terminal, run_cli

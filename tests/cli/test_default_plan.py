@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from amplifier.cli._exit_codes import CommandError
 from amplifier.cli.agent.default_plan import DEFAULT_TOOLS, build_plan, with_storage_paths
-from amplifier.cli.exit_codes import CommandError
 from amplifier.loading import _installed as _installed_modules
 from amplifier.loading._installed import REQUIRED_PACKAGES
 from amplifier.plan import check_plan

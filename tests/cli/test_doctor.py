@@ -10,8 +10,8 @@ import sys
 import pytest
 
 from amplifier.cli import main
+from amplifier.cli._sessions import SessionStore
 from amplifier.cli.commands import doctor as _doctor
-from amplifier.cli.sessions import SessionStore
 from amplifier.loading import _installed as installed_modules
 from amplifier.store import SessionRecord
 from tests._support.forked import run_forked

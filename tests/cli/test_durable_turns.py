@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from amplifier.cli.sessions import SessionStore
+from amplifier.cli._sessions import SessionStore
 from amplifier.plan._things import module_hashes, plan_changes
 from amplifier.store import SessionRecord
 from tests._support.terminal import PATIENCE, json_of, open_terminal, run_cli

@@ -12,7 +12,7 @@ import pytest
 from prompt_toolkit.completion import CompleteEvent
 from prompt_toolkit.document import Document
 
-from amplifier.cli.sessions import SessionStore
+from amplifier.cli._sessions import SessionStore
 from amplifier.cli.terminal import line_prompt
 from amplifier.cli.terminal.line_prompt import PromptHistory, _Completer
 from tests._support.backends import mostly_on

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from amplifier.cli._exit_codes import CommandError
 from amplifier.cli.commands.doctor import find_running
-from amplifier.cli.exit_codes import CommandError
 from amplifier.cli.terminal.display import Display
 from amplifier.cli.terminal.output import StandardStreams
 from amplifier.models import from_json

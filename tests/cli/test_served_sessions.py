@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from amplifier.cli._sessions import SessionStore
 from amplifier.cli.agent.served_sessions import ServedSessions
-from amplifier.cli.sessions import SessionStore
 from amplifier.cli.terminal.display import Display
 from amplifier.cli.terminal.output import StandardStreams
 from amplifier.errors import SessionBusyError

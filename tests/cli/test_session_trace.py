@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from amplifier.cli import main
-from amplifier.cli.sessions import SessionStore
+from amplifier.cli._sessions import SessionStore
 from amplifier.store import SessionRecord
 from amplifier.tracing import log_parts
 from tests._support.forked import run_forked

@@ -18,7 +18,7 @@ from typing import Any
 import attrs
 import pytest
 
-from amplifier.cli.sessions import SessionStore
+from amplifier.cli._sessions import SessionStore
 from amplifier.store import SessionRecord
 from tests._support.backends import mostly_on
 from tests._support.browser import open_tab

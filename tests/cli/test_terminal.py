@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from amplifier.cli.sessions import SessionStore
+from amplifier.cli._sessions import SessionStore
 from tests._support.backends import mostly_on
 from tests._support.terminal import on_screen, open_terminal, run_cli
 from tests.cli._scripted_agent import call

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from amplifier.cli.sessions import SessionStore
+from amplifier.cli._sessions import SessionStore
 from amplifier.store import SessionRecord
 from tests._support import node_parts
 from tests._support.browser import Tab, open_tab

@@ -15,9 +15,9 @@ import attrs
 
 from amplifier._json import visible_text
 from amplifier.budget._budget import budget_as_json, budget_text
-from amplifier.cli.error_messages import error_message, exit_code_of, traceback_text
-from amplifier.cli.exit_codes import CommandError, Exit, OutputLostError
-from amplifier.cli.sessions import SessionStore
+from amplifier.cli._error_messages import error_message, exit_code_of, traceback_text
+from amplifier.cli._exit_codes import CommandError, Exit, OutputLostError
+from amplifier.cli._sessions import SessionStore
 from amplifier.cli.terminal.display import Display, LogNotices, OutputFormat, install_log_handler
 from amplifier.cli.terminal.keyboard import Keyboard
 from amplifier.cli.terminal.output import StandardStreams, is_terminal

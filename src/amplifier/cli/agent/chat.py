@@ -14,8 +14,8 @@ import anyio.to_thread
 
 from amplifier._json import visible_text
 from amplifier._spelling import nearest
-from amplifier.cli.error_messages import error_message
-from amplifier.cli.exit_codes import CommandError
+from amplifier.cli._error_messages import error_message
+from amplifier.cli._exit_codes import CommandError
 from amplifier.cli.terminal.keyboard import Keyboard
 from amplifier.cli.terminal.output import Output
 from amplifier.errors import AmplifierError, MissingExtraError

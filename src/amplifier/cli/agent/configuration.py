@@ -23,8 +23,8 @@ from amplifier._json import visible_text
 from amplifier._reading import Kind, choice, list_of, mapping, mapping_each, option, record, text
 from amplifier._regular_file import make_folders, read_file, replace_file
 from amplifier._spelling import suggestion
-from amplifier.cli.exit_codes import CommandError
-from amplifier.cli.sessions import config_folder, find_home
+from amplifier.cli._exit_codes import CommandError
+from amplifier.cli._sessions import config_folder, find_home
 from amplifier.contracts import Coordinator
 from amplifier.errors import MissingExtraError, PlanError
 from amplifier.events import TOOL_PRE

@@ -15,7 +15,7 @@ import attrs
 
 from amplifier._json import copy_json, visible_text
 from amplifier._spelling import suggestion
-from amplifier.cli.exit_codes import CommandError
+from amplifier.cli._exit_codes import CommandError
 from amplifier.loading._installed import BUILT_IN_SOURCE, missing_package
 from amplifier.plan import check_plan, expand_variables, merge_plans
 from amplifier.store import SessionRecord

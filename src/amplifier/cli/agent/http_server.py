@@ -18,8 +18,8 @@ import anyio.to_thread
 from starlette.types import ASGIApp
 
 from amplifier._programs import open_in_browser
-from amplifier.cli.exit_codes import Exit
-from amplifier.cli.sessions import SessionStore
+from amplifier.cli._exit_codes import Exit
+from amplifier.cli._sessions import SessionStore
 from amplifier.cli.terminal.display import Display, install_log_handler
 from amplifier.cli.terminal.output import StandardStreams
 from amplifier.loading._installed import require_backend

@@ -17,8 +17,8 @@ import attrs
 
 from amplifier._json import sanitize_text, visible_text
 from amplifier._regular_file import read_file
-from amplifier.cli.exit_codes import CommandError
-from amplifier.cli.sessions import config_folder
+from amplifier.cli._exit_codes import CommandError
+from amplifier.cli._sessions import config_folder
 
 from .plan_files import parse_yaml
 

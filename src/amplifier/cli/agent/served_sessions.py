@@ -7,8 +7,8 @@ from typing import Any
 
 import attrs
 
-from amplifier.cli.exit_codes import Exit
-from amplifier.cli.sessions import SessionStore
+from amplifier.cli._exit_codes import Exit
+from amplifier.cli._sessions import SessionStore
 from amplifier.cli.terminal.display import Display, install_log_handler
 from amplifier.cli.terminal.output import StandardStreams
 from amplifier.errors import AmplifierError, SessionBusyError

@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 
 import anyio
 
-from amplifier.cli.sessions import running_folder
+from amplifier.cli._sessions import running_folder
 from amplifier.cli.terminal.display import Display
 from amplifier.loading._installed import require_backend
 from amplifier.tracing import export_traces

@@ -20,11 +20,11 @@ import click
 
 from amplifier._json import visible_text
 from amplifier._version import __version__
+from amplifier.cli._error_messages import error_message
+from amplifier.cli._exit_codes import CommandError, Exit
+from amplifier.cli._sessions import HOME_VARIABLE, LAST, find_home, require_writable, running_folder
 from amplifier.cli.agent.configuration import load_keys, read_configuration
 from amplifier.cli.agent.default_plan import API_KEYS, DEFAULT_TOOLS, OFFLINE_PROVIDER, build_plan
-from amplifier.cli.error_messages import error_message
-from amplifier.cli.exit_codes import CommandError, Exit
-from amplifier.cli.sessions import HOME_VARIABLE, LAST, find_home, require_writable, running_folder
 from amplifier.errors import AmplifierError
 from amplifier.loading import ModuleLoader
 from amplifier.loading._importing import is_published

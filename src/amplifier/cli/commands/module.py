@@ -18,8 +18,8 @@ import click
 
 from amplifier._json import visible_text
 from amplifier._spelling import did_you_mean
-from amplifier.cli.error_messages import error_message
-from amplifier.cli.exit_codes import CommandError, Exit
+from amplifier.cli._error_messages import error_message
+from amplifier.cli._exit_codes import CommandError, Exit
 from amplifier.cli.terminal.output import Output, StandardStreams, print_table
 from amplifier.contracts import CONTRACTS
 from amplifier.errors import AmplifierError

@@ -18,7 +18,7 @@ import attrs
 
 from amplifier._regular_file import irregular_kind, make_folders, read_file, replace_file
 from amplifier._spelling import did_you_mean, nearest
-from amplifier.cli.exit_codes import CommandError
+from amplifier.cli._exit_codes import CommandError
 from amplifier.errors import MissingExtraError
 from amplifier.store import (
     Conversation,
