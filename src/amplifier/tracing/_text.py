@@ -136,28 +136,28 @@ def write_text(trace: Trace) -> str:
 
 
 def _lines(trace: Trace) -> Iterator[str]:
-    yield _safe(f"session {trace.session_id}")
+    yield one_line(f"session {trace.session_id}")
     yield write_summary(totals(trace))
     for note in trace.notes:
-        yield f"note: {_safe(note)}"
+        yield f"note: {one_line(note)}"
     slow = slowest(trace)
     if slow:
         own = self_seconds(trace)
         yield ""
         yield "slowest:"
         for row in slow:
-            yield f"  {duration(own[row.number]):>10}  {_safe(row_title(row))}"
+            yield f"  {duration(own[row.number]):>10}  {one_line(row_title(row))}"
     if trace.rows:
         yield ""
     first = min((row.start for row in trace.rows if row.start is not None), default=0.0)
     for row, depth in trace.walk():
         moment = "" if row.start is None else f"{row.start - first:.3f}"
         parts = [row_title(row), *row_facts(row)]
-        line = _safe("  ".join(filter(None, parts)))
+        line = one_line("  ".join(filter(None, parts)))
         yield f"{moment:>10}  {'  ' * min(depth, 20)}{line}"
         if row.text:
             text = row.text if len(row.text) <= _LONGEST else f"{row.text[:_LONGEST]}…"
-            yield f"{'':>10}  {'  ' * min(depth, 20)}│ {_safe(text)}"
+            yield f"{'':>10}  {'  ' * min(depth, 20)}│ {one_line(text)}"
 
 
 def row_title(row: Row) -> str:
@@ -198,7 +198,8 @@ def write_summary(total: Totals) -> str:
     return ", ".join(filter(None, facts))
 
 
-def _safe(text: str) -> str:
+def one_line(text: str) -> str:
+    """A text that is safe to show, in one line."""
     return visible_text(text, multiline=False)
 
 
