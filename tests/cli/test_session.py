@@ -300,9 +300,7 @@ def test_no_stored_message_breaks_the_text_or_reaches_the_terminal_raw(messages,
         assert shown == visible_text(shown)
 
 
-@pytest.mark.parametrize(
-    "words", [["show"], ["show", "--json"], ["fork"], ["fork", "--turns", "1"], ["trace", "-o", "-"]]
-)
+@pytest.mark.parametrize("words", [["show"], ["show", "--json"], ["fork"], ["fork", "--turns", "1"]])
 def test_a_damaged_conversation_is_an_error_that_names_the_file_and_hides_no_other_session(words, store, cli):
     keep(store, "torn")
     keep(store, "whole")

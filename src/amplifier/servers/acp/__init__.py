@@ -1,8 +1,7 @@
 """The Agent Client Protocol: an editor starts the agent as a program and talks to it over standard input and output.
 
 _connection  one client: JSON-RPC messages, reading, writing, requests in both directions; standard input and output
-_params      the parameters of requests
-_agent       the methods of the protocol
+_agent       the methods of the protocol, and their parameters
 _updates     events of a turn as notifications, how tool calls are shown, what the editor is asked for
 """
 
