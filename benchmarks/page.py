@@ -44,10 +44,6 @@ def results_section(results: dict[str, Any]) -> str:
         "",
         f"Of {sum(row['target'] is not None for row in rows)} targets {_missed_words(missed)}.",
     ]
-    if missed:
-        parts.append("")
-    for row in missed:
-        parts.append(f"- {_with_rival(row)}: {_value(row)}, wanted {_target(row)}.")
     for group, title in GROUPS.items():
         chosen = [row for row in rows if row["group"] == group]
         if chosen:
@@ -58,7 +54,9 @@ def results_section(results: dict[str, Any]) -> str:
 def _missed_words(missed: list[dict[str, Any]]) -> str:
     if not missed:
         return "none was missed"
-    return f"{len(missed)} {'was' if len(missed) == 1 else 'were'} missed"
+    return (
+        "1 was missed; its median is bold" if len(missed) == 1 else f"{len(missed)} were missed; their medians are bold"
+    )
 
 
 def _with_rival(row: dict[str, Any]) -> str:

@@ -23,7 +23,7 @@ from amplifier.modules.context._token_estimate import count_tokens
 from amplifier.modules.hooks.redaction import Redactor, redact_personal
 from amplifier.testing import EventRecorder, MockProvider, ScriptedOrchestrator
 from amplifier.tracing import Trace
-from amplifier.tracing._conversation import text_of_message
+from amplifier.tracing._sessions import text_of_message
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 3
 PDF = b"%PDF-1.7\n" + bytes(range(255, -1, -1))

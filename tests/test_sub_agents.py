@@ -19,8 +19,8 @@ from amplifier import (
     agent,
     on,
 )
+from amplifier.cli._exit_codes import CommandError
 from amplifier.cli.agent.default_plan import _provider_id
-from amplifier.cli.core.exit_codes import CommandError
 from amplifier.models import SubAgentEvent, TextDelta, ToolFinished, TurnEvent
 from amplifier.testing import MockProvider, MockTool
 

@@ -36,6 +36,8 @@ _DOWNLOAD_PATIENCE = 600.0
 _START = (
     "import os, sys; os.dup2(int(sys.argv[1]), 3); os.dup2(int(sys.argv[2]), 4); os.execv(sys.argv[3], sys.argv[3:])"
 )
+_KEYS = {"Tab": 9, "Enter": 13, "Escape": 27, "End": 35, "Home": 36}
+_KEYS |= {"ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40}
 _OPTIONS = (
     "--headless",
     "--no-sandbox",  # what is opened is our own file, and containers do not allow the sandbox
@@ -138,6 +140,22 @@ class Tab:
         answer = self.send("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
+
+    def wait_until(self, condition: str) -> None:
+        """Wait in the page until a JavaScript expression is true."""
+        look = f"const look = () => ({condition}) ? done(true) : setTimeout(look, 10)"
+        self.evaluate(f"new Promise((done) => {{ {look}; look(); }}).then(() => true)")
+
+    def press(self, key: str, text: str | None = None) -> None:
+        """Press a key, which may enter a text."""
+        common = {
+            "key": key,
+            "code": key,
+            "windowsVirtualKeyCode": _KEYS.get(key, 0),
+            **({"text": text} if text else {}),
+        }
+        self.send("Input.dispatchKeyEvent", type="keyDown", **common)
+        self.send("Input.dispatchKeyEvent", type="keyUp", key=key, code=key)
 
     def screenshot(self) -> bytes:
         """The whole page as PNG, to look at while a page is designed."""

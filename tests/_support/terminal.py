@@ -72,6 +72,24 @@ def run_cli(
     )
 
 
+def run_without(package: str, *arguments: str, home: Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run the command line in an interpreter in which a package cannot be imported."""
+    program = (
+        f"import sys; sys.modules[{package!r}] = None; from amplifier.cli import main; sys.exit(main(sys.argv[1:]))"
+    )
+    words = [sys.executable, "-P", "-c", program, *arguments]
+    options: dict[str, Any] = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
+    return subprocess.run(words, cwd=cwd, env=environment(home), check=False, **options)
+
+
+def start(
+    *arguments: str, home: Path, cwd: Path, extra: Mapping[str, str] | None = None, **options: Any
+) -> subprocess.Popen[Any]:
+    """Start the command line without a terminal; nothing is on standard input, and text comes through pipes, unless options change that."""
+    usual = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return Forked(command(*arguments), cwd=cwd, env=environment(home, extra), **{**usual, **options})
+
+
 def json_of(finished: subprocess.CompletedProcess[str]) -> Any:
     """The one object on standard output."""
     lines = finished.stdout.splitlines()

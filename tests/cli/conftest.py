@@ -51,6 +51,20 @@ def backend(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
+def plant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
+    """Writes a module to where commands look for modules."""
+
+    def write(module_id: str, text: str) -> None:
+        package = tmp_path / f"amplifier-module-{module_id}" / f"amplifier_module_{module_id.replace('-', '_')}"
+        package.mkdir(parents=True)
+        (package / "__init__.py").write_text(text)
+        monkeypatch.setenv("AMPLIFIER_MODULES", str(tmp_path))
+        monkeypatch.setenv("AMPLIFIER_HOME", str(tmp_path / "home"))
+
+    return write
+
+
+@pytest.fixture
 def cli(capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
     """Runs a command in this process, which has to end with this code; returns what it has printed."""
 

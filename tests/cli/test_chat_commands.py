@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from amplifier.cli.agent.chat_commands import mentioned_files
-from amplifier.cli.sessions.store import SessionStore
+from amplifier.cli._sessions import SessionStore
+from amplifier.cli.agent.chat import mentioned_files
 from amplifier.live._edits import Edits
-from amplifier.tracing._conversation import write_conversation
+from amplifier.tracing._sessions import write_conversation
 from tests._support.terminal import Terminal, open_terminal, run_cli
 from tests.cli._scripted_agent import call
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from amplifier.cli.sessions.store import SessionStore
+from amplifier.cli._sessions import SessionStore
 from tests._support.backends import mostly_on
 from tests._support.terminal import PATIENCE, command, environment
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from amplifier.cli._exit_codes import CommandError
 from amplifier.cli.agent.configuration import Project, read_configuration
 from amplifier.cli.agent.default_plan import build_plan
-from amplifier.cli.core.exit_codes import CommandError
 from amplifier.loading._loader import installed_ids
 from tests._support.terminal import open_terminal, run_cli
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
 from tests._support.processes import running_processes
-from tests._support.terminal import PATIENCE, command, environment, json_of, open_terminal, run_cli
+from tests._support.terminal import PATIENCE, json_of, open_terminal, run_cli, run_without
 from tests._support.tree import ROOT
 
 
@@ -75,19 +74,7 @@ def wait_until_it_runs(text: str) -> None:
 
 
 def test_a_package_that_is_missing_leaves_out_its_tool_and_nothing_else(home, files):
-    program = (
-        "import sys; sys.modules['truststore'] = None; from amplifier.cli import main; "
-        "sys.exit(main(['run', 'count the lines of notes.txt', '-q']))"
-    )
-    finished = subprocess.run(
-        [command()[0], "-P", "-c", program],
-        cwd=files,
-        env=environment(home),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    finished = run_without("truststore", "run", "count the lines of notes.txt", "-q", home=home, cwd=files)
     assert (finished.returncode, finished.stderr) == (0, "")
     assert "3 lines" in finished.stdout
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from amplifier.cli._exit_codes import CommandError
 from amplifier.cli.agent.default_plan import DEFAULT_TOOLS, build_plan, with_storage_paths
-from amplifier.cli.core.exit_codes import CommandError
 from amplifier.loading import _loader as _installed_modules
 from amplifier.loading._loader import REQUIRED_PACKAGES
 from amplifier.plan import check_plan

@@ -183,24 +183,14 @@ def main() -> None:
  main.py  2
 
 ▌ done""".splitlines()
-NARROW = """Plan
-
-Two steps for main.py,
-see the manual
-(https://example.org/manual):
-
- 1 read it
- 2 change a line that is too long for a
-   narrow window
-
-def main() -> None:
-    print("<b>")
-
- file     lines
- ──────────────
- main.py  2
-
-▌ done""".splitlines()
+WRAPPED = {
+    "see the manual (https://example.org/manual):": ["see the manual", "(https://example.org/manual):"],
+    " 2 change a line that is too long for a narrow window": [
+        " 2 change a line that is too long for a",
+        "   narrow window",
+    ],
+}
+NARROW = [row for line in WIDE for row in WRAPPED.get(line, [line])]
 
 
 def window(monkeypatch: pytest.MonkeyPatch, height: int, width: int) -> None:

@@ -10,8 +10,8 @@ import sys
 import pytest
 
 from amplifier.cli import main
+from amplifier.cli._sessions import SessionStore
 from amplifier.cli.commands import doctor as _doctor
-from amplifier.cli.sessions.store import SessionStore
 from amplifier.loading import _loader as installed_modules
 from amplifier.store import SessionRecord
 from tests._support.forked import run_forked
@@ -64,26 +64,16 @@ def test_a_check_that_crashes_is_a_finding(tmp_path, monkeypatch, capsys):
     assert "no window" in weather["text"]
 
 
-def test_a_module_that_is_broken_is_named(tmp_path, monkeypatch, capsys):
-    package = tmp_path / "amplifier-module-tool-broken" / "amplifier_module_tool_broken"
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_text("import no_such_library\n")
-    monkeypatch.setenv("AMPLIFIER_MODULES", str(tmp_path))
-    monkeypatch.setenv("AMPLIFIER_HOME", str(tmp_path / "home"))
+def test_a_module_that_is_broken_is_named(plant, capsys):
+    plant("tool-broken", "import no_such_library\n")
     main(["doctor", "--json"])
     (broken,) = [each for each in findings(capsys)["module"] if each["text"].startswith("tool-broken")]
     assert broken["verdict"] == "note"  # the default plan does not need it
     assert "no_such_library" in broken["text"]
 
 
-def test_a_module_that_runs_on_an_island_on_trio_is_named(tmp_path, monkeypatch, capsys):
-    package = tmp_path / "amplifier-module-tool-timer" / "amplifier_module_tool_timer"
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_text(
-        '__amplifier_backends__ = ("asyncio",)\n\nasync def mount(coordinator, config): ...\n'
-    )
-    monkeypatch.setenv("AMPLIFIER_MODULES", str(tmp_path))
-    monkeypatch.setenv("AMPLIFIER_HOME", str(tmp_path / "home"))
+def test_a_module_that_runs_on_an_island_on_trio_is_named(plant, capsys):
+    plant("tool-timer", '__amplifier_backends__ = ("asyncio",)\n\nasync def mount(coordinator, config): ...\n')
     main(["doctor", "--json"])
     (named,) = [each for each in findings(capsys)["module"] if each["text"].startswith("tool-timer")]
     assert named["verdict"] == "ok"

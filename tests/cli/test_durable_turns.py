@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from amplifier.cli.sessions.store import SessionStore
+from amplifier.cli._sessions import SessionStore
 from amplifier.plan._dicts import module_hashes, plan_changes
 from amplifier.store import SessionRecord
 from tests._support.terminal import PATIENCE, json_of, open_terminal, run_cli
@@ -165,19 +165,6 @@ def test_a_plan_that_has_changed_is_shown_before_the_turn_goes_on(home, workdir,
     assert accepted.returncode == 0, accepted.stderr
     assert "hooks-ask is not in the plan any more" in accepted.stderr
     assert roles(home) == ["user", "assistant", "tool", "assistant"]
-
-
-@pytest.mark.slow
-def test_a_second_process_is_told_which_one_has_the_session(home, workdir, durable_plan):
-    wait = call("wait_for", path=workdir / "gate")
-    with open_terminal("run", wait, "--plan", str(durable_plan), home=home, cwd=workdir) as terminal:
-        terminal.expect("s  wait_for")
-        for prompt in (["say hello"], []):  # without one, the turn that was cut off would go on
-            refused = run_cli("session", "resume", "last", *prompt, home=home, cwd=workdir)
-            assert refused.returncode == 2
-            assert "is open in another process (process " in refused.stderr
-        (workdir / "gate").touch()
-        assert terminal.end() == 0
 
 
 def test_the_changes_of_a_plan_are_listed_and_secrets_are_not_kept(tmp_path):

@@ -12,7 +12,7 @@ import pytest
 from prompt_toolkit.completion import CompleteEvent
 from prompt_toolkit.document import Document
 
-from amplifier.cli.sessions.store import SessionStore
+from amplifier.cli._sessions import SessionStore
 from amplifier.cli.terminal import line_prompt
 from amplifier.cli.terminal.line_prompt import PromptHistory, _Completer
 from tests._support.backends import mostly_on
@@ -168,21 +168,6 @@ def test_a_signal_while_a_line_is_being_entered_restores_the_terminal(which, bac
         assert terminal.end() == 128 + which
         assert terminal.is_as_before()
         assert terminal.screen.count("\x1b[?2004h") == terminal.screen.count("\x1b[?2004l")
-
-
-@pytest.mark.slow
-def test_an_interrupt_sent_as_a_signal_does_what_the_key_does(backend, home, workdir, plan):
-    with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
-        terminal.expect("› ")
-        terminal.type("say never sent")
-        terminal.expect("never sent")
-        terminal.send(signal.SIGINT)
-        terminal.expect("Press Ctrl-C again to leave.")
-        terminal.expect("› ")
-        terminal.send(signal.SIGINT)
-        assert terminal.end() == 0
-        assert "\nnever sent" not in terminal.text
-        assert terminal.is_as_before()
 
 
 def test_keys_behind_a_ctrl_c_belong_to_the_next_line(home, workdir, plan):

@@ -87,20 +87,17 @@ def test_a_wrong_call_gets_one_clear_message(file, arguments, code, words, cli):
     assert len(error.splitlines()) == 1
 
 
-def test_a_file_without_servers_is_refused(tmp_path, cli):
-    path = tmp_path / "plan.yaml"
-    path.write_text("session: {orchestrator: loop-basic, context: context-simple}\n")
-    assert (
-        "there are no MCP servers in it; expected a plan with the module tool-mcp"
-        in cli("mcp", "list", "--plan", str(path), code=2).err
-    )
-
-
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"session": {}}', "there are no MCP servers in it; expected a plan with the module tool-mcp"),
+        ('{"mcpServers": {}}', "there is no server to open"),
+    ],
+)
 @pytest.mark.parametrize("words", [["list"], ["test"], ["list", "--json"]])
-def test_a_file_that_names_no_server_is_refused(words, tmp_path, cli):
-    path = tmp_path / "mcp.json"
-    path.write_text('{"mcpServers": {}}')
-    assert "there is no server to open" in cli("mcp", *words, "--plan", str(path), code=2).err
+def test_a_file_without_servers_is_refused(words, content, message, tmp_path, cli):
+    (tmp_path / "mcp.json").write_text(content)
+    assert message in cli("mcp", *words, "--plan", str(tmp_path / "mcp.json"), code=2).err
 
 
 def test_import_prints_a_section_of_a_plan(tmp_path, cli, monkeypatch):

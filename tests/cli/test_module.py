@@ -53,23 +53,15 @@ def test_a_missing_package_is_shown_with_the_command_to_install_it(monkeypatch, 
     }
 
 
-def test_a_module_that_cannot_be_imported_is_shown_as_such(tmp_path, monkeypatch, cli):
-    package = tmp_path / "amplifier-module-tool-broken" / "amplifier_module_tool_broken"
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_text("import no_such_library\n")
-    monkeypatch.setenv("AMPLIFIER_MODULES", str(tmp_path))
+def test_a_module_that_cannot_be_imported_is_shown_as_such(plant, cli):
+    plant("tool-broken", "import no_such_library\n")
     shown = json.loads(cli("module", "show", "tool-broken", "--json").out)
     assert shown["loads"] is False
     assert "no_such_library" in shown["problem"]
 
 
-def test_a_module_for_asyncio_only_is_listed_and_shown_with_what_happens_on_trio(tmp_path, monkeypatch, cli):
-    package = tmp_path / "amplifier-module-tool-metronome" / "amplifier_module_tool_metronome"
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_text(
-        '__amplifier_backends__ = ("asyncio",)\n\nasync def mount(coordinator, config): ...\n'
-    )
-    monkeypatch.setenv("AMPLIFIER_MODULES", str(tmp_path))
+def test_a_module_for_asyncio_only_is_listed_and_shown_with_what_happens_on_trio(plant, cli):
+    plant("tool-metronome", '__amplifier_backends__ = ("asyncio",)\n\nasync def mount(coordinator, config): ...\n')
     (line,) = [line for line in cli("module", "list").out.splitlines() if "tool-metronome" in line]
     assert "needs asyncio; on trio it runs on an asyncio island" in line
     assert (

@@ -13,7 +13,7 @@ import pytest
 import amplifier
 from amplifier import AmplifierSession
 from amplifier.cli import main
-from amplifier.cli.commands.module_validate import validate
+from amplifier.cli.commands.module import validate
 from amplifier.conformance import Report, check_module
 from amplifier.contracts import CONTRACTS
 

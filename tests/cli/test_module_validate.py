@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
-from tests._support.terminal import open_terminal
+from tests._support.terminal import open_terminal, run_without
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("package", ["hypothesis", "trio"])
-def test_a_missing_extra_is_reported_and_not_blamed_on_the_module(package):
-    program = (
-        f"import sys; sys.modules[{package!r}] = None; from amplifier.cli import main; "
-        "sys.exit(main(['module', 'validate', 'tool-todo']))"
-    )
-    finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+def test_a_missing_extra_is_reported_and_not_blamed_on_the_module(package, home, workdir):
+    finished = run_without(package, "module", "validate", "tool-todo", home=home, cwd=workdir)
     assert (finished.returncode, finished.stdout) == (2, "")
     assert finished.stderr == (
         f"amplifier: examining a module needs an optional part ({package} is not installed); "
@@ -36,29 +30,21 @@ def test_static_checks_need_no_extra(cli, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--only", "T99"], "only 'T99': there is no such clause; did you mean 'T9'"),
-        (["--replay", "nonsense"], "replay 'nonsense' is not what a report printed behind --replay; copy it whole"),
-        (["--html", "no/such/folder/report.html"], "there is no folder 'no/such/folder'; make it first"),
-        (["--junit", "no/such/folder/j.xml"], "--junit 'no/such/folder/j.xml': there is no folder 'no/such/folder'"),
-        (["--html", "x", "--junit", "./x"], "--html and --junit name the same file 'x'; give each its own"),
+        (["nowhere", "--only", "T99"], "only 'T99': there is no such clause; did you mean 'T9'"),
+        (
+            ["nowhere", "--replay", "nonsense"],
+            "replay 'nonsense' is not what a report printed behind --replay; copy it",
+        ),
+        (["nowhere", "--html", "no/such/folder/report.html"], "there is no folder 'no/such/folder'; make it first"),
+        (["nowhere", "--junit", "no/such/j.xml"], "--junit 'no/such/j.xml': there is no folder 'no/such'"),
+        (["nowhere", "--html", "x", "--junit", "./x"], "--html and --junit name the same file 'x'; give each its own"),
+        (["tool-todo", "--only", "P5"], "only 'P5': this is not looked at in a module of the type 'tool'"),
+        (["tool-todo", "--only", "T5", "--static"], "only 'T5': this takes running the module; leave static out"),
+        (["tool-todo", "--replay", "tool.is_a_tool:trio:bnVsbA", "--backend", "asyncio"], "expected one for asyncio"),
     ],
 )
-def test_invalid_options_are_rejected_before_running(arguments, message, cli):
-    printed = cli("module", "validate", "no-such-module", *arguments, code=2)
-    assert printed.out == ""
-    assert message in printed.err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--only", "P5"], "only 'P5': this is not looked at in a module of the type 'tool'"),
-        (["--only", "T5", "--static"], "only 'T5': this takes running the module; leave static out"),
-        (["--replay", "tool.is_a_tool:trio:bnVsbA", "--backend", "asyncio"], "is for trio; expected one for asyncio"),
-    ],
-)
-def test_options_that_do_not_apply_to_the_module_are_rejected(arguments, message, cli):
-    printed = cli("module", "validate", "tool-todo", *arguments, code=2)
+def test_options_that_are_invalid_or_not_for_the_module_are_rejected_before_running(arguments, message, cli):
+    printed = cli("module", "validate", *arguments, code=2)
     assert printed.out == ""
     assert message in printed.err
 

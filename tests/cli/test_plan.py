@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Callable
 from importlib.resources import files
@@ -13,6 +12,7 @@ import pytest
 
 from amplifier.cli import main
 from amplifier.plan import check_plan
+from tests._support.terminal import run_without
 from tests.loading._forge import distribution
 
 GOOD = {"session": {"orchestrator": {"module": "loop-basic"}, "context": {"module": "context-simple"}}}
@@ -113,14 +113,9 @@ def test_a_file_of_another_kind_or_that_is_not_there_is_a_usage_error(check, cli
     assert "does not exist" in cli("plan", "check", str(tmp_path / "plan.yaml"), code=2).err
 
 
-def test_without_pyyaml_one_line_names_the_extra_to_install(tmp_path):
-    file = tmp_path / "plan.yaml"
-    file.write_text(GOOD_FILES["plan.yaml"])
-    program = (
-        "import sys; sys.modules['yaml'] = None; from amplifier.cli import main; "
-        f"sys.exit(main(['plan', 'check', {str(file)!r}]))"
-    )
-    finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+def test_without_pyyaml_one_line_names_the_extra_to_install(home, workdir):
+    (workdir / "plan.yaml").write_text(GOOD_FILES["plan.yaml"])
+    finished = run_without("yaml", "plan", "check", "plan.yaml", home=home, cwd=workdir)
     assert (finished.returncode, finished.stdout) == (2, "")
     assert finished.stderr == (
         "amplifier: reading YAML plans needs an optional part (pyyaml is not installed); "

@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from amplifier.cli import main
-from amplifier.cli.core.exit_codes import CommandError
-from amplifier.cli.sessions.store import SessionStore
+from amplifier.cli._exit_codes import CommandError
+from amplifier.cli._sessions import SessionStore
 from amplifier.store import SessionRecord
 from tests._support.backends import mostly_on
 from tests._support.forked import Forked, run_forked
-from tests._support.terminal import PATIENCE, command, environment, json_of, run_cli
+from tests._support.terminal import PATIENCE, command, environment, json_of, run_cli, run_without, start
 from tests.cli._scripted_agent import call, write_plan
 
 JSON_KEYS = [
@@ -122,29 +122,6 @@ def test_json_stays_json_when_the_turn_fails(backend, home, workdir, plan):
     assert sorted(shown) == JSON_KEYS
 
 
-@pytest.mark.parametrize(
-    ("arguments", "stdin", "expected"),
-    [
-        ([], b" ", "the prompt is empty"),
-        ([], b"\xff", "not UTF-8"),
-        ([], b"x" * (16 * 2**20 + 1), "longer than 16 MiB"),
-        (["x", "--resume", "no-such"], b"", "no session 'no-such'"),
-        (["x", "--session-id", "../x"], b"", "expected 1 to 200 of"),
-        (["x", "-p", "no-such"], b"", "no provider 'no-such'"),
-    ],
-)
-def test_json_stays_json_when_the_request_is_wrong(arguments, stdin, expected, home, workdir, monkeypatch, cli):
-    monkeypatch.chdir(workdir)
-    monkeypatch.setenv("AMPLIFIER_HOME", str(home))
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin)))
-    printed = cli("run", *arguments, "--output-format", "json", code=2)
-    shown = json.loads(printed.out)
-    assert sorted(shown) == JSON_KEYS
-    assert (shown["status"], shown["exit_code"], shown["session_id"]) == ("error", 2, None)
-    assert expected in shown["error"]
-    assert shown["error"] in printed.err
-
-
 # ── permission ───────────────────────────────────────────────────────────────────────────────────
 
 
@@ -179,27 +156,38 @@ def assert_one_message(finished: subprocess.CompletedProcess[str], code: int, *w
 @pytest.mark.parametrize(
     ("arguments", "stdin", "words"),
     [
-        (["run", ""], "", ['the prompt is empty; give one: amplifier run "…"']),
-        (["run"], "  \n", ["the prompt is empty"]),
-        (["run"], b"\xff\xfe", ["not UTF-8: byte 1"]),
-        (["run", "x", "--plan", "missing.yaml"], "", ["missing.yaml", "does not exist"]),
-        (["run", "x", "--resume", "no-such"], "", ["no session 'no-such'", "amplifier session list"]),
-        (["run", "x", "--resume", "last"], "", ["there is no session yet"]),
-        (["run", "x", "--session-id", "../x"], "", ["expected 1 to 200 of"]),
-        (["run", "x", "--resume", "a", "--session-id", "b"], "", ["give one of them"]),
-        (["run", "x", "-C", "nowhere"], "", ["nowhere", "does not exist"]),
-        (["run", "x", "--backend", "curio"], "", ["'curio' is not one of 'asyncio', 'trio'"]),
+        ([""], b"", ['the prompt is empty; give one: amplifier run "…"']),
+        ([], b"  \n", ["the prompt is empty"]),
+        ([], b"\xff\xfe", ["not UTF-8: byte 1"]),
+        ([], b"x" * (16 * 2**20 + 1), ["longer than 16 MiB"]),
+        (["x", "--resume", "no-such"], b"", ["no session 'no-such'", "amplifier session list"]),
+        (["x", "--resume", "last"], b"", ["there is no session yet"]),
+        (["x", "--session-id", "../x"], b"", ["expected 1 to 200 of"]),
+        (["x", "-p", "no-such"], b"", ["no provider 'no-such'"]),
+        (["x", "--plan", "missing.yaml"], None, ["missing.yaml", "does not exist"]),
+        (["x", "--resume", "a", "--session-id", "b"], None, ["give one of them"]),
+        (["x", "-C", "nowhere"], None, ["nowhere", "does not exist"]),
+        (["x", "--backend", "curio"], None, ["'curio' is not one of 'asyncio', 'trio'"]),
     ],
 )
-def test_a_run_that_cannot_begin_reports_the_reason(arguments, stdin, words, home, workdir, monkeypatch, capsys):
+def test_a_run_that_cannot_begin_reports_the_reason(arguments, stdin, words, home, workdir, monkeypatch, cli):
+    """As text and, unless the options are wrong, for which nothing is on standard input here, as JSON."""
     monkeypatch.chdir(workdir)
     monkeypatch.setenv("AMPLIFIER_HOME", str(home))
-    given = stdin.encode() if isinstance(stdin, str) else stdin
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(given)))
-    code = main(arguments)
-    captured = capsys.readouterr()
-    assert_one_message(subprocess.CompletedProcess(arguments, code, captured.out, captured.err), 2, *words)
-    assert not home.exists()
+    for output_format in ("text",) if stdin is None else ("text", "json"):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin or b"")))
+        printed = cli("run", *arguments, "--output-format", output_format, code=2)
+        assert "Traceback" not in printed.err
+        assert [word for word in words if word not in printed.err] == []
+        if output_format == "text":
+            assert printed.out == ""
+            assert "no provider" in words[0] or not home.exists()
+        else:
+            shown = json.loads(printed.out)
+            assert sorted(shown) == JSON_KEYS
+            assert (shown["status"], shown["exit_code"], shown["session_id"]) == ("error", 2, None)
+            assert words[0] in shown["error"]
+            assert shown["error"] in printed.err
 
 
 @pytest.mark.parametrize("words", [["session", "resume", "mine"], ["run", "--resume", "mine"]])
@@ -363,14 +351,7 @@ def test_a_deleted_working_directory_is_reported(home, workdir, plan):
 
 
 def test_trio_that_is_not_installed_is_named(home, workdir, plan):
-    program = (
-        "import sys; sys.modules['trio'] = None; from amplifier.cli import main; "
-        f"sys.exit(main(['run', 'x', '--backend', 'trio', '--plan', {plan!r}]))"
-    )
-    words = [command()[0], "-c", program]
-    finished = subprocess.run(
-        words, cwd=workdir, env=environment(home), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
-    )
+    finished = run_without("trio", "run", "x", "--backend", "trio", "--plan", plan, home=home, cwd=workdir)
     assert_one_message(finished, 2, "pip install 'amplifier[trio]'")
 
 
@@ -409,12 +390,10 @@ def test_a_session_that_another_process_has_open_is_refused(home, workdir, plan)
     words = ("run", prompt, "--session-id", "busy", "--plan", plan)
     with start(*words, home=home, cwd=workdir) as first:
         wait_for_line(first, "→ wait_for")
-        assert_one_message(
-            run_cli("run", "x", "--resume", "busy", "--plan", plan, home=home, cwd=workdir),
-            2,
-            "session 'busy' is open in another process",
-            "amplifier session fork busy",
-        )
+        expected = ("session 'busy' is open in another process (process ", "amplifier session fork busy")
+        resume = ["session", "resume", "last"]  # without a prompt, a turn that was cut off would go on
+        for refused in (["run", "x", "--resume", "busy", "--plan", plan], [*resume, "say hello"], resume):
+            assert_one_message(run_cli(*refused, home=home, cwd=workdir), 2, *expected)
         store = SessionStore(home / "sessions")
         with pytest.raises(CommandError, match="open in another process"):
             store.delete("busy")
@@ -424,18 +403,6 @@ def test_a_session_that_another_process_has_open_is_refused(home, workdir, plan)
 
 
 # ── signals and pipes ────────────────────────────────────────────────────────────────────────────
-
-
-def start(*arguments: str, home: Path, cwd: Path) -> subprocess.Popen[str]:
-    return Forked(
-        command(*arguments),
-        cwd=cwd,
-        env=environment(home),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
 
 
 def wait_for_line(process: subprocess.Popen[str], beginning: str) -> None:

@@ -13,15 +13,14 @@ from pathlib import Path
 
 import pytest
 
+from amplifier.cli._exit_codes import CommandError
 from amplifier.cli.commands.doctor import find_running
-from amplifier.cli.core.exit_codes import CommandError
 from amplifier.cli.terminal.display import Display
 from amplifier.cli.terminal.output import StandardStreams
 from amplifier.models import from_json
 from amplifier.tracing import TaskTree
 from amplifier.tracing._running_commands import answer_task_requests, request_tasks, running_commands
-from tests._support.forked import Forked
-from tests._support.terminal import command, environment, open_terminal, run_cli
+from tests._support.terminal import open_terminal, run_cli, start
 from tests.cli._scripted_agent import call
 
 
@@ -46,15 +45,8 @@ def ask_while_it_sleeps(home: Path, workdir: Path, *words: str) -> subprocess.Co
 def hanging_run(plan: str, home: Path, workdir: Path, backend: str, *options: str) -> Iterator[subprocess.Popen[bytes]]:
     """An `amplifier run` whose tool waits for a file that is never created."""
     prompt = call("wait_for", path=workdir / "gate")
-    words = command("run", prompt, "--plan", plan, "--backend", backend, "--session-id", "hung", *options)
-    process = Forked(
-        words,
-        cwd=workdir,
-        env=environment(home),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
+    words = ("run", prompt, "--plan", plan, "--backend", backend, "--session-id", "hung", *options)
+    process = start(*words, home=home, cwd=workdir, text=False)
     try:
         assert process.stderr is not None
         for line in process.stderr:

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from amplifier.cli._sessions import SessionStore
 from amplifier.cli.agent.served_sessions import ServedSessions
-from amplifier.cli.sessions.store import SessionStore
 from amplifier.cli.terminal.display import Display
 from amplifier.cli.terminal.output import StandardStreams
 from amplifier.errors import SessionBusyError
 from amplifier.servers import SessionRequest
-from amplifier.servers.http._problems import problem_of
+from amplifier.servers.http._requests import problem_of
 from amplifier.store._folders import SessionLock
 
 SERVERS = {"files": {"command": "serve"}, "web": {"url": "https://example.org"}}

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from amplifier.cli import main
-from amplifier.cli.sessions.store import SessionStore
+from amplifier.cli._sessions import SessionStore
 from amplifier.store import SessionRecord
 from amplifier.tracing import log_parts
-from tests._support.forked import Forked, run_forked
-from tests._support.terminal import PATIENCE, command, environment
+from tests._support.forked import run_forked
+from tests._support.terminal import PATIENCE, command, environment, start
 from tests.cli._scripted_agent import call, write_plan
 from tests.cli.test_session import keep
 from tests.tracing._logs import small_session
@@ -223,17 +223,10 @@ def test_the_journal_of_a_killed_turn_is_shown(backend, store, home, workdir, tm
     file.write_text(json.dumps(plan))
     words = ["run", call("wait_for", path=workdir / "never"), "--session-id", "one"]
     words += ["--plan", str(file), "--backend", backend]
-    with Forked(
-        command(*words),
-        cwd=workdir,
-        env=environment(home),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-    ) as process:
+    with start(*words, home=home, cwd=workdir, stdout=subprocess.DEVNULL) as process:
         assert process.stderr is not None
         for shown in process.stderr:
-            if b"wait_for" in shown:
+            if "wait_for" in shown:
                 break
         while not any(record["step"] == "started" for record in store.steps("one")):
             time.sleep(0.01)  # another process writes it

@@ -18,12 +18,11 @@ from typing import Any
 import attrs
 import pytest
 
-from amplifier.cli.sessions.store import SessionStore
+from amplifier.cli._sessions import SessionStore
 from amplifier.store import SessionRecord
 from tests._support.backends import mostly_on
-from tests._support.browser import Tab, open_tab
-from tests._support.forked import Forked
-from tests._support.terminal import PATIENCE, command, environment
+from tests._support.browser import open_tab
+from tests._support.terminal import PATIENCE, start
 from tests.cli._scripted_agent import call, write_plan
 from tests.tracing._logs import small_session, turn
 
@@ -73,14 +72,12 @@ def following(backend: str, home: Path, cwd: Path, *words: str, browser: str = "
     log = cwd / "live.log"
     with (
         log.open("w") as errors,
-        Forked(
-            command("session", "trace", "--live", "--backend", backend, *words),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-            env=environment(home, {"BROWSER": browser}),
+        start(
+            *("session", "trace", "--live", "--backend", backend, *words),
+            home=home,
             cwd=cwd,
+            extra={"BROWSER": browser},
+            stderr=errors,
         ) as process,
     ):
         try:
@@ -172,13 +169,6 @@ def test_a_signal_ends_it_also_with_open_connections(backend, store, home, workd
         socket.create_connection(("127.0.0.1", port)).close()
 
 
-def wait_until(tab: Tab, condition: str) -> None:
-    tab.evaluate(
-        "new Promise((done) => { const look = () => "
-        f"({condition}) ? done(true) : setTimeout(look, 10); look(); }}).then(() => true)"
-    )
-
-
 @pytest.mark.slow
 def test_the_page_follows_a_running_session(backend, home, workdir, tmp_path):
     file = write_plan(tmp_path)
@@ -186,32 +176,25 @@ def test_the_page_follows_a_running_session(backend, home, workdir, tmp_path):
     plan["hooks"].append({"module": "hooks-logging"})
     file.write_text(json.dumps(plan))
     prompt = call("wait_for", path=workdir / "gate")
-    words = command("run", prompt, "--session-id", "one", "--plan", str(file), "--backend", backend)
-    with Forked(
-        words,
-        cwd=workdir,
-        env=environment(home),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-    ) as run:
+    words = ("run", prompt, "--session-id", "one", "--plan", str(file), "--backend", backend)
+    with start(*words, home=home, cwd=workdir, stdout=subprocess.DEVNULL) as run:
         assert run.stderr is not None
-        assert any(b"wait_for" in line for line in run.stderr)
+        assert any("wait_for" in line for line in run.stderr)
         with following(backend, home, workdir) as live, open_tab() as tab:
             tab.open(f"http://localhost:{live.port}/trace#token=wrong&traced=one", width=390)
-            wait_until(tab, "document.getElementById('state').textContent.includes('needs the token')")
+            tab.wait_until("document.getElementById('state').textContent.includes('needs the token')")
             assert tab.evaluate("document.querySelectorAll('.row').length") == 0
 
             tab.open(f"{live.address}/trace#token={live.token}&traced=one", width=1280)
             tool = "document.querySelector('.row.tool')"
-            wait_until(tab, f"{tool}?.classList.contains('open')")
+            tab.wait_until(f"{tool}?.classList.contains('open')")
             assert tab.evaluate("location.href") == f"{live.address}/trace"  # the token does not stay in the address
-            wait_until(tab, "document.getElementById('state').textContent === 'The session is running.'")
+            tab.wait_until("document.getElementById('state').textContent === 'The session is running.'")
             tab.evaluate(f"{tool}.click()")
             (workdir / "gate").touch()
-            wait_until(tab, f"{tool}.classList.contains('ok')")
-            wait_until(tab, "document.querySelector('.row.session').classList.contains('ok')")
-            wait_until(tab, "document.getElementById('state').textContent === 'The session is not running now.'")
+            tab.wait_until(f"{tool}.classList.contains('ok')")
+            tab.wait_until("document.querySelector('.row.session').classList.contains('ok')")
+            tab.wait_until("document.getElementById('state').textContent === 'The session is not running now.'")
             assert tab.evaluate("document.querySelectorAll('.row.model').length") == 2
             assert (
                 tab.evaluate("document.querySelector('.row[aria-selected=true] .name').textContent") == "tool wait_for"
@@ -219,4 +202,4 @@ def test_the_page_follows_a_running_session(backend, home, workdir, tmp_path):
             run.stderr.read()
             assert run.wait(PATIENCE) == 0
             assert live.stop() == 130
-            wait_until(tab, "document.getElementById('state').textContent.includes('has ended')")
+            tab.wait_until("document.getElementById('state').textContent.includes('has ended')")

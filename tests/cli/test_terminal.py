@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from amplifier.cli.sessions.store import SessionStore
+from amplifier.cli._sessions import SessionStore
 from tests._support.backends import mostly_on
-from tests._support.terminal import on_screen, open_terminal, run_cli
+from tests._support.terminal import Terminal, on_screen, open_terminal, run_cli
 from tests.cli._scripted_agent import call
 
 
@@ -208,18 +208,21 @@ def test_ctrl_c_twice_breaks_off_a_model_that_hangs(backend, home, workdir, plan
 
 
 @pytest.mark.slow
-def test_ctrl_c_at_the_prompt_drops_the_line_and_leaves_the_second_time(backend, home, workdir, plan):
+@pytest.mark.parametrize("press", [Terminal.press_ctrl_c, lambda terminal: terminal.send(signal.SIGINT)])
+def test_ctrl_c_at_the_prompt_drops_the_line_and_leaves_the_second_time(press, backend, home, workdir, plan):
+    """As a key, and as a signal that someone else has sent."""
     with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
         terminal.expect("› ")
         terminal.type("say never sent")
-        terminal.press_ctrl_c()
+        terminal.expect("never sent")
+        press(terminal)
         terminal.expect("Press Ctrl-C again to leave.")
         terminal.say("say sent", "\nsent")
         terminal.expect("› ")
-        terminal.press_ctrl_c()
+        press(terminal)
         terminal.expect("Press Ctrl-C again to leave.")
         terminal.expect("› ")
-        terminal.press_ctrl_c()
+        press(terminal)
         assert terminal.end() == 0
         assert "\nnever sent" not in terminal.text
         assert terminal.is_as_before()
@@ -244,17 +247,6 @@ def test_a_question_is_answered_at_the_terminal(answers, happens, home, workdir,
         assert (workdir / "trace").exists() == happens
         assert terminal.text.count("Please answer with one of: y, a, n") == len(answers) - 1
         assert terminal.is_as_before()
-
-
-def test_a_question_shows_what_a_terminal_would_have_obeyed(home, workdir, plan):
-    with open_terminal(
-        "run", call("risky", path=workdir / "trace"), "--plan", plan, home=home, cwd=workdir
-    ) as terminal:
-        terminal.expect("May risky touch trace?\\x1b[2J\\u202e")
-        terminal.expect("Your answer: ")
-        terminal.type("n\n")
-        assert terminal.end() == 0
-        assert "\x1b[2J" not in terminal.screen
 
 
 @pytest.mark.parametrize("answer", ["", "n"])
@@ -315,14 +307,16 @@ def test_allowed_always_is_not_asked_again_in_that_session(backend, home, workdi
         terminal.leave()
 
 
-def test_what_was_typed_before_a_question_does_not_answer_it(home, workdir, plan):
+def test_a_question_shows_what_a_terminal_would_obey_and_what_was_typed_before_it_is_no_answer(home, workdir, plan):
     with open_terminal("run", "--plan", plan, home=home, cwd=workdir) as terminal:
         terminal.expect("› ")
         terminal.type(call("risky", path=workdir / "trace") + "\ny\ny\ny\n")
+        terminal.expect("May risky touch trace?\\x1b[2J\\u202e")
         terminal.expect("Your answer: ")
         terminal.type("n\n")
         terminal.expect("✗ risky")
         terminal.leave()
+        assert "\x1b[2J" not in terminal.screen
         assert not (workdir / "trace").exists()
 
 

@@ -54,22 +54,6 @@ def show(tab: Tab, folder: Path, trace: Trace, *, width: int = 1280) -> None:
     tab.open(page.as_uri(), width=width)
 
 
-def press(tab: Tab, key: str, text: str | None = None) -> None:
-    codes = {
-        "ArrowDown": 40,
-        "ArrowUp": 38,
-        "ArrowLeft": 37,
-        "ArrowRight": 39,
-        "Home": 36,
-        "End": 35,
-        "Enter": 13,
-        "Escape": 27,
-    }
-    common = {"key": key, "code": key, "windowsVirtualKeyCode": codes.get(key, 0), **({"text": text} if text else {})}
-    tab.send("Input.dispatchKeyEvent", type="keyDown", **common)
-    tab.send("Input.dispatchKeyEvent", type="keyUp", key=key, code=key)
-
-
 def fill(tab: Tab, text: str) -> None:
     tab.evaluate("document.getElementById('search').focus()")
     tab.evaluate("document.getElementById('search').select()")
@@ -161,25 +145,25 @@ def test_the_page_is_used_with_the_keyboard_alone(tab, tmp_path):
         ("ArrowUp", "tool bash"),
         ("Home", "session s"),
     ):
-        press(tab, key)
+        tab.press(key)
         assert tab.evaluate(CHOSEN) == chosen
         active = "document.getElementById(document.getElementById('tree').getAttribute('aria-activedescendant'))"
         assert tab.evaluate(f"{active}.ariaSelected") == "true"
-    press(tab, "ArrowDown")
-    press(tab, "ArrowLeft")
+    tab.press("ArrowDown")
+    tab.press("ArrowLeft")
     assert tab.evaluate(ROWS) == 2
     assert tab.evaluate("document.querySelectorAll('.row')[1].ariaExpanded") == "false"
-    press(tab, "ArrowRight")
+    tab.press("ArrowRight")
     assert tab.evaluate(ROWS) == 5
-    press(tab, "Enter")
+    tab.press("Enter")
     assert tab.evaluate("document.activeElement.id") == "details"
-    press(tab, "Escape")
+    tab.press("Escape")
     assert tab.evaluate("document.activeElement.id") == "tree"
-    press(tab, "/", "/")
+    tab.press("/", "/")
     assert tab.evaluate("document.activeElement.id") == "search"
     tab.send("Input.insertText", text="bash")
     assert tab.evaluate(COUNT) == "1 of 5 rows"
-    press(tab, "Escape")
+    tab.press("Escape")
     assert tab.evaluate("[document.activeElement.id, document.getElementById('search').value]") == ["tree", ""]
 
 
@@ -248,8 +232,8 @@ def test_ten_thousand_events_have_few_elements_in_the_document(tab, tmp_path):
     last = "document.querySelector('#tree .row:last-child').id"
     assert tab.evaluate(last) == f"row-{len(trace.rows) - 1}"
     tab.evaluate("document.getElementById('tree').focus()")
-    press(tab, "Home")
-    press(tab, "End")
+    tab.press("Home")
+    tab.press("End")
     assert tab.evaluate("document.querySelector('.row[aria-selected=true]').id") == f"row-{len(trace.rows) - 1}"
 
 

@@ -4,22 +4,29 @@ A trace is a tree of turns, model calls and tool calls, made from the event log 
 every task of a process that seems to hang, with its session, its module and the await it sits in. `export_traces` sends OpenTelemetry
 traces to a collector.
 
-_event_logs              files and lines of an event log
-_trace, _totals          what a trace consists of, and what it adds up to
-_text, _page, _comparison   how it is shown
-_tasks, _task_tree       the tasks of a process
-_sessions, _conversation what a stored session did, and its messages as text; for commands and servers
-_otel                    a collector for OpenTelemetry
+_event_logs        files and lines of an event log
+_trace             what a trace consists of
+_text, _page       what it adds up to, and how it and a comparison of two are shown
+_sessions          what a stored session did, and its messages as text; for commands and servers
+_tasks             the tasks of a process
+_running_commands  the commands that run now, and how they are asked for their tasks
+_otel              a collector for OpenTelemetry
 """
 
-from ._comparison import Comparison, compare, write_comparison_text
 from ._event_logs import LogEvent, LogFollower, UnreadLine, log_parts
 from ._otel import export_traces
 from ._page import live_page, live_policy, page_data, write_page
-from ._task_tree import CodeLine, TaskReport, TaskTree, ThreadReport
-from ._tasks import task_tree, tasks_on_signal
-from ._text import write_summary, write_text
-from ._totals import Totals, slowest, totals
+from ._tasks import CodeLine, TaskReport, TaskTree, ThreadReport, task_tree, tasks_on_signal
+from ._text import (
+    Comparison,
+    Totals,
+    compare,
+    slowest,
+    totals,
+    write_comparison_text,
+    write_summary,
+    write_text,
+)
 from ._trace import Row, RowKind, RowStatus, Trace
 
 __all__ = [

@@ -17,8 +17,7 @@ from amplifier._json import rebuild, truncate_values, visible_text
 from amplifier.events import PROVIDER_REQUEST
 
 from ._event_logs import LogEvent, UnreadLine
-from ._text import STATUS_WORDS, duration, row_facts, row_title, write_summary
-from ._totals import self_seconds, slowest, totals
+from ._text import STATUS_WORDS, duration, one_line, row_facts, row_title, self_seconds, slowest, totals, write_summary
 from ._trace import Row, Trace
 
 _ALL_PAYLOADS: Final = 16_000_000
@@ -39,10 +38,10 @@ def page_data(trace: Trace, *, after: int = 0) -> dict[str, Any]:
     longest = max(_SHORTEST_PAYLOAD, min(_LONGEST_PAYLOAD, _ALL_PAYLOADS // max(1, trace.lines)))
     own = self_seconds(trace)
     return {
-        "title": _safe(f"Session {trace.session_id}"),
+        "title": one_line(f"Session {trace.session_id}"),
         "summary": write_summary(totals(trace)),
-        "notes": [_safe(note) for note in trace.notes],
-        "slowest": [[row.number, _safe(f"{row_title(row)} {duration(own[row.number])}")] for row in slowest(trace)],
+        "notes": [one_line(note) for note in trace.notes],
+        "slowest": [[row.number, one_line(f"{row_title(row)} {duration(own[row.number])}")] for row in slowest(trace)],
         "revision": trace.revision,
         "rows": [_row(row, longest) for row in trace.rows if row.revision > after],
     }
@@ -53,16 +52,16 @@ def _row(row: Row, longest: int) -> dict[str, Any]:
     return {
         "n": row.number,
         "k": row.kind,
-        "l": _safe(row_title(row)),
-        "x": _safe(row.text),
+        "l": one_line(row_title(row)),
+        "x": one_line(row.text),
         "p": row.parent,
         "s": row.start,
         "e": row.end if row.has_duration else None,
         "t": row.status,
         "u": STATUS_WORDS[row.status],
         "d": duration(row.seconds) if row.has_duration else "",
-        "w": [_safe(fact) for fact in row_facts(row)],
-        "i": _safe(row.session_id),
+        "w": [one_line(fact) for fact in row_facts(row)],
+        "i": one_line(row.session_id),
         "v": [_event(event, longest) for event in row.events],
     }
 
@@ -70,7 +69,7 @@ def _row(row: Row, longest: int) -> dict[str, Any]:
 def _event(event: LogEvent | UnreadLine, longest: int) -> list[Any]:
     if isinstance(event, UnreadLine):
         return [event.number, "line not read", None, visible_text(event.text)]
-    return [event.number, _safe(event.name), event.at, _payload(event, longest)]
+    return [event.number, one_line(event.name), event.at, _payload(event, longest)]
 
 
 def _payload(event: LogEvent, longest: int) -> str:
@@ -112,10 +111,6 @@ def _dumps(data: dict[str, Any]) -> str:
         return json.dumps(data, indent=2, ensure_ascii=False)
     except RecursionError:
         return json.dumps(rebuild(data, subject="", max_depth=_DEEPEST, mark=True), indent=2, ensure_ascii=False)
-
-
-def _safe(text: str) -> str:
-    return visible_text(text, multiline=False)
 
 
 _STYLE: Final = files(__package__).joinpath("page_files", "trace.css").read_text(encoding="utf-8")

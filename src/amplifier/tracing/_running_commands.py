@@ -23,8 +23,7 @@ from amplifier._regular_file import make_folders
 from amplifier.errors import ModelError
 from amplifier.models import from_json, to_json
 
-from ._task_tree import TaskTree
-from ._tasks import tasks_on_signal
+from ._tasks import TaskTree, tasks_on_signal
 
 ASK = b"?\n"
 ANSWER_TIMEOUT = 5.0

@@ -1,14 +1,123 @@
-"""A trace as text for terminals: a summary, what was slow, and one line for each row."""
+"""A trace as text for terminals: what it adds up to, what was slow, one line for each row, and two sessions side by side."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
+from difflib import SequenceMatcher
+from typing import Any, Final
+
+import attrs
 
 from amplifier._json import visible_text
+from amplifier.events import TOOL_PRE
 
-from ._totals import Totals, self_seconds, slowest, totals
+from ._event_logs import LogEvent
 from ._trace import Row, RowStatus, Trace
+
+
+@attrs.frozen(kw_only=True)
+class Totals:
+    """Sums over the session and its child sessions.
+
+    Attributes:
+        lines: Of the event log.
+        seconds: The turns of the session itself; what its child sessions take is part of that.
+        model_seconds: All model calls; calls at the same time count each.
+        tool_seconds: All tool calls, without the child sessions inside.
+        cache_read_tokens: What of the input the services read from their prompt caches.
+        cost: In dollars; None if no model call has one.
+        errors: Calls and events that failed.
+        unread: Lines that could not be read.
+    """
+
+    lines: int = 0
+    sessions: int = 0
+    turns: int = 0
+    model_calls: int = 0
+    tool_calls: int = 0
+    approvals: int = 0
+    errors: int = 0
+    denied: int = 0
+    cancelled: int = 0
+    unread: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cache_read_tokens: int = 0
+    cost: Decimal | None = None
+    seconds: float = 0.0
+    model_seconds: float = 0.0
+    tool_seconds: float = 0.0
+
+    @property
+    def steps(self) -> int:
+        """Model calls and tool calls."""
+        return self.model_calls + self.tool_calls
+
+    @property
+    def tokens(self) -> int:
+        """Of all requests and answers."""
+        return self.input_tokens + self.output_tokens
+
+    @property
+    def cache_hit_rate(self) -> float:
+        """The share of the input that came from prompt caches."""
+        return self.cache_read_tokens / self.input_tokens if self.input_tokens else 0.0
+
+
+def totals(trace: Trace) -> Totals:
+    """Add up a trace."""
+    rows = trace.rows
+    own = self_seconds(trace)
+    costs = [row.cost for row in rows if row.cost is not None]
+
+    def count(kind: str) -> int:
+        return sum(row.kind == kind for row in rows)
+
+    return Totals(
+        lines=trace.lines,
+        sessions=count("session"),
+        turns=count("turn"),
+        model_calls=count("model"),
+        tool_calls=count("tool"),
+        approvals=count("approval"),
+        errors=sum(row.status == "error" and row.kind not in ("session", "turn", "unread") for row in rows),
+        denied=sum(row.status == "denied" and not _is_about_call(row) for row in rows),
+        cancelled=sum(row.status == "cancelled" and row.kind != "session" for row in rows),
+        unread=sum(len(row.events) for row in rows if row.kind == "unread"),
+        input_tokens=sum(row.input_tokens or 0 for row in rows),
+        output_tokens=sum(row.output_tokens or 0 for row in rows),
+        cache_read_tokens=sum(row.cache_read_tokens or 0 for row in rows),
+        cost=sum(costs, Decimal(0)) if costs else None,
+        seconds=sum(row.seconds or 0.0 for row in rows if row.kind == "turn" and row.session_id == trace.session_id),
+        model_seconds=sum(row.seconds or 0.0 for row in rows if row.kind == "model"),
+        tool_seconds=sum(own[row.number] for row in rows if row.kind == "tool"),
+    )
+
+
+def _is_about_call(row: Row) -> bool:
+    """Whether it is a decision about a tool call, which has a row of its own that says the same."""
+    about = [each.text("event") for each in row.events if isinstance(each, LogEvent)]
+    return row.kind == "approval" and TOOL_PRE in about
+
+
+def self_seconds(trace: Trace) -> list[float]:
+    """How long each row took without the rows below it; 0 for a row without a duration."""
+    own = [row.seconds or 0.0 for row in trace.rows]
+    for row in trace.rows:
+        if row.parent is not None:
+            own[row.parent] -= row.seconds or 0.0
+    return [max(0.0, seconds) for seconds in own]
+
+
+def slowest(trace: Trace, most: int = 5) -> list[Row]:
+    """The calls that took longest, without what is below them; the longest first. The time of a person is not the agent's."""
+    own = self_seconds(trace)
+    timed = [row for row in trace.rows if row.kind in ("model", "tool") and own[row.number] > 0]
+    return sorted(timed, key=lambda row: (-own[row.number], row.number))[:most]
+
+
+# ── one session ──
 
 STATUS_WORDS: dict[RowStatus, str] = {
     "": "",
@@ -27,28 +136,28 @@ def write_text(trace: Trace) -> str:
 
 
 def _lines(trace: Trace) -> Iterator[str]:
-    yield _safe(f"session {trace.session_id}")
+    yield one_line(f"session {trace.session_id}")
     yield write_summary(totals(trace))
     for note in trace.notes:
-        yield f"note: {_safe(note)}"
+        yield f"note: {one_line(note)}"
     slow = slowest(trace)
     if slow:
         own = self_seconds(trace)
         yield ""
         yield "slowest:"
         for row in slow:
-            yield f"  {duration(own[row.number]):>10}  {_safe(row_title(row))}"
+            yield f"  {duration(own[row.number]):>10}  {one_line(row_title(row))}"
     if trace.rows:
         yield ""
     first = min((row.start for row in trace.rows if row.start is not None), default=0.0)
     for row, depth in trace.walk():
         moment = "" if row.start is None else f"{row.start - first:.3f}"
         parts = [row_title(row), *row_facts(row)]
-        line = _safe("  ".join(filter(None, parts)))
+        line = one_line("  ".join(filter(None, parts)))
         yield f"{moment:>10}  {'  ' * min(depth, 20)}{line}"
         if row.text:
             text = row.text if len(row.text) <= _LONGEST else f"{row.text[:_LONGEST]}…"
-            yield f"{'':>10}  {'  ' * min(depth, 20)}│ {_safe(text)}"
+            yield f"{'':>10}  {'  ' * min(depth, 20)}│ {one_line(text)}"
 
 
 def row_title(row: Row) -> str:
@@ -89,7 +198,8 @@ def write_summary(total: Totals) -> str:
     return ", ".join(filter(None, facts))
 
 
-def _safe(text: str) -> str:
+def one_line(text: str) -> str:
+    """A text that is safe to show, in one line."""
     return visible_text(text, multiline=False)
 
 
@@ -126,3 +236,105 @@ def dollars(cost: Decimal | None) -> str:
         return ""
     digits = 2 if cost == 0 or abs(cost) >= 1 else 4 if abs(cost) >= Decimal("0.001") else 6
     return f"${cost:,.{digits}f}"
+
+
+# ── two sessions ──
+
+_LONGEST_STEP = 60
+
+
+@attrs.frozen(kw_only=True)
+class Comparison:
+    """What is the same and what is different.
+
+    Attributes:
+        names: Of the two sessions.
+        sums: Each a title, the value of the first, the value of the second, and how far the second is from the first.
+        steps: The model calls and tool calls of both in their order; None where only the other one has a step.
+        notes: Of both traces.
+    """
+
+    names: tuple[str, str]
+    sums: list[tuple[str, str, str, str]]
+    steps: list[tuple[Row | None, Row | None]]
+    notes: list[str]
+
+
+def compare(first: Trace, second: Trace) -> Comparison:
+    """Compare two traces."""
+    notes = [f"{trace.session_id}: {note}" for trace in (first, second) for note in trace.notes]
+    return Comparison(
+        names=(first.session_id, second.session_id),
+        sums=_sums(totals(first), totals(second)),
+        steps=_align(_steps(first), _steps(second)),
+        notes=notes,
+    )
+
+
+def write_comparison_text(found: Comparison) -> str:
+    """The comparison as text; safe to show in a terminal."""
+    sums = _columns([("", *found.names, "difference"), *found.sums])
+    steps = _columns([found.names, *((_step(one), _step(other)) for one, other in found.steps)])
+    lines = [*sums, *(f"note: {note}" for note in found.notes), "", *steps]
+    return "".join(f"{visible_text(line, multiline=False).rstrip()}\n" for line in lines)
+
+
+_COUNTS: Final = ("turns", "steps", "model_calls", "tool_calls", "errors", "denied")
+_TOKENS: Final = ("input_tokens", "output_tokens", "tokens")
+_SUMS: Final[tuple[tuple[str, str, Callable[[Any], str]], ...]] = (
+    *((name.replace("_", " "), name, number) for name in (*_COUNTS, *_TOKENS)),
+    ("cost", "cost", dollars),
+    ("time", "seconds", duration),
+    ("time of model calls", "model_seconds", duration),
+    ("time of tool calls", "tool_seconds", duration),
+)
+"""Of each sum its title, its name in `Totals`, and how it is written."""
+
+
+def _sums(one: Totals, other: Totals) -> list[tuple[str, str, str, str]]:
+    rows = []
+    for title, name, written in _SUMS:
+        before, after = getattr(one, name), getattr(other, name)
+        rows.append((title, written(before) or "?", written(after) or "?", _difference(before or 0, after or 0)))
+    return rows
+
+
+def _difference(before: float | Decimal, after: float | Decimal) -> str:
+    if before == after:
+        return "="
+    return f"{100 * (float(after) - float(before)) / float(before):+.0f} %" if before else "new"
+
+
+def _steps(trace: Trace) -> list[Row]:
+    return [row for row, _depth in trace.walk() if row.kind in ("model", "tool")]
+
+
+def _align(one: list[Row], other: list[Row]) -> list[tuple[Row | None, Row | None]]:
+    matcher = SequenceMatcher(None, [_what(row) for row in one], [_what(row) for row in other], autojunk=False)
+    aligned: list[tuple[Row | None, Row | None]] = []
+    for _tag, begin, end, other_begin, other_end in matcher.get_opcodes():
+        left: list[Row | None] = [*one[begin:end]]
+        right: list[Row | None] = [*other[other_begin:other_end]]
+        longest = max(len(left), len(right))
+        left += [None] * (longest - len(left))
+        right += [None] * (longest - len(right))
+        aligned += zip(left, right, strict=True)
+    return aligned
+
+
+def _what(row: Row) -> str:
+    """What makes two steps the same: a model call, or the same tool; two plans may ask two models."""
+    return "model" if row.kind == "model" else f"tool {row.name}"
+
+
+def _step(row: Row | None) -> str:
+    if row is None:
+        return "—"
+    title = row_title(row)
+    return ", ".join([title if len(title) <= _LONGEST_STEP else f"{title[:_LONGEST_STEP]}…", *row_facts(row)])
+
+
+def _columns(table: Sequence[tuple[str, ...]]) -> list[str]:
+    rows = [[visible_text(cell, multiline=False) for cell in row] for row in table]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]

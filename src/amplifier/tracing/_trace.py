@@ -123,6 +123,7 @@ class Trace:
         rows: In the order in which they began to be known; `walk` has them as a tree.
         revision: Grows with every change; see `Row.revision`.
         notes: What a reader has to know: a missing log, lines that cannot be read.
+        lines: How many were added.
     """
 
     def __init__(self, session_id: str) -> None:
@@ -130,19 +131,14 @@ class Trace:
         self.rows: list[Row] = []
         self.revision: int = 0
         self.notes: list[str] = []
+        self.lines: int = 0
         self._sessions: dict[str, _SessionRows] = {}
         self._calls: dict[tuple[str, str], list[Row]] = {}
         self._waiting: dict[tuple[str, str], list[Row]] = {}
-        self._lines = 0
         self._unread: Row | None = None
 
     def __repr__(self) -> str:
-        return f"<Trace of {self.session_id!r}: {self._lines} lines, {len(self.rows)} rows>"
-
-    @property
-    def lines(self) -> int:
-        """How many lines were added."""
-        return self._lines
+        return f"<Trace of {self.session_id!r}: {self.lines} lines, {len(self.rows)} rows>"
 
     # ── adding ──
 
@@ -150,11 +146,11 @@ class Trace:
         """Add lines of a log in their order; blank ones are left out."""
         for line in lines:
             if line.strip():
-                self.add(read_line(line, self._lines + 1))
+                self.add(read_line(line, self.lines + 1))
 
     def add(self, line: LogEvent | UnreadLine) -> None:
         """Add one line that was read."""
-        self._lines += 1
+        self.lines += 1
         if isinstance(line, UnreadLine):
             self._add_unread(line)
             return
@@ -173,9 +169,9 @@ class Trace:
             step, call_id = record.get("step"), record.get("call")
             if step not in ("started", "finished") or not isinstance(call_id, str):
                 continue
-            self._lines += 1
+            self.lines += 1
             event = LogEvent(
-                number=self._lines,
+                number=self.lines,
                 name=f"journal:{step}",
                 session_id=self.session_id,
                 at=None,

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from amplifier.cli.sessions.store import SessionStore
+from amplifier.cli._sessions import SessionStore
 from tests._support.processes import running_processes
 from tests._support.terminal import command, environment
 from tests._support.tree import ROOT

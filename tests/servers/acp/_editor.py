@@ -14,8 +14,7 @@ import acp
 import attrs
 from acp.schema import AllowedOutcome, DeniedOutcome, RequestPermissionResponse
 
-from tests._support.forked import Forked
-from tests._support.terminal import command, environment
+from tests._support.terminal import start
 
 PATIENCE = 60.0
 """Seconds after which something that should have happened has not; only a failing test waits that long."""
@@ -91,8 +90,8 @@ class Editor:
         return await self.agent.prompt(session_id=session_id, prompt=[acp.text_block(text)])
 
 
-def acp_command(backend: str, plan: str | Path) -> list[str]:
-    return [*command(), "acp", "--backend", backend, "--plan", str(plan)]
+def acp_words(backend: str, plan: str | Path) -> tuple[str, ...]:
+    return ("acp", "--backend", backend, "--plan", str(plan))
 
 
 @asynccontextmanager
@@ -100,10 +99,10 @@ async def editing(backend: str, plan: str | Path, home: Path, cwd: Path) -> Asyn
     """Start the agent as an editor does; at the end its standard input is closed, and it has to end by itself."""
     editor = Editor()
     log = home.parent / "stderr.txt"
-    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "bufsize": 0}
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "text": False, "bufsize": 0}
     with (
         log.open("ab") as errors,
-        Forked(acp_command(backend, plan), env=environment(home), cwd=cwd, stderr=errors, **pipes) as editor.process,
+        start(*acp_words(backend, plan), home=home, cwd=cwd, stderr=errors, **pipes) as editor.process,
     ):
         loop, reader = asyncio.get_running_loop(), asyncio.StreamReader()
         reading, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), editor.process.stdout)

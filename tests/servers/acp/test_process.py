@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests._support.forked import Forked, run_forked
-from tests._support.terminal import environment, run_cli
-from tests.servers.acp._editor import PATIENCE, acp_command, plan_with
+from tests._support.forked import run_forked
+from tests._support.terminal import command, environment, run_cli, start
+from tests.servers.acp._editor import PATIENCE, acp_words, plan_with
 
 NOISY = """
 import os, subprocess, sys
@@ -32,14 +32,7 @@ class Agent:
     """The process, and messages written by hand."""
 
     def __init__(self, backend: str, plan: str | Path, home: Path, cwd: Path) -> None:
-        self.process = Forked(
-            acp_command(backend, plan),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=environment(home),
-            cwd=cwd,
-        )
+        self.process = start(*acp_words(backend, plan), home=home, cwd=cwd, stdin=subprocess.PIPE, text=False)
 
     def tell(self, number: int, method: str, **params: Any) -> None:
         assert self.process.stdin is not None
@@ -115,7 +108,7 @@ def test_standard_input_may_be_a_file(backend, home, workdir, plan):
     line = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": 1}})
     (workdir / "input").write_text(f"{line}\nnonsense\n")
     with (workdir / "input").open("rb") as source:
-        words = acp_command(backend, plan)
+        words = command(*acp_words(backend, plan))
         finished = run_forked(words, stdin=source, env=environment(home), cwd=workdir, timeout=PATIENCE)
     answers = [json.loads(line) for line in finished.stdout.splitlines()]
     assert finished.returncode == 0

@@ -9,7 +9,7 @@ import acp
 import pytest
 from acp.exceptions import RequestError
 
-from amplifier.cli.sessions.store import SessionStore
+from amplifier.cli._sessions import SessionStore
 from tests.cli._scripted_agent import call
 from tests.servers.acp._editor import edit, editing, plan_with
 

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from tests._support.node_parts import node, program
-from tests._support.terminal import environment
-from tests.servers.acp._editor import PATIENCE, acp_command
+from tests._support.terminal import command, environment
+from tests.servers.acp._editor import PATIENCE, acp_words
 
 
 @pytest.mark.slow
 def test_typescript_client_streams_asks_cancels_and_loads(backend, home, workdir, plan):
     library = program("@agentclientprotocol/sdk", "dist/v1/stable/acp.js")
-    given = {"command": acp_command(backend, plan), "cwd": str(workdir), "gate": "never"}
+    given = {"command": command(*acp_words(backend, plan)), "cwd": str(workdir), "gate": "never"}
     finished = subprocess.run(
         [node(), str(Path(__file__).with_name("_typescript_client.mjs")), library, json.dumps(given)],
         capture_output=True,

@@ -14,8 +14,7 @@ from typing import Any
 
 import attrs
 
-from tests._support.forked import Forked
-from tests._support.terminal import command, environment
+from tests._support.terminal import start
 
 PATIENCE = 60.0
 """Seconds after which something that should have happened has not; only a failing test waits that long."""
@@ -51,19 +50,8 @@ class Server:
 def running(backend: str, plan: str | Path, home: Path, cwd: Path, *options: str) -> Iterator[Server]:
     """Start the server; at the end it is stopped, and has to end by itself without a traceback."""
     log = home.parent / "server.log"
-    arguments = command("serve", str(plan), "--backend", backend, "--port", "0", *options)
-    with (
-        log.open("a") as errors,
-        Forked(
-            arguments,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-            env=environment(home),
-            cwd=cwd,
-        ) as process,
-    ):
+    words = ("serve", str(plan), "--backend", backend, "--port", "0", *options)
+    with log.open("a") as errors, start(*words, home=home, cwd=cwd, stderr=errors) as process:
         try:
             assert process.stdout is not None
             lines = [process.stdout.readline() for _ in range(4)]

@@ -38,6 +38,10 @@ async def interrupted(client: Client, *prompts: str, **more: Any) -> list[Any]:
     return interrupts
 
 
+def text_of(events: list[Any]) -> str:
+    return "".join(event["delta"] for event in events if event["type"] == "TEXT_MESSAGE_CONTENT")
+
+
 def answer(question: Any, payload: Any = None, status: str = "resolved") -> dict[str, Any]:
     return {"interruptId": question["id"], "status": status, "payload": payload}
 
@@ -48,8 +52,7 @@ YES = {"approved": True}
 async def test_properties_that_a_frontend_forwards_reach_the_model_request():
     async with serving() as client:
         events = await run(client, "settings", forwardedProps={"tenant": "7"})
-        text = "".join(event["delta"] for event in events if event["type"] == "TEXT_MESSAGE_CONTENT")
-        assert json.loads(text)["metadata"] == {"tenant": "7"}
+        assert json.loads(text_of(events))["metadata"] == {"tenant": "7"}
 
 
 @pytest.mark.parametrize(
@@ -193,14 +196,11 @@ async def test_question_that_is_given_up_for_another_prompt_ends_its_turn(tmp_pa
         (question,) = await interrupted(client, prompt)
         (error,) = await run(client, prompt, "say hello", resume=[answer(question, YES)])
         assert "a new message cannot come with answers" in error["message"]
-        body = run_input(prompt, resume=[answer(question, status="cancelled")])
         calls = [{"id": question["toolCallId"], "function": {"name": "risky", "arguments": "{}"}}]
-        body["messages"] += [{"role": "assistant", "toolCalls": calls}, {"role": "user", "content": "history"}]
-        exchange = client.begin("POST", "/ag-ui", body)
-        await exchange.start()
-        events = [event async for event in exchange.events()]
-        texts = [event["delta"] for event in events if event["type"] == "TEXT_MESSAGE_CONTENT"]
-        assert "".join(texts) == "2 prompts so far "
+        messages = run_input(prompt)["messages"]
+        messages += [{"role": "assistant", "toolCalls": calls}, {"role": "user", "content": "history"}]
+        events = await run(client, messages=messages, resume=[answer(question, status="cancelled")])
+        assert text_of(events) == "2 prompts so far "
         assert client.factory.statuses() == ["cancelled", "completed"]
 
 
@@ -339,12 +339,8 @@ async def test_call_of_a_frontend_tool_ends_the_run_and_its_result_comes_with_th
     (tmp_path / "gate").touch()
     inputs = [{"tool": "weather", "town": "Oslo"}, {"path": str(tmp_path / "gate")}]
     prompt = "both " + " ".join(json.dumps(each, separators=(",", ":")) for each in inputs)
-    messages: list[dict[str, Any]] = [{"id": "1", "role": "user", "content": prompt}]
-    body = {"threadId": "a", "runId": "b", "messages": messages, "tools": [WEATHER]}
     async with serving() as client:
-        exchange = client.begin("POST", "/ag-ui", body)
-        await exchange.start()
-        events = [event async for event in exchange.events()]
+        events = await run(client, prompt, tools=[WEATHER])
         started = [event["toolCallId"] for event in events if event["type"] == "TOOL_CALL_START"]
         finished = [event["toolCallId"] for event in events if event["type"] == "TOOL_CALL_RESULT"]
         assert (len(started), finished) == (2, [started[1]])  # the agent's own
@@ -363,25 +359,14 @@ async def test_call_of_a_frontend_tool_ends_the_run_and_its_result_comes_with_th
             {"id": f"r{call}", "role": "tool", "toolCallId": call, "content": content}
             for call, content in ((started[1], "it is there"), (started[0], "rain"))
         ]
-        exchange = client.begin("POST", "/ag-ui", {**body, "messages": [*messages, *calls, *results]})
-        await exchange.start()
-        events = [event async for event in exchange.events()]
-        text = "".join(event["delta"] for event in events if event["type"] == "TEXT_MESSAGE_CONTENT")
-        assert text == "done: rain "
+        messages = [*run_input(prompt)["messages"], *calls, *results]
+        assert text_of(await run(client, messages=messages, tools=[WEATHER])) == "done: rain "
 
 
 async def test_context_and_state_of_the_application_reach_the_model():
-    body = {
-        "threadId": "a",
-        "runId": "b",
-        "messages": [{"id": "1", "role": "user", "content": "notes"}],
-        "context": [{"description": "The page", "value": "a map of Oslo"}],
-        "state": {"zoom": 7},
-    }
+    context = [{"description": "The page", "value": "a map of Oslo"}]
     async with serving() as client:
-        exchange = client.begin("POST", "/ag-ui", body)
-        await exchange.start()
-        text = "".join([event["delta"] async for event in exchange.events() if event["type"] == "TEXT_MESSAGE_CONTENT"])
+        text = text_of(await run(client, "notes", context=context, state={"zoom": 7}))
         assert "The page: a map of Oslo" in text
         assert '{"zoom":7}' in text
 
@@ -397,8 +382,7 @@ async def test_message_in_a_run_below_one_that_is_not_over_is_read_and_answered_
         assert started == {"type": "RUN_STARTED", "threadId": "a", "runId": "c"}
         assert (finished["outcome"], finished["result"]) == ({"type": "success"}, {"steered": True})
         (tmp_path / "gate").touch()
-        answers = [event["delta"] async for event in exchange.events() if event["type"] == "TEXT_MESSAGE_CONTENT"]
+        answered = [event async for event in exchange.events()]
         await exchange.ended.wait()
         late = await run(client, prompt, "say red", **below)  # a run of its own
-    assert "".join(answers).strip() == "blue"
-    assert "".join(event["delta"] for event in late if event["type"] == "TEXT_MESSAGE_CONTENT").strip() == "red"
+    assert (text_of(answered).strip(), text_of(late).strip()) == ("blue", "red")

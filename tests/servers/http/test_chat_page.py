@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from amplifier.cli.sessions.store import SessionStore
+from amplifier.cli._sessions import SessionStore
 from amplifier.store import SessionRecord
 from tests._support import node_parts
 from tests._support.browser import Tab, open_tab
@@ -24,60 +25,51 @@ ANSWER = "[...document.querySelectorAll('#log .agent .text')].at(-1)?.textConten
 STATE = "document.getElementById('state').textContent"
 
 
-def wait_until(tab: Tab, condition: str) -> None:
-    """Wait in the page until a JavaScript expression is true."""
-    tab.evaluate(
-        "new Promise((done) => { const look = () => "
-        f"({condition}) ? done(true) : setTimeout(look, 10); look(); }}).then(() => true)"
-    )
-
-
-def press(tab: Tab, key: str, text: str | None = None) -> None:
-    codes = {"Enter": 13, "Escape": 27, "Tab": 9}
-    common = {"key": key, "code": key, "windowsVirtualKeyCode": codes[key], **({"text": text} if text else {})}
-    tab.send("Input.dispatchKeyEvent", type="keyDown", **common)
-    tab.send("Input.dispatchKeyEvent", type="keyUp", key=key, code=key)
-
-
 def type_prompt(tab: Tab, prompt: str) -> None:
     tab.evaluate("document.getElementById('prompt').focus()")
     tab.send("Input.insertText", text=prompt)
-    press(tab, "Enter", "\r")
+    tab.press("Enter", "\r")
 
 
 def open_page(tab: Tab, server: Server, *, token: bool = True) -> None:
     # The page is loaded when its script has run; a fragment alone would not load it again.
     tab.open(f"{server.address}/" + (f"#token={server.token}" if token else ""), width=800)
     if token:
-        wait_until(tab, f"{STATE} === 'Ready'")
+        tab.wait_until(f"{STATE} === 'Ready'")
+
+
+@pytest.fixture
+def page(server: Server) -> Iterator[Tab]:
+    """The page in a browser of its own."""
+    with open_tab() as tab:
+        open_page(tab, server)
+        yield tab
 
 
 @pytest.mark.slow
-def test_a_message_that_a_reload_kept_from_the_server_is_in_the_field_again(server):
-    with open_tab() as tab:
-        open_page(tab, server)
-        tab.evaluate("window.fetch = () => new Promise(() => {}), true")  # the server has not answered yet
-        type_prompt(tab, "say it again")
-        assert tab.evaluate("document.getElementById('prompt').value") == ""
-        tab.open("about:blank", width=800)
-        open_page(tab, server)
-        assert tab.evaluate("document.getElementById('prompt').value") == "say it again"
-        press(tab, "Enter", "\r")
-        wait_until(tab, f"{ANSWER} === 'it again' && {STATE} === 'Ready'")
-        tab.open("about:blank", width=800)
-        open_page(tab, server)
-        wait_until(tab, f"{ANSWER} === 'it again'")
-        assert tab.evaluate("document.getElementById('prompt').value") == ""
+def test_a_message_that_a_reload_kept_from_the_server_is_in_the_field_again(page, server):
+    page.evaluate("window.fetch = () => new Promise(() => {}), true")  # the server has not answered yet
+    type_prompt(page, "say it again")
+    assert page.evaluate("document.getElementById('prompt').value") == ""
+    page.open("about:blank", width=800)
+    open_page(page, server)
+    assert page.evaluate("document.getElementById('prompt').value") == "say it again"
+    page.press("Enter", "\r")
+    page.wait_until(f"{ANSWER} === 'it again' && {STATE} === 'Ready'")
+    page.open("about:blank", width=800)
+    open_page(page, server)
+    page.wait_until(f"{ANSWER} === 'it again'")
+    assert page.evaluate("document.getElementById('prompt').value") == ""
 
 
 @pytest.mark.slow
 def test_page_asks_for_the_token_sends_streams_asks_stops_and_reconnects(server, workdir):
     with open_tab() as tab:
         open_page(tab, server, token=False)
-        wait_until(tab, f"{STATE} === 'A token is needed'")
+        tab.wait_until(f"{STATE} === 'A token is needed'")
         tab.send("Input.insertText", text=server.token)
-        press(tab, "Enter", "\r")
-        wait_until(tab, f"{STATE} === 'Ready'")
+        tab.press("Enter", "\r")
+        tab.wait_until(f"{STATE} === 'Ready'")
         tab.problems.clear()  # the refused request
 
         tab.open("about:blank", width=800)
@@ -85,10 +77,10 @@ def test_page_asks_for_the_token_sends_streams_asks_stops_and_reconnects(server,
         assert tab.evaluate("location.href") == f"{server.address}/"  # the token does not stay in the address
 
         type_prompt(tab, "say <img src=x onerror=alert(1)> <script>alert(1)</script> one two")
-        wait_until(tab, f"{ANSWER}?.endsWith('one two')")
+        tab.wait_until(f"{ANSWER}?.endsWith('one two')")
         assert tab.evaluate(ANSWER) == "<img src=x onerror=alert(1)> <script>alert(1)</script> one two"
         assert tab.evaluate("document.images.length + document.scripts.length") == 2
-        wait_until(tab, f"{STATE} === 'Ready'")
+        tab.wait_until(f"{STATE} === 'Ready'")
 
         told = {
             "type": "compaction",
@@ -111,12 +103,12 @@ def test_page_asks_for_the_token_sends_streams_asks_stops_and_reconnects(server,
         tab.evaluate("unask('q'), true")
 
         type_prompt(tab, call("risky", path=str(workdir / "trace")))
-        wait_until(tab, "document.querySelectorAll('#questions button').length === 3")
+        tab.wait_until("document.querySelectorAll('#questions button').length === 3")
         assert tab.evaluate("document.activeElement.textContent") == "Deny"
         assert "May risky touch trace?" in tab.evaluate("document.querySelector('#questions p').textContent")
         assert not (workdir / "trace").exists()
         tab.evaluate("[...document.querySelectorAll('#questions button')][0].click()")
-        wait_until(tab, f"{ANSWER}?.startsWith('done: it was done')")
+        tab.wait_until(f"{ANSWER}?.startsWith('done: it was done')")
         assert (workdir / "trace").exists()
         assert tab.evaluate("document.querySelectorAll('#questions button').length") == 0
         assert (
@@ -127,46 +119,44 @@ def test_page_asks_for_the_token_sends_streams_asks_stops_and_reconnects(server,
             rf"risky done \(\d+\.\d s\) {re.escape(str(workdir / 'trace'))}",
             tab.evaluate("[...document.querySelectorAll('.tool summary')].at(-1).innerText"),
         )
-        wait_until(tab, f"{STATE} === 'Ready'")
+        tab.wait_until(f"{STATE} === 'Ready'")
 
         type_prompt(tab, "hang")
-        wait_until(tab, f"{ANSWER} === 'hanging'")
+        tab.wait_until(f"{ANSWER} === 'hanging'")
         tab.open(f"{server.address}/", width=800)
-        wait_until(tab, f"{STATE} === 'The agent is working' && {ANSWER} === 'hanging'")
-        press(tab, "Escape")
-        wait_until(tab, f"{STATE} === 'Ready'")
+        tab.wait_until(f"{STATE} === 'The agent is working' && {ANSWER} === 'hanging'")
+        tab.press("Escape")
+        tab.wait_until(f"{STATE} === 'Ready'")
         assert tab.evaluate("document.getElementById('log').lastElementChild.textContent") == "Stopped."
 
         tab.open(f"{server.address}/", width=800)
-        wait_until(tab, f"{STATE} === 'Ready' && document.querySelectorAll('.user').length === 3")
+        tab.wait_until(f"{STATE} === 'Ready' && document.querySelectorAll('.user').length === 3")
         assert tab.problems == []
 
 
 @pytest.mark.slow
-def test_page_can_be_used_without_a_mouse_and_by_a_screen_reader(server):
-    with open_tab() as tab:
-        open_page(tab, server)
-        nodes = tab.send("Accessibility.getFullAXTree")["nodes"]
-        named = {(node["role"]["value"], node.get("name", {}).get("value")) for node in nodes if "role" in node}
-        for expected in [
-            ("textbox", "Message"),
-            ("button", "Send"),
-            ("button", "Stop"),
-            ("button", "New conversation"),
-            ("log", "Conversation"),
-            ("heading", "Amplifier"),
-        ]:
-            assert expected in named
-        assert "status" in {role for role, _ in named}
-        assert not [role for role, name in named if role in ("button", "textbox") and not name]
-        order = []
-        tab.evaluate("document.getElementById('search').focus()")
-        tab.evaluate("document.getElementById('conversations').replaceChildren()")
-        for _ in range(7):
-            press(tab, "Tab")
-            order.append(tab.evaluate("document.activeElement.id || document.activeElement.textContent"))
-        beside = ["tool-count", "Sessions of other folders", "Conformance reports"]
-        assert order == [*beside, "log", "prompt", "send", "attach"]
+def test_page_can_be_used_without_a_mouse_and_by_a_screen_reader(page):
+    nodes = page.send("Accessibility.getFullAXTree")["nodes"]
+    named = {(node["role"]["value"], node.get("name", {}).get("value")) for node in nodes if "role" in node}
+    for expected in [
+        ("textbox", "Message"),
+        ("button", "Send"),
+        ("button", "Stop"),
+        ("button", "New conversation"),
+        ("log", "Conversation"),
+        ("heading", "Amplifier"),
+    ]:
+        assert expected in named
+    assert "status" in {role for role, _ in named}
+    assert not [role for role, name in named if role in ("button", "textbox") and not name]
+    order = []
+    page.evaluate("document.getElementById('search').focus()")
+    page.evaluate("document.getElementById('conversations').replaceChildren()")
+    for _ in range(7):
+        page.press("Tab")
+        order.append(page.evaluate("document.activeElement.id || document.activeElement.textContent"))
+    beside = ["tool-count", "Sessions of other folders", "Conformance reports"]
+    assert order == [*beside, "log", "prompt", "send", "attach"]
 
 
 def serious_findings(tab: Tab) -> list[Any]:
@@ -198,63 +188,57 @@ ATTACKS = (
 
 
 @pytest.mark.slow
-def test_markdown_is_rendered_and_nothing_in_it_runs_or_loads(server):
-    with open_tab() as tab:
-        open_page(tab, server)
-        tab.send("Network.enable")
-        type_prompt(
-            tab, "say # Title\n\n**bold** `code`\nnext\n\n| a |\n|---|\n| 1 |\n\n```python\ndef f(): pass\n```\n"
-        )
-        wait_until(tab, f"{STATE} === 'Ready' && document.querySelector('.agent .hljs-keyword') !== null")
-        counts = "['h1', 'strong', 'table', 'pre', 'br', '.copy'].map((each) => document.querySelectorAll(`.agent ${each}`).length)"
-        assert tab.evaluate(counts) == [1, 1, 1, 1, 1, 2]
-        assert serious_findings(tab) == []
-        tab.evaluate("window.alert = () => { window.attacked = true; }")
-        for number, attack in enumerate(ATTACKS, 2):
-            type_prompt(tab, f"say {attack}")
-            wait_until(tab, f"{STATE} === 'Ready' && document.querySelectorAll('.agent .actions').length === {number}")
-        elements = "[...document.querySelectorAll('.text *')].map((each) => each.tagName.toLowerCase())"
-        assert not set(tab.evaluate(elements)) & {"img", "script", "svg", "iframe", "style", "form", "object", "embed"}
-        links = "[...document.querySelectorAll('.text a')].map((each) => each.getAttribute('href') ?? '')"
-        assert all(link.startswith(("http", "#", "mailto:")) or not link for link in tab.evaluate(links))
-        handlers = "[...document.querySelectorAll('.text *')].flatMap((each) => each.getAttributeNames()).filter((each) => each.startsWith('on') || each === 'style')"
-        assert tab.evaluate(handlers) == []
-        assert tab.evaluate("window.attacked === undefined")
-        assert all(address.startswith(server.address) for address in tab.requests)
-        assert tab.problems == []
+def test_markdown_is_rendered_and_nothing_in_it_runs_or_loads(page, server):
+    page.send("Network.enable")
+    type_prompt(page, "say # Title\n\n**bold** `code`\nnext\n\n| a |\n|---|\n| 1 |\n\n```python\ndef f(): pass\n```\n")
+    page.wait_until(f"{STATE} === 'Ready' && document.querySelector('.agent .hljs-keyword') !== null")
+    counts = "['h1', 'strong', 'table', 'pre', 'br', '.copy'].map((each) => document.querySelectorAll(`.agent ${each}`).length)"
+    assert page.evaluate(counts) == [1, 1, 1, 1, 1, 2]
+    assert serious_findings(page) == []
+    page.evaluate("window.alert = () => { window.attacked = true; }")
+    for number, attack in enumerate(ATTACKS, 2):
+        type_prompt(page, f"say {attack}")
+        page.wait_until(f"{STATE} === 'Ready' && document.querySelectorAll('.agent .actions').length === {number}")
+    elements = "[...document.querySelectorAll('.text *')].map((each) => each.tagName.toLowerCase())"
+    assert not set(page.evaluate(elements)) & {"img", "script", "svg", "iframe", "style", "form", "object", "embed"}
+    links = "[...document.querySelectorAll('.text a')].map((each) => each.getAttribute('href') ?? '')"
+    assert all(link.startswith(("http", "#", "mailto:")) or not link for link in page.evaluate(links))
+    handlers = "[...document.querySelectorAll('.text *')].flatMap((each) => each.getAttributeNames()).filter((each) => each.startsWith('on') || each === 'style')"
+    assert page.evaluate(handlers) == []
+    assert page.evaluate("window.attacked === undefined")
+    assert all(address.startswith(server.address) for address in page.requests)
+    assert page.problems == []
 
 
 @pytest.mark.slow
-def test_conversations_are_listed_searched_renamed_copied_and_deleted(server):
+def test_conversations_are_listed_searched_renamed_copied_and_deleted(page):
     titles = "[...document.querySelectorAll('#conversations li > button')].map((each) => each.textContent)"
-    with open_tab() as tab:
-        open_page(tab, server)
-        before = tab.evaluate(titles)
-        for prompt in ("say listed first", "say listed second"):
-            tab.evaluate("document.getElementById('new').click()")
-            type_prompt(tab, prompt)
-            wait_until(tab, f"{STATE} === 'Ready' && ({titles}).includes({prompt!r})")
-        assert tab.evaluate(titles) == ["say listed second", "say listed first", *before]
-        tab.evaluate("document.getElementById('search').focus()")
-        tab.send("Input.insertText", text="FIRST")
-        assert "say listed second" not in tab.evaluate(titles)
-        tab.evaluate("document.querySelector('#conversations li > button').click()")
-        wait_until(tab, f"{ANSWER} === 'listed first' && document.querySelector('#conversations .current') !== null")
-        tab.evaluate("document.querySelector('#conversations .current .buttons button').click()")
-        tab.evaluate("document.activeElement.select()")
-        tab.send("Input.insertText", text="listed first, renamed")
-        press(tab, "Enter", "\r")
-        wait_until(tab, f"({titles}).includes('listed first, renamed')")
-        tab.evaluate("document.querySelectorAll('#conversations .current .buttons button')[1].click()")
-        wait_until(tab, f"({titles}).includes('say listed first (copy)') && {ANSWER} === 'listed first'")
-        assert serious_findings(tab) == []
-        tab.evaluate("document.querySelectorAll('#conversations .current .buttons button')[2].click()")
-        assert tab.evaluate("document.activeElement.textContent") == "Keep"
-        tab.evaluate("document.activeElement.previousSibling.click()")
-        wait_until(
-            tab, f"!({titles}).includes('say listed first (copy)') && document.querySelectorAll('.agent').length === 0"
-        )
-        assert tab.problems == []
+    before = page.evaluate(titles)
+    for prompt in ("say listed first", "say listed second"):
+        page.evaluate("document.getElementById('new').click()")
+        type_prompt(page, prompt)
+        page.wait_until(f"{STATE} === 'Ready' && ({titles}).includes({prompt!r})")
+    assert page.evaluate(titles) == ["say listed second", "say listed first", *before]
+    page.evaluate("document.getElementById('search').focus()")
+    page.send("Input.insertText", text="FIRST")
+    assert "say listed second" not in page.evaluate(titles)
+    page.evaluate("document.querySelector('#conversations li > button').click()")
+    page.wait_until(f"{ANSWER} === 'listed first' && document.querySelector('#conversations .current') !== null")
+    page.evaluate("document.querySelector('#conversations .current .buttons button').click()")
+    page.evaluate("document.activeElement.select()")
+    page.send("Input.insertText", text="listed first, renamed")
+    page.press("Enter", "\r")
+    page.wait_until(f"({titles}).includes('listed first, renamed')")
+    page.evaluate("document.querySelectorAll('#conversations .current .buttons button')[1].click()")
+    page.wait_until(f"({titles}).includes('say listed first (copy)') && {ANSWER} === 'listed first'")
+    assert serious_findings(page) == []
+    page.evaluate("document.querySelectorAll('#conversations .current .buttons button')[2].click()")
+    assert page.evaluate("document.activeElement.textContent") == "Keep"
+    page.evaluate("document.activeElement.previousSibling.click()")
+    page.wait_until(
+        f"!({titles}).includes('say listed first (copy)') && document.querySelectorAll('.agent').length === 0"
+    )
+    assert page.problems == []
 
 
 @pytest.mark.slow
@@ -270,7 +254,7 @@ def test_one_page_leads_to_traces_tools_other_folders_and_reports(server, workdi
     with open_tab() as tab:
         open_page(tab, server)
         type_prompt(tab, "say traced words")
-        wait_until(tab, f"{STATE} === 'Ready' && {ANSWER} === 'traced words'")
+        tab.wait_until(f"{STATE} === 'Ready' && {ANSWER} === 'traced words'")
         tab.evaluate("document.querySelectorAll('nav details').forEach((each) => { each.open = true; })")
         tools = tab.evaluate("[...document.querySelectorAll('#tool-list strong')].map((each) => each.textContent)")
         assert "risky" in tools
@@ -289,65 +273,59 @@ def test_one_page_leads_to_traces_tools_other_folders_and_reports(server, workdi
         ):
             tab.open("about:blank", width=800)
             tab.open(address, width=1280)
-            wait_until(tab, wanted)
+            tab.wait_until(wanted)
             assert tab.evaluate("location.href") == f"{server.address}/trace"  # neither token nor session stay in it
         assert tab.problems == []
 
 
 @pytest.mark.slow
-def test_a_message_is_retried_and_edited_and_a_file_is_attached(server):
+def test_a_message_is_retried_and_edited_and_a_file_is_attached(page):
     prompts = "[...document.querySelectorAll('.user .text')].map((each) => each.textContent)"
-    with open_tab() as tab:
-        open_page(tab, server)
-        for number in (1, 2):
-            type_prompt(tab, "history")
-            wait_until(tab, f"{STATE} === 'Ready' && {ANSWER} === '{number} prompts so far'")
-        tab.evaluate("document.querySelectorAll('.user')[1].dataset.old = 'yes'")
-        tab.evaluate("document.querySelectorAll('.user')[1].querySelectorAll('button')[1].click()")
-        again = (
-            "document.querySelector('[data-old]') === null && document.querySelectorAll('.agent .actions').length === 2"
-        )
-        wait_until(tab, f"{STATE} === 'Ready' && {ANSWER} === '2 prompts so far' && {again}")
-        tab.evaluate("document.querySelectorAll('.user')[0].querySelectorAll('button')[0].click()")
-        assert tab.evaluate("document.activeElement.value") == "history"
-        tab.evaluate("document.activeElement.select()")
-        type_prompt(tab, "say edited")
-        wait_until(tab, f"{STATE} === 'Ready' && {ANSWER} === 'edited'")
-        assert tab.evaluate(prompts) == ["say edited"]
-        type_prompt(tab, "history")
-        wait_until(tab, f"{STATE} === 'Ready' && {ANSWER} === '2 prompts so far'")
-        pixel = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
-        data = f"Uint8Array.from(atob('{pixel}'), (each) => each.charCodeAt(0))"
-        tab.evaluate(f"attach([new File([{data}], 'pixel.png', {{ type: 'image/png' }})])")
-        wait_until(tab, "document.querySelectorAll('#attached button').length === 1")
-        type_prompt(tab, "blocks")
-        wait_until(tab, f"{STATE} === 'Ready' && {ANSWER} === 'text image'")
-        assert tab.evaluate("document.querySelectorAll('#attached button').length") == 0
-        assert tab.problems == []
+    for number in (1, 2):
+        type_prompt(page, "history")
+        page.wait_until(f"{STATE} === 'Ready' && {ANSWER} === '{number} prompts so far'")
+    page.evaluate("document.querySelectorAll('.user')[1].dataset.old = 'yes'")
+    page.evaluate("document.querySelectorAll('.user')[1].querySelectorAll('button')[1].click()")
+    again = "document.querySelector('[data-old]') === null && document.querySelectorAll('.agent .actions').length === 2"
+    page.wait_until(f"{STATE} === 'Ready' && {ANSWER} === '2 prompts so far' && {again}")
+    page.evaluate("document.querySelectorAll('.user')[0].querySelectorAll('button')[0].click()")
+    assert page.evaluate("document.activeElement.value") == "history"
+    page.evaluate("document.activeElement.select()")
+    type_prompt(page, "say edited")
+    page.wait_until(f"{STATE} === 'Ready' && {ANSWER} === 'edited'")
+    assert page.evaluate(prompts) == ["say edited"]
+    type_prompt(page, "history")
+    page.wait_until(f"{STATE} === 'Ready' && {ANSWER} === '2 prompts so far'")
+    pixel = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+    data = f"Uint8Array.from(atob('{pixel}'), (each) => each.charCodeAt(0))"
+    page.evaluate(f"attach([new File([{data}], 'pixel.png', {{ type: 'image/png' }})])")
+    page.wait_until("document.querySelectorAll('#attached button').length === 1")
+    type_prompt(page, "blocks")
+    page.wait_until(f"{STATE} === 'Ready' && {ANSWER} === 'text image'")
+    assert page.evaluate("document.querySelectorAll('#attached button').length") == 0
+    assert page.problems == []
 
 
 @pytest.mark.slow
-def test_tool_calls_show_arguments_time_and_how_they_ended(server, workdir):
+def test_tool_calls_show_arguments_time_and_how_they_ended(page, workdir):
     summary = "[...document.querySelectorAll('.tool summary')].at(-1)?.innerText"
-    with open_tab() as tab:
-        open_page(tab, server)
-        type_prompt(tab, call("crash"))
-        wait_until(tab, f"{STATE} === 'Ready' && /^crash failed \\(\\d+\\.\\d s\\)$/.test({summary}.trim())")
-        type_prompt(tab, call("risky", path=str(workdir / "trace")))
-        wait_until(tab, f"{summary}?.startsWith('risky waits for your permission')")
-        assert serious_findings(tab) == []
-        press(tab, "Enter", "\r")  # Deny has the focus
-        wait_until(tab, f"{STATE} === 'Ready' && {summary}.startsWith('risky not allowed (')")
-        type_prompt(tab, call("wait_for", path=str(workdir / "never")))
-        wait_until(tab, f"{summary}?.startsWith('wait_for running')")
-        press(tab, "Escape")
-        wait_until(tab, f"{STATE} === 'Ready' && {summary}.startsWith('wait_for stopped')")
-        assert "crash" in tab.evaluate("document.querySelector('.tool').textContent")
-        assert tab.problems == []
+    type_prompt(page, call("crash"))
+    page.wait_until(f"{STATE} === 'Ready' && /^crash failed \\(\\d+\\.\\d s\\)$/.test({summary}.trim())")
+    type_prompt(page, call("risky", path=str(workdir / "trace")))
+    page.wait_until(f"{summary}?.startsWith('risky waits for your permission')")
+    assert serious_findings(page) == []
+    page.press("Enter", "\r")  # Deny has the focus
+    page.wait_until(f"{STATE} === 'Ready' && {summary}.startsWith('risky not allowed (')")
+    type_prompt(page, call("wait_for", path=str(workdir / "never")))
+    page.wait_until(f"{summary}?.startsWith('wait_for running')")
+    page.press("Escape")
+    page.wait_until(f"{STATE} === 'Ready' && {summary}.startsWith('wait_for stopped')")
+    assert "crash" in page.evaluate("document.querySelector('.tool').textContent")
+    assert page.problems == []
 
 
 @pytest.mark.slow
-def test_calls_of_a_conversation_that_is_opened_again_show_how_they_ended(server):
+def test_calls_of_a_conversation_that_is_opened_again_show_how_they_ended(page):
     results = {
         "a": "Error: denied: not in this mode",
         "b": "Error: not started: the turn is being stopped",
@@ -358,13 +336,9 @@ def test_calls_of_a_conversation_that_is_opened_again_show_how_they_ended(server
     calls = [{"id": name, "name": name, "arguments": {}} for name in results]
     messages: list[dict[str, Any]] = [{"role": "assistant", "content": "", "tool_calls": calls}]
     messages += [{"role": "tool", "tool_call_id": name, "content": text} for name, text in results.items()]
-    with open_tab() as tab:
-        open_page(tab, server)
-        tab.evaluate(f"showAll({json.dumps(messages)})")
-        shown = tab.evaluate(
-            "[...document.querySelectorAll('#log .tool .status')].map((each) => each.textContent.trim())"
-        )
-        assert shown == ["not allowed", "stopped", "failed", "stopped", "done"]
+    page.evaluate(f"showAll({json.dumps(messages)})")
+    shown = page.evaluate("[...document.querySelectorAll('#log .tool .status')].map((each) => each.textContent.trim())")
+    assert shown == ["not allowed", "stopped", "failed", "stopped", "done"]
 
 
 @pytest.mark.slow
@@ -373,39 +347,37 @@ def test_a_server_that_was_started_anew_is_given_its_new_token(backend, home, wo
         with running(backend, plan, home, workdir) as server:
             open_page(tab, server)
             type_prompt(tab, "say before")
-            wait_until(tab, f"{ANSWER} === 'before' && {STATE} === 'Ready'")
+            tab.wait_until(f"{ANSWER} === 'before' && {STATE} === 'Ready'")
             port = str(server.port)
         with running(backend, plan, home, workdir, "--port", port) as again:
-            wait_until(tab, f"{STATE} === 'A token is needed'")
+            tab.wait_until(f"{STATE} === 'A token is needed'")
             tab.evaluate("document.getElementById('token').focus()")
             tab.send("Input.insertText", text=again.token)
-            press(tab, "Enter", "\r")
-            wait_until(tab, f"{STATE} === 'Ready' && {ANSWER} === 'before'")
+            tab.press("Enter", "\r")
+            tab.wait_until(f"{STATE} === 'Ready' && {ANSWER} === 'before'")
             type_prompt(tab, "say after")
-            wait_until(tab, f"{ANSWER} === 'after'")
+            tab.wait_until(f"{ANSWER} === 'after'")
 
 
 @pytest.mark.slow
-def test_a_phone_and_a_long_conversation(server):
-    with open_tab() as tab:
-        open_page(tab, server)
-        type_prompt(tab, "say on the phone")
-        wait_until(tab, f"{STATE} === 'Ready' && {ANSWER} === 'on the phone'")
-        tab.open(f"{server.address}/", width=390)
-        wait_until(tab, f"{STATE} === 'Ready' && {ANSWER} === 'on the phone'")
-        assert tab.evaluate("document.documentElement.scrollWidth") == 390
-        assert serious_findings(tab) == []
-        tab.evaluate("document.getElementById('menu').click()")
-        assert tab.evaluate("document.querySelector('#conversations .current').getBoundingClientRect().width") > 300
-        assert serious_findings(tab) == []
-        tab.evaluate("document.getElementById('menu').click()")
-        message = "{ role: n % 2 ? 'assistant' : 'user', content: `**message** ${n}` }"
-        tab.evaluate(f"showAll(Array.from({{ length: 1000 }}, (_, n) => ({message})))")
-        assert tab.evaluate("document.querySelectorAll('#log strong').length") == 500
-        below = "log.scrollHeight - log.scrollTop - log.clientHeight"
-        assert tab.evaluate(below) < 2
-        tab.evaluate("log.scrollTop = 0; show({ type: 'text', text: 'more' })")
-        assert tab.evaluate("log.scrollTop") == 0  # who reads above is left there
+def test_a_phone_and_a_long_conversation(page, server):
+    type_prompt(page, "say on the phone")
+    page.wait_until(f"{STATE} === 'Ready' && {ANSWER} === 'on the phone'")
+    page.open(f"{server.address}/", width=390)
+    page.wait_until(f"{STATE} === 'Ready' && {ANSWER} === 'on the phone'")
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    assert serious_findings(page) == []
+    page.evaluate("document.getElementById('menu').click()")
+    assert page.evaluate("document.querySelector('#conversations .current').getBoundingClientRect().width") > 300
+    assert serious_findings(page) == []
+    page.evaluate("document.getElementById('menu').click()")
+    message = "{ role: n % 2 ? 'assistant' : 'user', content: `**message** ${n}` }"
+    page.evaluate(f"showAll(Array.from({{ length: 1000 }}, (_, n) => ({message})))")
+    assert page.evaluate("document.querySelectorAll('#log strong').length") == 500
+    below = "log.scrollHeight - log.scrollTop - log.clientHeight"
+    assert page.evaluate(below) < 2
+    page.evaluate("log.scrollTop = 0; show({ type: 'text', text: 'more' })")
+    assert page.evaluate("log.scrollTop") == 0  # who reads above is left there
 
 
 @pytest.mark.slow

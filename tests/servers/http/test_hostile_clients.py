@@ -12,7 +12,7 @@ from typing import Any
 import anyio
 import pytest
 
-from amplifier.cli.sessions.store import SessionStore
+from amplifier.cli._sessions import SessionStore
 from amplifier.servers.http import Limits
 from tests._support.tree import ROOT
 from tests.servers.http._asgi_client import serving

@@ -17,10 +17,13 @@ from tests.servers.http.test_openai_python import openai_client
 RESPONSES = "/v1/responses"
 
 
-async def followed(client: Client, prompt: str, last: str | None = "0", run_id: str = "r") -> Exchange:
+def asking(prompt: str) -> dict[str, Any]:
+    return {"threadId": "t", "runId": "r", "messages": [{"id": "1", "role": "user", "content": prompt}]}
+
+
+async def followed(client: Client, prompt: str, last: str | None = "0") -> Exchange:
     """A run of AG-UI, of a client that knows how to come back unless ``last`` is None."""
-    body = {"threadId": "t", "runId": run_id, "messages": [{"id": "1", "role": "user", "content": prompt}]}
-    exchange = client.begin("POST", "/ag-ui", body, last_event_id=last)
+    exchange = client.begin("POST", "/ag-ui", asking(prompt), last_event_id=last)
     assert (await exchange.start()).status == 200
     return exchange
 
@@ -129,8 +132,7 @@ async def test_client_that_does_not_say_that_it_comes_back_stops_its_run(tmp_pat
 @pytest.mark.parametrize(("last", "status"), [("7", 404), ("x", 400)])
 async def test_events_of_no_run_are_refused(last, status):
     async with serving() as client:
-        body = {"threadId": "t", "runId": "r", "messages": [{"id": "1", "role": "user", "content": "say no"}]}
-        assert (await client.ask("POST", "/ag-ui", body, last_event_id=last)).status == status
+        assert (await client.ask("POST", "/ag-ui", asking("say no"), last_event_id=last)).status == status
         assert client.factory.made == []
 
 
@@ -138,16 +140,14 @@ async def test_events_that_are_not_kept_any_more_are_refused(monkeypatch):
     monkeypatch.setattr("amplifier.live._runs._MOST_EVENTS", 3)
     async with serving() as client:
         assert (await (await followed(client, "say one")).until("RUN_FINISHED"))["runId"] == "r"
-        body = {"threadId": "t", "runId": "r", "messages": [{"id": "1", "role": "user", "content": "say one"}]}
-        answer = await client.ask("POST", "/ag-ui", body, last_event_id="0")
+        answer = await client.ask("POST", "/ag-ui", asking("say one"), last_event_id="0")
         assert (answer.status, answer.json()["error"]["code"]) == (410, "events_gone")
 
 
 async def test_ids_of_a_run_are_not_taken_for_another_request():
     async with serving() as client:
         await (await followed(client, "say one")).until("RUN_FINISHED")
-        body = {"threadId": "t", "runId": "r", "messages": [{"id": "1", "role": "user", "content": "say two"}]}
-        answer = await client.ask("POST", "/ag-ui", body, last_event_id="0")
+        answer = await client.ask("POST", "/ag-ui", asking("say two"), last_event_id="0")
         assert (answer.status, answer.json()["error"]["code"]) == (409, "run_exists")
         assert "runId: 'r' is the run of another request" in answer.error
         again = [event async for event in (await followed(client, "say one")).events()]
@@ -158,8 +158,7 @@ async def test_ids_of_a_run_are_not_taken_for_another_request():
 async def test_an_event_that_has_not_been_sent_yet_is_refused():
     async with serving() as client:
         events = [event async for event in (await followed(client, "say one")).events()]
-        body = {"threadId": "t", "runId": "r", "messages": [{"id": "1", "role": "user", "content": "say one"}]}
-        ahead = await client.ask("POST", "/ag-ui", body, last_event_id=str(len(events) + 1))
+        ahead = await client.ask("POST", "/ag-ui", asking("say one"), last_event_id=str(len(events) + 1))
         whole = (await client.ask("POST", RESPONSES, {"input": "say hello", "background": True})).json()
         await anyio.wait_all_tasks_blocked()
         later = await client.ask("GET", f"{RESPONSES}/{whole['id']}?stream=true&starting_after=99")

@@ -15,9 +15,9 @@ import attrs
 
 from amplifier._json import visible_text
 from amplifier.budget._budget import budget_as_json, budget_text
-from amplifier.cli.core.error_messages import error_message, exit_code_of, traceback_text
-from amplifier.cli.core.exit_codes import CommandError, Exit, OutputLostError
-from amplifier.cli.sessions.store import SessionStore
+from amplifier.cli._error_messages import error_message, exit_code_of, traceback_text
+from amplifier.cli._exit_codes import CommandError, Exit, OutputLostError
+from amplifier.cli._sessions import SessionStore
 from amplifier.cli.terminal.display import Display, LogNotices, OutputFormat, install_log_handler
 from amplifier.cli.terminal.keyboard import Keyboard
 from amplifier.cli.terminal.output import StandardStreams, is_terminal
@@ -30,7 +30,7 @@ from amplifier.loading import ModuleLoader
 from amplifier.plan._dicts import plan_changes
 from amplifier.store import SessionRecord
 from amplifier.store._sessions import now
-from amplifier.tracing._conversation import text_of_message
+from amplifier.tracing._sessions import text_of_message
 from amplifier.turns import Ended, TurnRecord
 
 from .approvals import AllowEverything, AskAtTerminal, NoOneToAsk

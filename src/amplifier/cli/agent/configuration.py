@@ -1,4 +1,4 @@
-"""What the user and a project have configured: ``config.toml`` of the user, and ``.amplifier/config.toml`` of the project.
+"""What the user and a project have configured: ``config.toml`` of the user, ``.amplifier/config.toml`` of the project, keys in the system's keyring.
 
 The project's file may come with a repository of someone else. Until the user has trusted it, and again when it has changed since, only
 its rules that ask or deny are used: it can tighten what guards, and choose nothing else.
@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Final
 
 import anyio.to_thread
@@ -20,10 +23,10 @@ from amplifier._json import visible_text
 from amplifier._reading import Kind, choice, list_of, mapping, mapping_each, option, record, text
 from amplifier._regular_file import make_folders, read_file, replace_file
 from amplifier._spelling import suggestion
-from amplifier.cli.core.exit_codes import CommandError
-from amplifier.cli.sessions.home_folder import config_folder, find_home
+from amplifier.cli._exit_codes import CommandError
+from amplifier.cli._sessions import config_folder, find_home
 from amplifier.contracts import Coordinator
-from amplifier.errors import PlanError
+from amplifier.errors import MissingExtraError, PlanError
 from amplifier.events import TOOL_PRE
 from amplifier.models import HookResult
 from amplifier.modules.hooks.approval import MODES, read_approval_options, rule_for_call
@@ -312,3 +315,84 @@ def rule_in_words(rule: Mapping[str, Any]) -> str:
     if "command" in rule:
         return f"the command {' '.join(rule['command'])!r}"
     return f"edits of {rule['path']}" if "path" in rule else f"every call of {rule['tool']}"
+
+
+# ── keys ──
+# A file of the state folder has their names, so that nothing else asks the keyring.
+
+_SERVICE = "amplifier"
+_problems: dict[str, str] = {}
+"""Of the keys that could not be read."""
+
+
+def key_names() -> list[str]:
+    """The names of the variables whose values are in the keyring."""
+    try:
+        return read_file(find_home() / "keys", most=1 << 20).decode().split()
+    except FileNotFoundError:
+        return []
+
+
+def keep_key(name: str, value: str) -> None:
+    """Put a key into the keyring.
+
+    Raises:
+        CommandError: The keyring refuses.
+        MissingExtraError: The library is not installed.
+    """
+    with _keyring() as keyring:
+        keyring.set_password(_SERVICE, name, value)
+    _keep_names([*key_names(), name])
+
+
+def remove_key(name: str) -> None:
+    """Remove a key from the keyring; the name is forgotten even if the keyring has lost it.
+
+    Raises:
+        CommandError: There is no key of that name, or the keyring refuses.
+    """
+    names = key_names()
+    if name not in names:
+        raise CommandError(f"the keyring has no {name}; it has: {', '.join(names) or 'none'}")
+    with _keyring() as keyring:
+        if keyring.get_password(_SERVICE, name) is not None:
+            keyring.delete_password(_SERVICE, name)
+    _keep_names([each for each in names if each != name])
+
+
+def load_keys() -> list[str]:
+    """Put the keys that the environment lacks into it, where providers look for them; returns what went wrong, in words.
+
+    Called before an event loop runs, because a keyring may ask the user to unlock it; each key is asked for once.
+    """
+    for name in key_names():
+        if os.environ.get(name) or name in _problems:
+            continue
+        try:
+            with _keyring() as keyring:
+                value = keyring.get_password(_SERVICE, name)
+        except (CommandError, MissingExtraError) as error:
+            _problems[name] = f"{name} is not read: {error}"
+            continue
+        if value is None:
+            _problems[name] = f"{name} is not in the keyring any more; set it again: amplifier keys set {name}"
+        else:
+            os.environ[name] = value
+    return list(_problems.values())
+
+
+def _keep_names(names: list[str]) -> None:
+    make_folders(find_home())
+    replace_file(find_home() / "keys", "".join(f"{name}\n" for name in dict.fromkeys(names)).encode())
+
+
+@contextmanager
+def _keyring() -> Iterator[ModuleType]:
+    try:
+        import keyring  # noqa: PLC0415  # belongs to an extra
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("keeping keys in the system's keyring", extra="keys", missing="keyring") from error
+    try:
+        yield keyring
+    except Exception as error:  # backends are plug-ins
+        raise CommandError(f"the keyring of this system refuses: {str(error) or type(error).__name__}") from error

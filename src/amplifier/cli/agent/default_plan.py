@@ -15,15 +15,14 @@ import attrs
 
 from amplifier._json import copy_json, visible_text
 from amplifier._spelling import suggestion
-from amplifier.cli.core.exit_codes import CommandError
+from amplifier.cli._exit_codes import CommandError
 from amplifier.loading._found import BUILT_IN_SOURCE
 from amplifier.loading._loader import missing_package
 from amplifier.plan import check_plan, expand_variables, merge_plans
 from amplifier.store import SessionRecord
 from amplifier.store._sessions import EVENTS_FILE
 
-from .configuration import Configuration
-from .keys import load_keys
+from .configuration import Configuration, load_keys
 from .plan_files import change_module, module_of, read_plan_file
 from .project_instructions import ProjectInstructions, find_instructions
 

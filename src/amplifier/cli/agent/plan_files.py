@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from amplifier._json import rebuild
 from amplifier._regular_file import read_file
-from amplifier.cli.core.exit_codes import CommandError
+from amplifier.cli._exit_codes import CommandError
 from amplifier.errors import MissingExtraError
 from amplifier.plan import expand_variables, merge_plans
 from amplifier.plan._dicts import places_of

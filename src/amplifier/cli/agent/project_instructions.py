@@ -1,4 +1,4 @@
-"""What a project and the user have written for agents: ``AGENTS.md`` and ``CLAUDE.md`` of the working folder and the folders above it, and skills.
+"""What a project and the user have written for agents: ``AGENTS.md`` and ``CLAUDE.md`` of the working folder and the folders above it, skills, commands.
 
 A skill is a folder with a ``SKILL.md``. The model is told its name, description and path, and reads it when a request is about it.
 
@@ -8,6 +8,8 @@ the root of the repository or, outside of one, at the home folder, so that no on
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -15,8 +17,8 @@ import attrs
 
 from amplifier._json import sanitize_text, visible_text
 from amplifier._regular_file import read_file
-from amplifier.cli.core.exit_codes import CommandError
-from amplifier.cli.sessions.home_folder import config_folder
+from amplifier.cli._exit_codes import CommandError
+from amplifier.cli._sessions import config_folder
 
 from .plan_files import parse_yaml
 
@@ -29,6 +31,7 @@ MOST_SKILLS: Final = 100
 MOST_SKILL_BYTES: Final = 256 * 1024
 """Of one ``SKILL.md``: as much as tool-filesystem reads at once."""
 _LONGEST_DESCRIPTION: Final = 1024
+_LONGEST_COMMAND: Final = 200_000
 
 
 @attrs.frozen
@@ -155,3 +158,22 @@ def _home() -> Path | None:
         return Path.home().resolve()
     except (RuntimeError, OSError):
         return None
+
+
+def own_commands(
+    directory: Path, *, taken: Sequence[str] = (), notice: Callable[[str], None] = lambda text: None
+) -> dict[str, str]:
+    """The texts of ``commands/NAME.md`` of the user, then of ``.amplifier`` in the project; text for the model and nothing else."""
+    found: dict[str, str] = {}
+    for folder in (config_folder(), project_root(directory) / ".amplifier"):
+        for path in sorted((folder / "commands").glob("*.md")):
+            try:
+                text = sanitize_text(read_file(path, most=_LONGEST_COMMAND).decode()).strip()
+                if path.stem in taken or not re.fullmatch(r"[\w-]+", path.stem):
+                    raise ValueError("the chat has a command of that name" if path.stem in taken else "not a name")
+            except (OSError, ValueError) as error:
+                notice(f"{path} is not used: {error}")
+                continue
+            if text:
+                found.setdefault(path.stem, text)
+    return found

@@ -1,4 +1,4 @@
-"""The sessions of commands that serve others than the person at the terminal: an editor, or clients over HTTP."""
+"""The sessions of commands that serve others than the person at the terminal, an editor or clients over HTTP; and the server of an editor."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from typing import Any
 
 import attrs
 
-from amplifier.cli.sessions.store import SessionStore
-from amplifier.cli.terminal.display import Display
-from amplifier.contracts import ApprovalSystem
+from amplifier.cli._exit_codes import Exit
+from amplifier.cli._sessions import SessionStore
+from amplifier.cli.terminal.display import Display, install_log_handler
+from amplifier.cli.terminal.output import StandardStreams
 from amplifier.errors import AmplifierError, SessionBusyError
 from amplifier.kernel import AmplifierSession
 from amplifier.loading import ModuleLoader
 from amplifier.servers import SessionRequest
+from amplifier.servers.acp import serve, taken_standard_streams
 from amplifier.store import SessionRecord
 from amplifier.store._sessions import now
 
@@ -21,6 +23,8 @@ from .approvals import NoOneToAsk
 from .configuration import read_configuration
 from .default_plan import AgentPlan, build_plan, with_storage_paths, with_traces
 from .plan_files import MCP_MODULE, change_module
+from .project_instructions import own_commands
+from .signals import run_observed, until_signal
 from .terminal_agent import check_failures
 
 
@@ -84,35 +88,29 @@ class ServedSessions:
             CommandError: The plan cannot be read any more.
             SessionBusyError: The session is open in another process.
         """
-        directory, approvals = wanted.directory or Path.cwd(), wanted.approvals or NoOneToAsk(self.display)
-        session_id, is_resumed = wanted.session_id, wanted.is_resumed
-        if session_id is None:
-            return self._make_temporary(directory, approvals)
-        if is_resumed and self.store.is_open(session_id):
+        directory, session_id = wanted.directory or Path.cwd(), wanted.session_id
+        if session_id is not None and wanted.is_resumed and self.store.is_open(session_id):
             raise SessionBusyError(f"session {session_id!r} is open in another process; end that one first")
         agent_plan = self._agent_plan(directory)
+        if session_id is None:
+            plan = _in_memory(agent_plan.plan)
+        else:
+            plan = with_storage_paths(_with_servers(agent_plan.plan, wanted.servers), sessions=self.store.root)
         session = AmplifierSession(
-            with_storage_paths(_with_servers(agent_plan.plan, wanted.servers), sessions=self.store.root),
+            plan,
             session_id=session_id,
-            approval_system=approvals,
+            approval_system=wanted.approvals or NoOneToAsk(self.display),
             display_system=self.display,
-            is_resumed=is_resumed,
+            is_resumed=wanted.is_resumed,
         )
         # Before it opens: modules may start programs there while they are being mounted.
         session.coordinator.register_capability("session.working_dir", str(directory))
-        self.store.begun.pop(session_id, None)  # of an earlier opening: another process may have used it since
-        new = SessionRecord(session_id=session_id, created=now(), directory=str(directory))
-        known = self.store.record(session_id) if is_resumed else new
-        described = agent_plan.describe(known, model=self.model, file=self.plan, backend=self.backend)
-        self.store.begun[session_id] = described
-        return session
-
-    def _make_temporary(self, directory: Path, approvals: ApprovalSystem) -> AmplifierSession:
-        """A session that keeps nothing on disk: its context is in memory, and its events are not logged."""
-        plan = change_module(self._agent_plan(directory).plan, "hooks-logging", lambda entry: None)
-        plan = change_module(plan, "context-persistent", lambda entry: {"module": "context-simple"})
-        session = AmplifierSession(plan, approval_system=approvals, display_system=self.display)
-        session.coordinator.register_capability("session.working_dir", str(directory))
+        if session_id is not None:
+            self.store.begun.pop(session_id, None)  # of an earlier opening: another process may have used it since
+            new = SessionRecord(session_id=session_id, created=now(), directory=str(directory))
+            known = self.store.record(session_id) if wanted.is_resumed else new
+            described = agent_plan.describe(known, model=self.model, file=self.plan, backend=self.backend)
+            self.store.begun[session_id] = described
         return session
 
     def check(self, session: AmplifierSession) -> None:
@@ -131,6 +129,12 @@ class ServedSessions:
             )
 
 
+def _in_memory(plan: dict[str, Any]) -> dict[str, Any]:
+    """The plan of a session that keeps nothing on disk: its context is in memory, and its events are not logged."""
+    plan = change_module(plan, "hooks-logging", lambda entry: None)
+    return change_module(plan, "context-persistent", lambda entry: {"module": "context-simple"})
+
+
 def _with_servers(plan: dict[str, Any], servers: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """The plan with more MCP servers; one of the plan wins over one of the client with the same name."""
 
@@ -140,3 +144,38 @@ def _with_servers(plan: dict[str, Any], servers: dict[str, dict[str, Any]]) -> d
         return {**entry, "config": {**config, "servers": {**servers, **(own if isinstance(own, dict) else {})}}}
 
     return change_module(plan, MCP_MODULE, with_more, add=("tools", {"module": MCP_MODULE})) if servers else plan
+
+
+def serve_editor(store: SessionStore, plan: Path | None, *, backend: str, debug: bool, **options: Any) -> int:
+    """Serve an editor over standard input and output until it leaves, or a signal comes; returns the exit code.
+
+    Args:
+        store: Where conversations are kept.
+        plan: The user's own plan; the default plan if None.
+        options: Those of the command.
+    """
+    with taken_standard_streams() as protocol:
+        # Made now: what it takes for standard output is standard error from here on.
+        display = Display(StandardStreams(), "text", quiet=True)
+        install_log_handler(display, debug=debug)
+        lost: OSError | None = None
+
+        async def serve_client() -> None:
+            nonlocal lost
+            sessions = await ServedSessions.prepare(store, display, backend=backend, plan=plan, **options)
+            lost = await serve(
+                protocol,
+                sessions.make,
+                storage=store,
+                check=sessions.check,
+                commands=own_commands,
+                has_mcp=sessions.has_mcp,
+            )
+
+        async def main() -> int:
+            ended_by = await until_signal(serve_client)
+            if ended_by is not None:
+                return 128 + ended_by
+            return Exit.OK if lost is None else Exit.BROKEN_PIPE
+
+        return run_observed(main, "acp", display, backend=backend, otel=options["otel"])

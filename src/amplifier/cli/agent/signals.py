@@ -25,13 +25,13 @@ from typing import Any, TypeVar
 
 import anyio
 
-from amplifier.cli.sessions.home_folder import running_folder
+from amplifier.cli._sessions import running_folder
 from amplifier.cli.terminal.display import Display
 from amplifier.loading._loader import require_backend
 from amplifier.tracing import export_traces
 from amplifier.tracing._running_commands import answer_task_requests
 
-from .keys import load_keys
+from .configuration import load_keys
 
 T = TypeVar("T")
 

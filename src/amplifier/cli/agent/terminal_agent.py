@@ -8,9 +8,9 @@ from typing import Any
 import attrs
 
 from amplifier._json import visible_text
-from amplifier.cli.core.error_messages import error_message
-from amplifier.cli.core.exit_codes import CommandError
-from amplifier.cli.sessions.store import SessionStore
+from amplifier.cli._error_messages import error_message
+from amplifier.cli._exit_codes import CommandError
+from amplifier.cli._sessions import SessionStore
 from amplifier.cli.terminal.display import Display, LogNotices, spent
 from amplifier.errors import AmplifierError, NoOneToAskError, NoUnfinishedTurnError
 from amplifier.events import BUDGET_WARNING, CONTEXT_COMPACTION, TURN_RESUMED

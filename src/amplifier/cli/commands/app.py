@@ -11,7 +11,7 @@ import click
 from click.shell_completion import get_completion_class
 
 from amplifier._facade import __version__
-from amplifier.cli.core.exit_codes import CommandError, Exit
+from amplifier.cli._exit_codes import CommandError, Exit
 
 from .shared_options import GlobalOptions, LazyGroup, debug_option
 
@@ -35,7 +35,7 @@ _SUMMARIES = {
     "doctor": "Check Python, backends, extras, modules, keys, the command itself, the sandbox, the state folder and what is running.",
 }
 
-_FILES = {"ui": "serve", "keys": "models", "permissions": "config"}
+_FILES = {"acp": "serve", "ui": "serve", "keys": "models", "permissions": "config"}
 """Where a command is; in a file of its own name if it is not here."""
 
 
@@ -116,7 +116,7 @@ def run(arguments: Sequence[str] | None) -> int:
 
 
 def _report_error(error: Exception, *, debug: bool) -> int:
-    from amplifier.cli.core.error_messages import (  # noqa: PLC0415  # only needed after a failure
+    from amplifier.cli._error_messages import (  # noqa: PLC0415  # only needed after a failure
         error_message,
         exit_code_of,
         traceback_text,

@@ -20,13 +20,11 @@ import click
 
 from amplifier._facade import __version__
 from amplifier._json import visible_text
-from amplifier.cli.agent.configuration import read_configuration
+from amplifier.cli._error_messages import error_message
+from amplifier.cli._exit_codes import CommandError, Exit
+from amplifier.cli._sessions import HOME_VARIABLE, LAST, find_home, require_writable, running_folder
+from amplifier.cli.agent.configuration import load_keys, read_configuration
 from amplifier.cli.agent.default_plan import API_KEYS, DEFAULT_TOOLS, OFFLINE_PROVIDER, build_plan
-from amplifier.cli.agent.keys import load_keys
-from amplifier.cli.core.error_messages import error_message
-from amplifier.cli.core.exit_codes import CommandError, Exit
-from amplifier.cli.sessions.home_folder import HOME_VARIABLE, find_home, require_writable, running_folder
-from amplifier.cli.sessions.store import LAST
 from amplifier.errors import AmplifierError
 from amplifier.loading import ModuleLoader
 from amplifier.loading._importing import is_published

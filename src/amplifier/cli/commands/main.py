@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from amplifier.cli.core.exit_codes import Exit
+from amplifier.cli._exit_codes import Exit
 
 _LAST_STANDARD = 2
 

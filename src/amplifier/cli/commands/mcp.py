@@ -17,13 +17,12 @@ import click
 
 from amplifier._json import redact_text, visible_text
 from amplifier._spelling import suggestion
-from amplifier.cli.agent.chat_commands import own_commands
-from amplifier.cli.agent.configuration import change_user_file, read_configuration
+from amplifier.cli._exit_codes import CommandError, Exit
+from amplifier.cli.agent.configuration import change_user_file, load_keys, read_configuration
 from amplifier.cli.agent.default_plan import build_plan, with_traces
-from amplifier.cli.agent.keys import load_keys
 from amplifier.cli.agent.plan_files import MCP_MODULE, read_plan_file, read_servers, servers_of, with_variables_of_plans
+from amplifier.cli.agent.project_instructions import own_commands
 from amplifier.cli.agent.signals import until_signal
-from amplifier.cli.core.exit_codes import CommandError, Exit
 from amplifier.cli.terminal.display import Display, install_log_handler
 from amplifier.cli.terminal.output import StandardStreams, print_table
 from amplifier.kernel import AmplifierSession

@@ -14,11 +14,10 @@ import anyio
 import click
 
 from amplifier._spelling import suggestion
-from amplifier.cli.agent.configuration import read_configuration
+from amplifier.cli._error_messages import error_message
+from amplifier.cli._exit_codes import CommandError, Exit
+from amplifier.cli.agent.configuration import keep_key, key_names, read_configuration, remove_key
 from amplifier.cli.agent.default_plan import API_KEYS, available_providers, build_plan
-from amplifier.cli.agent.keys import keep_key, key_names, remove_key
-from amplifier.cli.core.error_messages import error_message
-from amplifier.cli.core.exit_codes import CommandError, Exit
 from amplifier.cli.terminal.output import print_table
 from amplifier.errors import AmplifierError
 from amplifier.kernel import AmplifierSession

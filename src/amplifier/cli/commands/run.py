@@ -11,11 +11,11 @@ from typing import Any
 import click
 
 from amplifier._json import visible_text
+from amplifier.cli._exit_codes import CommandError
+from amplifier.cli._sessions import SessionStore
 from amplifier.cli.agent.agent_run import RunRequest, print_error_json, run_agent
 from amplifier.cli.agent.configuration import Value, read_configuration
 from amplifier.cli.agent.plan_files import read_servers
-from amplifier.cli.core.exit_codes import CommandError
-from amplifier.cli.sessions.store import SessionStore
 from amplifier.cli.terminal.output import is_terminal
 from amplifier.modules.hooks.approval import MODES
 from amplifier.plan import validate_session_id

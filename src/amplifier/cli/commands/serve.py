@@ -1,4 +1,4 @@
-"""``amplifier serve``: an agent behind HTTP, for chat UIs, programs and browsers; ``amplifier ui``: the same in one's own browser."""
+"""``amplifier serve``: an agent behind HTTP, for chat UIs, programs and browsers; ``ui``: the same in one's own browser; ``acp``: an agent for an editor."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from .shared_options import (
     http_options,
     import_http_server,
     open_store,
+    plan_option,
     read_token,
 )
 
@@ -58,3 +59,23 @@ def ui(context: click.Context, /, **options: Any) -> Any:
     It is `amplifier serve --open` at any free port; Ctrl-C ends it.
     """
     return context.invoke(serve, **options, port=0, open_browser=True)
+
+
+@click.command()
+@plan_option
+@agent_options
+@click.pass_obj
+def acp(global_options: GlobalOptions, /, backend: str, plan: Path | None, **options: Any) -> int:
+    """Serve an editor over standard input and output.
+
+    The editor starts this command and speaks the Agent Client Protocol (version 1) with it. Nothing else is written to standard
+    output; messages for people go to standard error. It ends when the editor closes standard input.
+
+    Exit codes: 0 the editor has closed the connection, 2 it could not begin, 130, 143 and 129 ended by SIGINT, SIGTERM and SIGHUP,
+    141 the editor stopped reading.
+    """
+    from amplifier.cli.agent.served_sessions import serve_editor  # noqa: PLC0415  # ``--help`` does not need it
+
+    store = open_store(writable=True)
+    plan = None if plan is None else plan.absolute()
+    return serve_editor(store, plan, backend=backend, debug=global_options.debug, **options)

@@ -16,6 +16,7 @@ import click
 from amplifier._json import visible_text
 from amplifier._programs import open_in_browser
 from amplifier._regular_file import replace_file
+from amplifier.cli._exit_codes import CommandError, Exit
 from amplifier.cli.commands.run import prompt_argument, run_options, start_run
 from amplifier.cli.commands.shared_options import (
     GlobalOptions,
@@ -25,7 +26,6 @@ from amplifier.cli.commands.shared_options import (
     json_option,
     open_store,
 )
-from amplifier.cli.core.exit_codes import CommandError, Exit
 from amplifier.cli.terminal.output import is_terminal, print_table
 from amplifier.live._checkpoints import undo_stored
 from amplifier.store._sessions import EVENTS_FILE
@@ -37,8 +37,7 @@ from amplifier.tracing import (
     write_summary,
     write_text,
 )
-from amplifier.tracing._conversation import heading_of_message, text_of_message, write_conversation
-from amplifier.tracing._sessions import read_trace
+from amplifier.tracing._sessions import heading_of_message, read_trace, text_of_message, write_conversation
 
 _ALL_COLUMNS = 120
 """The width of a terminal that shows all there is of a session in one line."""

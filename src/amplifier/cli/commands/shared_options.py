@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import click
 
 if TYPE_CHECKING:
-    from amplifier.cli.sessions.store import SessionStore
+    from amplifier.cli._sessions import SessionStore
 
 Decorator: TypeAlias = Callable[[Any], Any]
 """Adds options to a command."""
@@ -32,8 +32,11 @@ def open_store(*, writable: bool = False) -> SessionStore:
         CommandError: They are to be writable, and are not.
     """
     # ``--version`` and ``--help`` need neither the store nor what it is made of.
-    from amplifier.cli.sessions.home_folder import find_home, require_writable  # noqa: PLC0415
-    from amplifier.cli.sessions.store import SessionStore  # noqa: PLC0415
+    from amplifier.cli._sessions import (  # noqa: PLC0415
+        SessionStore,
+        find_home,
+        require_writable,
+    )
 
     if writable:
         require_writable(find_home() / "sessions")
@@ -196,7 +199,7 @@ def read_token(file: Path | None, *, none: bool) -> str | None:
         CommandError: It cannot be read.
         PlanError: It is not fit to be one.
     """
-    from amplifier.cli.core.exit_codes import CommandError  # noqa: PLC0415  # ``--help`` does not need it
+    from amplifier.cli._exit_codes import CommandError  # noqa: PLC0415  # ``--help`` does not need it
     from amplifier.servers._access import check_token  # noqa: PLC0415  # the same
 
     given = os.environ.get(_TOKEN_VARIABLE)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from .markdown import MarkdownRows
 import logging
 
-from amplifier.cli.core.error_messages import traceback_text
+from amplifier.cli._error_messages import traceback_text
 
 OutputFormat: TypeAlias = Literal["text", "json", "json-trace"]
 

@@ -15,7 +15,7 @@ from io import TextIOWrapper
 from typing import Any, TextIO
 
 from amplifier._json import visible_text
-from amplifier.cli.core.exit_codes import OutputLostError
+from amplifier.cli._exit_codes import OutputLostError
 
 _PLAIN_TERMINALS = frozenset({"", "dumb", "unknown"})
 _STYLES = {"dim": "2", "bold": "1", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}

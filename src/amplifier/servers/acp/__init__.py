@@ -1,13 +1,11 @@
 """The Agent Client Protocol: an editor starts the agent as a program and talks to it over standard input and output.
 
-_connection        one client: JSON-RPC messages, reading, writing, requests in both directions
-_standard_streams  standard input and output, taken for the protocol
-_params            the parameters of requests
-_agent             the methods of the protocol
-_updates           events of a turn as notifications, how tool calls are shown, what the editor is asked for
+_connection  one client: JSON-RPC messages, reading, writing, requests in both directions; standard input and output
+_agent       the methods of the protocol, and their parameters
+_updates     events of a turn as notifications, how tool calls are shown, what the editor is asked for
 """
 
 from ._agent import serve
-from ._standard_streams import StandardStreams, taken_standard_streams
+from ._connection import StandardStreams, taken_standard_streams
 
 __all__ = ["StandardStreams", "serve", "taken_standard_streams"]

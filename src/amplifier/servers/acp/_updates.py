@@ -18,7 +18,7 @@ from amplifier.live._questions import DENY
 from amplifier.models import ThinkingDelta, ToolFinished, ToolStarted, TurnEvent
 from amplifier.turns import ToolUse, TurnRecord, error_text
 
-from .._commands import summary, takes_input
+from .._sessions import summary, takes_input
 from ._connection import Connection, RpcError
 
 

@@ -31,9 +31,8 @@ from amplifier.turns import Ended, TurnRecord
 from ._agents import Agents, Ask
 from ._event_stream import LAST_SECONDS, EventStream, LongResponse, event, event_number, follow_run
 from ._history import read_messages, split_conversation
-from ._limits import LONGEST_OUTPUT, read_json
-from ._openai_request import frontend_tools
-from ._problems import Problem, problem_of, read_body
+from ._openai import frontend_tools
+from ._requests import LONGEST_OUTPUT, Problem, problem_of, read_body, read_json
 
 logger: logging.Logger = logging.getLogger("amplifier.servers.http")
 

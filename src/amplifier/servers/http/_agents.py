@@ -19,8 +19,7 @@ from amplifier.models._prompts import Prompt
 from amplifier.turns import Ended, Show, TurnRecord
 
 from .._sessions import SessionCheck, SessionFactory, SessionRequest
-from ._limits import Limits
-from ._problems import Problem
+from ._requests import Limits, Problem
 
 
 @attrs.define(kw_only=True)

@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 from amplifier.live import ClientLeft, EventLog, LiveRun
 from amplifier.live._runs import Reader
 
-from ._problems import Problem, problem_of
+from ._requests import Problem, problem_of
 
 _PING_SECONDS = 15.0
 """Between two signs of life to a client while nothing happens."""

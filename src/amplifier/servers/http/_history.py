@@ -15,7 +15,7 @@ from amplifier.errors import ModelError, PlanError
 from amplifier.models import to_dict
 from amplifier.models._prompts import Prompt, file, read_prompt
 
-from ._problems import Problem
+from ._requests import Problem
 
 _ROLES: Final = ("system", "developer", "user", "assistant", "tool")
 _NOT_ASKED: Final = ("reasoning", "activity")

@@ -23,8 +23,7 @@ from amplifier.models._prompts import Prompt
 from ._agents import Agents, Ask
 from ._event_stream import LAST_SECONDS, EventStream, LongResponse, event, follow_run
 from ._history import read_messages, split_conversation
-from ._limits import read_json
-from ._openai_request import (
+from ._openai import (
     Outcome,
     Parameters,
     arguments_of,
@@ -38,7 +37,7 @@ from ._openai_request import (
     usage,
     watch,
 )
-from ._problems import Problem, problem_of, read_body
+from ._requests import Problem, problem_of, read_body, read_json
 
 
 def responses_routes(agents: Agents) -> list[Route]:

@@ -27,8 +27,7 @@ from amplifier.tracing._sessions import SessionFollower
 
 from .._access import LOOPBACK_HOSTS
 from ._event_stream import event_number
-from ._guard import guarded
-from ._problems import Problem, handlers, problem_of
+from ._requests import Problem, guarded, handlers, problem_of
 
 _FILES: Final = {
     "/": ("index.html", "text/html; charset=utf-8"),

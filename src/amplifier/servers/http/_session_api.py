@@ -35,8 +35,7 @@ from .._sessions import SessionRequest, describe_session
 from ._agents import Agents
 from ._event_stream import EventStream, LongResponse, check_cursor, event_number, send_all
 from ._history import read_messages, split_conversation
-from ._limits import LONGEST_OUTPUT, read_json
-from ._problems import Problem, problem_of, read_body
+from ._requests import LONGEST_OUTPUT, Problem, problem_of, read_body, read_json
 
 _MOST_METADATA = 16 * 1024
 """Bytes; it is part of every listing."""
@@ -91,12 +90,17 @@ class _NewTurn:
     prompt: Any = option(anything, None)
     keep: int | None = option(optional(whole_number(0)), None)
     resume: bool = option(flag, False)
-    wait: Any = option(anything, False)
+    wait: bool = option(flag, False)
 
 
 @attrs.frozen(kw_only=True)
 class _Steering:
     message: str = option(text)
+
+
+@attrs.frozen(kw_only=True)
+class _Answer:
+    chosen: Any = option(anything, None, key="option")
 
 
 @attrs.frozen(eq=False)
@@ -227,7 +231,7 @@ class SessionApi:
         live = self._find(request)
         asked = read_body(_NewTurn, await read_json(request, self._agents.limits))
         prompt = _prompt(asked)
-        if asked.wait is not True:
+        if not asked.wait:
             started = self._start_turn(live, prompt, asked.keep)
             return JSONResponse({"turn": started.turn_id, "last_event_id": live.log.last_id}, status_code=202)
 
@@ -308,7 +312,7 @@ class SessionApi:
 
     async def _approve(self, request: Request) -> Response:
         live, key = self._find(request), request.path_params["question"]
-        option = (await read_json(request, self._agents.limits)).get("option")
+        option = read_body(_Answer, await read_json(request, self._agents.limits)).chosen
         question = live.questions.find(key)
         if question is None:
             raise Problem(404, f"no question {key!r:.80} waits for an answer (any more)", code="question_not_found")

@@ -43,7 +43,7 @@ from amplifier.live._questions import DENY
 from amplifier.models import ToolStarted, TurnEvent
 from amplifier.modules._shared.message_lines import LineSplitter
 
-from .._commands import expanded, summary
+from .._sessions import expanded, summary
 from ..acp import StandardStreams, taken_standard_streams
 
 logger = logging.getLogger("amplifier.servers.mcp")

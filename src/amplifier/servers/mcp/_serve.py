@@ -84,7 +84,7 @@ async def serve(
         return
     from mcp.server.transport_security import TransportSecuritySettings  # noqa: PLC0415 - the same
 
-    from ..http._guard import guarded  # noqa: PLC0415 - of the extra ``serve``
+    from ..http._requests import guarded  # noqa: PLC0415 - of the extra ``serve``
 
     check_token(token or None)
     with listening or listen_on(host, port) as bound:
@@ -105,7 +105,7 @@ async def serve(
 
 
 async def _listen(app: ASGIApp, bound: socket.socket, stop: anyio.Event) -> None:
-    from ..http._servers import run_asgi_server  # noqa: PLC0415 - of the extra ``serve``
+    from ..http._application import run_asgi_server  # noqa: PLC0415 - of the extra ``serve``
 
     # Stopped by its event, not by cancellation, which ASGI servers do not unwind from; bounded by their own limits.
     with anyio.CancelScope(shield=True):

@@ -22,7 +22,7 @@ from amplifier.errors import (
 )
 from amplifier.loading._importing import advise_on_alias
 
-from .exit_codes import CommandError, Exit
+from ._exit_codes import CommandError, Exit
 
 _CLOSED_BY_READER = frozenset({errno.EPIPE, errno.ESHUTDOWN})
 

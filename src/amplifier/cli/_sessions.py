@@ -1,4 +1,4 @@
-"""The stored sessions: lists, finds, describes and deletes them.
+"""The state folder of the command line, one for all sessions whatever the working directory, and the sessions stored in it: listed, found, deleted.
 
 What is kept is in `amplifier.store`; a session has a folder beside it for its event log (``events.jsonl``, written by hooks-logging) and its lock.
 """
@@ -6,6 +6,8 @@ What is kept is in `amplifier.store`; a session has a folder beside it for its e
 from __future__ import annotations
 
 import json
+import os
+import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -16,7 +18,8 @@ import attrs
 
 from amplifier._regular_file import irregular_kind, make_folders, read_file, replace_file
 from amplifier._spelling import did_you_mean, nearest
-from amplifier.cli.core.exit_codes import CommandError
+from amplifier.cli._exit_codes import CommandError
+from amplifier.errors import MissingExtraError
 from amplifier.store import (
     Conversation,
     SessionIndex,
@@ -27,7 +30,48 @@ from amplifier.store import (
 )
 from amplifier.store._sessions import EVENTS_FILE, now
 
-from .home_folder import require_writable
+HOME_VARIABLE = "AMPLIFIER_HOME"
+
+
+def config_folder() -> Path:
+    """The folder of the user's own files: the one named by AMPLIFIER_HOME, else the configuration folder of this system."""
+    return find_home("user_config_path")
+
+
+def find_home(kind: str = "user_state_path") -> Path:
+    """The folder named by AMPLIFIER_HOME, else the user's state folder of this system; it is not created."""
+    configured = os.environ.get(HOME_VARIABLE, "").strip()
+    if configured:
+        return Path(configured).expanduser().absolute()
+    try:
+        import platformdirs  # noqa: PLC0415  # belongs to an extra; not needed if the variable is set
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("finding the state folder", extra="cli", missing="platformdirs") from error
+    folder: Path = getattr(platformdirs, kind)("amplifier", appauthor=False)
+    return folder
+
+
+def running_folder() -> Path:
+    """Has the files of running commands, see `running_commands`."""
+    return find_home() / "running"
+
+
+def require_writable(sessions: Path) -> None:
+    """Check that sessions can be stored there, without leaving anything behind.
+
+    Raises:
+        CommandError: They cannot; the message names the folder and the variable that chooses it.
+    """
+    nearest = next(folder for folder in (sessions, *sessions.parents) if folder.exists())
+    try:  # permissions do not show it: root seems to have all of them in /proc
+        Path(tempfile.mkdtemp(prefix=".amplifier-", dir=nearest)).rmdir()
+    except OSError as error:
+        refused = f"nothing can be created in {nearest} ({error.strerror or error})"
+        raise CommandError(
+            f"sessions cannot be kept in {sessions}: {refused if nearest.is_dir() else f'{nearest} is not a folder'}; "
+            f"set {HOME_VARIABLE} to a folder that you can write to"
+        ) from error
+
 
 LAST = "last"
 """The name for the session that was used last."""

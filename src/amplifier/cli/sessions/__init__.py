@@ -1,1 +1,0 @@
-"""Stored and running sessions on this machine."""
