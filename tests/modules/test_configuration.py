@@ -45,14 +45,14 @@ from amplifier.modules._shared.configuration import (
 from amplifier.modules.context import ContextOptions
 from amplifier.modules.context import persistent as context_persistent
 from amplifier.modules.context import simple as context_simple
-from amplifier.modules.context.persistent._context import PersistentOptions
+from amplifier.modules.context.persistent import PersistentOptions
 from amplifier.modules.hooks import approval as hooks_approval
 from amplifier.modules.hooks import logging as hooks_logging
 from amplifier.modules.hooks import otel as hooks_otel
 from amplifier.modules.hooks import redaction as hooks_redaction
-from amplifier.modules.hooks.approval._options import ApprovalOptions
-from amplifier.modules.hooks.logging._options import LogOptions
-from amplifier.modules.hooks.otel._conventions import OtelOptions
+from amplifier.modules.hooks.approval import ApprovalOptions
+from amplifier.modules.hooks.logging import LogOptions
+from amplifier.modules.hooks.otel import OtelOptions
 from amplifier.modules.hooks.redaction import RedactionOptions
 from amplifier.modules.loop import TurnOptions
 from amplifier.modules.loop import basic as loop_basic

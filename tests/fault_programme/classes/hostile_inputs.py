@@ -30,7 +30,7 @@ from amplifier.conformance.inputs.values import ODD_TEXTS, ODD_VALUES, sample_in
 from amplifier.conformance.strategies import instances
 from amplifier.errors import LLMError, ModelError, PlanError
 from amplifier.models import from_dict, from_json, to_json
-from amplifier.modules.context.persistent._step_journal import JournalError, StepJournal
+from amplifier.modules.context.persistent import JournalError, StepJournal
 from amplifier.modules.tools import filesystem as tool_filesystem
 from amplifier.modules.tools import search as tool_search
 from amplifier.modules.tools import todo as tool_todo

@@ -13,11 +13,9 @@ import pytest
 from amplifier.models import ChatResponse, TextBlock, ToolSpec
 from amplifier.modules.context import ContextOptions
 from amplifier.modules.context._entries import NO_PROMPTS
-from amplifier.modules.context.persistent import PersistentContext
-from amplifier.modules.context.persistent._context import read_persistent_options
+from amplifier.modules.context.persistent import PersistentContext, read_persistent_options
 from amplifier.modules.context.simple import SimpleContext
-from amplifier.modules.loop._request_messages import RequestPrefix
-from amplifier.modules.loop._transcript import CORRECTION, STEERING
+from amplifier.modules.loop._messages import CORRECTION, STEERING, RequestPrefix
 
 
 def _said(text: str, **metadata: Any) -> dict[str, Any]:

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from amplifier import HookResult, PlanError
 from amplifier.models import ApprovalResponse
 from amplifier.modules.hooks import approval as hooks_approval
-from amplifier.modules.hooks.approval._hook import _key
-from amplifier.modules.hooks.approval._options import ApprovalOptions, read_approval_options
+from amplifier.modules.hooks.approval import ApprovalOptions, _key, read_approval_options
 from amplifier.modules.tools import bash as tool_bash
 from amplifier.modules.tools import filesystem as tool_filesystem
 from amplifier.modules.tools import search as tool_search

@@ -37,7 +37,7 @@ from amplifier.modules.context import ContextOptions, count_tokens
 from amplifier.modules.context import _conversation as conversation
 from amplifier.modules.context.simple import SimpleContext
 from amplifier.modules.loop import read_options
-from amplifier.modules.loop._request_messages import RequestMessages
+from amplifier.modules.loop._messages import RequestMessages
 from amplifier.modules.loop.basic import BasicLoop
 from amplifier.testing import TestCoordinator
 

@@ -19,7 +19,7 @@ from amplifier import (
 )
 from amplifier.contracts import Step, current_call
 from amplifier.errors import ExecutionCancelled, NoUnfinishedTurnError
-from amplifier.modules.loop._transcript import unfinished_turn
+from amplifier.modules.loop._messages import unfinished_turn
 from amplifier.testing import MODES, MockApprovalSystem, MockProvider, cancel_everywhere
 
 LOOPS = ["loop-streaming", "loop-events"]

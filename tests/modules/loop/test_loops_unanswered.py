@@ -13,7 +13,7 @@ from amplifier import AmplifierSession, ExecutionCancelled, HookResult, RateLimi
 from amplifier.errors import ExecutionDenied
 from amplifier.modules.loop import basic as loop_basic
 from amplifier.modules.loop import read_options
-from amplifier.modules.loop._transcript import UNANSWERED
+from amplifier.modules.loop._messages import UNANSWERED
 from amplifier.testing import MODES, Delayed, MockContextManager, MockProvider, MockTool, cancel_everywhere
 from amplifier.turns import INTERRUPTED
 from tests.modules.loop.test_loops import BOTH, Agent

@@ -8,7 +8,7 @@ import pytest
 
 from amplifier import AmplifierSession, on, tool
 from amplifier.errors import SessionStateError
-from amplifier.modules.loop._transcript import unfinished_turn
+from amplifier.modules.loop._messages import unfinished_turn
 
 LOOPS = ["loop-streaming", "loop-events"]
 

@@ -37,7 +37,6 @@ from amplifier.models import (
     ToolSpec,
 )
 from amplifier.modules._shared import started_process
-from amplifier.modules.providers import _local_server
 from amplifier.modules.providers import local as provider_local
 from amplifier.modules.providers._conversation import read_conversation
 from amplifier.modules.providers._wire_format import EncodedRequest, ProviderOptions, resolve_call_options
@@ -53,7 +52,7 @@ STAND_IN = ROOT / "tests" / "_support" / "model_server_stand_in.py"
 
 @pytest.fixture(autouse=True)
 def _stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_local_server, "_SCRIPT", STAND_IN)
+    monkeypatch.setattr(provider_local, "_SCRIPT", STAND_IN)
 
 
 def event(**members: Any) -> str:
@@ -205,7 +204,7 @@ def test_a_session_cancelled_anywhere_leaves_no_process(tmp_path, mode, monkeypa
             super().__init__(*arguments, **options)
             started.append(self)
 
-    monkeypatch.setattr(_local_server, "ServiceProcess", Noted)
+    monkeypatch.setattr(provider_local, "ServiceProcess", Noted)
 
     def left() -> list[str]:
         pids = [pid for process in started for pid in (process.group, process.process.pid) if pid]

@@ -18,8 +18,8 @@ from amplifier.models import (
     to_dict,
 )
 from amplifier.modules.providers._chat_completions import ChatCompletionsReader
-from amplifier.modules.providers._response_reader import ResponseReader, SseEvent
 from amplifier.modules.providers._responses_api import ResponsesApiReader
+from amplifier.modules.providers._wire_format import ResponseReader, SseEvent
 from amplifier.modules.providers.anthropic import MessagesApiReader
 
 NOTHING = Usage(input_tokens=0, output_tokens=0, total_tokens=0)

@@ -2,10 +2,8 @@
 
 from ._compaction import SOURCE, Compaction, as_dict, from_record
 from ._conversation import Conversation, Statistics, checked_copy, require_role
-from ._entries import call_ids, is_aside, missing_results, open_calls
-from ._options import ContextOptions
-from ._shared_context import SharedContext
-from ._token_estimate import count_tokens
+from ._entries import call_ids, count_tokens, is_aside, missing_results, open_calls
+from ._shared_context import ContextOptions, SharedContext
 
 __all__ = [
     "SOURCE",

@@ -15,8 +15,7 @@ from amplifier._json import LEAVES, Frame, copy_json, rebuild
 from amplifier.models import Model, to_dict
 
 from ._compaction import Compaction, shown_after
-from ._entries import NO_PROMPTS, STEERING, SYSTEM_ROLES, CallId, Entry, call_names, result_ids
-from ._token_estimate import count_tokens
+from ._entries import NO_PROMPTS, STEERING, SYSTEM_ROLES, CallId, Entry, call_names, count_tokens, result_ids
 
 
 @final
