@@ -1,0 +1,172 @@
+"""hooks-otel: turns, model calls and tool calls as OpenTelemetry spans and metrics, by the GenAI semantic conventions.
+
+The step wrapper and the handlers are registered if the application has set up OpenTelemetry; `_otel_spans` begins and ends the spans.
+Needs ``opentelemetry-api`` and nothing else of OpenTelemetry: SDK and exporter are the application's.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
+from typing import Any
+
+import attrs
+
+from amplifier.contracts import Coordinator
+from amplifier.errors import MissingExtraError
+from amplifier.events import (
+    CONTENT_BLOCK_DELTA,
+    EXECUTION_END,
+    EXECUTION_START,
+    LLM_REQUEST,
+    LLM_RESPONSE,
+    PROVIDER_REQUEST,
+    TRACE_ROLES,
+)
+from amplifier.models import HookResult
+
+from .._shared.configuration import flag, option, read_options, text, whole_number
+
+__all__ = ["MODULE", "OtelOptions", "mount", "on_session_ready"]
+
+__amplifier_module_type__ = "hook"
+
+MODULE = "hooks-otel"
+
+_logger = logging.getLogger("amplifier.modules.hooks-otel")
+
+_SCHEMA_URL = "https://opentelemetry.io/schemas/1.44.0"
+
+_CHANNEL = "observability.events"
+_FIRST = -1_000_000  # before gates: a denial keeps an event from the handlers after it
+_LONGEST_TEXT = 256
+_NAMES = (
+    "provider model attempt max_retries delay error_type retryable status_code repair_count "
+    "module_id module_type instance_id reason_code hook_name event seconds on_failure "
+    "operation task awaiting cleanup abandoned fatal state grace was_immediate "
+    "message_count token_count before_messages after_messages before_tokens after_tokens budget tier tokens "
+    "iteration length bytes policy tool_name risk_level remembered level source status "
+    "agent sub_session_id depth success"
+)
+_SHOWN = frozenset(_NAMES.split())
+"""The members of payloads that an event of a span has: those that hold nothing of what is asked and answered."""
+
+
+@attrs.frozen(kw_only=True)
+class OtelOptions:
+    """The configuration of hooks-otel.
+
+    Attributes:
+        agent_name: The name of the main session's agent; child sessions of tool-task have their own.
+        capture_content: Whether spans have what is asked and answered, with secrets removed.
+        max_content_chars: The length at which one captured content is cut.
+        events: Whether events of the session that are no spans are added to its spans.
+    """
+
+    agent_name: str = option(text, default="amplifier")
+    capture_content: bool = option(flag, default=False)
+    max_content_chars: int = option(whole_number(1), default=16_384)
+    events: bool = option(flag, default=True)
+
+
+async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) -> Callable[[], None] | None:
+    """Trace the session, if the application has set up OpenTelemetry by now; otherwise nothing is registered.
+
+    Args:
+        coordinator: The session's.
+        config: See the module's reference page for the keys.
+
+    Returns:
+        The cleanup, which ends spans that are still open.
+
+    Raises:
+        PlanError: The configuration is wrong.
+        MissingExtraError: ``opentelemetry-api`` is not installed.
+    """
+    options = read_options(OtelOptions, MODULE, config)
+    try:
+        from opentelemetry import metrics, trace  # noqa: PLC0415 — belongs to an extra
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(MODULE, extra="otel", missing="opentelemetry-api") from error
+    if _is_missing(trace.get_tracer_provider()) and _is_missing(metrics.get_meter_provider()):
+        _logger.debug("%s: the application has not set up OpenTelemetry; nothing is traced", MODULE)
+        return None
+    from ._otel_spans import REQUEST_MODEL, RESPONSE_MODEL, SessionSpans  # noqa: PLC0415 — as above
+
+    spans = SessionSpans(
+        coordinator,
+        trace.get_tracer("amplifier", schema_url=_SCHEMA_URL),
+        metrics.get_meter("amplifier", schema_url=_SCHEMA_URL),
+        agent_name=options.agent_name,
+        capture_content=options.capture_content,
+        max_content_chars=options.max_content_chars,
+    )
+    registered = [
+        _register(coordinator, EXECUTION_START, spans.begin_turn, ("prompt",)),
+        _register(coordinator, EXECUTION_END, spans.end_turn, ("response", "status")),
+        _register(coordinator, PROVIDER_REQUEST, spans.name_provider, ("provider",)),
+        _register(coordinator, CONTENT_BLOCK_DELTA, spans.note_chunk, ()),
+        _register(coordinator, LLM_REQUEST, lambda data: spans.name_model(data, REQUEST_MODEL), ("model",)),
+        _register(coordinator, LLM_RESPONSE, lambda data: spans.name_model(data, RESPONSE_MODEL), ("model",)),
+    ]
+    if options.events:
+        registered += _add_events(coordinator, spans, (name for name, role in TRACE_ROLES.items() if role == "event"))
+    registered.append(coordinator.register_step_wrapper(spans.wrap))
+    coordinator.session_state[MODULE] = (spans, registered)
+
+    def close() -> None:
+        while registered:
+            registered.pop()()
+        spans.abandon()
+
+    return close
+
+
+async def on_session_ready(coordinator: Coordinator) -> None:
+    """Add the events that other modules announce; they are all mounted now."""
+    state = coordinator.session_state.get(MODULE)
+    if state is None:
+        return
+    spans, registered = state
+    for names in await coordinator.collect_contributions(_CHANNEL):
+        if isinstance(names, Iterable) and not isinstance(names, str):
+            own = (name for name in names if isinstance(name, str) and name and name not in TRACE_ROLES)
+            registered += _add_events(coordinator, spans, own)
+
+
+def _add_events(coordinator: Coordinator, spans: Any, events: Iterable[str]) -> list[Callable[[], None]]:
+    return [_register(coordinator, event, partial(_add_event, spans, event), _SHOWN) for event in dict.fromkeys(events)]
+
+
+def _add_event(spans: Any, event: str, data: Mapping[str, Any]) -> None:
+    spans.add_event(event, _attributes(data))
+
+
+def _register(
+    coordinator: Coordinator, event: str, handle: Callable[[Mapping[str, Any]], None], fields: Collection[str]
+) -> Callable[[], None]:
+    async def handler(_event: str, data: dict[str, Any]) -> HookResult:
+        try:
+            handle(data)
+        except Exception:  # tracer and meter are the application's, and payloads may be of any form
+            _logger.exception("%s is not traced", event)
+        return HookResult()
+
+    return coordinator.hooks.register(event, handler, priority=_FIRST, name=MODULE, fields=fields)
+
+
+def _attributes(data: Mapping[str, Any]) -> dict[str, Any]:
+    shown: dict[str, Any] = {}
+    for key in _SHOWN & data.keys():
+        value = data[key]
+        if isinstance(value, bool | int | float):
+            shown[f"amplifier.{key}"] = value
+        elif isinstance(value, str):
+            shown[f"amplifier.{key}"] = value[:_LONGEST_TEXT]
+    return shown
+
+
+def _is_missing(provider: Any) -> bool:
+    """Whether this is one of the API's own classes, which trace and measure nothing."""
+    return type(provider).__module__.startswith(("opentelemetry.trace", "opentelemetry.metrics"))
