@@ -55,7 +55,7 @@ from ._messages import (
 )
 from ._options import TurnOptions
 from ._provider_caller import NotRepeated, ProviderCaller, choose_provider
-from ._tool_runner import ResumedCall, ToolRunner, ToolSchemas
+from ._tool_runner import Attempt, ToolRunner, ToolSchemas
 from ._typed_answer import TypedAnswer
 
 _PREVIEW = 200
@@ -232,13 +232,13 @@ class Turn:
         caller = self._caller()
         self._iteration = unfinished.iterations
         self._transcript.reopen(unfinished.calls)
-        resumed: list[ResumedCall] = []
+        resumed: list[Attempt] = []
         if unfinished.calls:
             self._schemas.specs()  # reads the schemas, which inputs are checked against
             resumed = await self._runner.run(unfinished.calls, self._iteration, are_resumed=True)
             await self._hook_results.store_deferred()
         await self._hooks.emit(
-            TURN_RESUMED, {"iteration": unfinished.iterations, "calls": [call.as_dict() for call in resumed]}
+            TURN_RESUMED, {"iteration": unfinished.iterations, "calls": [attempt.as_resumed() for attempt in resumed]}
         )
         if self._answer is None or not await self._take_final_result(self._answer, resumed):
             await self._instruct()
@@ -375,12 +375,12 @@ class Turn:
             cost = caller.price_of_input(request, broken.tokens)
             await self._hooks.emit(CONTEXT_CACHE_BREAK, {**attrs.asdict(broken), "cost_usd": cost and str(cost)})
 
-    async def _take_final_result(self, answer: TypedAnswer, ran: list[ResumedCall]) -> bool:
+    async def _take_final_result(self, answer: TypedAnswer, ran: list[Attempt]) -> bool:
         """Whether the model has given its answer with the tool for it."""
         given = [made for made in ran if answer.tool is not None and made.call.name == answer.tool.name]
         for made in given:
             # The call was accepted in an earlier process: a step wrapper has kept its result, and the tool was not called.
-            if not made.was_reached and made.has_succeeded:
+            if not made.has_begun and made.result is not None and made.result.success:
                 answer.accept_kept(made.call.arguments)
         accepted = answer.accepted()
         if accepted is not None:
