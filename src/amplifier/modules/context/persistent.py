@@ -85,26 +85,15 @@ class StepJournal:
     """The journal of one conversation, and the step wrapper that writes it.
 
     Args:
-        stored: The conversation.
-        in_thread: Runs a blocking call to its end, one at a time, whatever happens to the caller.
-        next_position: Where the next message goes.
-        answer_position: Where the latest answer is.
+        context: The conversation; changes its file one after the other, to the end, whatever happens to the caller.
 
     Attributes:
         pending: A record that is stored together with the next message or record, which saves a sync.
     """
 
-    def __init__(
-        self,
-        stored: StoredConversation,
-        in_thread: Callable[[Callable[[], None]], Awaitable[None]],
-        next_position: Callable[[], int],
-        answer_position: Callable[[], int],
-    ) -> None:
-        self._stored = stored
-        self._in_thread = in_thread
-        self._next_position = next_position
-        self._answer_position = answer_position
+    def __init__(self, context: PersistentContext) -> None:
+        self._context = context
+        self._stored = context._stored
         self._known: dict[str, dict[str, Any]] = {}
         self._is_complete = False
         self._seen: set[str] = set()
@@ -149,7 +138,7 @@ class StepJournal:
                 return from_dict(ToolResult, record.get("result"))
             if self._is_complete:
                 step.was_started = record is not None
-        position = self._answer_position()
+        position = _last_answer([entry.message for entry in self._context._conversation.entries])
 
         async def started() -> None:
             await self._write(_record("started", step, position), f"Tool {step.call.tool_name!r} was not called")
@@ -165,13 +154,14 @@ class StepJournal:
         self._seen.clear()
         response = await run()
         if isinstance(response, ChatResponse) and _has_calls(response):
-            self.pending = [{**_record("answered", step, self._next_position()), "call": ""}]
+            next_position = len(self._context._conversation.entries)
+            self.pending = [{**_record("answered", step, next_position), "call": ""}]
         return response
 
     async def _write(self, record: dict[str, Any], lost: str) -> None:
         pending = self.pending
         try:
-            await self._in_thread(lambda: self._stored.write_steps([*pending, record]))
+            await self._context._change(lambda: self._stored.write_steps([*pending, record]), lambda: None)
         except OSError as error:
             reason = error.strerror or str(error)
             raise JournalError(self._stored.path, f"{reason}. {lost}, so the turn ends; resume it then") from error
@@ -278,9 +268,7 @@ class PersistentContext(SharedContext):
         self._thread: anyio.CapacityLimiter | None = None
         self._was_loaded = False
         self._left_open: set[Any] = set()
-        self._journal: StepJournal | None = None
-        if options.durable_turns:
-            self._journal = StepJournal(self._stored, self._journal_change, self._next_position, self._answer_position)
+        self._journal = StepJournal(self) if options.durable_turns else None
         self.turn_number: int = 0
 
     def __repr__(self) -> str:
@@ -354,21 +342,10 @@ class PersistentContext(SharedContext):
         finally:
             self._stored.close()
 
-    # ── the step journal ──
-
     @property
     def journal(self) -> StepJournal | None:
         """The step wrapper that keeps turns durable, if that is configured."""
         return self._journal
-
-    async def _journal_change(self, change: Callable[[], None]) -> None:
-        await self._change(change, lambda: None)
-
-    def _next_position(self) -> int:
-        return len(self._conversation.entries)
-
-    def _answer_position(self) -> int:
-        return _last_answer([entry.message for entry in self._conversation.entries])
 
     # ── the contract ──
 

@@ -226,6 +226,7 @@ def write_line(event: str, level: str, data: dict[str, Any], options: LogOptions
     longest, most = options.max_field_chars, options.max_line_bytes
     tighter, size = max(64, longest // _TIGHTER), text_size(rest, most)
     # The estimate is in characters: a line of texts of other alphabets may be too long as well.
+    kept = rest
     for limit in (longest, tighter) if size <= most else (tighter,):
         kept = _cut(rest, limit) if size > limit else rest  # before redaction, whose cost it bounds
         if size > most and text_size(kept, most) > most:

@@ -191,12 +191,14 @@ class ToolRunner:
 
     Args:
         answer_tool: The name of the tool for the answer of the turn, whose calls run one after the other: the first one counts.
+
+    Attributes:
+        schemas: Those of the tools.
     """
 
     def __init__(
         self,
         tools: dict[str, Tool],
-        schemas: ToolSchemas,
         hooks: Hooks,
         hook_results: HookResults,
         coordinator: Coordinator,
@@ -205,7 +207,7 @@ class ToolRunner:
         answer_tool: str | None = None,
     ) -> None:
         self._tools = tools
-        self._schemas = schemas
+        self.schemas = ToolSchemas(tools)
         self._hooks = hooks
         self._is_heard = hooks.has_handlers
         self._hook_results = hook_results
@@ -372,7 +374,7 @@ class ToolRunner:
         if not isinstance(given, dict):
             attempt.given = {}
             return refusal(f"arguments must be a JSON object, got {type(given).__name__}", "BadArguments")
-        if (problem := await self._schemas.problem(name, given)) is not None:
+        if (problem := await self.schemas.problem(name, given)) is not None:
             return refusal(f"arguments do not fit the tool's schema: {problem}", "BadArguments")
         return None
 

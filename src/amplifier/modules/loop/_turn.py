@@ -55,7 +55,7 @@ from ._messages import (
 )
 from ._options import TurnOptions
 from ._provider_caller import NotRepeated, ProviderCaller, choose_provider
-from ._tool_runner import Attempt, ToolRunner, ToolSchemas
+from ._tool_runner import Attempt, ToolRunner
 from ._typed_answer import TypedAnswer
 
 _PREVIEW = 200
@@ -105,10 +105,8 @@ class Turn:
             self._answer = TypedAnswer(answer_format, provider, tools, options.answer_mode, options.answer_attempts)
             if self._answer.tool is not None:
                 tools = {**tools, self._answer.tool.name: self._answer.tool}
-        self._schemas = ToolSchemas(tools)
         self._runner = ToolRunner(
             tools,
-            self._schemas,
             hooks,
             self._hook_results,
             coordinator,
@@ -234,7 +232,7 @@ class Turn:
         self._transcript.reopen(unfinished.calls)
         resumed: list[Attempt] = []
         if unfinished.calls:
-            self._schemas.specs()  # reads the schemas, which inputs are checked against
+            self._runner.schemas.specs()  # reads the schemas, which inputs are checked against
             resumed = await self._runner.run(unfinished.calls, self._iteration, are_resumed=True)
             await self._hook_results.store_deferred()
         await self._hooks.emit(
@@ -315,7 +313,7 @@ class Turn:
         )
         # Made for this request, of models: the constructor would check and copy both lists member by member.
         request.messages = messages.for_provider()
-        request.tools = self._schemas.specs() or None
+        request.tools = self._runner.schemas.specs() or None
         if self._is_heard(CONTEXT_CACHE_BREAK):
             await self._tell_cache_break(messages, request, caller)
         turn_number, iteration = self._coordinator.turn_number, self._iteration
