@@ -22,8 +22,6 @@ from amplifier.errors import ExecutionCancelled, NoUnfinishedTurnError
 from amplifier.modules.loop._messages import unfinished_turn
 from amplifier.testing import MODES, MockApprovalSystem, MockProvider, cancel_everywhere
 
-LOOPS = ["loop-streaming", "loop-events"]
-
 
 class Work:
     """A tool that lists the inputs it was called with."""
@@ -93,7 +91,6 @@ async def messages_of(session: AmplifierSession) -> list[dict[str, Any]]:
     return await session.coordinator.get("context").get_messages()
 
 
-@pytest.mark.parametrize("loop", LOOPS)
 async def test_a_turn_without_an_answer_goes_on_with_the_model(loop: str) -> None:
     for stored in ([PROMPT], [PROMPT, asked(("a", "work")), result("a", "known")]):
         async with make_session(stored, loop=loop) as session:
@@ -102,7 +99,6 @@ async def test_a_turn_without_an_answer_goes_on_with_the_model(loop: str) -> Non
             assert session.coordinator.turn_number == 1
 
 
-@pytest.mark.parametrize("loop", LOOPS)
 async def test_finished_calls_keep_their_results_and_open_ones_run_as_their_tools_declare(loop: str) -> None:
     done: list[str] = []
     events: list[tuple[str, dict[str, Any]]] = []
@@ -193,7 +189,6 @@ async def test_a_wrapper_provides_results_and_knows_what_was_never_started() -> 
     assert [call["outcome"] for call in reports[0]["calls"]] == ["kept", "started", "interrupted"]
 
 
-@pytest.mark.parametrize("loop", LOOPS)
 async def test_an_open_call_of_a_resumed_turn_that_is_stopped_may_have_had_its_effect(loop: str) -> None:
     done: list[str] = []
     session = make_session([PROMPT, asked(("a", "again"))], Work("again", done, repeatable=True), loop=loop)
@@ -205,7 +200,6 @@ async def test_an_open_call_of_a_resumed_turn_that_is_stopped_may_have_had_its_e
     assert done == []
 
 
-@pytest.mark.parametrize("loop", LOOPS)
 async def test_a_call_that_waits_for_approval_when_the_turn_is_stopped_was_not_started(loop: str) -> None:
     done: list[str] = []
     is_asked = anyio.Event()

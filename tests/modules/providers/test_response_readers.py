@@ -101,6 +101,13 @@ def test_calls_are_put_together_however_a_server_sends_them(how, end):
     assert sorted(c.index for c in chunks if c.kind == "block_end") == [0, 1, 2]
 
 
+def test_a_call_that_the_limit_of_tokens_cut_off_is_not_retryable():
+    call = delta(tool_calls=[piece('{"x": "unfinis', index=0, id="a", name="look")])
+    with pytest.raises(InvalidToolCallError, match="more output tokens") as caught:
+        read(ChatCompletionsReader(), call, delta("length"))
+    assert not caught.value.retryable
+
+
 def test_thoughts_words_and_thoughts_again_are_blocks_of_their_own():
     events = [delta(reasoning="a"), delta(reasoning="b"), delta(content="c"), delta(reasoning="d"), delta("stop")]
     _, response = read(ChatCompletionsReader(), *events)

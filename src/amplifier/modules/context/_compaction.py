@@ -22,7 +22,7 @@ import json
 from collections.abc import Callable, Sequence
 from enum import IntEnum
 from operator import itemgetter
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import attrs
 
@@ -78,21 +78,6 @@ class Compaction:
         return _NOTE.format(self.start)
 
 
-class Compactable(Protocol):
-    """What is needed of a conversation."""
-
-    chars_per_token: float
-    view: list[Entry]
-    view_tokens: int
-
-    @property
-    def latest(self) -> Compaction | None:
-        """The compaction that the view follows."""
-
-    def after(self, compaction: Compaction) -> list[Entry]:
-        """The view that a compaction would leave."""
-
-
 def shown_after(entries: Sequence[Entry], made: Compaction, chars_per_token: float) -> list[Entry]:
     """The view that a compaction leaves of a conversation, with what came after it."""
     # A result may come after its call was left out: then the call comes back.
@@ -117,39 +102,7 @@ def _kept(entry: Entry, made: Compaction, chars_per_token: float) -> Entry:
     return shorten_results(entry, chars_per_token)
 
 
-def draft(conversation: Compactable, *, budget: int, limit: int, target: int, reserve: int) -> Compaction | None:
-    """The compaction by the cheapest tier that comes down to the target, or comes nearest; None if nothing makes the view smaller.
-
-    Args:
-        conversation: As it is now.
-        budget: What the view must not exceed, if it can be helped.
-        limit: What it should not exceed.
-        target: What it should come down to.
-        reserve: What a summary or note may take of it.
-    """
-    before = conversation.view_tokens
-    latest = attrs.evolve(conversation.latest or Compaction(), before_tokens=before, is_undone=False)
-    recent = _recent(conversation.view, target // 2)
-    shorter, tokens = _measured(conversation, attrs.evolve(latest, tier="results", upto=max(latest.upto, recent)))
-    if tokens > target:
-        cut = _Cut(conversation.after(shorter), conversation.chars_per_token)
-        found = cut.find(latest.start, budget=budget, limit=limit, target=target, reserve=reserve)
-        if found is not None:
-            start, kept, prompt = found
-            left = attrs.evolve(shorter, tier="left_out", start=start, kept=kept, prompt=prompt, has_note=True)
-            made, tokens = _measured(conversation, left)
-            if tokens > limit and not made.summary:
-                made, tokens = _measured(conversation, attrs.evolve(left, has_note=False))
-            return made
-    return shorter if tokens < before else None
-
-
-def _measured(conversation: Compactable, made: Compaction) -> tuple[Compaction, int]:
-    tokens = sum(entry.tokens for entry in conversation.after(made))
-    return attrs.evolve(made, after_tokens=tokens), tokens
-
-
-def _recent(view: Sequence[Entry], room: int) -> int:
+def recent_from(view: Sequence[Entry], room: int) -> int:
     """Where the newest messages begin whose tool outputs stay whole: those that fit, and the newest part."""
     first = len(view)
     for at in range(len(view) - 1, -1, -1):
@@ -162,7 +115,7 @@ def _recent(view: Sequence[Entry], room: int) -> int:
     return min(view[first].position, view[-1].part[0])
 
 
-class _Cut:
+class Cut:
     """Where a smaller view may begin, and what it would take."""
 
     def __init__(self, view: Sequence[Entry], chars_per_token: float) -> None:

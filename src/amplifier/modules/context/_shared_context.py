@@ -31,8 +31,8 @@ from amplifier.models import ChatRequest, ChatResponse, Message, ToolSpec, Usage
 from amplifier.turns import text_of
 
 from .._shared.configuration import number, option, optional, seconds, text, texts, whole_number
-from ._compaction import Compaction, as_dict, cut_text, draft, from_record, shorten
-from ._conversation import Conversation, Statistics, copies
+from ._compaction import Compaction, as_dict, cut_text, from_record, shorten
+from ._conversation import Conversation, copies
 from ._entries import Entry
 
 logger = logging.getLogger("amplifier.modules.context")
@@ -268,6 +268,25 @@ class Calibration:
 
 # ── the context ──────────────────────────────────────────────────────────────────────────────────
 
+
+@final
+@attrs.frozen(kw_only=True)
+class Statistics:
+    """A context at one moment.
+
+    Attributes:
+        messages: How many are stored.
+        tokens: What they take together, roughly.
+        compactions: How many are in force since the conversation began or was replaced.
+        error: By how much the latest expectation of a request's tokens was off, as a share of what the provider counted.
+    """
+
+    messages: int
+    tokens: int
+    compactions: int
+    error: float | None = None
+
+
 _ANNOUNCED = (CONTEXT_PRE_COMPACT, CONTEXT_POST_COMPACT, CONTEXT_COMPACTION)
 _NOTE_TOKENS = 40
 _NEAR = (0.75, 1.5)  # of what a view should not exceed: there a count may decide
@@ -416,7 +435,13 @@ class SharedContext:
 
     def statistics(self) -> Statistics:
         """How much is stored, how many compactions are in force, and how far the latest count was off."""
-        return attrs.evolve(self._conversation.statistics(), error=self._calibration.error)
+        entries, journal = self._conversation.entries, self._conversation.journal
+        return Statistics(
+            messages=len(entries),
+            tokens=sum(entry.tokens for entry in entries),
+            compactions=sum(not made.is_undone for made in journal),
+            error=self._calibration.error,
+        )
 
     # ── compacting ──
 
@@ -427,9 +452,7 @@ class SharedContext:
 
     def _draft(self, bounds: _Bounds, summariser: Summariser) -> Compaction | None:
         reserve = summariser.tokens if summariser.is_there else min(_NOTE_TOKENS, bounds.target // 8)
-        made = draft(
-            self._conversation, budget=bounds.budget, limit=bounds.limit, target=bounds.target, reserve=reserve
-        )
+        made = self._conversation.draft(budget=bounds.budget, limit=bounds.limit, target=bounds.target, reserve=reserve)
         return attrs.evolve(made, is_asked=True) if made is not None and bounds.is_asked else made
 
     async def _count(self, provider: Any, bounds: _Bounds) -> None:
@@ -503,7 +526,7 @@ class SharedContext:
                 summary = await summariser.summarise(made.summary, gone, bounds.budget // 2)
             if summary.text:
                 made = attrs.evolve(made, tier="summary", summary=summary.text, summarised=made.start, has_note=True)
-                made = attrs.evolve(made, after_tokens=sum(entry.tokens for entry in conversation.after(made)))
+                made = conversation.measured(made)
         if conversation.entries is not entries or conversation.latest is not latest:
             return None, summary
         try:
