@@ -42,6 +42,7 @@ from amplifier.events import (
 from amplifier.models import (
     ChatRequest,
     ChatResponse,
+    ContentBlockUnion,
     StreamChunk,
     TextBlock,
     ThinkingBlock,
@@ -87,9 +88,6 @@ def capabilities_of(provider: Provider) -> list[str]:
         contained_failure(exc)
         return []
 
-
-_BLOCK_EVENTS = (CONTENT_BLOCK_START, CONTENT_BLOCK_DELTA, CONTENT_BLOCK_END, THINKING_FINAL)
-_NOTHING: Mapping[str, Any] = {}
 
 _LOOK = 0.25
 """Seconds between two looks at the token while a retry is waited for: it has no event to wait for."""
@@ -294,25 +292,43 @@ class ProviderCaller:
         return await self._complete(request)
 
     async def _complete(self, request: ChatRequest) -> ChatResponse:
-        received = ReceivedStream(self._hooks, self._reported.begin_attempt, self._take)
-        with received.receiving() if self._options.streaming else nullcontext():
+        received = None
+        if self._options.streaming:
+            received = ReceivedStream(self._hooks, self._reported.begin_attempt, self._take)
+        with nullcontext() if received is None else received.receiving():
             response: Any = await self.provider.complete(request)
         if not isinstance(response, ChatResponse):
             raise self._broken_contract("returned", response, "a ChatResponse")
         named = self._named(response)
-        if self._options.streaming:
+        if received is not None:
             if not received.has_text:
                 self._reported.begin_attempt()
             await self._report(*self._reported.rest())
-        total, usage = _NOTHING, None
-        if not received.has_text:
-            if not any(map(self._is_heard, _BLOCK_EVENTS)):
+            if received.has_text:
+                for chunk in received.ends(named):
+                    await self._pass_on(chunk)
                 return named
-            total = {"total_blocks": len(named.content)}
-            usage = None if named.usage is None else to_dict(named.usage)
-        for chunk in received.ends(named):
-            await self._pass_on(chunk, total, usage)
+        heard = (CONTENT_BLOCK_START, CONTENT_BLOCK_DELTA, CONTENT_BLOCK_END, THINKING_FINAL)
+        if any(map(self._is_heard, heard)):
+            await self._emit_blocks(named)
         return named
+
+    async def _emit_blocks(self, response: ChatResponse) -> None:
+        usage = None if response.usage is None else to_dict(response.usage)
+        total = len(response.content)
+        for index, block in enumerate(response.content):
+            start = {"block_index": index, "block_type": block.type, "total_blocks": total}
+            await self._hooks.emit(CONTENT_BLOCK_START, start)
+            if isinstance(block, TextBlock) and block.text:
+                delta = {"block_index": index, "block_type": "text", "delta": block.text, "total_blocks": total}
+                await self._hooks.emit(CONTENT_BLOCK_DELTA, delta)
+            details = {"block_index": index, "block": self._shown(block), "total_blocks": total, "usage": usage}
+            await self._hooks.emit(CONTENT_BLOCK_END, details)
+            if isinstance(block, ThinkingBlock):
+                await self._hooks.emit(THINKING_FINAL, {"block_index": index, "text": block.thinking})
+
+    def _shown(self, block: ContentBlockUnion) -> dict[str, Any] | None:
+        return to_dict(block) if self._is_heard(CONTENT_BLOCK_END, "block") else None
 
     async def _stream(self, request: ChatRequest) -> ChatResponse:
         """Pass the pieces on as events; the answer itself comes last."""
@@ -360,23 +376,20 @@ class ProviderCaller:
         for chunk in chunks:
             await self._pass_on(chunk)
 
-    async def _pass_on(self, chunk: StreamChunk, total: Mapping[str, Any] = _NOTHING, usage: Any = None) -> None:
-        """Emit the events of a chunk; of an answer that came whole, with the number of its blocks and its usage."""
+    async def _pass_on(self, chunk: StreamChunk) -> None:
         emit = self._hooks.emit
         if chunk.kind == "block_start":
-            start: dict[str, Any] = {"block_index": chunk.index, "block_type": chunk.block_type, **total}
+            start: dict[str, Any] = {"block_index": chunk.index, "block_type": chunk.block_type}
             if chunk.tool_name is not None:
                 start["metadata"] = {"tool_name": chunk.tool_name, "is_answer": chunk.tool_name == self._answer_tool}
             await emit(CONTENT_BLOCK_START, start)
         elif chunk.kind == "block_delta":
-            details = {"block_index": chunk.index, "block_type": chunk.block_type, "delta": chunk.text, **total}
+            details = {"block_index": chunk.index, "block_type": chunk.block_type, "delta": chunk.text}
             await emit(CONTENT_BLOCK_DELTA, details)
             if chunk.block_type in ("thinking", "reasoning"):
                 await emit(THINKING_DELTA, {"block_index": chunk.index, "delta": chunk.text})
         elif chunk.kind == "block_end" and chunk.block is not None:
-            block = to_dict(chunk.block) if self._is_heard(CONTENT_BLOCK_END, "block") else None
-            end = {"block_index": chunk.index, "block": block, **total}
-            await emit(CONTENT_BLOCK_END, {**end, "usage": usage} if total else end)
+            await emit(CONTENT_BLOCK_END, {"block_index": chunk.index, "block": self._shown(chunk.block)})
             if isinstance(chunk.block, ThinkingBlock):
                 await emit(THINKING_FINAL, {"block_index": chunk.index, "text": chunk.block.thinking})
 
