@@ -22,7 +22,10 @@ SYSTEM_ROLES = frozenset({"system", "developer"})
 STEERING = "steering"
 """The ``source``, in the metadata, of messages of the user while a turn runs: it is part of a turn, and begins none."""
 
-NO_PROMPTS = frozenset({"hook", "answer_format", STEERING})
+CORRECTION = "answer_format"
+"""The ``source`` of a message that shows the model what does not fit about its typed answer."""
+
+NO_PROMPTS = frozenset({"hook", CORRECTION, STEERING})
 """The ``source`` of messages with the role of the user that begin no turn."""
 
 

@@ -518,8 +518,6 @@ def rule_for_call(tool: str, given: Mapping[str, Any]) -> dict[str, Any] | None:
     return rule if made.applies(call) else None
 
 
-# ── modes of an interactive session ───────────────────────────────────────────────────────────────
-
 _EDITS: Final = ["write_file", "edit_file"]
 _GUARDED: Final = [{"tool": _EDITS, "path": f"{name}/**", "action": "ask"} for name in (".git", ".amplifier")]
 _EDIT_RULES: Final = [*_GUARDED, {"tool": _EDITS, "path": "**", "action": "allow"}]

@@ -28,7 +28,7 @@ from amplifier.models._prompts import attachments_of, read_prompt, text_of_promp
 from amplifier.turns import INTERRUPTED, assistant_message, result_message
 
 from .._shared.shielded import run_shielded
-from ..context import call_ids, count_tokens, is_aside, missing_results, open_calls
+from ..context import CORRECTION, STEERING, call_ids, count_tokens, is_aside, missing_results, open_calls
 from ._containment import contained
 
 
@@ -205,15 +205,10 @@ class RequestMessages:
 
 
 UNANSWERED = "[interrupted: the turn ended before there was an answer]"
-CORRECTION = "answer_format"
-"""The ``source``, in the metadata, of a message that shows the model what does not fit about its typed answer."""
 
 _REFUSED = "[{} {!r} left out: the service refused the prompt]"
 _SETTLING_SECONDS = 10.0
 
-
-STEERING = "steering"
-"""The ``source``, in the metadata, of such a message: it is part of a turn, and begins none."""
 
 _MOST = 100
 

@@ -40,11 +40,10 @@ from amplifier.models import ChatRequest, ChatResponse, to_dict
 from amplifier.models._prompts import attachments_of, changed_blocks
 from amplifier.turns import REFUSALS, text_of
 
+from ..context import CORRECTION, STEERING
 from ._hook_results import HookResults
 from ._messages import (
-    CORRECTION,
     INSTRUCTIONS,
-    STEERING,
     RequestMessages,
     RequestPrefix,
     Steering,
