@@ -107,16 +107,6 @@ async def test_an_exit_in_one_session_leaves_another_session_of_the_loop_alone(w
     assert good.data("execution:end")[0]["status"] == "completed"
 
 
-_MODULES = """
-from amplifier.testing import MockContextManager, MockProvider, MockTool
-
-def session_of(turns, *tools):
-    context = MockContextManager()
-    session = {"orchestrator": "loop-basic", "context": context}
-    return AmplifierSession({"session": session, "providers": [MockProvider(turns)], "tools": [*tools]}), context
-"""
-
-
 async def test_a_tool_whose_description_exits_is_not_offered_and_the_others_are(loop, caplog):
     class Odd:
         name = "odd"
@@ -226,9 +216,14 @@ async def test_ctrl_c_in_a_tool_leaves_as_itself_and_the_loop_lives(loop, calls)
             assert await session.execute("again") == "later"
 
 
-_INTERRUPTED = (
-    _MODULES
-    + """
+_INTERRUPTED = """
+from amplifier.testing import MockContextManager, MockProvider, MockTool
+
+def session_of(turns, *tools):
+    context = MockContextManager()
+    session = {"orchestrator": "loop-basic", "context": context}
+    return AmplifierSession({"session": session, "providers": [MockProvider(turns)], "tools": [*tools]}), context
+
 async def main():
     waiting = []
 
@@ -251,7 +246,6 @@ async def main():
 
 run_natively(main)
 """
-)
 
 
 @pytest.mark.parametrize("calls", [1, 2])

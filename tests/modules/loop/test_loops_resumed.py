@@ -267,11 +267,7 @@ async def test_an_orchestrator_without_resume_is_refused_with_advice() -> None:
         async def execute(self, prompt: str, **kwargs: Any) -> str:
             return "answer"
 
-    async def mount(coordinator: Any, config: dict[str, Any]) -> Any:
-        return Loop()
-
-    plan = {"session": {"orchestrator": "loop-own", "context": "context-simple"}}
-    async with AmplifierSession(plan, ModuleLoader(modules={"loop-own": mount})) as session:
+    async with AmplifierSession({"session": {"orchestrator": Loop(), "context": "context-simple"}}) as session:
         with pytest.raises(
             SessionStateError, match="orchestrator Loop cannot resume a turn: it has no method `resume`"
         ):

@@ -13,7 +13,6 @@ from amplifier import (
     BudgetExceeded,
     ExecutionCancelled,
     HookResult,
-    ModuleLoader,
     ResultError,
     SessionStateError,
     ToolCall,
@@ -193,15 +192,7 @@ async def test_a_loop_that_does_not_know_the_keyword_is_refused():
         async def execute(self, prompt: str, **kwargs: Any) -> str:
             raise AssertionError("must not be asked")
 
-    async def mount(coordinator: Any, config: Any) -> None:
-        await coordinator.mount("orchestrator", Loop())
-
-    async def mount_context(coordinator: Any, config: Any) -> None:
-        await coordinator.mount("context", MockContextManager())
-
-    plan = {"session": {"orchestrator": "loop-own", "context": "context-own"}}
-    loader = ModuleLoader(modules={"loop-own": mount, "context-own": mount_context})
-    async with AmplifierSession(plan, loader=loader) as session:
+    async with AmplifierSession({"session": {"orchestrator": Loop(), "context": "context-simple"}}) as session:
         with pytest.raises(SessionStateError, match=r"Loop cannot give typed answers.*answer_format"):
             await session.execute("hi", result_type=City)
         assert not session.coordinator.cancellation.is_cancelled
