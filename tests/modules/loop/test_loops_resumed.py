@@ -133,20 +133,18 @@ async def test_the_user_is_asked_about_a_tool_that_declares_nothing(answer: str,
     assert len(done) == (answer == "Allow")
 
 
-async def test_nothing_runs_again_when_no_one_can_be_asked() -> None:
+@pytest.mark.parametrize(
+    ("declared", "log"), [({}, ""), ({"repeatable": "yes"}, "repeatable is 'yes'; expected True, False or None")]
+)
+async def test_nothing_runs_again_when_no_one_can_be_asked_or_the_declaration_is_no_bool(
+    caplog: pytest.LogCaptureFixture, declared: dict[str, Any], log: str
+) -> None:
     done: list[str] = []
-    async with make_session([PROMPT, asked(("a", "work"))], Work("work", done)) as session:
+    async with make_session([PROMPT, asked(("a", "work"))], Work("work", done, **declared)) as session:
         await session.resume_turn()
         assert "[interrupted" in outputs(await messages_of(session))["a"]
     assert done == []
-
-
-async def test_a_declaration_that_is_no_bool_means_not_repeatable(caplog: pytest.LogCaptureFixture) -> None:
-    done: list[str] = []
-    async with make_session([PROMPT, asked(("a", "work"))], Work("work", done, repeatable="yes")) as session:
-        await session.resume_turn()
-    assert done == []
-    assert "tool 'work': repeatable is 'yes'; expected True, False or None" in caplog.text
+    assert log in caplog.text
 
 
 async def test_a_gate_decides_about_a_call_that_runs_again() -> None:
