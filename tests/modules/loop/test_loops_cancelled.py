@@ -122,6 +122,19 @@ async def test_a_call_that_was_never_begun_does_not_get_the_result_of_an_earlier
     assert "interrupted" in second
 
 
+async def test_a_result_is_kept_when_the_turn_is_cancelled_while_hooks_look_at_it(loop):
+    with anyio.CancelScope() as scope:
+
+        async def stop(event, data):
+            scope.cancel()
+            await anyio.sleep_forever()
+
+        agent = Agent(loop, [("quick", {})], MockTool("quick", output="Q"), hooks={"tool:post": stop})
+        await agent.run()
+    assert scope.cancelled_caught
+    assert [m["content"] for m in agent.context.messages if m["role"] == "tool"] == ["Q"]
+
+
 class Slow:
     """A context that takes its time before and after every write, as one on a disk does."""
 
