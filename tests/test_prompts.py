@@ -17,9 +17,8 @@ from amplifier._json import redact_secrets, redact_text
 from amplifier.compat._sessions.session import AmplifierSession as PublishedSession
 from amplifier.errors import ExecutionDenied, InvalidRequestError, ModelError
 from amplifier.models import ImageBlock, Prompt, ToolCallBlock, UnknownBlock
-from amplifier.modules.context._entries import Entry
-from amplifier.modules.context._shortening import shorten
-from amplifier.modules.context._token_estimate import count_tokens
+from amplifier.modules.context._compaction import shorten
+from amplifier.modules.context._entries import Entry, count_tokens
 from amplifier.modules.hooks.redaction import Redactor, redact_personal
 from amplifier.testing import EventRecorder, MockProvider, ScriptedOrchestrator
 from amplifier.tracing import Trace

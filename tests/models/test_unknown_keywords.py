@@ -22,7 +22,7 @@ from amplifier.models import (
     from_json,
     to_json,
 )
-from amplifier.modules.loop._request_messages import _models as request_models
+from amplifier.modules.loop._messages import _models as request_models
 
 
 @pytest.fixture(autouse=True)

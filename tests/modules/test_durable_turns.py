@@ -437,13 +437,6 @@ async def test_an_id_that_a_provider_uses_again_does_not_get_the_result_of_an_ea
     assert outputs(agent.messages_in(tmp_path / "image")) == ["run 1", "run 3"]
 
 
-def _mounting(thing: Any) -> Any:
-    async def mount(coordinator: Any, config: dict[str, Any]) -> Any:
-        return thing
-
-    return mount
-
-
 async def test_a_result_that_has_no_json_form_is_kept_as_the_model_gets_it(tmp_path: Path) -> None:
     async def odd() -> Any:
         return {1, 2}
@@ -464,11 +457,11 @@ async def test_a_loop_without_steps_works_and_is_reported_as_not_durable(
 
     plan = {
         "session": {
-            "orchestrator": "loop-own",
+            "orchestrator": Loop(),
             "context": {"module": "context-persistent", "config": {"path": str(tmp_path), "durable_turns": True}},
         }
     }
-    async with AmplifierSession(plan, ModuleLoader(modules={"loop-own": _mounting(Loop())})) as session:
+    async with AmplifierSession(plan) as session:
         assert await session.execute("go") == "answer"
     assert caplog.text.count("not durable") == 1
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amplifier.modules.hooks.logging._log_file import EventFile
+from amplifier.modules.hooks.logging import EventFile
 from amplifier.tracing import LogFollower, log_parts
 
 

@@ -32,7 +32,7 @@ from amplifier._programs import find_program, safe_search_path
 from amplifier._regular_file import replace_file
 from amplifier.errors import AmplifierError
 from amplifier.models import HookResult
-from amplifier.modules.hooks.approval._options import FREE_TOOLS
+from amplifier.modules.hooks.approval import FREE_TOOLS
 from amplifier.store import Conversation, SessionIndex, encode_message
 from amplifier.store._folders import make_private_folder
 

@@ -304,7 +304,7 @@ BUGS: Final = (
     # ── what modules built on the kernel promise ──
     _call(
         "a context that returns no list is not named",
-        "modules/loop/_request_messages.py",
+        "modules/loop/_messages.py",
         "    if isinstance(messages, list):",
         "    if isinstance(messages, object):",
         "context.get_messages",
@@ -327,7 +327,7 @@ BUGS: Final = (
     ),
     Bug(
         "memory shows a message that the disk refused",
-        "modules/context/persistent/_context.py",
+        "modules/context/persistent.py",
         "        await self._in_thread(on_disk)\n        in_memory()\n",
         "        in_memory()\n        await self._in_thread(on_disk)\n",
         "crash-images",
@@ -489,7 +489,7 @@ BUGS: Final = (
     ),
     _hole(
         "a rule about a built-in tool allows another module's",
-        "modules/hooks/approval/_rules.py",
+        "modules/hooks/_approval_rules.py",
         '            if self.action == "allow" and call.is_stand_in:',
         '            if self.action == "none" and call.is_stand_in:',
         "modules/tools/mcp/test_names.py",

@@ -18,6 +18,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -30,7 +31,7 @@ from amplifier.conformance.inputs.values import ODD_TEXTS, ODD_VALUES, sample_in
 from amplifier.conformance.strategies import instances
 from amplifier.errors import LLMError, ModelError, PlanError
 from amplifier.models import from_dict, from_json, to_json
-from amplifier.modules.context.persistent._step_journal import JournalError, StepJournal
+from amplifier.modules.context.persistent import JournalError, StepJournal
 from amplifier.modules.tools import filesystem as tool_filesystem
 from amplifier.modules.tools import search as tool_search
 from amplifier.modules.tools import todo as tool_todo
@@ -252,9 +253,6 @@ def _stores(seed: int, folder: Path) -> Reader:
     conversation.close()
     content = (whole / STORE_FILE).read_bytes()
 
-    async def in_thread(call: Callable[[], None]) -> None:
-        call()
-
     def read(chance: random.Random) -> None:
         root = folder / "image"
         shutil.rmtree(root, ignore_errors=True)
@@ -277,7 +275,8 @@ def _stores(seed: int, folder: Path) -> Reader:
         stored = Conversation(root / "s", "s")
         try:
             found = stored.open()
-            StepJournal(stored, in_thread, lambda: 1, lambda: 1).open(["1", "2"], 1)
+            context: Any = SimpleNamespace(_stored=stored)
+            StepJournal(context).open(["1", "2"], 1)
         except (StoreDamagedError, JournalError):
             return
         finally:

@@ -17,9 +17,8 @@ from amplifier import AmplifierSession
 from amplifier.errors import BudgetError, ContentFilterError
 from amplifier.models import ChatResponse, TextBlock
 from amplifier.modules.context import SOURCE, ContextOptions, SharedContext
-from amplifier.modules.context._token_estimate import Calibration
-from amplifier.modules.context.persistent import PersistentContext
-from amplifier.modules.context.persistent._context import read_persistent_options
+from amplifier.modules.context._shared_context import Calibration
+from amplifier.modules.context.persistent import PersistentContext, read_persistent_options
 from amplifier.modules.context.simple import SimpleContext
 from amplifier.store import SessionIndex
 from amplifier.testing import EventRecorder, MockProvider

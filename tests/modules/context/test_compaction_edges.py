@@ -12,12 +12,9 @@ import pytest
 
 from amplifier.models import ChatResponse, TextBlock, ToolSpec
 from amplifier.modules.context import ContextOptions
-from amplifier.modules.context._entries import NO_PROMPTS
-from amplifier.modules.context.persistent import PersistentContext
-from amplifier.modules.context.persistent._context import read_persistent_options
+from amplifier.modules.context.persistent import PersistentContext, read_persistent_options
 from amplifier.modules.context.simple import SimpleContext
-from amplifier.modules.loop._request_messages import RequestPrefix
-from amplifier.modules.loop._transcript import CORRECTION, STEERING
+from amplifier.modules.loop._messages import RequestPrefix
 
 
 def _said(text: str, **metadata: Any) -> dict[str, Any]:
@@ -220,10 +217,6 @@ async def test_what_no_longer_stays_brings_nothing_back() -> None:
     made = context.compactions()
     assert [each.start for each in made] == sorted(each.start for each in made)
     assert all(each.after_tokens < each.before_tokens for each in made)
-
-
-def test_the_sources_of_messages_that_begin_no_turn() -> None:
-    assert frozenset({"hook", STEERING, CORRECTION}) == NO_PROMPTS
 
 
 async def test_a_pinned_message_in_a_turn_does_not_take_the_place_of_its_request() -> None:

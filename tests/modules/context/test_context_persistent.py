@@ -17,8 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from amplifier import AmplifierSession, ContextManager, ModelError, PlanError, SessionStateError
-from amplifier.modules.context.persistent import PersistentContext
-from amplifier.modules.context.persistent._context import read_persistent_options
+from amplifier.modules.context.persistent import PersistentContext, read_persistent_options
 from amplifier.store import Conversation, SessionIndex, SessionLockedError, StoreDamagedError
 from tests.modules.context.test_context_simple import perform, programs, session
 

@@ -15,8 +15,7 @@ import anyio.lowlevel
 import pytest
 
 from amplifier.modules.context import persistent as context_persistent
-from amplifier.modules.context.persistent import PersistentContext
-from amplifier.modules.context.persistent._context import read_persistent_options
+from amplifier.modules.context.persistent import PersistentContext, read_persistent_options
 from amplifier.store import SessionIndex
 from amplifier.testing import TestCoordinator, cancel_everywhere
 from tests.modules.context.test_context_persistent import agent, stored

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from amplifier.store import Conversation, SessionIndex, SessionRecord, StoreDamagedError, encode_message
+from tests.modules.context.test_context_persistent import stored
 
 MESSAGES: list[dict[str, Any]] = [
     {"role": "user", "content": "first {\n}"},
@@ -32,14 +33,6 @@ TAILS: dict[str, Callable[[bytes, int], bytes]] = {
 
 def text(message: dict[str, Any]) -> str:
     return encode_message(message)[0]
-
-
-def read(root: Path) -> list[dict[str, Any]]:
-    conversation = Conversation(root / "s", "s")
-    try:
-        return conversation.open()
-    finally:
-        conversation.close()
 
 
 def write(root: Path) -> None:
@@ -81,20 +74,20 @@ def test_a_log_torn_at_any_place_keeps_what_was_acknowledged_before_it_or_is_rep
         (root / "store.db-wal").write_bytes(torn)
         before = sum(torn[:length] == whole[:length] for length in lengths)
         try:
-            found = read(root)
+            found = stored(root)
         except StoreDamagedError as error:
             reported += 1
             assert tail == "hole", f"a torn end at byte {at} was taken for damage"
             assert error.path == root / "store.db-wal"  # noqa: PT017 - other places raise nothing
             with pytest.raises(StoreDamagedError, match="transactions are behind the damage"):
-                read(root)  # nothing was tidied away
+                stored(root)  # nothing was tidied away
             continue
         assert found == MESSAGES[:before], f"torn at byte {at}"
         conversation = Conversation(root / "s", "s")
         conversation.open()
         conversation.append([text(NEXT)])
         conversation.close()
-        assert read(root) == [*MESSAGES[:before], NEXT]
+        assert stored(root) == [*MESSAGES[:before], NEXT]
     assert (reported > 0) == (tail == "hole")
 
 
@@ -104,9 +97,9 @@ def test_a_log_whose_first_bytes_are_wrong_is_reported(tmp_path):
     for at in range(32):
         (image / "store.db-wal").write_bytes(TAILS["hole"](whole, at))
         with pytest.raises(StoreDamagedError, match=r"store\.db-wal: it is damaged"):
-            read(image)
+            stored(image)
     (image / "store.db-wal").write_bytes(whole)
-    assert read(image) == MESSAGES
+    assert stored(image) == MESSAGES
 
 
 @pytest.mark.parametrize("flip", [1, 0x20, 0xFF])
@@ -123,7 +116,7 @@ def test_a_changed_byte_is_reported_or_changes_nothing_that_is_read(flip, tmp_pa
         image[at] ^= flip
         (root / "store.db").write_bytes(image)
         try:
-            assert read(root) == MESSAGES, f"byte {at}"
+            assert stored(root) == MESSAGES, f"byte {at}"
         except StoreDamagedError as error:
             reported += 1
             assert str(error).startswith(str(root / "store.db"))  # noqa: PT017 - other bytes raise nothing
@@ -139,7 +132,7 @@ def test_a_file_that_was_cut_is_reported(kept, tmp_path):
     file.write_bytes(cut)
     for _ in range(2):
         with pytest.raises(StoreDamagedError, match=r"store\.db: "):
-            read(tmp_path)
+            stored(tmp_path)
         with pytest.raises(StoreDamagedError, match=r"store\.db: "):
             SessionIndex(tmp_path).write(SessionRecord(session_id="new"))
     assert file.read_bytes() == cut
@@ -173,7 +166,7 @@ def test_what_was_dropped_moved_edited_or_mixed_is_reported(change, reason, tmp_
     other.close()
     for _ in range(2):
         with pytest.raises(StoreDamagedError, match=reason) as caught:
-            read(tmp_path)
+            stored(tmp_path)
         assert caught.value.path == tmp_path / "store.db"
 
 
@@ -181,7 +174,7 @@ def test_what_was_dropped_moved_edited_or_mixed_is_reported(change, reason, tmp_
 def test_a_file_that_is_no_store_is_refused_and_left_alone(data, tmp_path):
     (tmp_path / "store.db").write_bytes(data)
     with pytest.raises(StoreDamagedError):
-        read(tmp_path)
+        stored(tmp_path)
     assert (tmp_path / "store.db").read_bytes() == data
 
 
@@ -193,12 +186,12 @@ def test_a_damage_that_sqlite_reports_with_bytes_that_are_no_text_is_reported(tm
     assert b"WITHOUT ROWID" in whole
     file.write_bytes(whole.replace(b"WITHOUT ROWID", b"WITHOUT\x99ROWID"))
     with pytest.raises(StoreDamagedError, match="SQLite cannot use it"):
-        read(tmp_path)
+        stored(tmp_path)
 
 
 def test_a_file_that_was_moved_away_begins_a_new_conversation_and_is_reported(tmp_path, caplog):
     write(tmp_path)
     (tmp_path / "store.db").unlink()
     for _ in range(2):
-        assert read(tmp_path) == []
+        assert stored(tmp_path) == []
     assert caplog.text.count("session 's' was used before and is not there any more; a new conversation begins") == 1

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from amplifier.modules.context.persistent import PersistentContext
-from amplifier.modules.context.persistent._context import read_persistent_options
+from amplifier.modules.context.persistent import PersistentContext, read_persistent_options
 from tests._support.child_process import run_child
 from tests.modules.context.test_context_persistent import stored
 

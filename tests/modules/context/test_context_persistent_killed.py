@@ -33,7 +33,7 @@ import anyio
 import trio
 import anyio._backends._trio, anyio._backends._asyncio
 from amplifier.modules.context.persistent import PersistentContext
-from amplifier.modules.context.persistent._context import read_persistent_options
+from amplifier.modules.context.persistent import read_persistent_options
 from tests.modules.context.test_context_persistent_killed import STEPS
 
 async def write(root, seed, kind):

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from amplifier import HookResult, PlanError
 from amplifier.models import ApprovalResponse
 from amplifier.modules.hooks import approval as hooks_approval
-from amplifier.modules.hooks.approval._hook import _key
-from amplifier.modules.hooks.approval._options import ApprovalOptions, read_approval_options
+from amplifier.modules.hooks.approval import ApprovalOptions, _key, read_approval_options
 from amplifier.modules.tools import bash as tool_bash
 from amplifier.modules.tools import filesystem as tool_filesystem
 from amplifier.modules.tools import search as tool_search
@@ -468,37 +467,25 @@ def test_two_calls_never_share_a_remembered_answer(first, second):
 # ── tools that state that they change nothing ────────────────────────────────────────────────────
 
 
-async def stating(gate: Gate, **annotations: Any) -> None:
-    tool = MockTool("remote_get")
-    tool.annotations = annotations  # type: ignore[attr-defined]
+_ALLOW = {"tool": "remote_*", "read_only": True, "action": "allow"}
+_DENY_OTHERS = {"tool": "remote_*", "read_only": False, "action": "deny"}
+
+
+@pytest.mark.parametrize(
+    ("rules", "annotations", "expected"),
+    [
+        ([], {"readOnlyHint": True}, "ask_user"),  # a statement allows nothing by itself
+        ([_ALLOW], {"readOnlyHint": True}, "continue"),
+        ([_ALLOW], {"readOnlyHint": "yes"}, "ask_user"),
+        ([_ALLOW, {"tool": "*", "action": "deny"}], {"readOnlyHint": True}, "deny"),  # and lifts no rule of the plan
+        ([_ALLOW, {"tool": "remote_get", "action": "ask"}], {"readOnlyHint": True}, "ask_user"),
+        ([_DENY_OTHERS], {}, "deny"),
+        ([_DENY_OTHERS], {"readOnlyHint": True}, "ask_user"),
+    ],
+)
+async def test_what_a_tool_states_matters_to_rules_about_it_only(rules, annotations, expected):
+    gate = await Gate.open({"rules": rules} if rules else None)
+    tool: Any = MockTool("remote_get")
+    tool.annotations = annotations
     await gate.coordinator.mount("tools", tool, name="remote_get")
-
-
-async def test_a_statement_of_a_tool_allows_nothing_by_itself():
-    gate = await Gate.open()
-    await stating(gate, readOnlyHint=True)
-    assert await gate.action("remote_get") == "ask_user"
-
-
-async def test_a_rule_may_allow_the_tools_that_state_that_they_change_nothing():
-    gate = await Gate.open({"rules": [{"tool": "remote_*", "read_only": True, "action": "allow"}]})
-    await stating(gate, readOnlyHint=True)
-    assert await gate.action("remote_get") == "continue"
-    await stating(gate, readOnlyHint="yes")
-    assert await gate.action("remote_get") == "ask_user"
-
-
-@pytest.mark.parametrize("rule", [{"tool": "*", "action": "deny"}, {"tool": "remote_get", "action": "ask"}])
-async def test_a_statement_of_a_tool_lifts_no_rule_of_the_plan(rule):
-    allow = {"tool": "remote_*", "read_only": True, "action": "allow"}
-    gate = await Gate.open({"rules": [allow, rule]})
-    await stating(gate, readOnlyHint=True)
-    assert await gate.action("remote_get") == {"deny": "deny", "ask": "ask_user"}[rule["action"]]
-
-
-async def test_a_rule_may_deny_every_tool_that_does_not_state_that_it_changes_nothing():
-    gate = await Gate.open({"rules": [{"tool": "remote_*", "read_only": False, "action": "deny"}]})
-    await stating(gate)
-    assert await gate.action("remote_get") == "deny"
-    await stating(gate, readOnlyHint=True)
-    assert await gate.action("remote_get") == "ask_user"
+    assert await gate.action("remote_get") == expected

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from amplifier.modules.hooks.approval._hook import render_prompt
-from amplifier.modules.hooks.approval._rules import parse_command
+from amplifier.modules.hooks._approval_rules import parse_command
+from amplifier.modules.hooks.approval import render_prompt
 from tests.modules.hooks.test_hooks_approval import Gate
 
 # ── commands ─────────────────────────────────────────────────────────────────────────────────────

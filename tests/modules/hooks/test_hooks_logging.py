@@ -18,8 +18,7 @@ from amplifier import PlanError
 from amplifier.conformance import strategies
 from amplifier.events import ALL_EVENTS, OUR_EVENTS
 from amplifier.modules.hooks import logging as hooks_logging
-from amplifier.modules.hooks.logging._log_record import level_of, write_line
-from amplifier.modules.hooks.logging._options import LogOptions
+from amplifier.modules.hooks.logging import LogOptions, level_of, write_line
 from amplifier.testing import MockTool, TestCoordinator
 from amplifier.turns import ModelAnswer, ToolOutcome
 from tests.modules.hooks.test_hooks_together import KEY, Watched, lines

@@ -16,8 +16,7 @@ from typing import Any
 import pytest
 
 from amplifier.modules.hooks import logging as hooks_logging
-from amplifier.modules.hooks.logging import _log_file
-from amplifier.modules.hooks.logging._log_file import EventFile
+from amplifier.modules.hooks.logging import EventFile
 from amplifier.testing import TestCoordinator
 from tests._support.child_process import run_child
 from tests._support.tree import ROOT
@@ -89,7 +88,7 @@ def test_after_a_line_that_the_disk_took_in_part_the_next_ones_are_whole(tmp_pat
     file.open()
     file.append(LINE)
     other = path.open("ab", buffering=0)
-    monkeypatch.setattr(_log_file, "os", HalfOf(2, then=lambda: other.write(b"\n" + LINE)))
+    monkeypatch.setattr(hooks_logging, "os", HalfOf(2, then=lambda: other.write(b"\n" + LINE)))
     for _ in range(2):
         with pytest.raises(OSError, match="only part of a line"):
             file.append(LINE)
@@ -104,7 +103,7 @@ async def test_a_failing_disk_is_logged_once_and_counted_and_writing_resumes(tmp
     coordinator = TestCoordinator("s-1")
     close = await hooks_logging.mount(coordinator, {"path": str(tmp_path / "e.jsonl")})
     log = coordinator.session_state["hooks-logging"][0]
-    monkeypatch.setattr(_log_file, "os", HalfOf(3, error=error))
+    monkeypatch.setattr(hooks_logging, "os", HalfOf(3, error=error))
     for number in range(5):
         assert (await coordinator.hooks.emit("tool:pre", {"n": number})).action == "continue"
     assert (log.written, log.lost) == (2, 3)

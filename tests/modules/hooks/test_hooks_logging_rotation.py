@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amplifier.modules.hooks import logging as hooks_logging
-from amplifier.modules.hooks.logging._log_file import EventFile
+from amplifier.modules.hooks.logging import EventFile
 from amplifier.testing import TestCoordinator
 from amplifier.tracing import LogFollower, log_parts
 from tests._support.tree import ROOT
@@ -189,7 +189,7 @@ async def test_the_module_rotates_by_its_options_and_closes_everything(tmp_path)
 WRITER = """
 import os, sys
 from pathlib import Path
-from amplifier.modules.hooks.logging._log_file import EventFile
+from amplifier.modules.hooks.logging import EventFile
 
 path, seed, most = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 file = EventFile(path, 20_000, 1000)

@@ -7,15 +7,12 @@ from decimal import Decimal
 from typing import Any
 
 import orjson
-import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
 from amplifier import AmplifierSession
 from amplifier.models import HookResult, to_dict
 from amplifier.testing import EventRecorder, MockProvider, MockTool
-
-LOOPS = ("loop-streaming", "loop-events")
 
 
 def session(
@@ -39,7 +36,6 @@ def written(request: Any) -> tuple[bytes, list[bytes]]:
     ]
 
 
-@pytest.mark.parametrize("loop", LOOPS)
 async def test_a_request_begins_as_the_one_before_and_nothing_is_told(loop):
     provider = MockProvider([("look", {"path": "a"}), "Seen."] * 3)
     async with session(provider, loop, tools=[MockTool("look"), MockTool("other")]) as opened:

@@ -17,8 +17,6 @@ from amplifier.testing import MockProvider
 
 pytestmark = pytest.mark.virtual_time
 
-LOOPS = ["loop-streaming", "loop-events"]
-
 
 class Echo:
     name = "echo"
@@ -86,7 +84,6 @@ def pairs(messages: list[dict[str, Any]]) -> list[tuple[int, str]]:
 names = st.sampled_from(["", " ", "1", "1", "a", "call_1_1_1", "call_1_1_2", "call_1_2_1"])
 
 
-@pytest.mark.parametrize("loop", LOOPS)
 @settings(max_examples=20)
 @given(
     ids=st.lists(st.lists(names, min_size=1, max_size=4), min_size=1, max_size=2),

@@ -22,13 +22,7 @@ from amplifier.modules.loop.basic import BasicLoop
 from amplifier.testing import MockContextManager, MockProvider, MockTool
 from tests._support.child_process import run_child
 from tests._support.escapes import ESCAPES, cancel_spuriously
-from tests.modules.loop.test_loops import BOTH, Agent
-
-
-@pytest.fixture(params=BOTH)
-def loop(request: pytest.FixtureRequest) -> str:
-    name: str = request.param
-    return name
+from tests.modules.loop.test_loops import Agent
 
 
 @pytest.fixture(params=ESCAPES)
@@ -69,30 +63,22 @@ class Neighbour:
 # ── tools ──
 
 
-async def test_a_tool_that_raises_no_exception_but_something_else_is_an_error_for_the_model(loop, words):
-    agent = Agent(loop, [("bad", {}), "I see"], MockTool("bad", respond=ESCAPES[words]))
-    assert await agent.run() == "I see"
-    [result] = tools_of(agent)
-    assert "tool 'bad' raised" in result
-    assert words in result
-    [announced] = agent.data("tool:error")
-    assert announced["error"]["message"] == result
-    assert announced["error"]["type"] in ("ContainedError", "SpuriousCancellation")
-    assert "tool:post" not in agent.names()
-    assert agent.data("execution:end")[0]["status"] == "completed"
-
-
-async def test_the_same_outcome_with_a_neighbour_which_finishes(loop, words):
+@pytest.mark.parametrize("calls", [1, 2])
+async def test_what_a_tool_raises_is_an_error_for_the_model_and_its_neighbour_finishes(loop, words, calls):
     pair = Neighbour(ESCAPES[words])
-    agent = Agent(loop, [[("bad", {}), ("good", {})], "I see"], *pair.tools())
+    pair.alone = calls == 1
+    agent = Agent(loop, [[("bad", {}), ("good", {})][:calls], "I see"], *pair.tools())
     with anyio.fail_after(60):
         assert await agent.run() == "I see"
-    bad, good = tools_of(agent)
+    bad, *good = tools_of(agent)
     assert "tool 'bad' raised" in bad
     assert words in bad
-    assert good == "finished"
-    assert [data["tool_name"] for data in agent.data("tool:error")] == ["bad"]
-    assert [data["tool_name"] for data in agent.data("tool:post")] == ["good"]
+    [announced] = agent.data("tool:error")
+    assert (announced["tool_name"], announced["error"]["message"]) == ("bad", bad)
+    assert announced["error"]["type"] in ("ContainedError", "SpuriousCancellation")
+    assert [data["tool_name"] for data in agent.data("tool:post")] == ["good"][: calls - 1]
+    assert good == ["finished"][: calls - 1]
+    assert agent.data("execution:end")[0]["status"] == "completed"
     assert agent.broken_pairs() == []
 
 
@@ -119,16 +105,6 @@ async def test_an_exit_in_one_session_leaves_another_session_of_the_loop_alone(w
             group.start_soon(run_bad)
     assert tools_of(good) == ["unharmed", "unharmed"]
     assert good.data("execution:end")[0]["status"] == "completed"
-
-
-_MODULES = """
-from amplifier.testing import MockContextManager, MockProvider, MockTool
-
-def session_of(turns, *tools):
-    context = MockContextManager()
-    session = {"orchestrator": "loop-basic", "context": context}
-    return AmplifierSession({"session": session, "providers": [MockProvider(turns)], "tools": [*tools]}), context
-"""
 
 
 async def test_a_tool_whose_description_exits_is_not_offered_and_the_others_are(loop, caplog):
@@ -240,9 +216,14 @@ async def test_ctrl_c_in_a_tool_leaves_as_itself_and_the_loop_lives(loop, calls)
             assert await session.execute("again") == "later"
 
 
-_INTERRUPTED = (
-    _MODULES
-    + """
+_INTERRUPTED = """
+from amplifier.testing import MockContextManager, MockProvider, MockTool
+
+def session_of(turns, *tools):
+    context = MockContextManager()
+    session = {"orchestrator": "loop-basic", "context": context}
+    return AmplifierSession({"session": session, "providers": [MockProvider(turns)], "tools": [*tools]}), context
+
 async def main():
     waiting = []
 
@@ -265,7 +246,6 @@ async def main():
 
 run_natively(main)
 """
-)
 
 
 @pytest.mark.parametrize("calls", [1, 2])

@@ -37,7 +37,7 @@ from amplifier.modules.context import ContextOptions, count_tokens
 from amplifier.modules.context import _conversation as conversation
 from amplifier.modules.context.simple import SimpleContext
 from amplifier.modules.loop import read_options
-from amplifier.modules.loop._request_messages import RequestMessages
+from amplifier.modules.loop._messages import RequestMessages
 from amplifier.modules.loop.basic import BasicLoop
 from amplifier.testing import TestCoordinator
 
@@ -149,11 +149,12 @@ def programs() -> st.SearchStrategy[list[tuple[str, Any]]]:
 
 
 async def run_turn(
-    loop: BasicLoop, prompt: str, context: Any, providers: Any, tools: Any, hooks: HookRegistry | None = None
+    context: Any, provider: Any, *tools: Any, loop: BasicLoop | None = None, prompt: str = "go", hooks: Any = None
 ) -> None:
-    coordinator = TestCoordinator()
+    coordinator, loop = TestCoordinator(), loop or BasicLoop(read_options("loop-basic", None))
     await coordinator.mount("context", context)
-    await loop.execute(prompt, context, providers, tools, hooks or coordinator.hooks, coordinator)
+    mounted = {tool.name: tool for tool in tools}
+    await loop.execute(prompt, context, {"p": provider}, mounted, hooks or coordinator.hooks, coordinator)
 
 
 class World:
@@ -187,10 +188,9 @@ class World:
                 self.provider.answers = [answer(f"{self._turns}a", argument)] if argument else []
                 self.provider.answers.append(answer(f"{self._turns}b"))
                 undo = self._hooks.register("provider:request", self._note) if self._listens else None
-                tools: Any = {"look": Look()}
                 with pytest.MonkeyPatch.context() as patched:
                     patched.setattr(merge, "timestamp", lambda: "now")
-                    await run_turn(self._loop, "go", self.context, {"scripted": self.provider}, tools, self._hooks)
+                    await run_turn(self.context, self.provider, Look(), loop=self._loop, hooks=self._hooks)
                 if undo is not None:
                     undo()
             case "add":
@@ -256,10 +256,10 @@ async def test_a_context_that_changes_what_it_returned_before_is_shown_as_it_is_
 
     provider.complete = complete  # type: ignore[method-assign]
     stored.append({"role": "assistant", "content": "long", "metadata": {"n": [1]}})
-    await run_turn(loop, "one", Returning(), {"p": provider}, {})
+    await run_turn(Returning(), provider, loop=loop, prompt="one")
     stored[0]["metadata"]["n"].append(2)
     stored[1]["content"] = "cut"
-    await run_turn(loop, "two", Returning(), {"p": provider}, {})
+    await run_turn(Returning(), provider, loop=loop, prompt="two")
     assert seen[0][:2] == [("long", {"n": [1]}), ("one", None)]
     assert seen[1][:2] == [("long", {"n": [1, 2]}), ("cut", None)]
 
@@ -272,9 +272,8 @@ async def test_a_provider_that_changes_a_schema_changes_neither_the_tool_nor_lat
     provider = Provider(10**6)
     provider.answers = [answer("a"), answer("b")]
     loop, context = BasicLoop(read_options("loop-basic", None)), SimpleContext()
-    tools: Any = {"look": Look(), "described": Described()}
     for _ in range(2):
-        await run_turn(loop, "go", context, {"p": provider}, tools)
+        await run_turn(context, provider, Look(), Described(), loop=loop)
     assert provider.requests[0]["tools"] == provider.requests[1]["tools"]
     assert Described.input_schema == {"type": "object", "properties": {"path": {"type": "string"}}}
 
@@ -293,7 +292,7 @@ async def counts_of_a_turn(monkeypatch: pytest.MonkeyPatch, length: int) -> int:
 
     async def turn() -> None:
         provider.answers = [answer("a")]
-        await run_turn(loop, "go", context, {"p": provider}, {})
+        await run_turn(context, provider, loop=loop)
 
     await turn()
     await context.add_message(blocks[-1])
@@ -333,7 +332,7 @@ async def bytecodes_of_a_turn(length: int, handlers: int, *fields: str) -> int:
 
     for trace in (None, None, count):
         provider.answers = [answer("a")]
-        turn = run_turn(loop, "go", context, {"p": provider}, {}, hooks)
+        turn = run_turn(context, provider, loop=loop, hooks=hooks)
         before = sys.gettrace()
         sys.settrace(trace or before)
         try:
@@ -366,18 +365,13 @@ async def test_messages_are_not_put_into_an_event_for_handlers_that_do_not_ask_f
 
 
 async def test_handlers_of_the_messages_get_copies_of_their_own():
-    context, loop, provider, hooks = (
-        SimpleContext(),
-        BasicLoop(read_options("loop-basic", None)),
-        Provider(10**9),
-        HookRegistry(),
-    )
+    context, provider, hooks = SimpleContext(), Provider(10**9), HookRegistry()
     await context.set_messages([{"role": "user", "content": f"{at}"} for at in range(20)])
     received: list[dict[str, Any]] = []
     for _ in range(3):
         hooks.register("provider:request", lambda _, data: received.extend(data["messages"]), fields=("messages",))
     provider.answers = [answer("a")]
-    await run_turn(loop, "go", context, {"p": provider}, {}, hooks)
+    await run_turn(context, provider, hooks=hooks)
     assert len({id(message) for message in received}) == len(received) > 3 * 20
 
 
@@ -390,8 +384,7 @@ async def test_a_request_shows_the_conversation_as_it_was_when_hooks_were_asked(
         await context.add_message({"role": "user", "content": f"added at {data['iteration']}"})
 
     hooks.register("provider:request", add, fields=("iteration",))
-    tools: Any = {"look": Look()}
-    await run_turn(BasicLoop(read_options("loop-basic", None)), "go", context, {"p": provider}, tools, hooks)
+    await run_turn(context, provider, Look(), hooks=hooks)
     shown = [[message["content"] for message in request["messages"]] for request in provider.requests]
     assert shown[0] == ["go"]
     assert "added at 1" in shown[1]
@@ -404,7 +397,7 @@ async def test_a_conversation_that_is_replaced_while_hooks_are_asked_is_shown_as
     provider.answers = [answer("a"), answer("b")]
     hooks.register("provider:request", lambda *_: context._conversation.replace([]), fields=())
     for prompt in ("go", "on"):
-        await run_turn(BasicLoop(read_options("loop-basic", None)), prompt, context, {"p": provider}, {}, hooks)
+        await run_turn(context, provider, prompt=prompt, hooks=hooks)
     shown = [[message["content"] for message in request["messages"]] for request in provider.requests]
     assert shown[0] == ["go"]
     assert shown[1][-1] == "on"
@@ -419,8 +412,7 @@ async def test_a_tool_that_changes_flat_input_does_not_change_the_conversation()
     provider, context = Provider(10**6, spoils=False), SimpleContext()
     block = ToolCallBlock(id="c", name="look", input=given)
     provider.answers = [ChatResponse(content=[block], tool_calls=[call]), answer("b")]
-    tools: Any = {"look": Look()}
-    await run_turn(BasicLoop(read_options("loop-basic", None)), "go", context, {"p": provider}, tools)
+    await run_turn(context, provider, Look())
     stored = (await context.get_messages())[1]
     assert stored["tool_calls"][0]["arguments"] == {"path": "x", "limit": 3}
     assert call.arguments == {"path": "x", "limit": 3}
@@ -442,8 +434,7 @@ async def test_input_is_checked_against_the_schema_that_the_tool_has_now():
         call = ToolCall(id=f"{len(results)}", name="look", arguments={"path": "x"})
         block = ToolCallBlock(id=call.id, name=call.name, input=call.arguments)
         provider.answers = [ChatResponse(content=[block], tool_calls=[call]), answer("b")]
-        tools: Any = {"look": tool}
-        await run_turn(loop, "go", context, {"p": provider}, tools)
+        await run_turn(context, provider, tool, loop=loop)
         results.append((await context.get_messages())[-2]["content"])
     assert ["do not fit" in result for result in results] == [False, True, False]
 
@@ -458,6 +449,5 @@ async def test_a_request_describes_a_tool_as_it_describes_itself_now():
 
     provider, context = Provider(10**6), SimpleContext()
     provider.answers = [answer("a", 1), answer("b")]
-    tools: Any = {"look": Described()}
-    await run_turn(BasicLoop(read_options("loop-basic", None)), "go", context, {"p": provider}, tools)
+    await run_turn(context, provider, Described())
     assert [request["tools"][0]["description"] for request in provider.requests] == ["first", "second"]

@@ -19,10 +19,8 @@ from amplifier import (
 )
 from amplifier.contracts import Step, current_call
 from amplifier.errors import ExecutionCancelled, NoUnfinishedTurnError
-from amplifier.modules.loop._transcript import unfinished_turn
+from amplifier.modules.loop._messages import unfinished_turn
 from amplifier.testing import MODES, MockApprovalSystem, MockProvider, cancel_everywhere
-
-LOOPS = ["loop-streaming", "loop-events"]
 
 
 class Work:
@@ -93,7 +91,6 @@ async def messages_of(session: AmplifierSession) -> list[dict[str, Any]]:
     return await session.coordinator.get("context").get_messages()
 
 
-@pytest.mark.parametrize("loop", LOOPS)
 async def test_a_turn_without_an_answer_goes_on_with_the_model(loop: str) -> None:
     for stored in ([PROMPT], [PROMPT, asked(("a", "work")), result("a", "known")]):
         async with make_session(stored, loop=loop) as session:
@@ -102,7 +99,6 @@ async def test_a_turn_without_an_answer_goes_on_with_the_model(loop: str) -> Non
             assert session.coordinator.turn_number == 1
 
 
-@pytest.mark.parametrize("loop", LOOPS)
 async def test_finished_calls_keep_their_results_and_open_ones_run_as_their_tools_declare(loop: str) -> None:
     done: list[str] = []
     events: list[tuple[str, dict[str, Any]]] = []
@@ -137,20 +133,18 @@ async def test_the_user_is_asked_about_a_tool_that_declares_nothing(answer: str,
     assert len(done) == (answer == "Allow")
 
 
-async def test_nothing_runs_again_when_no_one_can_be_asked() -> None:
+@pytest.mark.parametrize(
+    ("declared", "log"), [({}, ""), ({"repeatable": "yes"}, "repeatable is 'yes'; expected True, False or None")]
+)
+async def test_nothing_runs_again_when_no_one_can_be_asked_or_the_declaration_is_no_bool(
+    caplog: pytest.LogCaptureFixture, declared: dict[str, Any], log: str
+) -> None:
     done: list[str] = []
-    async with make_session([PROMPT, asked(("a", "work"))], Work("work", done)) as session:
+    async with make_session([PROMPT, asked(("a", "work"))], Work("work", done, **declared)) as session:
         await session.resume_turn()
         assert "[interrupted" in outputs(await messages_of(session))["a"]
     assert done == []
-
-
-async def test_a_declaration_that_is_no_bool_means_not_repeatable(caplog: pytest.LogCaptureFixture) -> None:
-    done: list[str] = []
-    async with make_session([PROMPT, asked(("a", "work"))], Work("work", done, repeatable="yes")) as session:
-        await session.resume_turn()
-    assert done == []
-    assert "tool 'work': repeatable is 'yes'; expected True, False or None" in caplog.text
+    assert log in caplog.text
 
 
 async def test_a_gate_decides_about_a_call_that_runs_again() -> None:
@@ -193,7 +187,6 @@ async def test_a_wrapper_provides_results_and_knows_what_was_never_started() -> 
     assert [call["outcome"] for call in reports[0]["calls"]] == ["kept", "started", "interrupted"]
 
 
-@pytest.mark.parametrize("loop", LOOPS)
 async def test_an_open_call_of_a_resumed_turn_that_is_stopped_may_have_had_its_effect(loop: str) -> None:
     done: list[str] = []
     session = make_session([PROMPT, asked(("a", "again"))], Work("again", done, repeatable=True), loop=loop)
@@ -205,7 +198,6 @@ async def test_an_open_call_of_a_resumed_turn_that_is_stopped_may_have_had_its_e
     assert done == []
 
 
-@pytest.mark.parametrize("loop", LOOPS)
 async def test_a_call_that_waits_for_approval_when_the_turn_is_stopped_was_not_started(loop: str) -> None:
     done: list[str] = []
     is_asked = anyio.Event()
@@ -273,11 +265,7 @@ async def test_an_orchestrator_without_resume_is_refused_with_advice() -> None:
         async def execute(self, prompt: str, **kwargs: Any) -> str:
             return "answer"
 
-    async def mount(coordinator: Any, config: dict[str, Any]) -> Any:
-        return Loop()
-
-    plan = {"session": {"orchestrator": "loop-own", "context": "context-simple"}}
-    async with AmplifierSession(plan, ModuleLoader(modules={"loop-own": mount})) as session:
+    async with AmplifierSession({"session": {"orchestrator": Loop(), "context": "context-simple"}}) as session:
         with pytest.raises(
             SessionStateError, match="orchestrator Loop cannot resume a turn: it has no method `resume`"
         ):

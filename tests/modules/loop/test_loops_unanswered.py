@@ -13,10 +13,10 @@ from amplifier import AmplifierSession, ExecutionCancelled, HookResult, RateLimi
 from amplifier.errors import ExecutionDenied
 from amplifier.modules.loop import basic as loop_basic
 from amplifier.modules.loop import read_options
-from amplifier.modules.loop._transcript import UNANSWERED
+from amplifier.modules.loop._messages import UNANSWERED
 from amplifier.testing import MODES, Delayed, MockContextManager, MockProvider, MockTool, cancel_everywhere
 from amplifier.turns import INTERRUPTED
-from tests.modules.loop.test_loops import BOTH, Agent
+from tests.modules.loop.test_loops import Agent
 from tests.modules.loop.test_loops_cancelled import Slow
 
 USER = {"role": "user", "content": "first"}
@@ -38,12 +38,6 @@ DONE = {"role": "assistant", "content": "done"}
 
 def interrupted(call: str, name: str) -> dict[str, Any]:
     return {"role": "tool", "tool_call_id": call, "name": name, "content": INTERRUPTED}
-
-
-@pytest.fixture(params=BOTH)
-def loop(request: pytest.FixtureRequest) -> str:
-    name: str = request.param
-    return name
 
 
 # ── which ends are closed, and how ──

@@ -52,7 +52,6 @@ def session_of(
     return AmplifierSession(plan, approval_system=person)
 
 
-@pytest.mark.parametrize("loop", ["loop-streaming", "loop-events"])
 @settings(max_examples=15)
 @given(
     asks=st.lists(st.booleans(), min_size=2, max_size=12),
@@ -90,7 +89,6 @@ async def test_calls_start_and_ask_in_the_order_of_the_answer(loop, asks, waits,
     assert sorted(tool.started) == seen
 
 
-@pytest.mark.parametrize("loop", ["loop-streaming", "loop-events"])
 async def test_calls_without_hooks_start_in_the_order_of_the_answer(loop):
     tool = Noting()
     async with session_of(tool, 8, loop=loop) as session:
@@ -113,7 +111,6 @@ async def test_a_call_that_waits_for_its_gate_holds_no_other_up():
     assert tool.started[-1] == 0
 
 
-@pytest.mark.parametrize("loop", ["loop-streaming", "loop-events"])
 @settings(max_examples=15)
 @given(
     asks=st.lists(st.booleans(), min_size=2, max_size=8),

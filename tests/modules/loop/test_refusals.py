@@ -10,13 +10,12 @@ from amplifier import AmplifierSession, on
 from amplifier.errors import ContentFilterError
 from amplifier.models import ChatResponse, Message, TextBlock, from_dict, to_dict
 from amplifier.turns import assistant_message
-from tests.modules.loop.test_steering import LOOPS, plan_of
+from tests.modules.loop.test_steering import plan_of
 
 REFUSED = {"text": "I would rather not.", "finish_reason": "refusal"}
 FILTERED = {"error": {"type": "ContentFilterError", "message": "filtered", "retryable": False}}
 
 
-@pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.parametrize(
     ("response", "reason", "message"),
     [(REFUSED, "refusal", "I would rather not."), (FILTERED, "ContentFilterError", "filtered")],

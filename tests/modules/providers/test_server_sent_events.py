@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amplifier.modules.providers._response_reader import ContentBlocks, SseEvent, SseParser, join_surrogates, read_json
+from amplifier.modules.providers._wire_format import ContentBlocks, SseEvent, SseParser, join_surrogates, read_json
 
 
 def parse(*pieces: bytes) -> list[SseEvent]:

@@ -14,27 +14,8 @@ import attrs
 from amplifier._json import LEAVES, Frame, copy_json, rebuild
 from amplifier.models import Model, to_dict
 
-from ._compaction import Compaction, shown_after
-from ._entries import NO_PROMPTS, STEERING, SYSTEM_ROLES, CallId, Entry, call_names, result_ids
-from ._token_estimate import count_tokens
-
-
-@final
-@attrs.frozen(kw_only=True)
-class Statistics:
-    """A context at one moment.
-
-    Attributes:
-        messages: How many are stored.
-        tokens: What they take together, roughly.
-        compactions: How many are in force since the conversation began or was replaced.
-        error: By how much the latest expectation of a request's tokens was off, as a share of what the provider counted.
-    """
-
-    messages: int
-    tokens: int
-    compactions: int
-    error: float | None = None
+from ._compaction import Compaction, Cut, recent_from, shown_after
+from ._entries import NO_PROMPTS, STEERING, SYSTEM_ROLES, CallId, Entry, call_names, count_tokens, result_ids
 
 
 @final
@@ -165,6 +146,34 @@ class Conversation:
         """The view that a compaction would leave."""
         return shown_after(self.entries, compaction, self.chars_per_token)
 
+    def draft(self, *, budget: int, limit: int, target: int, reserve: int) -> Compaction | None:
+        """The compaction by the cheapest tier that comes down to the target, or comes nearest; None if nothing makes the view smaller.
+
+        Args:
+            budget: What the view must not exceed, if it can be helped.
+            limit: What it should not exceed.
+            target: What it should come down to.
+            reserve: What a summary or note may take of it.
+        """
+        latest = attrs.evolve(self.latest or Compaction(), before_tokens=self.view_tokens, is_undone=False)
+        upto = max(latest.upto, recent_from(self.view, target // 2))
+        shorter = self.measured(attrs.evolve(latest, tier="results", upto=upto))
+        if shorter.after_tokens > target:
+            cut = Cut(self.after(shorter), self.chars_per_token)
+            found = cut.find(latest.start, budget=budget, limit=limit, target=target, reserve=reserve)
+            if found is not None:
+                start, kept, prompt = found
+                left = attrs.evolve(shorter, tier="left_out", start=start, kept=kept, prompt=prompt, has_note=True)
+                made = self.measured(left)
+                if made.after_tokens > limit and not made.summary:
+                    made = self.measured(attrs.evolve(left, has_note=False))
+                return made
+        return shorter if shorter.after_tokens < self.view_tokens else None
+
+    def measured(self, compaction: Compaction) -> Compaction:
+        """A compaction with the tokens that its view would take."""
+        return attrs.evolve(compaction, after_tokens=sum(entry.tokens for entry in self.after(compaction)))
+
     def _make_view(self) -> None:
         latest = self.latest
         self.view = self.shown if latest is None else self.after(latest)
@@ -173,12 +182,6 @@ class Conversation:
     def copy(self) -> list[dict[str, Any]]:
         """Everything that was stored."""
         return copies(self.entries)
-
-    def statistics(self) -> Statistics:
-        """The conversation now."""
-        tokens = sum(entry.tokens for entry in self.entries)
-        compactions = sum(not made.is_undone for made in self.journal)
-        return Statistics(messages=len(self.entries), tokens=tokens, compactions=compactions)
 
 
 def copies(entries: Sequence[Entry]) -> list[dict[str, Any]]:

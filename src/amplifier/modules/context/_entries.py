@@ -1,22 +1,31 @@
-"""A stored message with what every view asks of it, and which tool calls it makes or answers.
+"""A stored message with what every view asks of it: which tool calls it makes or answers, and how many tokens it takes, roughly.
 
 Calls are in ``tool_calls`` or in content blocks, results in messages of the role ``tool`` or in content blocks; both
 spellings of block and id that providers use are known. Anything malformed simply has no ids.
+
+Tokens are the bytes of a message's JSON text, divided. Bytes of UTF-8 rather than characters: for English they are the same, and for
+Cyrillic, Chinese or emoji a byte count is much nearer to what tokenizers do. A picture counts as a picture, and audio as much as one,
+not as the base64 it is written in; a PDF counts by its size. Nothing here runs code of third-party classes or recurses.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeGuard, final
 
 import attrs
+import orjson
 
 SYSTEM_ROLES = frozenset({"system", "developer"})
 
 STEERING = "steering"
 """The ``source``, in the metadata, of messages of the user while a turn runs: it is part of a turn, and begins none."""
 
-NO_PROMPTS = frozenset({"hook", "answer_format", STEERING})
+CORRECTION = "answer_format"
+"""The ``source`` of a message that shows the model what does not fit about its typed answer."""
+
+NO_PROMPTS = frozenset({"hook", CORRECTION, STEERING})
 """The ``source`` of messages with the role of the user that begin no turn."""
 
 
@@ -159,3 +168,87 @@ def _is_id(value: Any) -> TypeGuard[CallId]:
 
 def _text(value: Any) -> str | None:
     return value if isinstance(value, str) else None
+
+
+# ── tokens ───────────────────────────────────────────────────────────────────────────────────────
+
+_NOT_JSON = 32  # bytes that count for a value without a JSON form
+_PICTURE_TOKENS = 1600  # what the large providers charge at most for one picture that they scale down
+_BASE64_PER_TOKEN = 67  # of a document: 50 bytes of PDF for a token, between one page of pictures and dense text
+_MOST_DOCUMENT_TOKENS = 50_000  # whatever its size, a document must not seem larger than a usual context window
+MEDIA = ("image", "audio", "document")
+
+
+def count_tokens(message: Any, chars_per_token: float) -> int:
+    """Tokens of one message, roughly; at least one."""
+    media = 0
+    content = message.get("content") if isinstance(message, dict) else None
+    if isinstance(content, list) and any(map(_may_hold_media, content)):
+        rest, media = _without_media(content)
+        if media:
+            message = {**message, "content": rest}
+    return max(1, math.ceil(_json_size(message) / chars_per_token) + media)
+
+
+def _media_tokens(block: dict[str, Any]) -> int:
+    source = block.get("source") if block["type"] == "document" else None
+    data = source.get("data") if isinstance(source, dict) else None
+    size = len(data) // _BASE64_PER_TOKEN if isinstance(data, str) else 0
+    return min(max(size, _PICTURE_TOKENS), _MOST_DOCUMENT_TOKENS)
+
+
+def _may_hold_media(block: Any) -> bool:
+    return isinstance(block, dict) and block.get("type") in ("tool_result", *MEDIA)
+
+
+def _without_media(blocks: list[Any]) -> tuple[list[Any], int]:
+    """The blocks without pictures, audio and documents, and the tokens of these; looks into the parts of tool results, too."""
+    rest: list[Any] = []
+    tokens = 0
+    for block in blocks:
+        if not isinstance(block, dict):
+            rest.append(block)
+            continue
+        if block.get("type") in MEDIA:
+            tokens += _media_tokens(block)
+            continue
+        for key in ("content", "output"):
+            parts = block.get(key)
+            if block.get("type") == "tool_result" and isinstance(parts, list):
+                media = [part for part in parts if isinstance(part, dict) and part.get("type") in MEDIA]
+                tokens += sum(map(_media_tokens, media))
+                others = [part for part in parts if part not in media]
+                block = {**block, key: others}  # noqa: PLW2901 — a copy without pictures takes its place
+        rest.append(block)
+    return rest, tokens
+
+
+def _json_size(value: Any) -> int:
+    try:
+        return len(orjson.dumps(value))
+    except (TypeError, RecursionError):  # integers beyond 64 bits, lone surrogates, values that are not JSON
+        return _walked_size(value)
+
+
+def _walked_size(root: Any) -> int:
+    """The same size, give or take, for what the encoder refuses."""
+    size, left = 0, [root]
+    while left:
+        value = left.pop()
+        kind = type(value)
+        if issubclass(kind, dict):
+            left.extend(dict.keys(value))
+            left.extend(dict.values(value))
+            size += 2 + 2 * len(value)
+        elif issubclass(kind, list | tuple):
+            left.extend(value)
+            size += 2 + len(value)
+        elif issubclass(kind, str):
+            size += 2 + len(str.encode(value, "utf-8", "surrogatepass"))
+        elif issubclass(kind, bytes):
+            size += 2 + len(value)
+        elif issubclass(kind, int) and not issubclass(kind, bool):
+            size += 1 + int.bit_length(value) * 3 // 10
+        else:
+            size += 5 if value is None or kind is bool else _NOT_JSON
+    return size

@@ -1,7 +1,6 @@
 """The one agent turn that all loops share: call the model, run its tools, repeat until it answers without tool calls."""
 
 from ._options import TurnOptions, read_options
-from ._orchestrator import TurnOrchestrator, mount_loop
-from ._turn import Turn
+from ._turn import Turn, TurnOrchestrator, mount_loop
 
 __all__ = ["Turn", "TurnOptions", "TurnOrchestrator", "mount_loop", "read_options"]

@@ -52,8 +52,8 @@ from amplifier.models import (
 )
 
 from ._containment import Overran, call_within, contained, text_of
+from ._messages import RequestMessages
 from ._options import TurnOptions
-from ._request_messages import RequestMessages
 
 CallT = TypeVar("CallT", ToolCall, ToolCallBlock)
 

@@ -1,4 +1,7 @@
-"""Runs the tool calls of one answer: hooks, input validation, the call itself, and one result each, whatever happens."""
+"""Runs the tool calls of one answer: hooks, input validation, the call itself, and one result each, whatever happens.
+
+Inputs are checked against the JSON Schemas that the tools publish.
+"""
 
 from __future__ import annotations
 
@@ -9,22 +12,43 @@ import traceback
 import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import anyio
+import anyio.to_thread
 import attrs
+import orjson
 
-from amplifier._json import LEAVES, copy_json, is_same_json, redact_secrets, redact_text, visible_text
-from amplifier.contracts import Coordinator, CurrentCall, Hooks, Step, Tool, ordered_steps, tool_repeatable
-from amplifier.errors import BudgetError, ContractError, ModelError, NoOneToAskError
+from amplifier._json import (
+    LEAVES,
+    SchemaRefused,
+    Validator,
+    build_validator,
+    copy_json,
+    is_same_json,
+    redact_secrets,
+    redact_text,
+    visible_text,
+)
+from amplifier.contracts import (
+    Coordinator,
+    CurrentCall,
+    Hooks,
+    Step,
+    Tool,
+    contained_failure,
+    ordered_steps,
+    tool_repeatable,
+    tool_schema,
+)
+from amplifier.errors import BudgetError, ContractError, MissingExtraError, ModelError, NoOneToAskError
 from amplifier.events import TOOL_ERROR, TOOL_POST, TOOL_PRE
-from amplifier.models import ApprovalGate, HookResult, ToolCall, ToolResult
+from amplifier.models import ApprovalGate, HookResult, ToolCall, ToolResult, ToolSpec
 
 from ._containment import Overran, call_within, run_together, text_of
 from ._hook_results import HookResults
 from ._options import TurnOptions
-from ._tool_schemas import ToolSchemas
 
 logger = logging.getLogger("amplifier.modules.turn")
 
@@ -42,37 +66,6 @@ _INTERRUPTED = (
     "whether it had an effect is not known]"
 )
 _LONGEST_SHOWN = 100_000
-
-
-@attrs.frozen
-class ResumedCall:
-    """What became of one call.
-
-    Attributes:
-        was_reached: No step wrapper had a result for it.
-        has_run: The tool was called.
-        was_started: Whether it had been called before the turn was cut off; None where that is not known.
-        has_succeeded: Its result reports success.
-    """
-
-    call: ToolCall
-    was_reached: bool
-    has_run: bool
-    was_started: bool | None
-    has_succeeded: bool
-
-    @property
-    def outcome(self) -> str:
-        """``kept``, ``started`` (for the first time), ``repeated`` or ``interrupted``."""
-        if not self.was_reached:
-            return "kept"
-        if not self.has_run:
-            return "interrupted"
-        return "started" if self.was_started is False else "repeated"
-
-    def as_dict(self) -> dict[str, str]:
-        """For the event ``turn:resumed``."""
-        return {"tool_call_id": self.call.id, "tool_name": self.call.name, "outcome": self.outcome}
 
 
 def may_have_run(step: Step) -> bool:
@@ -126,7 +119,7 @@ def _not_started(step: Step) -> ToolResult:
 
 
 @attrs.define(eq=False)
-class _Attempt:
+class Attempt:
     """One call on its way to its result.
 
     Attributes:
@@ -134,6 +127,7 @@ class _Attempt:
         given: The input, as hooks have left it.
         has_begun: Its gates have been entered.
         has_run: The tool was called.
+        result: What is known of it so far; read when a turn is cut short.
         is_over: Its result is final.
         earlier: Those before it in its answer.
         entered: Its gates are entered; calls start in the order of their answer.
@@ -150,8 +144,9 @@ class _Attempt:
     given: Any
     has_begun: bool = False
     has_run: bool = False
+    result: ToolResult | None = None
     is_over: bool = False
-    earlier: list[_Attempt] = attrs.Factory(list)
+    earlier: list[Attempt] = attrs.Factory(list)
     entered: anyio.Event = attrs.Factory(anyio.Event)
     judged: anyio.Event = attrs.Factory(anyio.Event)
     asks: bool = False
@@ -162,12 +157,22 @@ class _Attempt:
         """What events report about it."""
         return {"tool_name": self.tool_name, "tool_call_id": self.call.id, "parallel_group_id": self.group_id}
 
+    def as_resumed(self) -> dict[str, str]:
+        """For the event ``turn:resumed``: its outcome is ``kept``, ``started`` (for the first time), ``repeated`` or ``interrupted``."""
+        if not self.has_begun:
+            outcome = "kept"
+        elif not self.has_run:
+            outcome = "interrupted"
+        else:
+            outcome = "started" if self.step.was_started is False else "repeated"
+        return {"tool_call_id": self.call.id, "tool_name": self.call.name, "outcome": outcome}
+
 
 @attrs.define(eq=False)
 class _Slot:
     """What a call of several takes before it starts, each time: its place in the order, then one of the slots."""
 
-    _attempt: _Attempt
+    _attempt: Attempt
     _limiter: anyio.CapacityLimiter | None
 
     async def __aenter__(self) -> None:
@@ -188,13 +193,12 @@ class ToolRunner:
         answer_tool: The name of the tool for the answer of the turn, whose calls run one after the other: the first one counts.
 
     Attributes:
-        results: Results so far by call id, of the calls that are running; read when a turn is cut short.
+        schemas: Those of the tools.
     """
 
     def __init__(
         self,
         tools: dict[str, Tool],
-        schemas: ToolSchemas,
         hooks: Hooks,
         hook_results: HookResults,
         coordinator: Coordinator,
@@ -203,7 +207,7 @@ class ToolRunner:
         answer_tool: str | None = None,
     ) -> None:
         self._tools = tools
-        self._schemas = schemas
+        self.schemas = ToolSchemas(tools)
         self._hooks = hooks
         self._is_heard = hooks.has_handlers
         self._hook_results = hook_results
@@ -212,9 +216,14 @@ class ToolRunner:
         self._options = options
         self._store = store
         self._answer_tool = answer_tool
-        self.results: dict[str, ToolResult] = {}
+        self._running: list[Attempt] = []
 
-    async def run(self, calls: list[ToolCall], iteration: int, *, are_resumed: bool = False) -> list[ResumedCall]:
+    @property
+    def results(self) -> dict[str, ToolResult]:
+        """Results so far by call id, of the calls that are running."""
+        return {attempt.call.id: attempt.result for attempt in self._running if attempt.result is not None}
+
+    async def run(self, calls: list[ToolCall], iteration: int, *, are_resumed: bool = False) -> list[Attempt]:
         """Run the calls, at the same time where there are several; store each result once those of the calls before it are stored.
 
         Args:
@@ -229,29 +238,29 @@ class ToolRunner:
             BaseException: No tool's failure, which is a result, but what ends the turn: a hook result that cannot be applied,
                 a step wrapper or a context that fails, a cancellation, Ctrl-C.
         """
-        self.results = {}
         group_id = str(uuid.uuid4())
-        attempts = [
-            _Attempt(call, self._step(call, iteration, is_resumed=are_resumed), group_id, call.name, call.arguments)
+        attempts = self._running = [
+            Attempt(call, self._step(call, iteration, is_resumed=are_resumed), group_id, call.name, call.arguments)
             for call in calls
         ]
         if len(attempts) == 1:
             await self._run_one(attempts[0], None)
-            await self._store(attempts[0].call, self.results[attempts[0].call.id])
+            await self._store_result(attempts[0])
         else:
             await self._run_several(attempts)
-        results, self.results = self.results, {}  # all are stored; a later answer may use the same ids
-        return [
-            ResumedCall(each.call, each.has_begun, each.has_run, each.step.was_started, results[each.call.id].success)
-            for each in attempts
-        ]
+        self._running = []  # all are stored; a later answer may use the same ids
+        return attempts
 
-    async def _run_several(self, attempts: list[_Attempt]) -> None:
+    async def _store_result(self, attempt: Attempt) -> None:
+        assert attempt.result is not None
+        await self._store(attempt.call, attempt.result)
+
+    async def _run_several(self, attempts: list[Attempt]) -> None:
         waiting, storing = deque(attempts), anyio.Lock()
         slots = self._options.max_parallel_tools
         limiter = anyio.CapacityLimiter(slots) if len(attempts) > slots else None
 
-        async def run_and_store(attempt: _Attempt) -> None:
+        async def run_and_store(attempt: Attempt) -> None:
             try:  # an answer takes no slot: one that waited for another, which waits for a slot, would wait for ever
                 await self._run_one(attempt, _Slot(attempt, None if self._is_answer(attempt) else limiter))
             finally:
@@ -259,7 +268,7 @@ class ToolRunner:
                     event.set()
             async with storing:
                 while waiting and waiting[0].is_over:
-                    await self._store(waiting[0].call, self.results[waiting[0].call.id])
+                    await self._store_result(waiting[0])
                     waiting.popleft()
 
         ordered_steps(attempt.step for attempt in attempts)
@@ -271,7 +280,7 @@ class ToolRunner:
             partial(section, run_and_store, attempt, name=f"tool {attempt.call.name}") for attempt in attempts
         )
 
-    def _is_answer(self, attempt: _Attempt) -> bool:
+    def _is_answer(self, attempt: Attempt) -> bool:
         return attempt.call.name == self._answer_tool
 
     def _step(self, call: ToolCall, iteration: int, *, is_resumed: bool) -> Step:
@@ -295,27 +304,25 @@ class ToolRunner:
         result = await self._coordinator.run_step(self._step(call, 0, is_resumed=True), refuse, admit=refuse)
         return result if isinstance(result, ToolResult) and result is not unknown else None
 
-    async def _run_one(self, attempt: _Attempt, slot: _Slot | None) -> None:
-        call_id = attempt.call.id
+    async def _run_one(self, attempt: Attempt, slot: _Slot | None) -> None:
         try:
             result = await self._coordinator.run_step(
                 attempt.step, partial(self._execute, attempt), admit=partial(self._admit, attempt), limiter=slot
             )
         except (anyio.get_cancelled_exc_class(), KeyboardInterrupt):
-            if attempt.has_begun and call_id not in self.results:  # perhaps while hooks decided, or a user was asked
+            if attempt.has_begun and attempt.result is None:  # perhaps while hooks decided, or a user was asked
                 running = refusal("cancelled while it was running", "Cancelled")
-                self.results[call_id] = running if attempt.has_run else _not_started(attempt.step)
-                await self._emit_error(attempt, self.results[call_id])  # a terminal event: delivered all the same
+                attempt.result = running if attempt.has_run else _not_started(attempt.step)
+                await self._emit_error(attempt, attempt.result)  # a terminal event: delivered all the same
             raise
         if not isinstance(result, ToolResult):
             raise ContractError(
                 f"a step wrapper returned {type(result).__name__} for a call of tool {attempt.call.name!r}; expected the "
                 "ToolResult that run() returned, or one that it kept"
             )
-        self.results[call_id] = result
-        attempt.is_over = True
+        attempt.result, attempt.is_over = result, True
 
-    async def _admit(self, attempt: _Attempt) -> ToolResult | None:
+    async def _admit(self, attempt: Attempt) -> ToolResult | None:
         """The result in place of the tool's if the call must not run; None if it may."""
         attempt.entered.set()
         for earlier in attempt.earlier if self._is_answer(attempt) else ():
@@ -325,14 +332,14 @@ class ToolRunner:
         refused = self._too_late(attempt.step) or await self._pass_gates(attempt)
         refused = refused or self._too_late(attempt.step)  # stopped while the hooks were deciding
         if refused is not None:
-            self.results[attempt.call.id] = refused
+            attempt.result = refused
             await self._emit_error(attempt, refused)
         return refused
 
     def _too_late(self, step: Step) -> ToolResult | None:
         return _not_started(step) if self._cancellation.is_cancelled else None
 
-    async def _pass_gates(self, attempt: _Attempt) -> ToolResult | None:
+    async def _pass_gates(self, attempt: Attempt) -> ToolResult | None:
         """Let hooks choose, forbid or change the call; leaves what they chose in ``attempt``."""
         call, step = attempt.call, attempt.step
         if may_have_run(step):
@@ -367,11 +374,11 @@ class ToolRunner:
         if not isinstance(given, dict):
             attempt.given = {}
             return refusal(f"arguments must be a JSON object, got {type(given).__name__}", "BadArguments")
-        if (problem := await self._schemas.problem(name, given)) is not None:
+        if (problem := await self.schemas.problem(name, given)) is not None:
             return refusal(f"arguments do not fit the tool's schema: {problem}", "BadArguments")
         return None
 
-    async def _select(self, attempt: _Attempt) -> ToolResult | None:
+    async def _select(self, attempt: Attempt) -> ToolResult | None:
         """Let hooks choose the tool for a call, in the event-driven loop; the result is a refusal if one denies it."""
         call = attempt.call
         asked = {
@@ -395,7 +402,7 @@ class ToolRunner:
         )
         return None
 
-    async def _execute(self, attempt: _Attempt) -> ToolResult:
+    async def _execute(self, attempt: Attempt) -> ToolResult:
         call_id, name = attempt.call.id, attempt.tool_name
         attempt.has_run = True
         attempt.started.set()
@@ -404,7 +411,7 @@ class ToolRunner:
             result, failed = await self._call(name, attempt.given)
         finally:
             self._cancellation.register_tool_complete(call_id)
-        self.results[call_id] = result  # before the hooks: a result is never lost to a cancelled observer
+        attempt.result = result  # before the hooks: a result is never lost to a cancelled observer
         if failed:
             await self._emit_error(attempt, result)
             return result
@@ -437,7 +444,7 @@ class ToolRunner:
         result: Any = await self._tools[name].execute(given.copy() if is_flat else copy.deepcopy(given))
         return _own(result) if isinstance(result, ToolResult) else result
 
-    async def _after(self, attempt: _Attempt, result: ToolResult) -> ToolResult:
+    async def _after(self, attempt: Attempt, result: ToolResult) -> ToolResult:
         shown: Any = result.safe_hook_presentation() if self._is_heard(TOOL_POST) else result
         details = {**attempt.about(), "tool_input": attempt.given, "tool_result": shown, "result": shown}
         applied = await self._hook_results.apply(await self._hooks.emit(TOOL_POST, details), TOOL_POST, defer=True)
@@ -445,7 +452,7 @@ class ToolRunner:
             return refusal(f"the result was withheld: {applied.reason or 'no reason given'}", "Withheld")
         return _modified_result(result, shown, applied)
 
-    async def _emit_error(self, attempt: _Attempt, result: ToolResult) -> None:
+    async def _emit_error(self, attempt: Attempt, result: ToolResult) -> None:
         await self._hooks.emit(TOOL_ERROR, {**attempt.about(), "tool_input": attempt.given, "error": result.error})
 
 
@@ -495,3 +502,94 @@ def _modified_result(result: ToolResult, shown: dict[str, Any], applied: HookRes
             )
         return ToolResult(success=result.success, output=new, error=result.error)
     return result
+
+
+_ANYTHING: dict[str, Any] = {"type": "object", "properties": {}}
+
+_BUILT_IN_PLACE = 16_384
+"""Bytes; the validator for a larger schema is built in a thread."""
+_SECONDS_TO_BUILD = 10.0
+
+
+class ToolSchemas:
+    """The schemas of the tools of one turn, read once."""
+
+    def __init__(self, tools: dict[str, Tool]) -> None:
+        self._tools = tools
+        self._reported: set[str] = set()
+        self._schemas: dict[str, dict[str, Any]] = {}
+
+    def specs(self) -> list[ToolSpec]:
+        """The tools as the request lists them; a tool that cannot describe itself is left out and logged.
+
+        A schema is the tool's own; the list holds copies.
+        """
+        specs = []
+        for name, tool in self._tools.items():
+            try:
+                parameters = copy_json(self._schema(name, tool))
+                specs.append(ToolSpec(name=name, description=tool.description, parameters=parameters))
+            except BaseException as exc:  # a tool's properties are foreign code
+                failure = contained_failure(exc)
+                logger.error("tool %r cannot describe itself and is not offered to the model", name, exc_info=failure)
+        return specs
+
+    async def problem(self, name: str, given: dict[str, Any]) -> str | None:
+        """What is wrong with an input, as text for the model; None if nothing is, or if it cannot be checked."""
+        if name not in self._schemas:
+            return None
+        validator = await self._built(name)
+        try:
+            return self._problem(name, validator, given)
+        except BaseException as exc:  # noqa: BLE001 — a Rust extension; its panics are no Exception
+            failure = contained_failure(exc)
+            logger.warning("the input of tool %r cannot be checked against its schema: %s", name, failure)
+            return None
+
+    async def _built(self, name: str) -> Validator | str | None:
+        try:
+            written = orjson.dumps(self._schemas[name])
+        except TypeError:  # what orjson does not write, such as a large number
+            return _validator_of(self._schemas[name])
+        if len(written) <= _BUILT_IN_PLACE:
+            return _validator(written)
+        with anyio.move_on_after(_SECONDS_TO_BUILD):
+            return await anyio.to_thread.run_sync(_validator, written, abandon_on_cancel=True)
+        return f"it could not be read within {_SECONDS_TO_BUILD:g} s"
+
+    def _problem(self, name: str, validator: Validator | str | None, given: dict[str, Any]) -> str | None:
+        if isinstance(validator, str):
+            if name not in self._reported:
+                self._reported.add(name)
+                logger.warning("the schema of tool %r cannot be used, and inputs are not checked: %s", name, validator)
+            return None
+        problems = [] if validator is None else validator.problems(given, 5)
+        return "; ".join(f"{_path(place)}: {message}" for place, message in problems) or None
+
+    def _schema(self, name: str, tool: Tool) -> dict[str, Any]:
+        if name not in self._schemas:
+            try:
+                self._schemas[name] = tool_schema(tool) or _ANYTHING
+            except ContractError as exc:
+                logger.warning("%s", exc)
+                self._schemas[name] = _ANYTHING
+        return self._schemas[name]
+
+
+@lru_cache(maxsize=1024)  # every turn reads the schemas anew, and they are nearly always those of the turn before
+def _validator(schema: bytes) -> Validator | str | None:
+    """A validator, or what is wrong with the schema, as text; None if the package that validates is not there."""
+    return _validator_of(orjson.loads(schema))
+
+
+def _validator_of(schema: Any) -> Validator | str | None:
+    try:
+        return build_validator(schema)
+    except SchemaRefused as exc:
+        return str(exc)
+    except MissingExtraError:  # then the tool's own checks must do
+        return None
+
+
+def _path(place: Any) -> str:
+    return "input" + "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in place)

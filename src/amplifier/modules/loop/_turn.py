@@ -1,8 +1,11 @@
-"""One turn: call the model, run its tools, repeat until the model answers without tool calls, a limit is reached or the turn is stopped."""
+"""One turn, and the orchestrator that runs one for every prompt.
+
+A turn calls the model and runs its tools, until the model answers without tool calls, a limit is reached or the turn is stopped.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any
 
@@ -37,13 +40,21 @@ from amplifier.models import ChatRequest, ChatResponse, to_dict
 from amplifier.models._prompts import attachments_of, changed_blocks
 from amplifier.turns import REFUSALS, text_of
 
+from ..context import CORRECTION, STEERING
 from ._hook_results import HookResults
+from ._messages import (
+    INSTRUCTIONS,
+    RequestMessages,
+    RequestPrefix,
+    Steering,
+    Transcript,
+    UnfinishedTurn,
+    lacks_instructions,
+    unfinished_turn,
+)
 from ._options import TurnOptions
 from ._provider_caller import NotRepeated, ProviderCaller, choose_provider
-from ._request_messages import INSTRUCTIONS, RequestMessages, RequestPrefix
-from ._tool_runner import ResumedCall, ToolRunner
-from ._tool_schemas import ToolSchemas
-from ._transcript import CORRECTION, STEERING, Steering, Transcript, UnfinishedTurn, lacks_instructions, unfinished_turn
+from ._tool_runner import Attempt, ToolRunner
 from ._typed_answer import TypedAnswer
 
 _PREVIEW = 200
@@ -93,10 +104,8 @@ class Turn:
             self._answer = TypedAnswer(answer_format, provider, tools, options.answer_mode, options.answer_attempts)
             if self._answer.tool is not None:
                 tools = {**tools, self._answer.tool.name: self._answer.tool}
-        self._schemas = ToolSchemas(tools)
         self._runner = ToolRunner(
             tools,
-            self._schemas,
             hooks,
             self._hook_results,
             coordinator,
@@ -220,13 +229,13 @@ class Turn:
         caller = self._caller()
         self._iteration = unfinished.iterations
         self._transcript.reopen(unfinished.calls)
-        resumed: list[ResumedCall] = []
+        resumed: list[Attempt] = []
         if unfinished.calls:
-            self._schemas.specs()  # reads the schemas, which inputs are checked against
+            self._runner.schemas.specs()  # reads the schemas, which inputs are checked against
             resumed = await self._runner.run(unfinished.calls, self._iteration, are_resumed=True)
             await self._hook_results.store_deferred()
         await self._hooks.emit(
-            TURN_RESUMED, {"iteration": unfinished.iterations, "calls": [call.as_dict() for call in resumed]}
+            TURN_RESUMED, {"iteration": unfinished.iterations, "calls": [attempt.as_resumed() for attempt in resumed]}
         )
         if self._answer is None or not await self._take_final_result(self._answer, resumed):
             await self._instruct()
@@ -303,7 +312,7 @@ class Turn:
         )
         # Made for this request, of models: the constructor would check and copy both lists member by member.
         request.messages = messages.for_provider()
-        request.tools = self._schemas.specs() or None
+        request.tools = self._runner.schemas.specs() or None
         if self._is_heard(CONTEXT_CACHE_BREAK):
             await self._tell_cache_break(messages, request, caller)
         turn_number, iteration = self._coordinator.turn_number, self._iteration
@@ -363,12 +372,12 @@ class Turn:
             cost = caller.price_of_input(request, broken.tokens)
             await self._hooks.emit(CONTEXT_CACHE_BREAK, {**attrs.asdict(broken), "cost_usd": cost and str(cost)})
 
-    async def _take_final_result(self, answer: TypedAnswer, ran: list[ResumedCall]) -> bool:
+    async def _take_final_result(self, answer: TypedAnswer, ran: list[Attempt]) -> bool:
         """Whether the model has given its answer with the tool for it."""
         given = [made for made in ran if answer.tool is not None and made.call.name == answer.tool.name]
         for made in given:
             # The call was accepted in an earlier process: a step wrapper has kept its result, and the tool was not called.
-            if not made.was_reached and made.has_succeeded:
+            if not made.has_begun and made.result is not None and made.result.success:
                 answer.accept_kept(made.call.arguments)
         accepted = answer.accepted()
         if accepted is not None:
@@ -424,3 +433,76 @@ class Turn:
         if applied.action == "deny":
             raise self._denied(PROVIDER_REQUEST, applied.reason)
         return injects
+
+
+class TurnOrchestrator:
+    """An orchestrator whose turns are `Turn`s; the loops differ in their options only.
+
+    Attributes:
+        reports_pieces: It reports the pieces of answers by itself, so those who watch a turn need not ask providers for them.
+    """
+
+    reports_pieces: bool = True
+
+    def __init__(self, options: TurnOptions) -> None:
+        self._options = options
+        # The conversation of the latest turn, if that ended with an answer: the next one need not read it to find out.
+        self._answered: ContextManager | None = None
+        self._prefix = RequestPrefix()
+        self._steering = Steering()
+
+    def steer(self, message: str) -> None:
+        """Give the running turn a message of the user, which the model reads with its next request.
+
+        Raises:
+            SessionStateError: No turn is running that would read it.
+            ValueError: It is no text, or empty.
+        """
+        self._steering.add(message)
+
+    async def execute(
+        self,
+        prompt: str,
+        context: ContextManager,
+        providers: dict[str, Provider],
+        tools: dict[str, Tool],
+        hooks: Hooks,
+        coordinator: Coordinator,
+        answer_format: AnswerFormat[Any] | None = None,
+        prompt_blocks: list[dict[str, Any]] | None = None,
+        **_: Any,
+    ) -> str:
+        """Run one turn and return the text of the model's last answer; with a format, the answer as JSON text that fits it."""
+        turn = self._turn(context, providers, tools, hooks, coordinator, answer_format)
+        turn.is_answered, self._answered = self._answered is context, None
+        return await self._run(turn, context, turn.run(prompt, prompt_blocks or []))
+
+    async def resume(
+        self,
+        context: ContextManager,
+        providers: dict[str, Provider],
+        tools: dict[str, Tool],
+        hooks: Hooks,
+        coordinator: Coordinator,
+        answer_format: AnswerFormat[Any] | None = None,
+        **_: Any,
+    ) -> str:
+        """Go on with the turn that was cut off, and return what `execute` would."""
+        turn, self._answered = self._turn(context, providers, tools, hooks, coordinator, answer_format), None
+        return await self._run(turn, context, turn.resume())
+
+    def _turn(self, context: ContextManager, *rest: Any) -> Turn:
+        return Turn(self._options, self._prefix, self._steering, context, *rest)
+
+    async def _run(self, turn: Turn, context: ContextManager, work: Coroutine[Any, Any, str]) -> str:
+        try:
+            return await work
+        finally:
+            if turn.is_answered:
+                self._answered = context
+
+
+async def mount_loop(coordinator: Coordinator, loop: TurnOrchestrator) -> None:
+    """Mount a loop, and offer its `steer` under the published name."""
+    await coordinator.mount("orchestrator", loop)  # type: ignore[call-overload]  # it needs the coordinator, which sessions pass
+    coordinator.register_capability("session.steer", loop.steer)

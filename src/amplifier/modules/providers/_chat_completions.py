@@ -30,8 +30,17 @@ from amplifier.models import (
 from amplifier.models._prompts import PDF
 
 from ._conversation import Conversation, Entry, MessageEntry, ToolResultEntry, as_text
-from ._response_reader import ResponseReader, ServiceError, SseEvent, read_json
-from ._wire_format import CallOptions, EncodedRequest, ModelCatalogue, WireFormat, read_json_schema
+from ._wire_format import (
+    CallOptions,
+    EncodedRequest,
+    ModelCatalogue,
+    ResponseReader,
+    ServiceError,
+    SseEvent,
+    WireFormat,
+    read_json,
+    read_json_schema,
+)
 
 REASONING_FIELDS = ("reasoning_content", "reasoning")
 """Where Chat Completions servers put a model's reasoning; the official API has no such field."""

@@ -22,7 +22,7 @@ import httpx2
 from amplifier.errors import InvalidRequestError, LLMError, LLMTimeoutError, NetworkError, StreamError
 
 from ._error_mapping import CallContext, error_from_status
-from ._response_reader import read_json
+from ._wire_format import read_json
 
 MAX_ERROR_BYTES = 64 * 2**10
 """The limit on the body of an error response."""

@@ -25,13 +25,15 @@ from amplifier.models import ChatRequest, ChatResponse, ConfigField, ModelInfo, 
 
 from ._conversation import Conversation, read_conversation
 from ._error_mapping import CallContext, error_from_stream_event
-from ._response_reader import ResponseReader, ServiceError, SseParser
 from ._streams import Chunks, StreamingProvider
 from ._wire_format import (
     CallOptions,
     EncodedRequest,
     ModelCatalogue,
     ProviderOptions,
+    ResponseReader,
+    ServiceError,
+    SseParser,
     WireFormat,
     merge_params,
     resolve_call_options,

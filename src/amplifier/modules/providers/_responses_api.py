@@ -28,8 +28,16 @@ from amplifier.models import (
 
 from ._chat_completions import counted, document_name, document_source, image_url
 from ._conversation import Conversation, Entry, ResultPart, ToolResultEntry, as_text
-from ._response_reader import ResponseReader, ServiceError, SseEvent, read_json
-from ._wire_format import CallOptions, EncodedRequest, WireFormat, read_json_schema
+from ._wire_format import (
+    CallOptions,
+    EncodedRequest,
+    ResponseReader,
+    ServiceError,
+    SseEvent,
+    WireFormat,
+    read_json,
+    read_json_schema,
+)
 
 _INPUT_PARTS = ("input_file", "input_audio", "input_image")
 

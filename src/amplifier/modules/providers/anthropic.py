@@ -34,8 +34,18 @@ from amplifier.models import (
 from .._shared.configuration import choice, flag, option, optional, read_options, whole_number
 from ._conversation import Conversation, Entry, MessageEntry, ToolResultEntry
 from ._http_provider import Prices, Service, mount_provider
-from ._response_reader import ResponseReader, ServiceError, SseEvent, read_json
-from ._wire_format import CallOptions, EncodedRequest, ModelCatalogue, ProviderOptions, WireFormat, read_json_schema
+from ._wire_format import (
+    CallOptions,
+    EncodedRequest,
+    ModelCatalogue,
+    ProviderOptions,
+    ResponseReader,
+    ServiceError,
+    SseEvent,
+    WireFormat,
+    read_json,
+    read_json_schema,
+)
 
 __all__ = [
     "DEFAULT_MODEL",

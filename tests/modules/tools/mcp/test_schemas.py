@@ -9,7 +9,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from amplifier.modules.loop import _tool_schemas as tool_schemas
+from amplifier.modules.loop import _tool_runner as tool_runner
 from amplifier.testing import MockTool
 from tests.modules.tools.mcp.desk import answer, opened, small
 from tests.test_schema_validator import doubled, listener, nested
@@ -76,7 +76,7 @@ async def test_results_are_not_checked_by_a_schema_that_the_server_chose(tmp_pat
 
 async def test_the_validator_for_a_large_schema_is_built_beside_the_event_loop(monkeypatch):
     large = {"type": "object", "properties": {f"p{n}": {"type": "string"} for n in range(2000)}, "required": ["p0"]}
-    schemas = tool_schemas.ToolSchemas({"a": MockTool("a", schema=large)})
+    schemas = tool_runner.ToolSchemas({"a": MockTool("a", schema=large)})
     schemas.specs()
     turns = 0
 
@@ -97,7 +97,7 @@ async def test_the_validator_for_a_large_schema_is_built_beside_the_event_loop(m
     "schema", [doubled(40), {"type": "object", "properties": {"a": {"$ref": "file:///etc/hosts"}}}]
 )
 async def test_a_schema_of_a_mounted_tool_that_cannot_be_used_is_named_once(schema, caplog):
-    schemas = tool_schemas.ToolSchemas({"a": MockTool("a", schema=schema)})
+    schemas = tool_runner.ToolSchemas({"a": MockTool("a", schema=schema)})
     schemas.specs()
     assert [await schemas.problem("a", {"a": 1}) for _ in range(2)] == [None, None]
     assert caplog.text.count("the schema of tool 'a' cannot be used, and inputs are not checked") == 1

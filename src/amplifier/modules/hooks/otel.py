@@ -1,4 +1,8 @@
-"""Registers the step wrapper and the handlers, if the application has set up OpenTelemetry."""
+"""hooks-otel: turns, model calls and tool calls as OpenTelemetry spans and metrics, by the GenAI semantic conventions.
+
+The step wrapper and the handlers are registered if the application has set up OpenTelemetry; `_otel_spans` begins and ends the spans.
+Needs ``opentelemetry-api`` and nothing else of OpenTelemetry: SDK and exporter are the application's.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,8 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Any
+
+import attrs
 
 from amplifier.contracts import Coordinator
 from amplifier.errors import MissingExtraError
@@ -20,56 +26,48 @@ from amplifier.events import (
 )
 from amplifier.models import HookResult
 
-from ..._shared.configuration import read_options
-from ._conventions import MODULE, REQUEST_MODEL, RESPONSE_MODEL, SCHEMA_URL, OtelOptions
+from .._shared.configuration import flag, option, read_options, text, whole_number
 
-logger = logging.getLogger("amplifier.modules.hooks-otel")
+__all__ = ["MODULE", "OtelOptions", "mount", "on_session_ready"]
+
+__amplifier_module_type__ = "hook"
+
+MODULE = "hooks-otel"
+
+_logger = logging.getLogger("amplifier.modules.hooks-otel")
+
+_SCHEMA_URL = "https://opentelemetry.io/schemas/1.44.0"
 
 _CHANNEL = "observability.events"
 _FIRST = -1_000_000  # before gates: a denial keeps an event from the handlers after it
 _LONGEST_TEXT = 256
-_SHOWN = frozenset(
-    {
-        *(
-            "provider",
-            "model",
-            "attempt",
-            "max_retries",
-            "delay",
-            "error_type",
-            "retryable",
-            "status_code",
-            "repair_count",
-        ),
-        *("module_id", "module_type", "instance_id", "reason_code", "hook_name", "event", "seconds", "on_failure"),
-        *("operation", "task", "awaiting", "cleanup", "abandoned", "fatal", "state", "grace", "was_immediate"),
-        *(
-            "message_count",
-            "token_count",
-            "before_messages",
-            "after_messages",
-            "before_tokens",
-            "after_tokens",
-            "budget",
-            "tier",
-            "tokens",
-        ),
-        *(
-            "iteration",
-            "length",
-            "bytes",
-            "policy",
-            "tool_name",
-            "risk_level",
-            "remembered",
-            "level",
-            "source",
-            "status",
-        ),
-        *("agent", "sub_session_id", "depth", "success"),
-    }
+_NAMES = (
+    "provider model attempt max_retries delay error_type retryable status_code repair_count "
+    "module_id module_type instance_id reason_code hook_name event seconds on_failure "
+    "operation task awaiting cleanup abandoned fatal state grace was_immediate "
+    "message_count token_count before_messages after_messages before_tokens after_tokens budget tier tokens "
+    "iteration length bytes policy tool_name risk_level remembered level source status "
+    "agent sub_session_id depth success"
 )
+_SHOWN = frozenset(_NAMES.split())
 """The members of payloads that an event of a span has: those that hold nothing of what is asked and answered."""
+
+
+@attrs.frozen(kw_only=True)
+class OtelOptions:
+    """The configuration of hooks-otel.
+
+    Attributes:
+        agent_name: The name of the main session's agent; child sessions of tool-task have their own.
+        capture_content: Whether spans have what is asked and answered, with secrets removed.
+        max_content_chars: The length at which one captured content is cut.
+        events: Whether events of the session that are no spans are added to its spans.
+    """
+
+    agent_name: str = option(text, default="amplifier")
+    capture_content: bool = option(flag, default=False)
+    max_content_chars: int = option(whole_number(1), default=16_384)
+    events: bool = option(flag, default=True)
 
 
 async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) -> Callable[[], None] | None:
@@ -92,13 +90,18 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
     except ModuleNotFoundError as error:
         raise MissingExtraError(MODULE, extra="otel", missing="opentelemetry-api") from error
     if _is_missing(trace.get_tracer_provider()) and _is_missing(metrics.get_meter_provider()):
-        logger.debug("%s: the application has not set up OpenTelemetry; nothing is traced", MODULE)
+        _logger.debug("%s: the application has not set up OpenTelemetry; nothing is traced", MODULE)
         return None
-    from ._spans import Metrics, SessionSpans  # noqa: PLC0415 — as above
+    from ._otel_spans import REQUEST_MODEL, RESPONSE_MODEL, SessionSpans  # noqa: PLC0415 — as above
 
-    tracer = trace.get_tracer("amplifier", schema_url=SCHEMA_URL)
-    meter = metrics.get_meter("amplifier", schema_url=SCHEMA_URL)
-    spans = SessionSpans(coordinator, options, tracer, Metrics(meter))
+    spans = SessionSpans(
+        coordinator,
+        trace.get_tracer("amplifier", schema_url=_SCHEMA_URL),
+        metrics.get_meter("amplifier", schema_url=_SCHEMA_URL),
+        agent_name=options.agent_name,
+        capture_content=options.capture_content,
+        max_content_chars=options.max_content_chars,
+    )
     registered = [
         _register(coordinator, EXECUTION_START, spans.begin_turn, ("prompt",)),
         _register(coordinator, EXECUTION_END, spans.end_turn, ("response", "status")),
@@ -147,7 +150,7 @@ def _register(
         try:
             handle(data)
         except Exception:  # tracer and meter are the application's, and payloads may be of any form
-            logger.exception("%s is not traced", event)
+            _logger.exception("%s is not traced", event)
         return HookResult()
 
     return coordinator.hooks.register(event, handler, priority=_FIRST, name=MODULE, fields=fields)

@@ -1,4 +1,8 @@
-"""The hook: rules, then defaults, then a question to the user or to the provider that the application registered."""
+"""hooks-approval: asks the user before a tool does something that cannot be undone.
+
+Rules of the plan decide, then defaults, then the user or the provider that the application registered. `_approval_rules` applies a rule
+to a call.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, get_args
 
 import anyio
 import attrs
@@ -18,10 +22,128 @@ from amplifier._json import canonical_dumps, visible_text
 from amplifier.contracts import ApprovalProvider, Coordinator
 from amplifier.errors import ApprovalTimeoutError, ModelError
 from amplifier.events import APPROVAL_DENIED, APPROVAL_GRANTED, APPROVAL_REQUIRED, TOOL_PRE
-from amplifier.models import ApprovalRequest, HookResult, ToolResult
+from amplifier.models import ApprovalDefault, ApprovalRequest, HookResult, ToolResult
 
-from ._options import FREE_TOOLS, MODULE, ApprovalOptions, read_approval_options
-from ._rules import BUILT_IN_TOOLS, Action, Call, Rule, strictest
+from .._shared.configuration import (
+    Kind,
+    choice,
+    flag,
+    list_each,
+    mapping,
+    object_with,
+    option,
+    optional,
+    read_options,
+    record,
+    seconds,
+    whole_number,
+)
+from ._approval_rules import ACTIONS, BUILT_IN_TOOLS, Action, Call, Rule, is_action, strictest
+
+__all__ = [
+    "DEFAULT_RULES",
+    "FREE_TOOLS",
+    "MODES",
+    "MODULE",
+    "ApprovalHook",
+    "ApprovalOptions",
+    "mount",
+    "one_line",
+    "question_line",
+    "read_approval_options",
+    "render_prompt",
+    "rule_for_call",
+]
+
+__amplifier_module_type__ = "hook"
+
+MODULE = "hooks-approval"
+
+_logger = logging.getLogger("amplifier.modules.hooks-approval")
+
+FREE_TOOLS = frozenset({"read_file", "list_directory", "glob", "grep", "recall", "todo"})
+"""Built-in tools that change nothing outside the session; every other tool needs approval unless the plan allows it."""
+
+DEFAULT_RULES = (
+    Rule(action="allow", tools=("bash",), command=("pwd",), reason="it only prints the working directory"),
+    Rule(action="allow", tools=("bash",), command=("ls", "*"), reason="it only lists names"),
+    Rule(action="allow", tools=("bash",), command=("echo", "*"), reason="it only prints its arguments"),
+)
+"""As in the published module, but for simple commands only."""
+
+
+def _requires_approval(value: Any) -> bool | None:
+    """The member of the published module's form, ``{"require_approval": true}``; None for every other value."""
+    if isinstance(value, Mapping) and value.keys() == {"require_approval"} and flag.accepts(value["require_approval"]):
+        return bool(value["require_approval"])
+    return None
+
+
+_TOOL_ACTION = Kind(
+    "'allow', 'ask', 'deny' or an object with require_approval",
+    lambda value: is_action(value) or _requires_approval(value) is not None,
+    lambda value: ACTIONS[value] if isinstance(value, str) else "ask" if _requires_approval(value) else "allow",
+)
+_TOOLS = Kind(
+    "an object of tool names",
+    mapping.accepts,
+    lambda value: object_with(dict.fromkeys(value, _TOOL_ACTION)).read(value),
+)
+_DEFAULT_TIMEOUT = 300.0
+# The published module's own default is null.
+_TIMEOUT = attrs.evolve(
+    optional(seconds, null="for the default"), convert=lambda value: _DEFAULT_TIMEOUT if value is None else value
+)
+_DEFAULT_ACTION = attrs.evolve(
+    choice("allow", "continue", "deny"), convert=lambda value: "deny" if value == "deny" else "allow"
+)
+_RULE = record(Rule, "an object with at least action")
+
+
+@attrs.frozen(kw_only=True)
+class ApprovalOptions:
+    """How the hook decides on calls.
+
+    Attributes:
+        rules: The plan's rules; the strictest one that applies to a call decides. None if the plan has none.
+        use_default_rules: Whether the default rules decide where no rule of the plan applies; by default if the plan has no
+            rules.
+        tools: Actions by tool name, for calls that no rule of the plan applies to.
+        unknown_tools: The action for all other tools but `FREE_TOOLS`.
+        timeout: Seconds to wait for an answer.
+        on_timeout: The decision if there is no answer.
+        remember: Offer to allow the same call for the rest of the session.
+        policy_driven_only: Decide only on calls that a policy module or a rule names.
+        priority: Of the handler: after those that change a tool's input.
+        max_question_chars: The longest question; a call with more input than a person can look through is denied.
+    """
+
+    rules: tuple[Rule, ...] | None = option(list_each("rules", _RULE), default=None, restricts=True)
+    use_default_rules: bool | None = option(flag, default=None, restricts=True)
+    tools: Mapping[str, Action] = option(_TOOLS, default=attrs.Factory(dict), restricts=True)
+    unknown_tools: Action = option(choice(*get_args(Action)), default="ask", restricts=True)
+    timeout: float = option(_TIMEOUT, default=_DEFAULT_TIMEOUT, aliases=("default_timeout",))
+    on_timeout: ApprovalDefault = option(_DEFAULT_ACTION, key="default_action", default="deny", restricts=True)
+    remember: bool = option(flag, default=True)
+    policy_driven_only: bool = option(flag, default=False, restricts=True)
+    priority: int = option(whole_number(), default=80)
+    max_question_chars: int = option(whole_number(64), default=100_000)
+
+    @property
+    def default_rules(self) -> tuple[Rule, ...]:
+        """The rules that decide where no rule of the plan applies."""
+        is_used = self.rules is None if self.use_default_rules is None else self.use_default_rules
+        return DEFAULT_RULES if is_used else ()
+
+
+def read_approval_options(config: Mapping[str, Any] | None) -> ApprovalOptions:
+    """Read the module's configuration.
+
+    Raises:
+        PlanError: The configuration is wrong.
+    """
+    return read_options(ApprovalOptions, MODULE, config)
+
 
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 _LOOKS_LIKE_JSON = re.compile(r"null|true|false|NaN|-?Infinity|-?\d[\d.eE+-]*").fullmatch
@@ -95,9 +217,6 @@ def _seen(text: str) -> str:
     """Escape invisible characters and long runs of spaces in a way that JSON itself never does."""
     shown = visible_text(text, multiline=False, strict=True)
     return _MANY_SPACES.sub(lambda found: rf"\u0020{{{len(found[0])}}}", shown)
-
-
-logger = logging.getLogger("amplifier.modules.hooks-approval")
 
 
 @attrs.frozen
@@ -248,7 +367,7 @@ class ApprovalHook:
         try:
             return bool(check(tool))
         except Exception:  # third-party code; if it fails, the user decides
-            logger.exception("approval.needs_check failed for %r: the user is asked", tool)
+            _logger.exception("approval.needs_check failed for %r: the user is asked", tool)
             return True
 
     def _is_sandboxed(self, tool: str) -> bool:
@@ -318,7 +437,7 @@ class ApprovalHook:
             except (ApprovalTimeoutError, TimeoutError):
                 raise
             except Exception as error:  # third-party code; its failure denies the call
-                logger.exception("the approval provider failed: denied")
+                _logger.exception("the approval provider failed: denied")
                 return _Answer(False, f"the approval provider failed ({type(error).__name__})")
             allowed = getattr(response, "approved", None) is True
             remembered = options.remember and getattr(response, "remember", None) is True
@@ -368,10 +487,57 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
     coordinator.register_capability("approval.register_provider", hook.register_provider)
     coordinator.register_capability("approval.lets_pass", hook.lets_pass)
     coordinator.register_capability("approval.set_rules", hook.set_rules)
-    logger.info("tools are approved by %s: %d rules, then defaults", MODULE, len(options.rules or ()))
+    _logger.info("tools are approved by %s: %d rules, then defaults", MODULE, len(options.rules or ()))
 
     def close() -> None:
         unregister()
         hook.register_provider(None)
 
     return close
+
+
+# ── what a command line offers ────────────────────────────────────────────────────────────────────
+
+
+def rule_for_call(tool: str, given: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The narrowest rule that a person would expect of "always" for a call, as a plan writes it; None if there is none.
+
+    A simple command is allowed with exactly these words, an edit for this file, and of any other tool every call. No rule allows a
+    compound command.
+    """
+    rule: dict[str, Any] = {"tool": tool, "action": "allow"}
+    call = Call(tool, given)
+    if call.command is not None or tool == "bash":
+        rule["command"] = [] if call.command is None else [*call.command.words]
+    elif tool in ("write_file", "edit_file"):
+        rule |= {"tool": ["write_file", "edit_file"], "path": (call.paths or [""])[0]}
+    words = [*rule.get("command", []), rule.get("path", "")]
+    if {"*", "?"} & set("".join(words)) or not rule.get("command", True):
+        return None
+    made = Rule(action="allow", tools=(tool,), command=tuple(rule.get("command", ())) or None, path=rule.get("path"))
+    return rule if made.applies(call) else None
+
+
+_EDITS: Final = ["write_file", "edit_file"]
+_GUARDED: Final = [{"tool": _EDITS, "path": f"{name}/**", "action": "ask"} for name in (".git", ".amplifier")]
+_EDIT_RULES: Final = [*_GUARDED, {"tool": _EDITS, "path": "**", "action": "allow"}]
+MODES: Final[Mapping[str, tuple[str, list[dict[str, Any]]]]] = {
+    "ask": ("you are asked before anything is changed", []),
+    "edits": ("files of this folder are edited without a question", _EDIT_RULES),
+    "plan": (
+        "nothing is changed; the agent reads and proposes",
+        [
+            {
+                "tool": "*",
+                "read_only": False,
+                "action": "deny",
+                "reason": "plan mode: change nothing, propose the change",
+            }
+        ],
+    ),
+    "full": (
+        "files are edited and commands run in the sandbox without a question",
+        [*_EDIT_RULES, {"tool": "bash", "sandboxed": True, "action": "allow"}],
+    ),
+}
+"""Each mode in words, and its rules beside those of the plan; the strictest of all decides."""

@@ -1,4 +1,4 @@
-"""Rules of the plan and the calls they apply to."""
+"""Rules of hooks-approval, and the calls they apply to. A rule never allows an ambiguous call: the user decides."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import re
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 from urllib.parse import urlsplit
 
 import attrs
 
 from amplifier.errors import PlanError, Problem
 
-from ..._shared.configuration import Kind, flag, list_each, mapping, option, optional, text
+from .._shared.configuration import Kind, flag, list_each, mapping, option, optional, text
 
 _LONGEST = 10_000
 # Neither "~" nor globs, and no character that ends a word, begins an expansion, or differs between shells.
@@ -489,49 +489,3 @@ def strictest(rules: tuple[Rule, ...], call: Call) -> Rule | None:
     """The strictest of the rules that apply to a call, in any order."""
     found = [rule for rule in rules if rule.applies(call)]
     return max(found, key=lambda rule: STRICTNESS[rule.action], default=None)
-
-
-def rule_for_call(tool: str, given: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The narrowest rule that a person would expect of "always" for a call, as a plan writes it; None if there is none.
-
-    A simple command is allowed with exactly these words, an edit for this file, and of any other tool every call. No rule allows a
-    compound command.
-    """
-    rule: dict[str, Any] = {"tool": tool, "action": "allow"}
-    call = Call(tool, given)
-    if call.command is not None or tool == "bash":
-        rule["command"] = [] if call.command is None else [*call.command.words]
-    elif tool in ("write_file", "edit_file"):
-        rule |= {"tool": ["write_file", "edit_file"], "path": (call.paths or [""])[0]}
-    words = [*rule.get("command", []), rule.get("path", "")]
-    if {"*", "?"} & set("".join(words)) or not rule.get("command", True):
-        return None
-    made = Rule(action="allow", tools=(tool,), command=tuple(rule.get("command", ())) or None, path=rule.get("path"))
-    return rule if made.applies(call) else None
-
-
-# ── modes of an interactive session ───────────────────────────────────────────────────────────────
-
-_EDITS: Final = ["write_file", "edit_file"]
-_GUARDED: Final = [{"tool": _EDITS, "path": f"{name}/**", "action": "ask"} for name in (".git", ".amplifier")]
-_EDIT_RULES: Final = [*_GUARDED, {"tool": _EDITS, "path": "**", "action": "allow"}]
-MODES: Final[Mapping[str, tuple[str, list[dict[str, Any]]]]] = {
-    "ask": ("you are asked before anything is changed", []),
-    "edits": ("files of this folder are edited without a question", _EDIT_RULES),
-    "plan": (
-        "nothing is changed; the agent reads and proposes",
-        [
-            {
-                "tool": "*",
-                "read_only": False,
-                "action": "deny",
-                "reason": "plan mode: change nothing, propose the change",
-            }
-        ],
-    ),
-    "full": (
-        "files are edited and commands run in the sandbox without a question",
-        [*_EDIT_RULES, {"tool": "bash", "sandboxed": True, "action": "allow"}],
-    ),
-}
-"""Each mode in words, and its rules beside those of the plan; the strictest of all decides."""

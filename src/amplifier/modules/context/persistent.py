@@ -1,14 +1,22 @@
-"""The persistent context: memory shows what is on disk, and never more.
+"""context-persistent: as context-simple, and every message is on disk before `add_message` returns.
 
-Reading is done in memory. Writing goes through `_change`: one writer at a time, the disk first, then memory in the same step
-in which the disk is known to have it; once begun it is taken to its end, whatever happens to the caller. So a cancelled
-call has happened completely or not at all.
+Reading is done in memory, which shows what is on disk, and never more. Writing goes through `_change`: one writer at a time, the disk
+first, then memory in the same step in which the disk is known to have it; once begun it is taken to its end, whatever happens to the
+caller. So a cancelled call has happened completely or not at all. `amplifier.store` has the file.
+
+The step journal is what is known about the tool calls of the latest answer, so that a turn can be resumed after a crash. A transcript
+holds results in the order of the calls, so the result of a fast call may have to wait for that of a slow one; in the journal each
+result is on disk as soon as it is there. Records, each with the position of the answer in the conversation:
+
+    answered    the model answered with tool calls; from here on a call without a further record was never started
+    started     on disk before the tool is called
+    finished    the result, on disk before the loop gets it
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar, final
@@ -17,16 +25,17 @@ import anyio
 import anyio.to_thread
 import attrs
 
-from amplifier.contracts import Coordinator, Hooks
-from amplifier.errors import SessionStateError
+from amplifier.contracts import Coordinator, Hooks, Step
+from amplifier.errors import AmplifierError, ModelError, SessionStateError
 from amplifier.events import TOOL_ERROR, TOOL_POST
+from amplifier.models import ChatResponse, ToolCallBlock, ToolResult, from_dict, to_dict
 from amplifier.store import Conversation as StoredConversation
 from amplifier.store import check_session_id, encode_message
 
-from ..._shared.configuration import choice, directory_name, flag, option, read_options
-from ..._shared.session_files import default_sessions_directory
-from ..._shared.shielded import run_shielded
-from .. import (
+from .._shared.configuration import choice, directory_name, flag, option, read_options
+from .._shared.session_files import default_sessions_directory
+from .._shared.shielded import run_shielded
+from . import (
     Compaction,
     ContextOptions,
     Conversation,
@@ -39,11 +48,163 @@ from .. import (
     open_calls,
     require_role,
 )
-from ._step_journal import StepJournal
 
-logger = logging.getLogger("amplifier.modules.context-persistent")
+__all__ = [
+    "INTERRUPTED",
+    "JournalError",
+    "PersistentContext",
+    "PersistentOptions",
+    "ResumePolicy",
+    "StepJournal",
+    "mount",
+    "read_persistent_options",
+]
 
-T = TypeVar("T")
+__amplifier_module_type__ = "context"
+
+_logger = logging.getLogger("amplifier.modules.context-persistent")
+
+
+class JournalError(AmplifierError):
+    """The step journal could not be written, so the turn ended; the error of the system is the cause.
+
+    Attributes:
+        path: The file.
+    """
+
+    def __init__(self, path: Path, message: str) -> None:
+        super().__init__(f"{path}: {message}")
+        self.path = path
+        self._message = message
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (type(self), (self.path, self._message), self.__dict__)
+
+
+class StepJournal:
+    """The journal of one conversation, and the step wrapper that writes it.
+
+    Args:
+        context: The conversation; changes its file one after the other, to the end, whatever happens to the caller.
+
+    Attributes:
+        pending: A record that is stored together with the next message or record, which saves a sync.
+    """
+
+    def __init__(self, context: PersistentContext) -> None:
+        self._context = context
+        self._stored = context._stored
+        self._known: dict[str, dict[str, Any]] = {}
+        self._is_complete = False
+        self._seen: set[str] = set()
+        self._has_warned = False
+        self.pending: list[dict[str, Any]] = []
+
+    def open(self, open_calls: Collection[str], position: int) -> None:
+        """Read what is known about the calls of the latest answer that have no result in the conversation; blocks.
+
+        Raises:
+            StoreDamagedError: The journal is not as it was written.
+            OSError: The system refuses.
+        """
+        for record in self._stored.read_steps():
+            if not open_calls or record["position"] != position:
+                continue
+            if record["step"] == "answered":
+                self._is_complete = True
+            elif record["call"] in open_calls:
+                self._known[record["call"]] = record
+
+    def turn_number(self) -> int | None:
+        """The number of the turn that was cut off, if the journal knows a call of it."""
+        numbers = [record["turn"] for record in self._known.values() if isinstance(record.get("turn"), int)]
+        return max(numbers, default=None)
+
+    # ── the step wrapper ──
+
+    async def __call__(self, step: Step, run: Callable[[], Awaitable[Any]]) -> Any:
+        """Record what becomes of a step, or return the result that is recorded.
+
+        Raises:
+            JournalError: A record could not be written. If it was that of a start, the tool was not called.
+        """
+        if step.kind == "model":
+            return await (self._note_answer(step, run) if step.call.iteration else run())
+        call_id = step.call.call_id
+        self._seen.add(call_id)
+        if step.is_resumed:
+            record = self._known.get(call_id)
+            if record is not None and record["step"] == "finished":
+                return from_dict(ToolResult, record.get("result"))
+            if self._is_complete:
+                step.was_started = record is not None
+        position = _last_answer([entry.message for entry in self._context._conversation.entries])
+
+        async def started() -> None:
+            await self._write(_record("started", step, position), f"Tool {step.call.tool_name!r} was not called")
+
+        step.before_start(started)
+        result = await run()
+        if isinstance(result, ToolResult):
+            lost = f"The result of a call of tool {step.call.tool_name!r} is not kept"
+            await self._write({**_record("finished", step, position), "result": _as_dict(result)}, lost)
+        return result
+
+    async def _note_answer(self, step: Step, run: Callable[[], Awaitable[Any]]) -> Any:
+        self._seen.clear()
+        response = await run()
+        if isinstance(response, ChatResponse) and _has_calls(response):
+            next_position = len(self._context._conversation.entries)
+            self.pending = [{**_record("answered", step, next_position), "call": ""}]
+        return response
+
+    async def _write(self, record: dict[str, Any], lost: str) -> None:
+        pending = self.pending
+        try:
+            await self._context._change(lambda: self._stored.write_steps([*pending, record]), lambda: None)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise JournalError(self._stored.path, f"{reason}. {lost}, so the turn ends; resume it then") from error
+        self.pending = []
+
+    # ── loops that make no steps ──
+
+    def watch(self, event: str, data: dict[str, Any]) -> None:
+        """A hook handler: log once that a loop calls tools without making steps of the calls."""
+        call_id = data.get("tool_call_id")
+        if not self._has_warned and isinstance(call_id, str) and call_id not in self._seen:
+            self._has_warned = True
+            _logger.warning(
+                "the orchestrator of this session does not run its tool calls as steps (coordinator.run_step), so its turns are "
+                "not durable: a call that a crash cuts off is reported as interrupted"
+            )
+
+
+def _record(what: str, step: Step, position: int) -> dict[str, Any]:
+    return {
+        "step": what,
+        "position": position,
+        "key": step.key,
+        "call": step.call.call_id,
+        "turn": step.call.turn_number,
+    }
+
+
+def _has_calls(response: ChatResponse) -> bool:
+    return bool(response.tool_calls) or any(isinstance(block, ToolCallBlock) for block in response.content)
+
+
+def _as_dict(result: ToolResult) -> dict[str, Any]:
+    """A result as JSON; one that has no JSON form as the text that the model gets."""
+    try:
+        shown = to_dict(result)
+        encode_message(shown)
+    except (ModelError, TypeError, ValueError):
+        return {"success": result.success, "output": result.get_serialized_output()}
+    return shown
+
+
+_T = TypeVar("_T")
 
 ResumePolicy: TypeAlias = Literal["keep_file", "replace"]
 
@@ -107,9 +268,7 @@ class PersistentContext(SharedContext):
         self._thread: anyio.CapacityLimiter | None = None
         self._was_loaded = False
         self._left_open: set[Any] = set()
-        self._journal: StepJournal | None = None
-        if options.durable_turns:
-            self._journal = StepJournal(self._stored, self._journal_change, self._next_position, self._answer_position)
+        self._journal = StepJournal(self) if options.durable_turns else None
         self.turn_number: int = 0
 
     def __repr__(self) -> str:
@@ -183,21 +342,10 @@ class PersistentContext(SharedContext):
         finally:
             self._stored.close()
 
-    # ── the step journal ──
-
     @property
     def journal(self) -> StepJournal | None:
         """The step wrapper that keeps turns durable, if that is configured."""
         return self._journal
-
-    async def _journal_change(self, change: Callable[[], None]) -> None:
-        await self._change(change, lambda: None)
-
-    def _next_position(self) -> int:
-        return len(self._conversation.entries)
-
-    def _answer_position(self) -> int:
-        return _last_answer([entry.message for entry in self._conversation.entries])
 
     # ── the contract ──
 
@@ -252,7 +400,7 @@ class PersistentContext(SharedContext):
         """
         given = [checked_copy(message) for message in messages]
         if self._was_loaded and self._options.resume_policy == "keep_file":
-            logger.info("%s: set_messages is ignored, the conversation was loaded from here", self._stored.path)
+            _logger.info("%s: set_messages is ignored, the conversation was loaded from here", self._stored.path)
             return
         await self._replace(given)
 
@@ -312,7 +460,7 @@ class PersistentContext(SharedContext):
         await self._in_thread(on_disk)
         in_memory()
 
-    async def _in_thread(self, fn: Callable[[], T]) -> T:
+    async def _in_thread(self, fn: Callable[[], _T]) -> _T:
         return await anyio.to_thread.run_sync(fn, limiter=self._thread)
 
 

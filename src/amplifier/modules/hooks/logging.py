@@ -1,0 +1,601 @@
+"""hooks-logging: writes every event of a session as one line of JSON to a file, without secrets and with bounded size.
+
+The format is that of the published module: ``ts``, ``lvl``, ``schema``, ``event``, a few well-known members of the payload
+at the top level, and the rest under ``data``.
+
+A worker thread opens the file; lines are written in the event loop's thread, because passing them to another thread costs many times as
+much as a write to the page cache, and data in the page cache survive a kill of the process. The reference page has the cost.
+"""
+
+from __future__ import annotations
+
+import errno
+import fnmatch
+import json
+import logging
+import os
+import re
+import stat
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from itertools import islice
+from pathlib import Path
+from string import Formatter
+from typing import Any
+
+import attrs
+import orjson
+
+from amplifier._json import Frame, rebuild, redact_secrets, redact_text, text_size
+from amplifier._regular_file import make_folders
+from amplifier.contracts import Coordinator, Hooks
+from amplifier.errors import PlanError
+from amplifier.events import (
+    ALL_EVENTS,
+    APPROVAL_DENIED,
+    CLEANUP_FAILED,
+    COMMON_KEYS,
+    HOOK_FAILED,
+    HOOK_TIMEOUT,
+    MODULE_CRASHED,
+    MODULE_LOAD_FAILED,
+    MODULE_ON_SESSION_READY_FAILED,
+    MODULE_UNRESPONSIVE,
+    OUR_EVENTS,
+    POLICY_VIOLATION,
+    PROVIDER_REQUEST,
+    PROVIDER_RETRY,
+    PROVIDER_THROTTLE,
+    PROVIDER_TOOL_SEQUENCE_REPAIRED,
+)
+from amplifier.models import HookResult, ToolResult
+from amplifier.store import check_session_id
+
+from .._shared.configuration import (
+    choice,
+    file_name,
+    flag,
+    option,
+    optional,
+    read_options,
+    texts,
+    whole_number,
+)
+from .._shared.failure import ToolFailure
+from .._shared.session_files import default_sessions_directory
+from .._shared.worker_threads import Stop, Workers
+
+try:
+    import fcntl
+except ImportError:  # not a POSIX system
+    fcntl = None  # type: ignore[assignment]
+
+__all__ = [
+    "LEVELS",
+    "MODULE",
+    "TOP_LEVEL",
+    "EventFile",
+    "EventLog",
+    "LogOptions",
+    "broken_line",
+    "level_of",
+    "mount",
+    "on_session_ready",
+    "read_log_options",
+    "write_line",
+]
+
+__amplifier_module_type__ = "hook"
+
+MODULE = "hooks-logging"
+_logger = logging.getLogger("amplifier.modules.hooks-logging")
+
+LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+
+# One event per token: hundreds per response, and content_block:end repeats all of the text.
+_DELTAS = ("*:delta", "llm:stream_*delta")
+_PLACEHOLDERS = frozenset({"session_id", "project"})
+_LONGEST_NAME = 200
+
+
+def _read_template(value: Any) -> Path:
+    try:
+        fields = [part[1:] for part in Formatter().parse(str(value)) if part[1] is not None]
+    except ValueError as error:
+        raise PlanError([("$", f"{error}; write {{{{ and }}}} for literal braces")]) from error
+    # Only the bare names: attributes and conversions could put unchecked text into the path.
+    wrong = [name for name, spec, conversion in fields if name not in _PLACEHOLDERS or spec or conversion]
+    if wrong:
+        problem = f"expected only {{session_id}} and {{project}} in braces, got {wrong[0]!r} in {value!r}"
+        raise PlanError([("$", problem)])
+    return Path(value)
+
+
+_TEMPLATE = attrs.evolve(file_name, convert=_read_template)
+_LEVEL = attrs.evolve(
+    choice(*LEVELS), accepts=lambda value: isinstance(value, str) and value.upper() in LEVELS, convert=str.upper
+)
+
+
+@attrs.frozen(kw_only=True)
+class LogOptions:
+    """Where a session's events go, and which.
+
+    Attributes:
+        path: The file.
+        level: Events below it are not written; see `level_of`.
+        include_events: Patterns of event names; only events that match one are written.
+        exclude_events: Patterns of event names that are not written.
+        additional_events: Names to listen to besides the catalogue's and those other modules announce.
+        auto_discover: Whether to listen to the events other modules announce.
+        priority: Of the handlers: after those that change payloads.
+        strip_raw: Whether to omit the payload's ``raw``.
+        max_field_chars: The longest text within a line.
+        max_line_bytes: The longest line.
+        max_bytes: The size at which the file is renamed and a new one begun; None for no limit.
+        keep: How many renamed files there are at most.
+    """
+
+    path: Path = option(_TEMPLATE, aliases=("session_log_template",))
+    level: str = option(_LEVEL, default="DEBUG")
+    include_events: tuple[str, ...] = option(texts(), default=("*",), aliases=("enabled_events",))
+    exclude_events: tuple[str, ...] = option(texts(), default=_DELTAS)
+    additional_events: tuple[str, ...] = option(texts(), default=())
+    auto_discover: bool = option(flag, default=True)
+    priority: int = option(whole_number(), default=90)
+    strip_raw: bool = option(flag, default=False)
+    max_field_chars: int = option(whole_number(64), default=32_768)
+    max_line_bytes: int = option(whole_number(1024), default=131_072)
+    max_bytes: int | None = option(optional(whole_number(1024), null="for no limit"), default=None)
+    keep: int = option(whole_number(1), default=5)
+
+    def wants(self, event: str) -> bool:
+        """Whether events of that name are written."""
+        return any(fnmatch.fnmatchcase(event, pattern) for pattern in self.include_events) and not any(
+            fnmatch.fnmatchcase(event, pattern) for pattern in self.exclude_events
+        )
+
+
+def read_log_options(coordinator: Coordinator, config: Mapping[str, Any] | None) -> LogOptions:
+    """Read the configuration of a session's log and fill in the path.
+
+    Raises:
+        PlanError: The configuration is wrong, or the session id cannot be part of a path.
+    """
+    # The user's state directory may contain braces, which are not placeholders.
+    sessions = str(default_sessions_directory()).replace("{", "{{").replace("}", "}}")
+    options = read_options(LogOptions, MODULE, config, path=Path(sessions, "{session_id}", "events.jsonl"))
+    template = str(options.path)
+    if "{session_id}" in template:
+        try:
+            check_session_id(coordinator.session_id)
+        except PlanError as error:
+            raise PlanError(error.problems, subject=f"invalid config of {MODULE}") from None
+    project = _project(coordinator) if "{project}" in template else ""
+    path = Path(template.format(session_id=coordinator.session_id, project=project))
+    return attrs.evolve(options, path=path.expanduser().absolute())
+
+
+def _project(coordinator: Coordinator) -> str:
+    """The working directory as one name, as the published module writes it: ``-srv-code-site``."""
+    folder = coordinator.get_capability("session.working_dir") or Path.cwd()
+    slug = re.sub(r"[^\w.-]", "-", str(Path(str(folder)).expanduser().absolute()))
+    return slug if len(slug) <= _LONGEST_NAME else f"-{slug[-_LONGEST_NAME:].lstrip('-')}"
+
+
+# ── lines ────────────────────────────────────────────────────────────────────────────────────────
+
+_KERNEL_KEYS = tuple(key for key in COMMON_KEYS if key != "parent_call_id")  # that one is text of a model
+_SCHEMA = {"name": "amplifier.log", "ver": "1.0.0"}
+TOP_LEVEL = (
+    *("session_id", "status", "duration_ms", "error", "module", "component"),  # the first only from another host
+    *("request_id", "span_id", "parent_span_id", "redaction"),
+)
+_FAILURES = frozenset({MODULE_LOAD_FAILED, MODULE_ON_SESSION_READY_FAILED, MODULE_CRASHED, CLEANUP_FAILED})
+_FAILURES |= {HOOK_FAILED, HOOK_TIMEOUT}
+_WARNINGS = frozenset({PROVIDER_RETRY, PROVIDER_THROTTLE, PROVIDER_TOOL_SEQUENCE_REPAIRED, APPROVAL_DENIED})
+_WARNINGS |= {POLICY_VIOLATION, MODULE_UNRESPONSIVE}
+
+_MARGIN = 1024  # what is redacted after the limit of a text, so that a secret at the limit is still complete
+_TIGHTER = 16  # how much shorter texts have to be when a line is too long as a whole
+_FEW = 20
+_SHORT = 100
+_DEEPEST_SHORT = 2  # as the message in the error of a result
+_SHARE = 250  # so that the short members of 20 objects fit into a line even if every character is escaped
+_LONGEST_NUMBER = 24
+_DEEPEST = 1000
+
+
+def level_of(event: str, data: dict[str, Any]) -> str:
+    """DEBUG, INFO, WARNING, ERROR or CRITICAL: from the payload's ``lvl``, or else by the event."""
+    given = data.get("lvl", data.get("level"))
+    if isinstance(given, str) and given.upper() in LEVELS:
+        return given.upper()
+    if event in _FAILURES or "error" in event or data.get("error") or data.get("status") == "error":
+        return "ERROR"
+    return "WARNING" if event in _WARNINGS else "INFO"
+
+
+def write_line(event: str, level: str, data: dict[str, Any], options: LogOptions) -> bytes:
+    """The line of one event, newline included; `data` is not changed."""
+    # The kernel's own fields contain no secrets; redacting them would be a third of the cost of a small event.
+    common: dict[str, Any] = {key: data[key] for key in _KERNEL_KEYS if type(data.get(key)) is str}
+    rest = {key: value for key, value in data.items() if key not in common and not (key == "raw" and options.strip_raw)}
+    if rest.get("parent_id", "") is None:  # as in every session without a parent
+        del rest["parent_id"]
+    longest, most = options.max_field_chars, options.max_line_bytes
+    tighter, size = max(64, longest // _TIGHTER), text_size(rest, most)
+    # The estimate is in characters: a line of texts of other alphabets may be too long as well.
+    kept = rest
+    for limit in (longest, tighter) if size <= most else (tighter,):
+        kept = _cut(rest, limit) if size > limit else rest  # before redaction, whose cost it bounds
+        if size > most and text_size(kept, most) > most:
+            kept = _short_members(kept, most)
+        kept = redact_secrets(kept)
+        line = _encode(_record(event, level, common, kept))
+        if size <= limit < len(line):  # long texts of objects that were not strings before redaction
+            line = _encode(_record(event, level, common, kept := _cut(kept, limit)))
+        if len(line) <= most:
+            return line
+    return _encode(_record(event, level, common, _short_members(kept, most)))
+
+
+def broken_line(event: str, error: Exception) -> bytes:
+    """The line for an event whose payload cannot be read."""
+    problem = {"error": f"{type(error).__name__} while the payload was read"}
+    return _encode(_record(str(event), "ERROR", {}, problem))
+
+
+def _record(event: str, level: str, common: dict[str, Any], data: dict[str, Any]) -> dict[str, Any]:
+    now = common.get("timestamp") or datetime.now(UTC).isoformat(timespec="milliseconds")
+    record: dict[str, Any] = {"ts": now, "lvl": level, "schema": _SCHEMA, "event": event}
+    if "session_id" in common:
+        record["session_id"] = common["session_id"]
+    for key in TOP_LEVEL:
+        if key in data:
+            record[key] = data[key]
+    rest = {key: value for key, value in data.items() if key not in TOP_LEVEL}
+    if common.get("parent_id"):
+        rest["parent_id"] = common["parent_id"]
+    if rest:
+        record["data"] = rest
+    return record
+
+
+# ── bounds ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def _short_members(data: dict[str, Any], most: int) -> dict[str, Any]:
+    """What is left of a payload that is too large for one line: its short members, and those of the objects in it."""
+    room = 0
+
+    def short(members: dict[Any, Any], depth: int) -> dict[str, Any]:
+        nonlocal room
+        kept: dict[str, Any] = {}
+        for key, value in islice(members.items(), _FEW):
+            is_object = isinstance(value, dict) and depth < _DEEPEST_SHORT
+            # A name is not cut: half a secret in it would not be recognised.
+            if type(key) is not str or len(key) > _SHORT or not (is_object or _is_short(value)):
+                continue
+            if depth == 0:
+                room = most // _SHARE  # for all that is in this member
+            else:
+                room -= len(key) + (len(value) if isinstance(value, str) else _LONGEST_NUMBER)
+            if room >= 0 and (not is_object or (value := short(value, depth + 1))):
+                kept[key] = value
+        return kept
+
+    why = "the payload is too large for one line: all but its short members is left out"
+    return {**short(data, 0), "left_out": why}
+
+
+def _is_short(value: Any) -> bool:
+    if isinstance(value, str):
+        return len(value) <= _SHORT
+    return type(value) in (float, bool) or (type(value) is int and value.bit_length() <= 64)
+
+
+def _cut(value: Any, longest: int) -> Any:
+    """Copy a value with its texts cut to `longest` characters."""
+
+    def cut(leaf: Any, _frames: Sequence[Frame]) -> Any:
+        if isinstance(leaf, str):
+            return _cut_text(leaf, longest)
+        if isinstance(leaf, bytes | bytearray) and len(leaf) > longest:
+            return f"[{len(leaf)} bytes left out]"
+        return leaf
+
+    return rebuild(value, cut, subject="", max_depth=_DEEPEST, mark=True)
+
+
+def _cut_text(text: str, longest: int) -> str:
+    if len(text) <= longest:
+        return text
+    # What is in the margin may be half a secret, which is not recognised; redaction moves it to the left of the limit.
+    found, unread = redact_text(text[: longest + _MARGIN]), max(0, len(text) - longest - _MARGIN)
+    kept = found[: min(longest, max(0, len(found) - _MARGIN)) if unread else longest]
+    left_out = unread + len(found) - len(kept)
+    return f"{kept}… [{left_out} characters left out]" if left_out else kept
+
+
+# ── text ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _encode(record: dict[str, Any]) -> bytes:
+    try:
+        return orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE)
+    except TypeError:  # sets, bytes, third-party objects, numbers beyond 64 bits, lone surrogates
+        shown = ToolResult(output=record).safe_hook_presentation()["output"]
+        return json.dumps(shown, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+
+
+# ── the file ─────────────────────────────────────────────────────────────────────────────────────
+
+
+class EventFile:
+    """A file, accessible to its owner only, to which this session, and perhaps others, append lines; every call blocks.
+
+    One write for each line, so that no line is written in part.
+
+    With a limit, ``events.jsonl`` becomes ``events.jsonl.1`` when it is full, and so on. Whoever renames it holds its lock (flock), for which
+    no one waits, because the event loop would wait, too: the others go on writing to it, and then find that it has another name.
+
+    Args:
+        path: The file; it and its directories are created if missing.
+        max_bytes: The size at which it is renamed; None for no limit.
+        keep: How many renamed files there are at most.
+    """
+
+    def __init__(self, path: Path, max_bytes: int | None = None, keep: int = 5) -> None:
+        self.path = path
+        self._max_bytes = max_bytes
+        self._keep = keep
+        self._file: int | None = None
+        self._needs_newline = False
+        self._has_warned = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether lines can be written."""
+        return self._file is not None
+
+    def open(self) -> None:
+        """Open the file.
+
+        Raises:
+            OSError: The file cannot be opened, is not a regular file, or has a limit on a system without file locks.
+        """
+        if self._max_bytes is not None and fcntl is None:
+            raise OSError("max_bytes needs file locks (flock), which this system does not have")
+        make_folders(self.path.parent)
+        self._open_newest()
+
+    def _open_newest(self) -> int:
+        # A symbolic link must not redirect the events, and a FIFO without a reader must not block.
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        file = os.open(self.path, flags, 0o600)
+        try:
+            found = os.fstat(file)
+            if not stat.S_ISREG(found.st_mode):
+                raise OSError(errno.EINVAL, "not a regular file", str(self.path))
+            self._needs_newline = found.st_size > 0 and os.pread(file, 1, found.st_size - 1) != b"\n"
+        except BaseException:
+            os.close(file)
+            raise
+        self.close()
+        self._file = file
+        return file
+
+    def append(self, line: bytes) -> None:
+        """Write one line, its newline included.
+
+        Raises:
+            OSError: The line was not written, or only its beginning, which then stays as a line of its own.
+        """
+        file = self._file
+        if file is None:
+            raise OSError(errno.EBADF, "not open", str(self.path))
+        if self._max_bytes is not None:
+            file = self._file_with_room(file, self._max_bytes - len(line))
+        data = b"\n" + line if self._needs_newline else line
+        written = os.write(file, data)
+        self._needs_newline = written != len(data)
+        if self._needs_newline:
+            raise OSError(errno.ENOSPC, "only part of a line could be written", str(self.path))
+
+    # ── rotation ──
+
+    def _file_with_room(self, file: int, most: int) -> int:
+        """The newest file, which is another one if a line makes this one too large, or another writer has renamed it."""
+        if not self._is_newest(file):
+            file = self._open_newest()
+        size = os.fstat(file).st_size
+        if size == 0 or size + self._needs_newline <= most:
+            return file
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            try:
+                if self._is_newest(file):
+                    self._rename()
+            finally:
+                fcntl.flock(file, fcntl.LOCK_UN)
+        except BlockingIOError:  # another writer renames it; this line still goes into it
+            pass
+        except OSError as error:
+            if not self._has_warned:
+                _logger.warning("%s cannot be rotated: %s; it grows beyond max_bytes", self.path, error)
+            self._has_warned = True
+        return file if self._is_newest(file) else self._open_newest()
+
+    def _is_newest(self, file: int) -> bool:
+        try:
+            return os.path.samestat(os.lstat(self.path), os.fstat(file))
+        except FileNotFoundError:
+            return False
+
+    def _rename(self) -> None:
+        """Give the newest file the number 1, and the others one more; those beyond the limit are removed.
+
+        Raises:
+            OSError: The system refuses; every file still has a name, and no line is lost.
+        """
+        pattern = re.compile(rf"{re.escape(self.path.name)}\.([1-9][0-9]{{0,5}})")
+        found = (pattern.fullmatch(each.name) for each in self.path.parent.iterdir())
+        numbers = {int(match[1]) for match in found if match is not None}
+        for number in numbers:
+            if number > self._keep:
+                self._part(number).unlink(missing_ok=True)
+        free = next(number for number in range(1, len(numbers) + 2) if number not in numbers)
+        for number in range(min(free, self._keep) - 1, 0, -1):
+            self._part(number).replace(self._part(number + 1))
+        self.path.replace(self._part(1))  # last: from now on another writer may rename the next file
+
+    def _part(self, number: int) -> Path:
+        return self.path.with_name(f"{self.path.name}.{number}")
+
+    def close(self) -> None:
+        """Close the file; idempotent."""
+        file, self._file = self._file, None
+        if file is not None:
+            os.close(file)
+
+
+# ── the handler ──────────────────────────────────────────────────────────────────────────────────
+
+_CHANNEL = "observability.events"
+_REQUEST_FIELDS = ("provider", "model", "iteration", "lvl", "level", *TOP_LEVEL)
+"""Of ``provider:request``, whose messages are the whole conversation: each of them was logged when it was new."""
+_OPENING_SECONDS = 10.0
+
+
+class EventLog:
+    """The handler: one line per event.
+
+    A file that cannot be written does not affect the session: the first failure is logged, all are counted, and the count
+    is logged on closing.
+
+    Args:
+        options: The configuration.
+        hooks: The registry to listen to.
+
+    Attributes:
+        written: Lines that this session wrote.
+        lost: Events that could not be written.
+    """
+
+    def __init__(self, options: LogOptions, hooks: Hooks) -> None:
+        self.options = options
+        self.written = 0
+        self.lost = 0
+        self._hooks = hooks
+        self._file = EventFile(options.path, options.max_bytes, options.keep)
+        self._lowest = LEVELS.index(options.level)
+        self._registered: dict[str, Callable[[], None]] = {}
+        self._last_error: OSError | None = None
+
+    def __repr__(self) -> str:
+        return f"<EventLog {str(self.options.path)!r}, {self.written} written, {self.lost} lost>"
+
+    async def __call__(self, event: str, data: dict[str, Any]) -> HookResult:
+        """Write one event; always returns continue."""
+        try:
+            level = level_of(event, data)
+            if LEVELS.index(level) < self._lowest:
+                return HookResult()
+            line = write_line(event, level, data, self.options)
+        except Exception as error:  # noqa: BLE001 - the payload may contain third-party objects that fail when read
+            _logger.warning("the payload of %r cannot be written: %s", event, type(error).__name__)
+            line = broken_line(event, error)
+        try:
+            self._file.append(line)
+            self.written += 1
+        except OSError as error:
+            self._note_loss(error)
+        return HookResult()
+
+    def _note_loss(self, error: OSError) -> None:
+        if self.lost == 0 and self._last_error is None:
+            _logger.warning("events cannot be written to %s: %s; the session goes on", self.options.path, error)
+        self._last_error = error
+        self.lost += 1
+
+    async def open(self) -> None:
+        """Open the file; a failure is logged, not raised."""
+
+        def work(_stop: Stop) -> None:
+            self._file.open()
+
+        try:
+            await Workers(threads=1, timeout=_OPENING_SECONDS).run(work, what=f"opening {self.options.path}")
+        except (OSError, ToolFailure) as error:
+            _logger.warning("no events will be written to %s: %s; the session goes on", self.options.path, error)
+            self._last_error = error if isinstance(error, OSError) else TimeoutError(str(error))
+
+    def listen(self, events: Iterable[str]) -> None:
+        """Listen to events, each once, if the options include them."""
+        for event in events:
+            if event not in self._registered and "*" not in self._registered and self.options.wants(event):
+                fields = _REQUEST_FIELDS if event == PROVIDER_REQUEST else None
+                self._registered[event] = self._hooks.register(
+                    event, self, priority=self.options.priority, name=MODULE, fields=fields
+                )
+
+    async def discover(self, coordinator: Coordinator) -> None:
+        """Listen to the events other modules announce, as a contribution or, as older modules do, as a capability."""
+        if not self.options.auto_discover:
+            return
+        announced = [coordinator.get_capability(_CHANNEL), *await coordinator.collect_contributions(_CHANNEL)]
+        for names in announced:
+            if isinstance(names, str):
+                self.listen([names])
+            elif isinstance(names, Iterable):
+                self.listen(name for name in names if isinstance(name, str) and name)
+
+    def close(self) -> None:
+        """Stop listening, close the file and log how many events were lost; idempotent."""
+        registered, self._registered = self._registered, {}
+        for unregister in registered.values():
+            unregister()
+        was_open = self._file.is_open
+        self._file.close()
+        if self.lost and registered:
+            reason = self._last_error
+            _logger.warning("%d events were not written to %s: %s", self.lost, self.options.path, reason)
+        elif was_open:
+            _logger.debug("%d events were written to %s", self.written, self.options.path)
+
+
+async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) -> Callable[[], None]:
+    """Start writing events; see `LogOptions` and the module's reference page for the configuration.
+
+    Returns:
+        The cleanup, which closes the log.
+
+    Raises:
+        PlanError: The configuration is wrong.
+    """
+    log = EventLog(read_log_options(coordinator, config), coordinator.hooks)
+    logs: list[EventLog] = coordinator.session_state.setdefault(MODULE, [])
+
+    def close() -> None:
+        log.close()
+        if log in logs:
+            logs.remove(log)
+
+    try:
+        await log.open()
+        additional = log.options.additional_events
+        # "*" matches every event; events of any other name would be written twice.
+        log.listen(["*"] if "*" in additional else [*ALL_EVENTS, *OUR_EVENTS, *additional])
+        logs.append(log)
+        _logger.info("events of session %s go to %s", coordinator.session_id, log.options.path)
+    except BaseException:
+        close()
+        raise
+    return close
+
+
+async def on_session_ready(coordinator: Coordinator) -> None:
+    """Listen to the events of the other modules, which are all mounted now."""
+    for log in list(coordinator.session_state.get(MODULE, ())):
+        await log.discover(coordinator)
