@@ -76,11 +76,11 @@ from amplifier.modules.tools import task as tool_task
 from amplifier.modules.tools import todo as tool_todo
 from amplifier.modules.tools import web as tool_web
 from amplifier.modules.tools.bash._options import BashOptions
-from amplifier.modules.tools.filesystem._options import FilesystemOptions
-from amplifier.modules.tools.search._search import SearchOptions
-from amplifier.modules.tools.task._child_sessions import TaskOptions
+from amplifier.modules.tools.filesystem._read_tools import FilesystemOptions
+from amplifier.modules.tools.search._grep import SearchOptions
+from amplifier.modules.tools.task import TaskOptions
 from amplifier.modules.tools.todo import _TodoOptions
-from amplifier.modules.tools.web._options import WebOptions
+from amplifier.modules.tools.web._tool import WebOptions
 from amplifier.testing import TestCoordinator
 from tests._support.tree import ROOT
 

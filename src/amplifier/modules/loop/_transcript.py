@@ -22,7 +22,7 @@ from amplifier.models import ChatResponse, ToolCall, ToolResult
 from amplifier.models._prompts import attachments_of, read_prompt, text_of_prompt
 from amplifier.turns import INTERRUPTED, assistant_message, result_message
 
-from .._shared.shielded import run_shielded
+from .._shared.session import run_shielded
 from ..context import is_aside, missing_results, open_calls
 from ._containment import contained
 from ._request_messages import RequestMessages, RequestPrefix, checked_messages, is_instruction, source_of

@@ -22,8 +22,8 @@ from amplifier.contracts import Coordinator
 from amplifier.errors import ConfigurationError, LLMTimeoutError, ProviderUnavailableError
 
 from .._shared.message_lines import read_chunk, write_all
-from .._shared.shielded import run_shielded
-from .._shared.started_process import ServiceProcess
+from .._shared.processes import ServiceProcess
+from .._shared.session import run_shielded
 from ._error_mapping import CallContext
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ from amplifier.models import (
 )
 
 from .._shared.configuration import Kind, flag, number, option, read_options, seconds, text, whole_number
-from .._shared.started_process import can_supervise
+from .._shared.processes import can_supervise
 from ._chat_completions import ChatCompletions, ConfiguredModels
 from ._conversation import Conversation, Entry, MessageEntry, ToolResultEntry
 from ._http_provider import HttpProvider, Prices, import_client

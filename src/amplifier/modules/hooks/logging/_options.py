@@ -25,7 +25,7 @@ from ..._shared.configuration import (
     texts,
     whole_number,
 )
-from ..._shared.session_files import default_sessions_directory
+from ..._shared.session import default_sessions_directory
 
 MODULE = "hooks-logging"
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")

@@ -20,8 +20,7 @@ from collections.abc import Callable
 import attrs
 
 from ..._shared.failure import ToolFailure
-from ..._shared.process_tree import ProcessTree
-from ..._shared.started_process import StartedProcess, start
+from ..._shared.processes import ProcessTree, StartedProcess, start
 from ..._shared.worker_threads import Stop
 from ._confinement import Confined
 from ._options import BashOptions

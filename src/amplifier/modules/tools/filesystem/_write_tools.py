@@ -1,4 +1,4 @@
-"""write_file and edit_file."""
+"""write_file and edit_file, and the mounting of all tools of the module."""
 
 from __future__ import annotations
 
@@ -10,18 +10,30 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import anyio
+import anyio.to_thread
 import attrs
 
 from amplifier.contracts import Coordinator
 from amplifier.events import ARTIFACT_WRITE
 from amplifier.models import ToolResult
 
+from ..._shared.configuration import read_options
 from ..._shared.failure import ToolFailure, shown
 from ..._shared.worker_threads import Stop, Workers
-from .._base import characters, flag, option, tool_input
+from .._base import BuiltinTool, characters, flag, option, tool_input
+from .._glob import GlobTool
 from .._paths import AccessRoots, ConfinedPath, Workspace, open_file, open_parent, refuse_unless_regular
-from ._options import FilesystemOptions
-from ._read_tools import FILE_PATH, FileTool, is_binary, read_all
+from ._read_tools import (
+    FILE_PATH,
+    READING_TOOLS,
+    WRITING_TOOLS,
+    FilesystemOptions,
+    FileTool,
+    ListDirectoryTool,
+    ReadFileTool,
+    is_binary,
+    read_all,
+)
 
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 _PIECE = 1 << 20
@@ -338,3 +350,39 @@ def _line_numbers(text: str, old: str) -> list[int]:
         numbers.append(text.count("\n", 0, position) + 1)
         position = text.find(old, position + len(old))
     return numbers
+
+
+_MODULE = "tool-filesystem"
+
+
+async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) -> None:
+    """Mount read_file, write_file, edit_file, list_directory and glob; without the writing ones where nothing may be.
+
+    Args:
+        coordinator: The session's.
+        config: See the module's reference page for the keys.
+
+    Raises:
+        PlanError: The config is wrong.
+    """
+    options = read_options(FilesystemOptions, _MODULE, config)
+    workspace = await anyio.to_thread.run_sync(
+        Workspace, _MODULE, coordinator, options.allowed_paths, options.writable_paths, options.read_only
+    )
+    workers = Workers(threads=options.threads, timeout=options.timeout)
+    common = (coordinator, workspace, workers, options)
+    lock = anyio.Lock()
+    tools: dict[str, Callable[[], BuiltinTool]] = {
+        "read_file": lambda: ReadFileTool(*common),
+        "list_directory": lambda: ListDirectoryTool(*common),
+        "glob": lambda: GlobTool(workspace, workers, ignored=options.ignore, max_results=options.max_results),
+        "write_file": lambda: WriteFileTool(*common, lock),
+        "edit_file": lambda: EditFileTool(*common, lock),
+    }
+    for name in READING_TOOLS + WRITING_TOOLS if options.tools is None else options.tools:
+        if name in WRITING_TOOLS and not workspace.is_writable:
+            continue
+        # tool-search offers the same glob; the module that is mounted first provides it.
+        if name == "glob" and options.tools is None and coordinator.get("tools", "glob") is not None:
+            continue
+        await coordinator.mount("tools", tools[name]())

@@ -15,7 +15,7 @@ import attrs
 from amplifier.contracts import Coordinator
 from amplifier.errors import MissingExtraError, ModuleLoadError
 
-from ..._shared.started_process import can_supervise
+from ..._shared.processes import can_supervise
 from ._options import MODULE, ServerOptions, read_mcp_options
 
 if TYPE_CHECKING:

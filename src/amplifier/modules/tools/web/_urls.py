@@ -9,14 +9,16 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Collection
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 from urllib.parse import quote, urljoin, urlsplit
 
 import attrs
 import idna
 
 from ..._shared.failure import ToolFailure, shown
-from ._options import WebOptions
+
+if TYPE_CHECKING:
+    from ._tool import WebOptions
 
 Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 
