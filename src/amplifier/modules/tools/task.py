@@ -225,20 +225,107 @@ def depth_of(coordinator: Coordinator) -> int:
     return depth if isinstance(depth, int) else 0
 
 
-class ChildSessions:
-    """Runs the child sessions of one session.
+# ── the tool ───────────────────────────────────────────────────────────────────────────────────────
+
+SPAWN = "session.spawn"
+"""The capability through which an application opens child sessions its own way."""
+
+
+class TaskTool(BuiltinTool):
+    """Hands tasks to agents.
 
     Args:
-        coordinator: The parent's.
+        coordinator: The session's.
+        agents: Who there is.
         options: The configuration.
     """
 
-    def __init__(self, coordinator: Coordinator, options: TaskOptions) -> None:
-        self._coordinator = coordinator
-        self._options = options
+    _name = "task"
+    _description = (
+        "Hand a task to an agent, which works on it on its own and answers once. It knows nothing of this conversation and "
+        "cannot ask back: put everything it needs into the instruction, and state what to return. Several calls at once run "
+        "side by side. Agents:\n"
+    )
+    _input = tool_input(
+        agent=option(characters(1, 200), doc="The agent's name."),
+        instruction=option(characters(1, 200_000), doc="The whole task."),
+    )
 
-    async def run(self, agent: Agent, instruction: str) -> Outcome:
-        """Have an agent work on a task; only cancellation is raised."""
+    def __init__(self, coordinator: Coordinator, agents: Mapping[str, Agent], options: TaskOptions) -> None:
+        self._coordinator = coordinator
+        self._agents = agents
+        self._options = options
+        self._slots = anyio.Semaphore(options.max_parallel)
+        self._description += describe(agents)
+        # As in the description: names that cannot be shown as they are could not be sent to a model either.
+        self._agent_names = [name for name in agents if shown(name, 200) == name]
+
+    @property
+    def repeatable(self) -> bool | None:  # type: ignore[override]  # a constant elsewhere
+        """A call that was cut off may run again where the calls of children are recorded: each child goes on where it was."""
+        capability = self._coordinator.get_capability
+        return True if capability(CHILD_STEPS) is not None and capability(SPAWN) is None else None
+
+    def get_schema(self) -> dict[str, Any]:
+        """The input, with the names of agents as examples."""
+        schema = super().get_schema()
+        schema["properties"]["agent"]["examples"] = list(self._agent_names)
+        return schema
+
+    async def _run(self, values: dict[str, Any]) -> ToolResult:
+        agent = find_agent(self._agents, values["agent"])
+        outcome = await self.delegate(agent, values["instruction"])
+        response = outcome.response.encode("utf-8", "backslashreplace").decode()
+        output: dict[str, Any] = {
+            "response": response[: self._options.max_response_chars],
+            "agent": shown(agent.name),
+            "session_id": outcome.session_id,
+            "usage": outcome.consumed.shown(),
+        }
+        if len(response) > self._options.max_response_chars:
+            output["truncated"] = True
+            output["total_chars"] = len(response)
+        if outcome.failure is None:
+            return ToolResult(output=output)
+        # The model is shown the output of a result, if it has one.
+        return self._failed(outcome.failure, {**output, "failure": str(outcome.failure)})
+
+    async def delegate(self, agent: Agent, instruction: str) -> Outcome:
+        """Have an agent work on a task when there is a place for it; only cancellation is raised."""
+        async with self._slots:
+            spawn = self._coordinator.get_capability(SPAWN)
+            if spawn is None:
+                return await self._run_in_child(agent, instruction)
+            return await self._spawned(spawn, agent, instruction)
+
+    async def _spawned(self, spawn: Any, agent: Agent, instruction: str) -> Outcome:
+        """Leave it to the application, which then also counts and limits."""
+        outcome = Outcome(session_id=child_id(self._coordinator.session_id, agent.name))
+        offered = {
+            "agent_name": agent.name,
+            "instruction": instruction,
+            "task": instruction,
+            "parent_session": self._coordinator.session,
+            "agent_configs": self._coordinator.config.get("agents") or {},
+            "sub_session_id": outcome.session_id,
+        }
+        try:
+            answer = spawn(**_accepted(spawn, offered))
+            answer = await answer if inspect.isawaitable(answer) else answer
+        except Exception as error:  # noqa: BLE001 - foreign code, the application's
+            outcome.failure = ToolFailure("AgentFailed", f"the agent failed: {type(error).__name__}: {error}")
+            return outcome
+        if not isinstance(answer, Mapping):
+            outcome.failure = ToolFailure("AgentFailed", f"{SPAWN} gave {type(answer).__name__}, expected a mapping")
+            return outcome
+        outcome.response = str(answer.get("output") or "")
+        outcome.session_id = str(answer.get("session_id") or outcome.session_id)
+        return outcome
+
+    # ── child sessions ──
+
+    async def _run_in_child(self, agent: Agent, instruction: str) -> Outcome:
+        """Have an agent work on a task in a child session; only cancellation is raised."""
         outcome = Outcome(session_id=child_id(self._coordinator.session_id, agent.name))
         about = {
             "agent": agent.name,
@@ -271,7 +358,7 @@ class ChildSessions:
             outcome.failure = ToolFailure(
                 "Timeout", f"the agent was not finished after {self._options.timeout:g} s, and ended"
             )
-        if isinstance(outcome.failure, ToolFailure) and outcome.failure.kind == "Cancelled":
+        if outcome.failure is not None and outcome.failure.kind == "Cancelled":
             # The child is cancelled with the parent on its own; if that is why, this raises the cancellation of this call.
             await anyio.lowlevel.checkpoint()
 
@@ -373,117 +460,6 @@ def _failure_from(error: Exception) -> ToolFailure:
     return ToolFailure("AgentFailed", f"the agent failed: {type(error).__name__}: {words}")
 
 
-# ── the tool ───────────────────────────────────────────────────────────────────────────────────────
-
-SPAWN = "session.spawn"
-"""The capability through which an application opens child sessions its own way."""
-
-
-class TaskTool(BuiltinTool):
-    """Hands tasks to agents.
-
-    Args:
-        coordinator: The session's.
-        agents: Who there is.
-        children: Runs them.
-        options: The configuration.
-    """
-
-    _name = "task"
-    _description = (
-        "Hand a task to an agent, which works on it on its own and answers once. It knows nothing of this conversation and "
-        "cannot ask back: put everything it needs into the instruction, and state what to return. Several calls at once run "
-        "side by side. Agents:\n"
-    )
-    _input = tool_input(
-        agent=option(characters(1, 200), doc="The agent's name."),
-        instruction=option(characters(1, 200_000), doc="The whole task."),
-    )
-
-    def __init__(
-        self,
-        coordinator: Coordinator,
-        agents: Mapping[str, Agent],
-        children: ChildSessions,
-        options: TaskOptions,
-    ) -> None:
-        self._coordinator = coordinator
-        self._agents = agents
-        self._children = children
-        self._slots = anyio.Semaphore(options.max_parallel)
-        self._max_response_chars = options.max_response_chars
-        self._words = self._description + describe(agents)
-        # As in the description: names that cannot be shown as they are could not be sent to a model either.
-        self._agent_names = [name for name in agents if shown(name, 200) == name]
-
-    @property
-    def repeatable(self) -> bool | None:  # type: ignore[override]  # a constant elsewhere
-        """A call that was cut off may run again where the calls of children are recorded: each child goes on where it was."""
-        capability = self._coordinator.get_capability
-        return True if capability(CHILD_STEPS) is not None and capability(SPAWN) is None else None
-
-    @property
-    def description(self) -> str:
-        """What it does, and who there is."""
-        return self._words
-
-    def get_schema(self) -> dict[str, Any]:
-        """The input, with the names of agents as examples."""
-        schema = super().get_schema()
-        schema["properties"]["agent"]["examples"] = list(self._agent_names)
-        return schema
-
-    async def _run(self, values: dict[str, Any]) -> ToolResult:
-        agent = find_agent(self._agents, values["agent"])
-        outcome = await self.delegate(agent, values["instruction"])
-        response = outcome.response.encode("utf-8", "backslashreplace").decode()
-        output: dict[str, Any] = {
-            "response": response[: self._max_response_chars],
-            "agent": shown(agent.name),
-            "session_id": outcome.session_id,
-            "usage": outcome.consumed.shown(),
-        }
-        if len(response) > self._max_response_chars:
-            output["truncated"] = True
-            output["total_chars"] = len(response)
-        if outcome.failure is None:
-            return ToolResult(output=output)
-        # The model is shown the output of a result, if it has one.
-        return self._failed(outcome.failure, {**output, "failure": str(outcome.failure)})
-
-    async def delegate(self, agent: Agent, instruction: str) -> Outcome:
-        """Have an agent work on a task when there is a place for it; only cancellation is raised."""
-        async with self._slots:
-            spawn = self._coordinator.get_capability(SPAWN)
-            if spawn is None:
-                return await self._children.run(agent, instruction)
-            return await self._spawned(spawn, agent, instruction)
-
-    async def _spawned(self, spawn: Any, agent: Agent, instruction: str) -> Outcome:
-        """Leave it to the application, which then also counts and limits."""
-        outcome = Outcome(session_id=child_id(self._coordinator.session_id, agent.name))
-        offered = {
-            "agent_name": agent.name,
-            "instruction": instruction,
-            "task": instruction,
-            "parent_session": self._coordinator.session,
-            "agent_configs": self._coordinator.config.get("agents") or {},
-            "sub_session_id": outcome.session_id,
-        }
-        try:
-            answer = spawn(**_accepted(spawn, offered))
-            answer = await answer if inspect.isawaitable(answer) else answer
-        except Exception as error:  # noqa: BLE001 - foreign code, the application's
-            outcome.failure = ToolFailure("AgentFailed", f"the agent failed: {type(error).__name__}: {error}")
-            return outcome
-        if not isinstance(answer, Mapping):
-            outcome.failure = ToolFailure("AgentFailed", f"{SPAWN} gave {type(answer).__name__}, expected a mapping")
-            return outcome
-        outcome.response = str(answer.get("output") or "")
-        outcome.session_id = str(answer.get("session_id") or outcome.session_id)
-        return outcome
-
-
 def _accepted(function: Any, offered: dict[str, Any]) -> dict[str, Any]:
     """The keywords that a function of some application takes; either name for the task, not both."""
     parameters = inspect.signature(function).parameters
@@ -518,7 +494,7 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
             "%s: not offered in a session %d below the first, max_depth is %d", _MODULE, depth, options.max_depth
         )
         return
-    children = ChildSessions(coordinator, options)
+    tool = TaskTool(coordinator, agents, options)
     if any(agent.plan is not None for agent in agents.values()):
         if TaskTool._name in (coordinator.get("tools") or {}):
             raise ModuleLoadError(
@@ -528,8 +504,7 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
             )
         if depth == 0 or coordinator.get_capability(REHEARSAL):
             for agent in agents.values():
-                await children.rehearse(agent)
-    tool = TaskTool(coordinator, agents, children, options)
+                await tool.rehearse(agent)
 
     async def list_agents() -> list[str]:
         return list(agents)
