@@ -4,33 +4,23 @@ from __future__ import annotations
 
 import gc
 import logging
-import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from contextlib import AbstractContextManager
 from typing import Any
 
 import anyio
 import pytest
 
 from amplifier.testing import wait_for
-from tests.modules.tools.mcp.desk import opened
+from tests.modules.tools.mcp.desk import opened, served
 
 # The SDK leaves generators of httpx2 to the garbage collector, which trio warns of.
 pytestmark = pytest.mark.filterwarnings("ignore:Async generator '(httpx2|httpcore2|mcp):ResourceWarning")
 
-SERVER = str(Path(__file__).with_name("sdk_http_server.py"))
 
-
-@contextmanager
-def serving(port: int = 0) -> Iterator[int]:
-    with subprocess.Popen([sys.executable, SERVER, str(port)], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        try:
-            yield int(process.stdout.readline())
-        finally:
-            process.kill()
+def serving(port: int = 0) -> AbstractContextManager[int]:
+    return served("sdk_http_server.py", str(port))
 
 
 @pytest.fixture(scope="module")

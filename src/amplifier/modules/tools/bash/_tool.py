@@ -29,7 +29,7 @@ from ..._shared.processes import signal_name
 from ..._shared.session import working_directory
 from ..._shared.worker_threads import Stop, Stopped, Workers, poll_until
 from .._base import BuiltinTool, characters, option, tool_input, whole
-from ._command import Command, Outcome
+from ._command import Outcome, run_command
 from ._confinement import Confined, Sandbox, choose_sandbox, import_warning
 from ._options import DEFAULT_TIMEOUT, BashOptions
 
@@ -105,17 +105,12 @@ class BashTool(BuiltinTool):
         self._workers = workers
         self._sandbox = sandbox
         self._running: set[Stop] = set()
-
-    @property
-    def description(self) -> str:
-        """What it does, and what the sandbox allows."""
-        if self._sandbox.kind == "off":
-            return self._description
-        network = "the network is reachable" if self._sandbox.network else "there is no network"
-        return (
-            f"{self._description} Commands run in a sandbox: only the working directory can be changed, {network}, the "
-            "user's home folder is hidden, and temporary files do not last."
-        )
+        if sandbox.kind != "off":
+            network = "the network is reachable" if sandbox.network else "there is no network"
+            self._description += (
+                f" Commands run in a sandbox: only the working directory can be changed, {network}, the user's home folder is "
+                "hidden, and temporary files do not last."
+            )
 
     async def _run(self, values: dict[str, Any]) -> ToolResult:
         seconds = min(values.get("timeout", self._options.timeout or DEFAULT_TIMEOUT), self._options.max_timeout)
@@ -147,7 +142,7 @@ class BashTool(BuiltinTool):
                 confined = stack.enter_context(self._sandbox.confined([*self._shell, command], directory, environment))
             except ValueError as error:
                 raise ToolFailure("Sandbox", str(error)) from None
-            return Command(confined, directory, self._options, stop).run(seconds), confined
+            return run_command(confined, directory, self._options, stop, seconds), confined
 
     def stop_all(self) -> bool:
         """Ask every running command to end; whether there was any."""

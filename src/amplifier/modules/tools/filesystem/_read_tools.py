@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar, Protocol, TypeVar
 
+import anyio
 import attrs
 
 from amplifier.contracts import Coordinator
@@ -185,15 +186,22 @@ class FileTool(BuiltinTool):
         workspace: What may be touched.
         workers: The module's threads.
         options: How much.
+        lock: Held while a file is replaced: two edits in one answer of the model must both be kept.
     """
 
     def __init__(
-        self, coordinator: Coordinator, workspace: Workspace, workers: Workers, options: FilesystemOptions
+        self,
+        coordinator: Coordinator,
+        workspace: Workspace,
+        workers: Workers,
+        options: FilesystemOptions,
+        lock: anyio.Lock,
     ) -> None:
         self._coordinator = coordinator
         self._workspace = workspace
         self._workers = workers
         self._options = options
+        self._lock = lock
 
     @property
     def _editor(self) -> EditorFiles | None:

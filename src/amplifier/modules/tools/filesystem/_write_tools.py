@@ -168,22 +168,7 @@ _LINES_NAMED = 5
 
 
 class WritingTool(FileTool):
-    """A tool that replaces files, one at a time: two edits in one answer of the model must both be kept.
-
-    Args:
-        lock: Shared by the writing tools of one module.
-    """
-
-    def __init__(
-        self,
-        coordinator: Coordinator,
-        workspace: Workspace,
-        workers: Workers,
-        options: FilesystemOptions,
-        lock: anyio.Lock,
-    ) -> None:
-        super().__init__(coordinator, workspace, workers, options)
-        self._lock = lock
+    """A tool that replaces files, one at a time."""
 
     async def _write(self, work: Callable[[Stop], Written], values: dict[str, Any]) -> Written:
         done: list[Written] = []
@@ -370,19 +355,17 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
         Workspace, _MODULE, coordinator, options.allowed_paths, options.writable_paths, options.read_only
     )
     workers = Workers(threads=options.threads, timeout=options.timeout)
-    common = (coordinator, workspace, workers, options)
     lock = anyio.Lock()
-    tools: dict[str, Callable[[], BuiltinTool]] = {
-        "read_file": lambda: ReadFileTool(*common),
-        "list_directory": lambda: ListDirectoryTool(*common),
-        "glob": lambda: GlobTool(workspace, workers, ignored=options.ignore, max_results=options.max_results),
-        "write_file": lambda: WriteFileTool(*common, lock),
-        "edit_file": lambda: EditFileTool(*common, lock),
-    }
+    tools: list[BuiltinTool] = [
+        kind(coordinator, workspace, workers, options, lock)
+        for kind in (ReadFileTool, ListDirectoryTool, WriteFileTool, EditFileTool)
+    ]
+    tools.append(GlobTool(workspace, workers, ignored=options.ignore, max_results=options.max_results))
+    by_name = {tool.name: tool for tool in tools}
     for name in READING_TOOLS + WRITING_TOOLS if options.tools is None else options.tools:
         if name in WRITING_TOOLS and not workspace.is_writable:
             continue
         # tool-search offers the same glob; the module that is mounted first provides it.
         if name == "glob" and options.tools is None and coordinator.get("tools", "glob") is not None:
             continue
-        await coordinator.mount("tools", tools[name]())
+        await coordinator.mount("tools", by_name[name])

@@ -98,10 +98,6 @@ class _Filtered:
     async def __anext__(self) -> SessionMessage | Exception:
         return self._checked(await self._received.__anext__())
 
-    async def receive(self) -> SessionMessage | Exception:
-        """The next message."""
-        return self._checked(await self._received.receive())
-
     def _checked(self, item: SessionMessage | Exception) -> SessionMessage | Exception:
         message = item.message if isinstance(item, SessionMessage) else None
         if isinstance(message, JSONRPCResponse) and isinstance(tools := message.result.get("tools"), list):
@@ -361,7 +357,7 @@ class Connection:
                     if self.listeners:  # at the mount no hook listens yet: see on_session_ready
                         await self._announce_opening(before)
                     async with anyio.create_task_group() as group:
-                        group.start_soon(self._follow_changes, client)
+                        group.start_soon(self._follow_changes, attempt, client)
                         group.start_soon(self._follow_notices, attempt, client)
                         group.start_soon(self._emit_logs, logs)
                         await attempt.lost.wait()
@@ -410,10 +406,8 @@ class Connection:
         return client
 
     async def _take_message(self, message: IncomingMessage) -> None:
-        if isinstance(message, ToolListChangedNotification):
-            attempt = self._attempt
-            if attempt is not None:
-                attempt.changed.set()
+        if isinstance(message, ToolListChangedNotification) and self._attempt is not None:
+            self._attempt.changed.set()
 
     async def _follow_notices(self, attempt: _Attempt, client: Client) -> None:
         """Read the offer once for all notices that came during the last reading: a server may send any number of them."""
@@ -422,8 +416,8 @@ class Connection:
             attempt.changed = anyio.Event()
             await self._refresh(client)
 
-    async def _follow_changes(self, client: Client) -> None:
-        """From protocol version 2026-07-28 on a client has to subscribe to changes."""
+    async def _follow_changes(self, attempt: _Attempt, client: Client) -> None:
+        """From protocol version 2026-07-28 on a client has to subscribe to notices."""
         tools = client.server_capabilities.tools
         if client.protocol_version not in MODERN_PROTOCOL_VERSIONS or tools is None or not tools.list_changed:
             return
@@ -431,7 +425,7 @@ class Connection:
             async with client.listen(tools_list_changed=True) as changes:
                 async for change in changes:
                     if isinstance(change, ToolsListChanged):
-                        await self._refresh(client)
+                        attempt.changed.set()
         except (MCPError, SubscriptionLost) as error:
             logger.info("server %r: changes of its tools are not followed: %s", self.options.name, self._words(error))
 

@@ -482,7 +482,8 @@ class ToolMounting:
         known = {tool.name for tool in offer.tools}
         for offered in offer.tools:
             if is_wanted(options, offered.name):
-                yield self._remote(options, offered, connection)
+                name = tool_name(options, offered.name)
+                yield RemoteTool(name, offered, connection, self._coordinator, max_chars=self._max_chars)
         extras: list[tuple[bool, str, type[ServerTool]]] = [
             (offer.has_resources, "read_resource", ReadResourceTool),
             (offer.has_prompts, "get_prompt", GetPromptTool),
@@ -490,10 +491,6 @@ class ToolMounting:
         for is_there, name, kind in extras:
             if is_there and name not in known and not any(fnmatchcase(name, each) for each in options.deny):
                 yield kind(tool_name(options, name), connection, self._coordinator, max_chars=self._max_chars)
-
-    def _remote(self, options: ServerOptions, offered: Tool, connection: Connection) -> RemoteTool:
-        name = tool_name(options, offered.name)
-        return RemoteTool(name, offered, connection, self._coordinator, max_chars=self._max_chars)
 
 
 def _is_same(old: ServerTool | None, new: ServerTool) -> bool:
