@@ -491,8 +491,7 @@ class ServiceProcess(StartedProcess):
 
     def _signal(self, number: signal.Signals) -> None:
         if self.group and not self._is_released:  # once it is released, the id may belong to others
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.group, number)
+            send_to_group(self.group, number)
 
 
 class WorkerProcess(StartedProcess):
@@ -530,8 +529,7 @@ class WorkerProcess(StartedProcess):
         """End it and all it started; nothing happens if it has ended."""
         with self._lock:  # so that it is not reaped between the check and the signal
             if self.process.poll() is None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(self.group, signal.SIGKILL)
+                send_to_group(self.group, signal.SIGKILL)
 
     def wait(self) -> int:
         """Wait until it has ended by itself; its output must have been read."""

@@ -86,45 +86,6 @@ def find_ripgrep(forbidden: Iterable[str]) -> str | None:
     return None if any(real.is_relative_to(root) for root in forbidden) else str(real)
 
 
-def likely_files(
-    program: str, directory: str, pattern: str, *, ignore_case: bool, ignored: Iterable[str], max_bytes: int, stop: Stop
-) -> list[tuple[str, ...]] | None:
-    """Names below a directory of files that may match; None if ripgrep cannot decide and every file has to be read.
-
-    Raises:
-        Stopped: The call was cancelled.
-    """
-    command = [
-        program,
-        "--no-config",
-        "--files-with-matches",
-        "--null",
-        "--no-messages",
-        "--no-ignore",
-        "--hidden",
-        "--no-require-git",
-        "--threads=2",
-        f"--max-filesize={max_bytes}",
-        *(f"--glob=!**/{_escaped(name)}/**" for name in ignored),
-        *(["--ignore-case"] if ignore_case else []),
-        f"--regexp={pattern}",
-        "--",
-        ".",
-    ]
-    try:
-        with contextlib.closing(WorkerProcess(command, stop, directory=directory)) as child:
-            output = child.stdout.read(_MOST_OUTPUT)
-            if len(output) == _MOST_OUTPUT:
-                return None
-            code = child.wait()
-    except (OSError, ValueError):  # it cannot be started, or the pattern holds what no argument can
-        return None
-    stop.check()
-    if code not in (0, _NOTHING_FOUND):
-        return None  # a pattern that is Python's and not Rust's, or a directory it may not read
-    return sorted({names for name in os.fsdecode(output).split("\0") if (names := _beneath(name))})
-
-
 def _beneath(name: str) -> tuple[str, ...]:
     names = tuple(part for part in name.split("/") if part not in ("", "."))
     return () if name.startswith("/") or ".." in names else names
@@ -297,17 +258,38 @@ class Search:
             self.notes += walk.notes()[:1]
 
     def _likely(self, base: ConfinedPath) -> list[tuple[str, ...]] | None:
+        """Names below a directory of files that may match; None if ripgrep cannot decide and every file has to be read."""
         if not isinstance(self.options.ripgrep, str):
             return None
-        return likely_files(
+        command = [
             self.options.ripgrep,
-            base.path,
-            self.values["pattern"],
-            ignore_case=self.values["ignore_case"],
-            ignored=self.options.ignore,
-            max_bytes=self.options.max_file_bytes,
-            stop=self.stop,
-        )
+            "--no-config",
+            "--files-with-matches",
+            "--null",
+            "--no-messages",
+            "--no-ignore",
+            "--hidden",
+            "--no-require-git",
+            "--threads=2",
+            f"--max-filesize={self.options.max_file_bytes}",
+            *(f"--glob=!**/{_escaped(name)}/**" for name in self.options.ignore),
+            *(["--ignore-case"] if self.values["ignore_case"] else []),
+            f"--regexp={self.values['pattern']}",
+            "--",
+            ".",
+        ]
+        try:
+            with contextlib.closing(WorkerProcess(command, self.stop, directory=base.path)) as child:
+                output = child.stdout.read(_MOST_OUTPUT)
+                if len(output) == _MOST_OUTPUT:
+                    return None
+                code = child.wait()
+        except (OSError, ValueError):  # it cannot be started, or the pattern holds what no argument can
+            return None
+        self.stop.check()
+        if code not in (0, _NOTHING_FOUND):
+            return None  # a pattern that is Python's and not Rust's, or a directory it may not read
+        return sorted({names for name in os.fsdecode(output).split("\0") if (names := _beneath(name))})
 
     def _opened(
         self, opening: Callable[[ConfinedPath], int], place: ConfinedPath

@@ -289,22 +289,21 @@ class Fetcher:
         Raises:
             ToolFailure: It may not or cannot be fetched. A status that means failure is no failure here.
         """
-        with anyio.move_on_after(self._options.timeout):
-            return await self._follow(url)
-        # The block above returns, raises, or was cut off by its own deadline.
-        raise ToolFailure("Timeout", f"{shown(ascii(url), 200)}: not finished after {self._options.timeout:g} s")
-
-    async def _follow(self, url: str) -> Fetched:
         target = read_url(url)
         hops: list[str] = []
-        while True:
-            answer = await self._hop(target, tuple(hops))
-            if isinstance(answer, Fetched):
-                return answer
-            if len(hops) == self._options.max_redirects:
-                raise ToolFailure("TooManyRedirects", f"more than {len(hops)} redirects, the last to {shown(answer)}")
-            hops.append(target.url)
-            target = read_url(answer, base=target.url)
+        with anyio.move_on_after(self._options.timeout):
+            while True:
+                answer = await self._hop(target, tuple(hops))
+                if isinstance(answer, Fetched):
+                    return answer
+                if len(hops) == self._options.max_redirects:
+                    raise ToolFailure(
+                        "TooManyRedirects", f"more than {len(hops)} redirects, the last to {shown(answer)}"
+                    )
+                hops.append(target.url)
+                target = read_url(answer, base=target.url)
+        # The block above returns, raises, or was cut off by its own deadline.
+        raise ToolFailure("Timeout", f"{shown(ascii(url), 200)}: not finished after {self._options.timeout:g} s")
 
     async def _hop(self, target: Target, hops: tuple[str, ...]) -> Fetched | str:
         """One request, to the first address that can be reached: what came back, or where to go next."""
