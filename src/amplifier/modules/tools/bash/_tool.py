@@ -182,16 +182,15 @@ def _result(outcome: Outcome, confined: Confined, seconds: float) -> ToolResult:
     return ToolResult(success=False, output=output, error=error)
 
 
-_lock = threading.Lock()
-_users = 0
-_before = 1
-
-
 # ── hidden environment ────────────────────────────────────────────────────────────────────────────
 # Keeps commands of the same user from reading the memory and the environment of this process, where API keys are.
 #
 # A process that is not "dumpable" belongs to root in ``/proc``. It cannot be attached to by a debugger of the same
 # user, and writes no core file. The state is one for the process: the last session that needs it gives it back.
+
+_lock = threading.Lock()
+_users = 0
+_before = 1
 
 
 def hide_environment() -> Callable[[], None]:
@@ -218,8 +217,9 @@ def hide_environment() -> Callable[[], None]:
     return undo
 
 
-_MODULE = "tool-bash"
+# ── mounting ──────────────────────────────────────────────────────────────────────────────────────
 
+_MODULE = "tool-bash"
 SANDBOX = "bash.sandbox"
 """The capability by which others learn how commands are confined: an object with `kind` and `network`."""
 
