@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import logging
 import math
-import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import partial
@@ -18,7 +17,6 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import anyio
-import anyio.to_thread
 import attrs
 import httpx2
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
@@ -43,6 +41,7 @@ from amplifier.contracts import Coordinator
 
 from ..._shared.failure import ToolFailure, shown
 from ..._shared.session import working_directory
+from ..._shared.worker_threads import Stop, Workers
 from ._options import ServerOptions
 from ._requests_from_server import RequestsFromServer
 from ._transports import HttpTransport, StdioTransport, new_auth
@@ -171,11 +170,8 @@ async def read_offer(client: Client, options: ServerOptions) -> Offer:
     capabilities = client.server_capabilities
     info = client.server_info
     tools = [] if capabilities.tools is None else await _list_tools(client, options)
-    given_up = threading.Event()
-    try:
-        usable = await anyio.to_thread.run_sync(_usable, tools, options, given_up, abandon_on_cancel=True)
-    finally:
-        given_up.set()
+    workers = Workers(timeout=math.inf)  # the deadline is that of the opening
+    usable = await workers.run(lambda stop: _usable(tools, options, stop), what=f"tools of MCP server {options.name}")
     return Offer(
         server="unnamed" if info is None else shown(f"{info.name} {info.version}", 200),
         protocol=client.protocol_version,
@@ -200,11 +196,10 @@ async def _list_tools(client: Client, options: ServerOptions) -> list[Tool]:
     raise ToolFailure("ServerFailed", f"server {options.name!r}: its list of tools has no end; got {len(found)} so far")
 
 
-def _usable(tools: list[Tool], options: ServerOptions, given_up: threading.Event) -> list[Tool]:
+def _usable(tools: list[Tool], options: ServerOptions, stop: Stop) -> list[Tool]:
     usable: dict[str, Tool] = {}
     for tool in tools:
-        if given_up.is_set():
-            break
+        stop.check()
         problem = "it is listed twice" if tool.name in usable else _problem(tool)
         if problem is not None:
             _log_unused(options, {"name": tool.name}, problem)

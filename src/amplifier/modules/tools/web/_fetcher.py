@@ -132,7 +132,6 @@ async def open_exchange(target: Target, address: str, context: ssl.SSLContext, d
             await anyio.aclose_forcefully(raw)
 
 
-_PIECE = 1 << 16
 _GZIP: Final = 31
 """zlib's number for a body with the header of gzip."""
 _GZIP_MAGIC = b"\x1f"
@@ -190,7 +189,7 @@ class Body:
                         return
                     self._inflater = zlib.decompressobj(_GZIP)
                 try:
-                    piece = self._inflater.decompress(received, _PIECE)
+                    piece = self._inflater.decompress(received, _CHUNK)
                 except zlib.error as error:
                     raise ToolFailure("UnsupportedContent", f"the compressed body is damaged: {error}") from None
                 received = self._inflater.unused_data if self._inflater.eof else self._inflater.unconsumed_tail
