@@ -22,7 +22,7 @@ import httpx2
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp import Client, MCPError
 from mcp.client.session import IncomingMessage
-from mcp.client.subscriptions import SubscriptionLost, ToolsListChanged
+from mcp.client.subscriptions import SubscriptionLost
 from mcp.shared.message import SessionMessage
 from mcp_types import (
     CONNECTION_CLOSED,
@@ -418,9 +418,8 @@ class Connection:
             return
         try:
             async with client.listen(tools_list_changed=True) as changes:
-                async for change in changes:
-                    if isinstance(change, ToolsListChanged):
-                        attempt.changed.set()
+                async for _ in changes:
+                    attempt.changed.set()
         except (MCPError, SubscriptionLost) as error:
             logger.info("server %r: changes of its tools are not followed: %s", self.options.name, self._words(error))
 
