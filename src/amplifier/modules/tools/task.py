@@ -43,7 +43,11 @@ from .._shared.configuration import (
 from .._shared.failure import ToolFailure, shown
 from ._base import BuiltinTool, characters, tool_input
 
-logger = logging.getLogger("amplifier.modules.tools")
+__all__ = ["TaskOptions", "TaskTool", "mount"]
+
+__amplifier_module_type__ = "tool"
+
+_logger = logging.getLogger("amplifier.modules.tools")
 
 _KEYS = ("name", "description", "instruction", "system", "plan")
 _SECTIONS = ("session", "orchestrator", "context", "providers", "tools", "hooks", "agents")
@@ -80,7 +84,7 @@ class TaskOptions:
 
 
 @attrs.frozen
-class Agent:
+class _Agent:
     """An agent of the plan.
 
     Attributes:
@@ -96,23 +100,23 @@ class Agent:
     instruction: str | None = None
 
 
-def read_agents(section: Any) -> dict[str, Agent]:
+def _read_agents(section: Any) -> dict[str, _Agent]:
     """Read the section, which is the application's own; what is no agent in it is left alone."""
     if section is None:
         return {}
     if not isinstance(section, Mapping):
-        logger.warning("tool-task: the plan's agents are %s, expected a mapping by name", type(section).__name__)
+        _logger.warning("tool-task: the plan's agents are %s, expected a mapping by name", type(section).__name__)
         return {}
     agents = {}
     for name, given in section.items():
         if isinstance(name, str) and name and isinstance(given, Mapping):
             agents[name] = _read_agent(name, given)
         else:
-            logger.warning("tool-task: %s in the plan's agents is no agent, expected a mapping", shown(repr(name), 80))
+            _logger.warning("tool-task: %s in the plan's agents is no agent, expected a mapping", shown(repr(name), 80))
     return agents
 
 
-def _read_agent(name: str, given: Mapping[str, Any]) -> Agent:
+def _read_agent(name: str, given: Mapping[str, Any]) -> _Agent:
     for key in given.keys() - {*_KEYS, *_SECTIONS}:
         # Applications keep data of their own here, so a key that resembles no other is not reported.
         if (meant := misspelt_key(key, (*_KEYS, *_SECTIONS))) is not None:
@@ -120,7 +124,7 @@ def _read_agent(name: str, given: Mapping[str, Any]) -> Agent:
     system = given.get("system")
     instruction = given.get("instruction") or (system.get("instruction") if isinstance(system, Mapping) else None)
     description, plan = given.get("description"), given.get("plan")
-    return Agent(
+    return _Agent(
         name=name,
         description=" ".join(description.split()) if isinstance(description, str) else "",
         overlay={section: given[section] for section in _SECTIONS if section in given},
@@ -129,7 +133,7 @@ def _read_agent(name: str, given: Mapping[str, Any]) -> Agent:
     )
 
 
-def describe(agents: Mapping[str, Agent]) -> str:
+def _describe(agents: Mapping[str, _Agent]) -> str:
     """The agents as text for the model, one per line."""
     return "\n".join(
         f"- {shown(agent.name, 200)}" + (f": {shown(agent.description)}" if agent.description else "")
@@ -137,7 +141,7 @@ def describe(agents: Mapping[str, Agent]) -> str:
     )
 
 
-def find_agent(agents: Mapping[str, Agent], name: str) -> Agent:
+def _find_agent(agents: Mapping[str, _Agent], name: str) -> _Agent:
     """The agent of a name.
 
     Raises:
@@ -156,7 +160,7 @@ _COUNTED = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_t
 
 
 @attrs.define
-class TokenUsage:
+class _TokenUsage:
     """What a child and its own children consumed, counted as their models answer, so that a cancelled child is counted, too.
 
     Attributes:
@@ -185,11 +189,11 @@ class TokenUsage:
         return shown if self.cost is None else {**shown, "cost_usd": str(self.cost)}
 
 
-DEPTH = "self_delegation_depth"
+_DEPTH = "self_delegation_depth"
 """The capability with the number of sessions above this one; published modules use this name."""
-REHEARSAL = "task.rehearsal"
+_REHEARSAL = "task.rehearsal"
 """The capability of a session that is opened only to see whether it can be; its agents are then opened as well."""
-SPAWNED, COMPLETED = "task:agent_spawned", "task:agent_completed"
+_SPAWNED, _COMPLETED = "task:agent_spawned", "task:agent_completed"
 
 _FIRST, _LAST = -1_000_000, 1_000_000
 _FAREWELL = 5.0
@@ -198,7 +202,7 @@ _NOT_IN_AN_ID = re.compile(r"[^A-Za-z0-9._:-]")
 
 
 @attrs.define(kw_only=True)
-class Outcome:
+class _Outcome:
     """How a child ended.
 
     Attributes:
@@ -211,23 +215,23 @@ class Outcome:
     response: str = ""
     failure: ToolFailure | None = None
     has_completed: bool = False
-    consumed: TokenUsage = attrs.Factory(TokenUsage)
+    consumed: _TokenUsage = attrs.Factory(_TokenUsage)
 
 
-def child_id(parent: str, agent: str) -> str:
+def _child_id(parent: str, agent: str) -> str:
     """An id that names the parent session and the agent."""
     return f"{parent[:120]}-{uuid.uuid4().hex[:16]}_{_NOT_IN_AN_ID.sub('-', agent)[:60]}"
 
 
-def depth_of(coordinator: Coordinator) -> int:
+def _depth_of(coordinator: Coordinator) -> int:
     """How many sessions are above this one."""
-    depth = coordinator.get_capability(DEPTH)
+    depth = coordinator.get_capability(_DEPTH)
     return depth if isinstance(depth, int) else 0
 
 
 # ── the tool ───────────────────────────────────────────────────────────────────────────────────────
 
-SPAWN = "session.spawn"
+_SPAWN = "session.spawn"
 """The capability through which an application opens child sessions its own way."""
 
 
@@ -251,12 +255,12 @@ class TaskTool(BuiltinTool):
         instruction=option(characters(1, 200_000), doc="The whole task."),
     )
 
-    def __init__(self, coordinator: Coordinator, agents: Mapping[str, Agent], options: TaskOptions) -> None:
+    def __init__(self, coordinator: Coordinator, agents: Mapping[str, _Agent], options: TaskOptions) -> None:
         self._coordinator = coordinator
         self._agents = agents
         self._options = options
         self._slots = anyio.Semaphore(options.max_parallel)
-        self._description += describe(agents)
+        self._description += _describe(agents)
         # As in the description: names that cannot be shown as they are could not be sent to a model either.
         self._agent_names = [name for name in agents if shown(name, 200) == name]
 
@@ -264,7 +268,7 @@ class TaskTool(BuiltinTool):
     def repeatable(self) -> bool | None:  # type: ignore[override]  # a constant elsewhere
         """A call that was cut off may run again where the calls of children are recorded: each child goes on where it was."""
         capability = self._coordinator.get_capability
-        return True if capability(CHILD_STEPS) is not None and capability(SPAWN) is None else None
+        return True if capability(CHILD_STEPS) is not None and capability(_SPAWN) is None else None
 
     def get_schema(self) -> dict[str, Any]:
         """The input, with the names of agents as examples."""
@@ -273,7 +277,7 @@ class TaskTool(BuiltinTool):
         return schema
 
     async def _run(self, values: dict[str, Any]) -> ToolResult:
-        agent = find_agent(self._agents, values["agent"])
+        agent = _find_agent(self._agents, values["agent"])
         outcome = await self.delegate(agent, values["instruction"])
         response = outcome.response.encode("utf-8", "backslashreplace").decode()
         output: dict[str, Any] = {
@@ -290,17 +294,17 @@ class TaskTool(BuiltinTool):
         # The model is shown the output of a result, if it has one.
         return self._failed(outcome.failure, {**output, "failure": str(outcome.failure)})
 
-    async def delegate(self, agent: Agent, instruction: str) -> Outcome:
+    async def delegate(self, agent: _Agent, instruction: str) -> _Outcome:
         """Have an agent work on a task when there is a place for it; only cancellation is raised."""
         async with self._slots:
-            spawn = self._coordinator.get_capability(SPAWN)
+            spawn = self._coordinator.get_capability(_SPAWN)
             if spawn is None:
                 return await self._run_in_child(agent, instruction)
             return await self._spawned(spawn, agent, instruction)
 
-    async def _spawned(self, spawn: Any, agent: Agent, instruction: str) -> Outcome:
+    async def _spawned(self, spawn: Any, agent: _Agent, instruction: str) -> _Outcome:
         """Leave it to the application, which then also counts and limits."""
-        outcome = Outcome(session_id=child_id(self._coordinator.session_id, agent.name))
+        outcome = _Outcome(session_id=_child_id(self._coordinator.session_id, agent.name))
         offered = {
             "agent_name": agent.name,
             "instruction": instruction,
@@ -316,7 +320,7 @@ class TaskTool(BuiltinTool):
             outcome.failure = ToolFailure("AgentFailed", f"the agent failed: {type(error).__name__}: {error}")
             return outcome
         if not isinstance(answer, Mapping):
-            outcome.failure = ToolFailure("AgentFailed", f"{SPAWN} gave {type(answer).__name__}, expected a mapping")
+            outcome.failure = ToolFailure("AgentFailed", f"{_SPAWN} gave {type(answer).__name__}, expected a mapping")
             return outcome
         outcome.response = str(answer.get("output") or "")
         outcome.session_id = str(answer.get("session_id") or outcome.session_id)
@@ -324,15 +328,15 @@ class TaskTool(BuiltinTool):
 
     # ── child sessions ──
 
-    async def _run_in_child(self, agent: Agent, instruction: str) -> Outcome:
+    async def _run_in_child(self, agent: _Agent, instruction: str) -> _Outcome:
         """Have an agent work on a task in a child session; only cancellation is raised."""
-        outcome = Outcome(session_id=child_id(self._coordinator.session_id, agent.name))
+        outcome = _Outcome(session_id=_child_id(self._coordinator.session_id, agent.name))
         about = {
             "agent": agent.name,
             "sub_session_id": outcome.session_id,
             "parent_session_id": self._coordinator.session_id,
         }
-        await self._coordinator.hooks.emit(SPAWNED, {**about, "depth": depth_of(self._coordinator) + 1})
+        await self._coordinator.hooks.emit(_SPAWNED, {**about, "depth": _depth_of(self._coordinator) + 1})
         status = "cancelled"
         try:
             await self._run_in_time(agent, instruction, outcome)
@@ -342,10 +346,10 @@ class TaskTool(BuiltinTool):
             if outcome.failure is not None:
                 details["error"] = {"type": outcome.failure.kind, "message": str(outcome.failure)}
             with anyio.move_on_after(_FAREWELL, shield=True):
-                await self._coordinator.hooks.emit(COMPLETED, details)
+                await self._coordinator.hooks.emit(_COMPLETED, details)
         return outcome
 
-    async def _run_in_time(self, agent: Agent, instruction: str, outcome: Outcome) -> None:
+    async def _run_in_time(self, agent: _Agent, instruction: str, outcome: _Outcome) -> None:
         with anyio.move_on_after(self._options.timeout) as scope:
             try:
                 await self._run_child(agent, instruction, outcome)
@@ -362,7 +366,7 @@ class TaskTool(BuiltinTool):
             # The child is cancelled with the parent on its own; if that is why, this raises the cancellation of this call.
             await anyio.lowlevel.checkpoint()
 
-    async def _run_child(self, agent: Agent, instruction: str, outcome: Outcome) -> None:
+    async def _run_child(self, agent: _Agent, instruction: str, outcome: _Outcome) -> None:
         child = self._make_child(agent, outcome)
         host: Coordinator = child.coordinator
         child_steps = self._coordinator.get_capability(CHILD_STEPS)
@@ -381,7 +385,7 @@ class TaskTool(BuiltinTool):
             if host.cancellation.is_cancelled and not outcome.has_completed:
                 outcome.failure = ToolFailure("Stopped", "the agent was asked to stop before it was finished")
 
-    async def rehearse(self, agent: Agent) -> None:
+    async def rehearse(self, agent: _Agent) -> None:
         """Open an agent that has a plan of its own, without its hooks, and close it: what it lacks is known before its first task.
 
         Raises:
@@ -389,11 +393,11 @@ class TaskTool(BuiltinTool):
         """
         if agent.plan is None:
             return
-        outcome = Outcome(session_id=child_id(self._coordinator.session_id, agent.name))
+        outcome = _Outcome(session_id=_child_id(self._coordinator.session_id, agent.name))
         silent = attrs.evolve(agent, plan={**agent.plan, "hooks": []})
         try:
             child = self._make_child(silent, outcome)
-            child.coordinator.register_capability(REHEARSAL, True)
+            child.coordinator.register_capability(_REHEARSAL, True)
             async with child:
                 pass
         except Exception as error:
@@ -403,18 +407,18 @@ class TaskTool(BuiltinTool):
             words = f"sub-agent {agent.name!r} cannot be opened: {redact_text(str(error))}"
             raise ModuleLoadError(words, module_id="tool-task", reason_code=reason) from error
 
-    def _make_child(self, agent: Agent, outcome: Outcome) -> Any:
+    def _make_child(self, agent: _Agent, outcome: _Outcome) -> Any:
         is_own, plan = agent.plan is not None, agent.plan or agent.overlay
         child: Any = self._coordinator.session.fork(dict(plan), session_id=outcome.session_id, inherit=not is_own)
         self._prepare(child.coordinator, outcome)
         return child
 
-    def _prepare(self, host: Coordinator, outcome: Outcome) -> None:
+    def _prepare(self, host: Coordinator, outcome: _Outcome) -> None:
         """Register the capabilities of the child, and the handlers that observe it."""
         for name in self._options.inherit_capabilities:
             if (value := self._coordinator.get_capability(name)) is not None:
                 host.register_capability(name, value)
-        host.register_capability(DEPTH, depth_of(self._coordinator) + 1)
+        host.register_capability(_DEPTH, _depth_of(self._coordinator) + 1)
 
         def note_usage(_: str, data: Mapping[str, Any]) -> None:
             if isinstance(data.get("usage"), Mapping):
@@ -428,7 +432,7 @@ class TaskTool(BuiltinTool):
             outcome.has_completed = True
 
         # First of all handlers, for a gate that denies keeps an event from those after it.
-        for event in (PROVIDER_RESPONSE, COMPLETED):
+        for event in (PROVIDER_RESPONSE, _COMPLETED):
             host.hooks.register(event, note_usage, _FIRST, "tool-task", fields=("usage",))
         host.hooks.register(PROMPT_COMPLETE, note_end, _FIRST, "tool-task", fields=())
         host.hooks.register(EXECUTION_END, note_words, _FIRST, "tool-task", fields=("response",))
@@ -484,13 +488,13 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
         ModuleLoadError: An agent with a plan of its own cannot be opened, or another tool has the name.
     """
     options = read_options(TaskOptions, _MODULE, config, former=_FORMER)
-    agents = read_agents(coordinator.config.get("agents") if options.agents is None else options.agents)
+    agents = _read_agents(coordinator.config.get("agents") if options.agents is None else options.agents)
     if not agents:
-        logger.info("%s: the plan has no agents, so there is no agent to give a task to", _MODULE)
+        _logger.info("%s: the plan has no agents, so there is no agent to give a task to", _MODULE)
         return
-    depth = depth_of(coordinator)
+    depth = _depth_of(coordinator)
     if depth >= options.max_depth:
-        logger.debug(
+        _logger.debug(
             "%s: not offered in a session %d below the first, max_depth is %d", _MODULE, depth, options.max_depth
         )
         return
@@ -502,7 +506,7 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
                 "as in @tool(name='errand')",
                 module_id=_MODULE,
             )
-        if depth == 0 or coordinator.get_capability(REHEARSAL):
+        if depth == 0 or coordinator.get_capability(_REHEARSAL):
             for agent in agents.values():
                 await tool.rehearse(agent)
 
@@ -513,12 +517,12 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
         return copy.deepcopy(dict(agents[name].overlay)) if name in agents else {}
 
     async def spawn_agent(name: str, task: str) -> str:
-        outcome = await tool.delegate(find_agent(agents, name), task)
+        outcome = await tool.delegate(_find_agent(agents, name), task)
         if outcome.failure is not None:
             raise outcome.failure
         return outcome.response
 
-    coordinator.register_contributor("observability.events", _MODULE, lambda: [SPAWNED, COMPLETED])
+    coordinator.register_contributor("observability.events", _MODULE, lambda: [_SPAWNED, _COMPLETED])
     coordinator.register_capability("agents.list", list_agents)
     coordinator.register_capability("agents.get", get_agent)
     coordinator.register_capability("agents.spawn", spawn_agent)

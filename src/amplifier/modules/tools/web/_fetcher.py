@@ -15,7 +15,7 @@ import ssl
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import anyio
 import attrs
@@ -24,10 +24,7 @@ from anyio.abc import ByteStream
 from anyio.streams.tls import TLSStream
 
 from ..._shared.failure import ToolFailure, shown
-from ._urls import Address, Target, check_addresses, check_place, read_address, read_url
-
-if TYPE_CHECKING:
-    from ._tool import WebOptions
+from ._urls import Address, Target, WebOptions, check_addresses, check_place, read_address, read_url
 
 _CHUNK = 1 << 16
 _MOST_HEADERS = 1 << 16
