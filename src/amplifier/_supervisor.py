@@ -5,7 +5,7 @@ its session and environment, so nothing gets out of its sight. The agent holds o
 because the agent was killed, this program ends all processes below it and then itself.
 
 It runs in a Python of its own without any package (``python -I -S``), so it imports the standard library only. It is not read
-from its file then: `started_process` hands over the code that the agent has read when it began, see `BOOT`. The confinement is
+from its file then: `processes` hands over the code that the agent has read when it began, see `BOOT`. The confinement is
 applied between fork and exec, which is safe here because there is one thread.
 
     status pipe, lines:  "pid 123", then "status 0" (negative for a signal) or "error 2 No such file or directory"

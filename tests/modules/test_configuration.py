@@ -69,16 +69,17 @@ from amplifier.modules.providers.offline import OfflineOptions
 from amplifier.modules.providers.replay import ReplayOptions
 from amplifier.modules.tools import bash as tool_bash
 from amplifier.modules.tools import filesystem as tool_filesystem
+from amplifier.modules.tools import recall as tool_recall
 from amplifier.modules.tools import search as tool_search
 from amplifier.modules.tools import task as tool_task
 from amplifier.modules.tools import todo as tool_todo
 from amplifier.modules.tools import web as tool_web
+from amplifier.modules.tools._base import NoOptions
 from amplifier.modules.tools.bash._options import BashOptions
-from amplifier.modules.tools.filesystem._options import FilesystemOptions
-from amplifier.modules.tools.search._search import SearchOptions
-from amplifier.modules.tools.task._child_sessions import TaskOptions
-from amplifier.modules.tools.todo import _TodoOptions
-from amplifier.modules.tools.web._options import WebOptions
+from amplifier.modules.tools.filesystem._read_tools import FilesystemOptions
+from amplifier.modules.tools.search._grep import SearchOptions
+from amplifier.modules.tools.task import TaskOptions
+from amplifier.modules.tools.web._urls import WebOptions
 from amplifier.testing import TestCoordinator
 from tests._support.tree import ROOT
 
@@ -121,9 +122,10 @@ CASES: Mapping[str, Case] = {
     "provider-replay": Case(provider_replay, ReplayOptions),
     "tool-bash": Case(tool_bash, BashOptions),
     "tool-filesystem": Case(tool_filesystem, FilesystemOptions),
+    "tool-recall": Case(tool_recall, NoOptions),
     "tool-search": Case(tool_search, SearchOptions),
     "tool-task": Case(tool_task, TaskOptions),
-    "tool-todo": Case(tool_todo, _TodoOptions),
+    "tool-todo": Case(tool_todo, NoOptions),
     "tool-web": Case(tool_web, WebOptions),
 }
 CONFIGURABLE = [name for name, case in CASES.items() if keys_of(case.options)]

@@ -36,7 +36,6 @@ from amplifier.models import (
     TextBlock,
     ToolSpec,
 )
-from amplifier.modules._shared import started_process
 from amplifier.modules.providers import local as provider_local
 from amplifier.modules.providers._conversation import read_conversation
 from amplifier.modules.providers._wire_format import EncodedRequest, ProviderOptions, resolve_call_options
@@ -199,7 +198,7 @@ async def test_keys_of_other_services_do_not_reach_the_process(tmp_path, monkeyp
 def test_a_session_cancelled_anywhere_leaves_no_process(tmp_path, mode, monkeypatch):
     started: list[Any] = []
 
-    class Noted(started_process.ServiceProcess):
+    class Noted(processes.ServiceProcess):
         def __init__(self, *arguments: Any, **options: Any) -> None:
             super().__init__(*arguments, **options)
             started.append(self)

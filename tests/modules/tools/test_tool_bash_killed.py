@@ -17,7 +17,7 @@ import anyio
 import pytest
 
 from amplifier import AmplifierSession
-from amplifier.modules._shared import process_tree
+from amplifier.modules._shared import processes
 from amplifier.modules.tools import bash as tool_bash
 from amplifier.modules.tools.bash import _command, _confinement
 from amplifier.testing import MODES, MockProvider, TestCoordinator, cancel_everywhere, wait_for
@@ -166,10 +166,10 @@ def test_a_process_that_got_the_id_of_another_is_never_signalled():
     """`send` signals by id and start time; a member that is not the one that was seen stays alone."""
     with subprocess.Popen(["sleep", "600"], start_new_session=True) as unrelated:
         try:
-            seen = process_tree.look_at(unrelated.pid)
+            seen = processes.look_at(unrelated.pid)
             if seen is not None:  # there is no /proc elsewhere
-                older = process_tree.Process(unrelated.pid, seen.started - 1, 1, 1, "S")
-                process_tree.send_signal(older, signal.SIGKILL)
+                older = processes.Process(unrelated.pid, seen.started - 1, 1, 1, "S")
+                processes.send_signal(older, signal.SIGKILL)
             with pytest.raises(subprocess.TimeoutExpired):
                 unrelated.wait(0.1)
         finally:
@@ -182,9 +182,9 @@ def test_a_kernel_that_refuses_process_descriptors_still_delivers_signals(monkey
 
     monkeypatch.setattr(os, "pidfd_open", refused, raising=False)
     with subprocess.Popen(["sleep", "600"], start_new_session=True) as process:
-        seen = process_tree.look_at(process.pid)
+        seen = processes.look_at(process.pid)
         assert seen is not None
-        process_tree.send_signal(seen, signal.SIGKILL)
+        processes.send_signal(seen, signal.SIGKILL)
         assert process.wait(60) == -signal.SIGKILL
 
 

@@ -23,9 +23,8 @@ import amplifier
 from amplifier._programs import find_program, safe_search_path
 from amplifier.errors import ModuleLoadError, PlanError
 from amplifier.modules.tools import bash as tool_bash
-from amplifier.modules.tools.bash import _bubblewrap, _confinement, _places
-from amplifier.modules.tools.bash._own_files import CONFIGURATION
-from amplifier.modules.tools.bash._placeholders import is_placeholder, placeholders, remove_redirections
+from amplifier.modules.tools.bash import _confinement, _places
+from amplifier.modules.tools.bash._own_files import CONFIGURATION, is_placeholder, placeholders, remove_redirections
 from amplifier.modules.tools.bash._seccomp import filter_program
 from amplifier.testing import TestCoordinator
 from tests._support.tree import ROOT
@@ -837,7 +836,7 @@ async def test_a_socket_that_was_renamed_after_it_was_bound_cannot_be_reached():
 @in_bubblewrap
 async def test_a_socket_that_is_gone_when_the_command_starts_does_not_matter(tmp_path, monkeypatch):
     found = [["/nonexistent/socket"], ["/nonexistent/socket"], []]
-    monkeypatch.setattr(_bubblewrap, "foreign_sockets", lambda writable: found.pop(0))
+    monkeypatch.setattr(_confinement, "foreign_sockets", lambda writable: found.pop(0))
     coordinator = await opened(tmp_path, sandbox="bwrap")
     result = await run(coordinator, "echo x >> file; exit 3")
     assert result.error["message"] == "exit code 3"
@@ -923,7 +922,7 @@ def test_a_folder_of_the_search_path_that_the_user_cannot_look_at_is_left_out():
 
 _SOCKETS_OF_A_USER = """
 import json, os, socket, sys
-from amplifier.modules.tools.bash._bubblewrap import foreign_sockets
+from amplifier.modules.tools.bash._confinement import foreign_sockets
 locked, opened = sys.argv[1:]
 listening = [socket.socket(socket.AF_UNIX) for _ in range(2)]
 listening[0].bind(f"{locked}/other"), listening[1].bind(f"{opened}/own")

@@ -20,7 +20,7 @@ import pytest
 
 from amplifier import _supervisor as supervisor
 from amplifier.errors import ModuleLoadError
-from amplifier.modules._shared import started_process
+from amplifier.modules._shared import processes
 from amplifier.modules.hooks import approval as hooks_approval
 from amplifier.modules.tools import bash as tool_bash
 from amplifier.modules.tools.bash import _confinement
@@ -340,7 +340,7 @@ def test_a_process_of_the_same_user_cannot_read_the_environment_of_the_agent():
     """As another user than root, whom nothing keeps from reading it."""
     code = (
         "import os, subprocess\n"
-        "from amplifier.modules.tools.bash._mount import hide_environment\n"
+        "from amplifier.modules.tools.bash._tool import hide_environment\n"
         "from amplifier._supervisor import PR_SET_DUMPABLE, prctl\n"
         "if os.geteuid() == 0:\n"
         "    os.setgroups([]); os.setresgid(12345, 12345, 12345); os.setresuid(12345, 12345, 12345)\n"
@@ -378,7 +378,7 @@ async def test_a_rule_can_be_lenient_in_a_sandbox_only(kind, action, tmp_path):
 
 def test_a_supervisor_that_has_reported_start_and_end_at_once_is_not_waited_for(monkeypatch):
     reported = b"pid 1\nstatus 7\n"
-    wait_started = started_process.StartedProcess.wait_started
+    wait_started = processes.StartedProcess.wait_started
 
     def wait_for_both_lines(process):
         while (
@@ -391,6 +391,6 @@ def test_a_supervisor_that_has_reported_start_and_end_at_once_is_not_waited_for(
     def wait(*_):
         pytest.fail("there is nothing to wait for")
 
-    monkeypatch.setattr(started_process.StartedProcess, "wait_started", wait_for_both_lines)
-    monkeypatch.setattr(started_process, "select", SimpleNamespace(select=wait, poll=select.poll, POLLIN=select.POLLIN))
-    assert started_process._supervisor_starts.__wrapped__()
+    monkeypatch.setattr(processes.StartedProcess, "wait_started", wait_for_both_lines)
+    monkeypatch.setattr(processes, "select", SimpleNamespace(select=wait, poll=select.poll, POLLIN=select.POLLIN))
+    assert processes._supervisor_starts.__wrapped__()

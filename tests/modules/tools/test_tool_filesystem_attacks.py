@@ -8,6 +8,7 @@ prove that the attacks do succeed where there is a gap.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import shutil
 import socket
@@ -96,6 +97,11 @@ class Scene:
                 os.close(folder)
         os.link(self.outside / "f", self.root / "hard")
 
+    def filled_in(self, vector: str) -> str:
+        """A hostile path with the places of this scene."""
+        places = {"{root}": self.root, "{base}": self.base, "{outside}": self.outside}
+        return functools.reduce(lambda path, name: path.replace(name, str(places[name])), places, vector)
+
     def contents_outside(self) -> dict[str, bytes]:
         """Every file and folder outside, with its content."""
         found = {}
@@ -139,11 +145,7 @@ async def test_no_hostile_path_reaches_a_file(scene, tool, extra, vectors):
     desk, before = await Desk.open(scene.root), scene.contents_outside()
     escaped = []
     for vector in vectors:
-        path = (
-            vector.replace("{root}", str(scene.root))
-            .replace("{base}", str(scene.base))
-            .replace("{outside}", str(scene.outside))
-        )
+        path = scene.filled_in(vector)
         with anyio.fail_after(60):
             result = await desk.call(tool, file_path=path, **extra)
         if result.success and vector not in MERELY_NEW.get(tool, ()):
@@ -163,11 +165,7 @@ async def test_no_hostile_path_is_listed_or_searched(scene):
     await tool_search.mount(desk.coordinator, {"allowed_paths": [str(scene.root)], "ripgrep": False})
     listable = {"a", ".", "./", "a/b/"}
     for vector in VECTORS:
-        path = (
-            vector.replace("{root}", str(scene.root))
-            .replace("{base}", str(scene.base))
-            .replace("{outside}", str(scene.outside))
-        )
+        path = scene.filled_in(vector)
         for tool, extra in (("list_directory", {}), ("glob", {"pattern": "**"})):
             result = await desk.call(tool, path=path, **extra)
             assert result.success == (vector in listable), (tool, vector)

@@ -203,12 +203,15 @@ async def test_events_tell_of_a_child_from_its_beginning_to_its_end():
 
 
 async def test_agents_work_side_by_side_but_no_more_than_allowed():
-    now, most = 0, 0
+    now, most, all_places_taken = 0, 0, anyio.Event()
 
     async def slowly(request: Any) -> str:
         nonlocal now, most
         now += 1
         most = max(most, now)
+        if now == 3:
+            all_places_taken.set()
+        await all_places_taken.wait()
         await anyio.sleep(0.01)
         now -= 1
         return str(request.messages[-1].content)

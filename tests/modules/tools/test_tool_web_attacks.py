@@ -18,8 +18,7 @@ from amplifier.modules._shared.failure import ToolFailure
 from amplifier.modules.tools import web as tool_web
 from amplifier.modules.tools.web import WebFetchTool
 from amplifier.modules.tools.web._fetcher import Fetcher
-from amplifier.modules.tools.web._options import WebOptions
-from amplifier.modules.tools.web._urls import read_address, read_url, reason_to_refuse
+from amplifier.modules.tools.web._urls import WebOptions, read_address, read_url, reason_to_refuse
 from tests.modules.tools.test_tool_filesystem import Desk
 from tests.modules.tools.test_tool_web import Site
 

@@ -30,7 +30,7 @@ import anyio.lowlevel
 from amplifier._json import redact_text
 from amplifier.contracts._cancellation import is_cancellation_type
 from amplifier.loading._importing import is_built_in
-from amplifier.modules._shared.process_tree import Process, is_running, look_at, send_signal
+from amplifier.modules._shared.processes import Process, is_running, look_at, send_signal
 
 logger = logging.getLogger("amplifier_core.tools")
 

@@ -23,7 +23,7 @@ from typing import Any
 
 from attrs import field, frozen
 
-from amplifier.modules._shared.process_tree import look_at
+from amplifier.modules._shared.processes import look_at
 
 _PROC = Path("/proc")
 SEES_PROCESSES = (_PROC / "self" / "fd").is_dir()

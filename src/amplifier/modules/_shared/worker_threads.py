@@ -11,7 +11,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from concurrent.futures import Future
+from typing import TypeVar
 
 import anyio
 import anyio.to_thread
@@ -77,44 +78,6 @@ class Stop:
             callback()
 
 
-class _Job(Generic[_Result]):
-    """One piece of work and how it ended; begun at most once, and not at all after `give_up`."""
-
-    def __init__(self, work: Callable[[Stop], _Result]) -> None:
-        self._work = work
-        self._lock = threading.Lock()
-        self._begun = False
-        self.stop = Stop()
-        self.over = False
-        self.results: list[_Result] = []
-        self.error: BaseException | None = None
-
-    def run(self) -> None:
-        with self._lock:
-            if self.over:
-                return
-            self._begun = True
-        try:
-            self.results.append(self._work(self.stop))
-        except BaseException as error:  # noqa: BLE001 - carried to the caller, who raises it in his own thread
-            self.error = error
-        finally:
-            self.over = True
-
-    def give_up(self) -> None:
-        with self._lock:
-            self.over = self.over or not self._begun
-        self.stop.request()
-
-    async def wait(self, what: str) -> None:
-        """Wait until the thread has finished, under every cancellation, for at most `PATIENCE`."""
-        with anyio.move_on_after(PATIENCE, shield=True):
-            # Polling needs nothing of the thread, which may outlive the event loop that it would have to wake.
-            await poll_until(lambda: self.over)
-        if not self.over:
-            logger.warning("%s: the thread hangs in a system call; it was asked to stop and left behind", what)
-
-
 class Workers:
     """The threads of one mounted module.
 
@@ -137,16 +100,29 @@ class Workers:
         Raises:
             ToolFailure: The time was up.
         """
-        job = _Job(work)
+        stop, future = Stop(), Future[_Result]()
+
+        def job() -> None:
+            if not future.set_running_or_notify_cancel():
+                return  # given up before it began
+            try:
+                future.set_result(work(stop))
+            except BaseException as error:  # noqa: BLE001 - raised below, in the caller's thread
+                future.set_exception(error)
+
         with anyio.move_on_after(self._timeout) as scope:
             try:
-                await anyio.to_thread.run_sync(job.run, abandon_on_cancel=True, limiter=self._limiter)
+                await anyio.to_thread.run_sync(job, abandon_on_cancel=True, limiter=self._limiter)
             finally:
-                if not job.over:
-                    job.give_up()
-                    await job.wait(what)
-        if job.results:
-            return job.results[0]
-        if scope.cancelled_caught or job.error is None:
-            raise ToolFailure("Timeout", f"{what}: not finished after {self._timeout:g} s, and stopped")
-        raise job.error
+                future.cancel()  # has an effect only on a job that has not begun, and then it never does
+                if not future.done():
+                    stop.request()
+                    with anyio.move_on_after(PATIENCE, shield=True):
+                        # Polling needs nothing of the thread, which may outlive the event loop that it would have to wake.
+                        await poll_until(future.done)
+                if not future.done():
+                    logger.warning("%s: the thread hangs in a system call; it was asked to stop and left behind", what)
+        has_ended = future.done() and not future.cancelled()
+        if has_ended and (future.exception() is None or not scope.cancelled_caught):
+            return future.result()
+        raise ToolFailure("Timeout", f"{what}: not finished after {self._timeout:g} s, and stopped")

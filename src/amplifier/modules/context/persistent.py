@@ -33,8 +33,7 @@ from amplifier.store import Conversation as StoredConversation
 from amplifier.store import check_session_id, encode_message
 
 from .._shared.configuration import choice, directory_name, flag, option, read_options
-from .._shared.session_files import default_sessions_directory
-from .._shared.shielded import run_shielded
+from .._shared.session import default_sessions_directory, run_shielded
 from . import (
     Compaction,
     ContextOptions,

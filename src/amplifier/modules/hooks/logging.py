@@ -62,7 +62,7 @@ from .._shared.configuration import (
     whole_number,
 )
 from .._shared.failure import ToolFailure
-from .._shared.session_files import default_sessions_directory
+from .._shared.session import default_sessions_directory
 from .._shared.worker_threads import Stop, Workers
 
 try:

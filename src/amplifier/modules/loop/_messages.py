@@ -27,7 +27,7 @@ from amplifier.models import ChatResponse, ContextInjection, Message, Role, Tool
 from amplifier.models._prompts import attachments_of, read_prompt, text_of_prompt
 from amplifier.turns import INTERRUPTED, assistant_message, result_message
 
-from .._shared.shielded import run_shielded
+from .._shared.session import run_shielded
 from ..context import CORRECTION, STEERING, call_ids, count_tokens, is_aside, missing_results, open_calls
 from ._containment import contained
 

@@ -46,8 +46,8 @@ from amplifier.models import (
 
 from .._shared.configuration import Kind, flag, number, option, read_options, seconds, text, whole_number
 from .._shared.message_lines import read_chunk, write_all
-from .._shared.shielded import run_shielded
-from .._shared.started_process import ServiceProcess, can_supervise
+from .._shared.processes import ServiceProcess, can_supervise
+from .._shared.session import run_shielded
 from ._chat_completions import ChatCompletions, ConfiguredModels
 from ._conversation import Conversation, Entry, MessageEntry, ToolResultEntry
 from ._error_mapping import CallContext

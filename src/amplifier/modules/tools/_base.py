@@ -15,11 +15,16 @@ from amplifier.models import ToolResult
 from .._shared.configuration import Kind, any_text, choice, flag, option, record, whole_number
 from .._shared.failure import ToolFailure, failure_from_os, shown
 
-__all__ = ["BuiltinTool", "characters", "flag", "option", "path_name", "tool_input", "whole", "word"]
+__all__ = ["BuiltinTool", "NoOptions", "characters", "flag", "option", "path_name", "tool_input", "whole", "word"]
 
 logger = logging.getLogger("amplifier.modules.tools")
 
 _MOST_PROBLEMS = 5
+
+
+@attrs.frozen
+class NoOptions:
+    """There is nothing to configure; reading it reports the keys of a configuration."""
 
 
 class BuiltinTool(ABC):

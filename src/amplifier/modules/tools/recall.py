@@ -12,15 +12,13 @@ import sqlite3
 from contextlib import closing
 from typing import Any, ClassVar
 
-import attrs
-
 from amplifier.contracts import Coordinator
 from amplifier.models import ToolResult
 
 from .._shared.configuration import read_options
 from .._shared.failure import ToolFailure
 from .._shared.worker_threads import Stop, Workers
-from ._base import BuiltinTool, characters, option, tool_input, whole
+from ._base import BuiltinTool, NoOptions, characters, option, tool_input, whole
 
 __all__ = ["RecallTool", "mount"]
 
@@ -29,11 +27,6 @@ __amplifier_module_type__ = "tool"
 _MOST_TEXT = 8000
 _MOST_HITS = 8
 _AROUND = 160
-
-
-@attrs.frozen
-class _RecallOptions:
-    """There is nothing to configure; reading it reports the keys of a configuration."""
 
 
 class RecallTool(BuiltinTool):
@@ -117,5 +110,5 @@ def _around(text: str, words: list[str]) -> str:
 
 async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) -> None:
     """Mount the tool."""
-    read_options(_RecallOptions, "tool-recall", config)
+    read_options(NoOptions, "tool-recall", config)
     await coordinator.mount("tools", RecallTool(coordinator))

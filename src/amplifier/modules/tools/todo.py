@@ -15,7 +15,7 @@ from amplifier.models import ToolResult
 
 from .._shared.configuration import list_each, read_options
 from .._shared.failure import ToolFailure, shown
-from ._base import BuiltinTool, characters, option, tool_input, word
+from ._base import BuiltinTool, NoOptions, characters, option, tool_input, word
 
 __all__ = ["TodoTool", "mount"]
 
@@ -35,11 +35,6 @@ _TODOS = attrs.evolve(
     accepts=lambda value: isinstance(value, list) and len(value) <= _MOST,
     schema={"type": "array", "maxItems": _MOST, "items": _TODO.schema},
 )
-
-
-@attrs.frozen
-class _TodoOptions:
-    """There is nothing to configure; reading it reports the keys of a configuration."""
 
 
 class TodoTool(BuiltinTool):
@@ -96,7 +91,7 @@ def _accepted(given: list[dict[str, str]]) -> list[dict[str, str]]:
 
 async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) -> None:
     """Mount the tool."""
-    read_options(_TodoOptions, "tool-todo", config)
+    read_options(NoOptions, "tool-todo", config)
     todos = coordinator.session_state.setdefault(_KEY, [])
     coordinator.todo_state = todos  # type: ignore[attr-defined]  # free attributes are for modules; see Coordinator
     await coordinator.mount("tools", TodoTool(coordinator))

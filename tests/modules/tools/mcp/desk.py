@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,18 @@ class Desk:
 
     def events(self, name: str) -> list[dict[str, Any]]:
         return [data for event, data in self.recorder.events if event == name]
+
+
+@contextmanager
+def served(program: str, *arguments: str) -> Iterator[int]:
+    """The port of a server of this folder that answers over HTTP, in a process of its own."""
+    command = [sys.executable, str(Path(__file__).with_name(program)), *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield int(process.stdout.readline())
+        finally:
+            process.kill()
 
 
 def new_session(

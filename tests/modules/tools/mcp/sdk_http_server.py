@@ -50,6 +50,14 @@ async def hang(note: str, context: Context[Any, Any]) -> str:
     return ""
 
 
+@server.tool()
+async def learn(name: str, context: Context[Any, Any]) -> str:
+    """Offer another tool from now on."""
+    server.add_tool(lambda: "learnt", name=name)
+    await context.notify_tools_changed()
+    return name
+
+
 def write(path: str, text: str) -> None:
     Path(path).write_text(text)
 

@@ -3,34 +3,26 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import logging
-import subprocess
 import sys
+import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from contextlib import AbstractContextManager
 from typing import Any
 
 import anyio
 import pytest
 
 from amplifier.testing import wait_for
-from tests.modules.tools.mcp.desk import opened
+from tests.modules.tools.mcp.desk import opened, served
 
 # The SDK leaves generators of httpx2 to the garbage collector, which trio warns of.
 pytestmark = pytest.mark.filterwarnings("ignore:Async generator '(httpx2|httpcore2|mcp):ResourceWarning")
 
-SERVER = str(Path(__file__).with_name("sdk_http_server.py"))
 
-
-@contextmanager
-def serving(port: int = 0) -> Iterator[int]:
-    with subprocess.Popen([sys.executable, SERVER, str(port)], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        try:
-            yield int(process.stdout.readline())
-        finally:
-            process.kill()
+def serving(port: int = 0) -> AbstractContextManager[int]:
+    return served("sdk_http_server.py", str(port))
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +59,20 @@ async def test_a_stop_reaches_a_remote_server(web, tmp_path):
             group.cancel_scope.cancel()
         assert await wait_for(lambda: "cancelled" in file.read_text(), timeout=60)
         assert (await desk.call("web_add", a=1, b=1)).success
+
+
+async def test_tools_that_a_remote_server_announces_in_a_subscription_are_mounted(port):
+    names = (f"learnt-{uuid.uuid4().hex}" for _ in itertools.count())
+    async with opened({"web": {"url": f"http://127.0.0.1:{port}/mcp"}}) as desk:
+        assert desk.status("web")["protocol"] == "2026-07-28"
+
+        async def has_learnt() -> bool:  # again and again: the first notices come before the subscription
+            await desk.call("web_learn", name=next(names))
+            return bool(desk.events("mcp:tools_changed"))
+
+        assert await wait_for(has_learnt, timeout=60)
+        (added, *_) = desk.events("mcp:tools_changed")[0]["added"]
+        assert (await desk.call(f"web_{added}")).output == "learnt"
 
 
 @pytest.mark.slow

@@ -22,7 +22,7 @@ from amplifier.errors import ExecutionCancelled
 from amplifier.testing import MODES, cancel_everywhere, wait_for
 from tests._support.processes import running_processes
 from tests._support.tree import ROOT
-from tests.modules.tools.mcp.desk import new_session, opened, small
+from tests.modules.tools.mcp.desk import new_session, opened, served, small
 
 
 @pytest.mark.parametrize("kills", [3, pytest.param(50, marks=[pytest.mark.long, pytest.mark.timeout(600)])])
@@ -145,13 +145,8 @@ class WebWorld:
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    server = str(Path(__file__).with_name("sdk_http_server.py"))
-    with subprocess.Popen([sys.executable, server, "0"], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        try:
-            yield f"http://127.0.0.1:{int(process.stdout.readline())}/mcp"
-        finally:
-            process.kill()
+    with served("sdk_http_server.py", "0") as port:
+        yield f"http://127.0.0.1:{port}/mcp"
 
 
 @pytest.mark.filterwarnings("ignore:Async generator '(httpx2|httpcore2|mcp):ResourceWarning")

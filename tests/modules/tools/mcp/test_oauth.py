@@ -6,16 +6,13 @@ import gc
 import logging
 import socket
 import stat
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import anyio.to_thread
 import httpx2
 import pytest
 
-from tests.modules.tools.mcp.desk import Desk, new_session, opened
+from tests.modules.tools.mcp.desk import Desk, new_session, opened, served
 
 pytestmark = pytest.mark.filterwarnings("ignore:Async generator '(httpx2|httpcore2|mcp):ResourceWarning")
 
@@ -29,13 +26,8 @@ def collected() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    command = [sys.executable, str(Path(__file__).with_name("sdk_oauth_server.py"))]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        try:
-            yield f"http://127.0.0.1:{int(process.stdout.readline())}/mcp"
-        finally:
-            process.kill()
+    with served("sdk_oauth_server.py") as port:
+        yield f"http://127.0.0.1:{port}/mcp"
 
 
 def free_port() -> int:

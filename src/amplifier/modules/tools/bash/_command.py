@@ -20,8 +20,7 @@ from collections.abc import Callable
 import attrs
 
 from ..._shared.failure import ToolFailure
-from ..._shared.process_tree import ProcessTree
-from ..._shared.started_process import StartedProcess, start
+from ..._shared.processes import ProcessTree, StartedProcess, start
 from ..._shared.worker_threads import Stop
 from ._confinement import Confined
 from ._options import BashOptions
@@ -204,108 +203,93 @@ class Outcome:
     is_unstarted: bool = False
 
 
-class Command:
-    """A command to be run once.
+def run_command(confined: Confined, directory: str, options: BashOptions, stop: Stop, seconds: float) -> Outcome:
+    """Run a command to its end, but at most so long.
 
     Args:
         confined: What is started, and how it is confined.
         directory: Where it runs.
         options: How much it may write and, in a sandbox, start, and how long its processes may take to end.
         stop: Ends it early.
+        seconds: How long it may take.
+
+    Raises:
+        Stopped: It was ended because a stop was requested.
+        ToolFailure: It could not be started.
     """
+    stop.check()
+    shell = _start(confined, directory)
+    tree = ProcessTree(shell.process, shell.group)
+    captures = (Capture(options.max_output_bytes), Capture(options.max_output_bytes))
+    most = None if confined.explanation is None else options.max_processes
+    in_time, left, too_many = False, 0, False
+    next_count = time.monotonic() + _COUNTING
 
-    def __init__(self, confined: Confined, directory: str, options: BashOptions, stop: Stop) -> None:
-        self._confined = confined
-        self._directory = directory
-        self._max_processes = None if confined.explanation is None else options.max_processes
-        self._grace = options.kill_grace
-        self._stop = stop
-        self._captures = (Capture(options.max_output_bytes), Capture(options.max_output_bytes))
+    def is_over() -> bool:
+        nonlocal too_many, next_count
+        if most is not None and time.monotonic() >= next_count:  # not at every piece of output: it takes milliseconds
+            next_count = time.monotonic() + _COUNTING
+            too_many = len(tree.members()) > most
+        return too_many or shell.has_ended()
 
-    def run(self, seconds: float) -> Outcome:
-        """Run it to its end, but at most so long.
+    try:
+        with contextlib.closing(OutputReader(shell.process, shell.news, captures, stop)) as reader:
+            reader.read_until(seconds, is_over, look=None if most is None else _COUNTING)
+            if too_many:  # at once: every moment it starts more
+                raise ToolFailure("TooManyProcesses", f"more than {most} processes at a time; all of them were ended")
+            in_time = shell.has_ended()
+            if in_time:
+                reader.read_until(_LINGER, lambda: reader.is_at_end)
+                reader.read_until(_LAST_OUTPUT, lambda: not tree.members(), look=_SHORT_LOOK)
+            left = _end(tree, reader, options.kill_grace, stop, is_wrapped="wrapper" in (confined.supervision or {}))
+    finally:
+        _kill(tree, shell)
+    stop.check()
+    return Outcome(
+        returncode=shell.returncode if in_time else None,
+        stdout=captures[0],
+        stderr=captures[1],
+        left_running=left if in_time else 0,
+        is_unstarted=shell.is_unstarted,
+    )
 
-        Raises:
-            Stopped: It was ended because a stop was requested.
-            ToolFailure: It could not be started.
-        """
-        self._stop.check()
-        shell = self._started()
-        tree = ProcessTree(shell.process, shell.group)
-        in_time, left, too_many = False, 0, False
-        most = self._max_processes
 
-        next_count = time.monotonic() + _COUNTING
-
-        def is_over() -> bool:
-            nonlocal too_many, next_count
-            if (
-                most is not None and time.monotonic() >= next_count
-            ):  # not at every piece of output: it takes milliseconds
-                next_count = time.monotonic() + _COUNTING
-                too_many = len(tree.members()) > most
-            return too_many or shell.has_ended()
-
-        try:
-            with contextlib.closing(OutputReader(shell.process, shell.news, self._captures, self._stop)) as reader:
-                reader.read_until(seconds, is_over, look=None if most is None else _COUNTING)
-                if too_many:  # at once: every moment it starts more
-                    raise ToolFailure(
-                        "TooManyProcesses", f"more than {most} processes at a time; all of them were ended"
-                    )
-                in_time = shell.has_ended()
-                if in_time:
-                    reader.read_until(_LINGER, lambda: reader.is_at_end)
-                    reader.read_until(_LAST_OUTPUT, lambda: not tree.members(), look=_SHORT_LOOK)
-                left = self._end(tree, reader)
-        finally:
-            self._kill(tree, shell)
-        self._stop.check()
-        return Outcome(
-            returncode=shell.returncode if in_time else None,
-            stdout=self._captures[0],
-            stderr=self._captures[1],
-            left_running=left if in_time else 0,
-            is_unstarted=shell.is_unstarted,
+def _start(confined: Confined, directory: str) -> StartedProcess:
+    try:
+        return start(
+            confined.arguments,
+            directory=directory,
+            environment=confined.environment,
+            confinement=confined.supervision,
         )
+    except OSError as error:
+        if error.errno == errno.E2BIG:
+            raise ToolFailure("TooLarge", "the command is longer than the system accepts; put it in a file") from None
+        if error.filename == directory:
+            raise ToolFailure("NotFound", f"{error.filename}: the working directory cannot be entered") from None
+        raise
+    except UnicodeEncodeError as error:
+        raise ToolFailure("InvalidInput", f"command: lone surrogate at character {error.start}") from None
 
-    def _started(self) -> StartedProcess:
-        try:
-            return start(
-                self._confined.arguments,
-                directory=self._directory,
-                environment=self._confined.environment,
-                confinement=self._confined.supervision,
-            )
-        except OSError as error:
-            if error.errno == errno.E2BIG:
-                raise ToolFailure(
-                    "TooLarge", "the command is longer than the system accepts; put it in a file"
-                ) from None
-            if error.filename == self._directory:
-                raise ToolFailure("NotFound", f"{error.filename}: the working directory cannot be entered") from None
-            raise
-        except UnicodeEncodeError as error:
-            raise ToolFailure("InvalidInput", f"command: lone surrogate at character {error.start}") from None
 
-    def _end(self, tree: ProcessTree, reader: OutputReader) -> int:
-        """Send SIGTERM to all processes and read their output meanwhile; return how many there were."""
-        found = set(tree.send(signal.SIGTERM))
-        is_wrapped = "wrapper" in (self._confined.supervision or {})
-        left = len(found - tree.wrappers() if is_wrapped else found)
-        if found:
-            grace = min(self._grace, _MOST_GRACE_WHEN_CANCELLED) if self._stop.requested else self._grace
-            reader.read_until(grace, lambda: not tree.members(), look=_LOOK, obey_stop=False)
-            # Their last output may not be read yet.
-            reader.read_until(_LAST_OUTPUT, lambda: reader.is_at_end, obey_stop=False)
-        return left
+def _end(tree: ProcessTree, reader: OutputReader, grace: float, stop: Stop, *, is_wrapped: bool) -> int:
+    """Send SIGTERM to all processes and read their output meanwhile; return how many there were."""
+    found = set(tree.send(signal.SIGTERM))
+    left = len(found - tree.wrappers() if is_wrapped else found)
+    if found:
+        grace = min(grace, _MOST_GRACE_WHEN_CANCELLED) if stop.requested else grace
+        reader.read_until(grace, lambda: not tree.members(), look=_LOOK, obey_stop=False)
+        # Their last output may not be read yet.
+        reader.read_until(_LAST_OUTPUT, lambda: reader.is_at_end, obey_stop=False)
+    return left
 
-    def _kill(self, tree: ProcessTree, shell: StartedProcess) -> None:
-        """Kill what is left, and wait until it is gone."""
-        give_up = time.monotonic() + _KILLING
-        while left := tree.send(signal.SIGKILL):
-            if time.monotonic() > give_up:
-                logger.warning("tool bash: processes %s do not end although they were killed", left[:20])
-                break
-            time.sleep(_SHORT_LOOK)
-        shell.close()
+
+def _kill(tree: ProcessTree, shell: StartedProcess) -> None:
+    """Kill what is left, and wait until it is gone."""
+    give_up = time.monotonic() + _KILLING
+    while left := tree.send(signal.SIGKILL):
+        if time.monotonic() > give_up:
+            logger.warning("tool bash: processes %s do not end although they were killed", left[:20])
+            break
+        time.sleep(_SHORT_LOOK)
+    shell.close()

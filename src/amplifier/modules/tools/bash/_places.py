@@ -11,10 +11,17 @@ import attrs
 
 from amplifier._programs import is_below, isolated_python
 
-from ..._shared.session_files import default_sessions_directory
+from ..._shared.session import default_sessions_directory
 from ._options import BashOptions
-from ._own_files import check_search_path, guarded_files, helper_programs, links_on, own_folders
-from ._placeholders import identity, is_placeholder
+from ._own_files import (
+    check_search_path,
+    guarded_files,
+    helper_programs,
+    identity,
+    is_placeholder,
+    links_on,
+    own_folders,
+)
 
 # Where other users, other programs and services keep what is theirs.
 _HIDDEN = ("/home", "/root", "/run", "/tmp", "/var/tmp", "/var/lib/docker", "/boot", "/lost+found")

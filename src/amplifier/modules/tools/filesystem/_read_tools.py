@@ -1,4 +1,4 @@
-"""read_file and list_directory, and what all tools of this module share."""
+"""The options, read_file and list_directory, and what all tools of this module share."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar, Protocol, TypeVar
 
+import anyio
 import attrs
 
 from amplifier.contracts import Coordinator
@@ -19,11 +20,53 @@ from amplifier.events import ARTIFACT_READ
 from amplifier.models import ImageBlock, TextBlock, ToolResult
 from amplifier.models._prompts import PDF, media_type
 
+from ..._shared.configuration import choices, flag, option, seconds, texts, whole_number
 from ..._shared.failure import ToolFailure, shown
 from ..._shared.worker_threads import Stop, Workers
-from .._base import BuiltinTool, option, path_name, tool_input, whole
+from .._base import BuiltinTool, path_name, tool_input, whole
+from .._glob import DEFAULT_IGNORED, directory_names
 from .._paths import ConfinedPath, Entry, Workspace, entries_of, open_directory, open_file
-from ._options import FilesystemOptions
+
+logger = logging.getLogger("amplifier.modules.tools.filesystem")
+
+READING_TOOLS = ("read_file", "list_directory", "glob")
+WRITING_TOOLS = ("write_file", "edit_file")
+
+
+@attrs.frozen(kw_only=True)
+class FilesystemOptions:
+    """What the tools may touch, and how much one call may read, write and return.
+
+    Attributes:
+        allowed_paths: The roots; the session's working directory if absent.
+        writable_paths: The roots below which files may be written; all of them if absent.
+        read_only: Nothing may be written.
+        tools: The tools to mount; all that are useful if absent.
+        max_read_bytes: Of one text.
+        max_write_bytes: Of one file.
+        max_entries: Of one listing.
+        max_results: Of one glob.
+        images: Whether images are returned as content blocks.
+        max_image_bytes: Of one image.
+        ignore: Directories that glob does not enter.
+        timeout: Seconds for one call.
+        threads: Calls at the same time.
+    """
+
+    allowed_paths: tuple[str, ...] | None = option(texts(least=1), default=None, restricts=True)
+    writable_paths: tuple[str, ...] | None = option(texts(), default=None, restricts=True)
+    read_only: bool = option(flag, default=False, restricts=True)
+    tools: tuple[str, ...] | None = option(choices(*READING_TOOLS, *WRITING_TOOLS), default=None, restricts=True)
+    max_read_bytes: int = option(whole_number(1), default=256 << 10)
+    max_write_bytes: int = option(whole_number(1), default=10 << 20)
+    max_entries: int = option(whole_number(1), default=1000)
+    max_results: int = option(whole_number(1), default=1000)
+    images: bool = option(flag, default=False)
+    max_image_bytes: int = option(whole_number(1), default=5 << 20)
+    ignore: frozenset[str] = option(directory_names, default=DEFAULT_IGNORED)
+    timeout: float = option(seconds, default=30.0)
+    threads: int = option(whole_number(1), default=4)
+
 
 CHUNK = 1 << 16
 _SNIFFED = 8192
@@ -120,8 +163,6 @@ def read_all(file: int, *, max_bytes: int, stop: Stop, subject: str) -> bytes:
     return bytes(data)
 
 
-logger = logging.getLogger("amplifier.modules.tools.filesystem")
-
 _Result = TypeVar("_Result")
 
 FILE_PATH = option(path_name, doc="The file; relative to the workspace, or absolute inside it. Without '..'.")
@@ -145,15 +186,22 @@ class FileTool(BuiltinTool):
         workspace: What may be touched.
         workers: The module's threads.
         options: How much.
+        lock: Held while a file is replaced: two edits in one answer of the model must both be kept.
     """
 
     def __init__(
-        self, coordinator: Coordinator, workspace: Workspace, workers: Workers, options: FilesystemOptions
+        self,
+        coordinator: Coordinator,
+        workspace: Workspace,
+        workers: Workers,
+        options: FilesystemOptions,
+        lock: anyio.Lock,
     ) -> None:
         self._coordinator = coordinator
         self._workspace = workspace
         self._workers = workers
         self._options = options
+        self._lock = lock
 
     @property
     def _editor(self) -> EditorFiles | None:

@@ -1,4 +1,4 @@
-"""write_file and edit_file."""
+"""write_file and edit_file, and the mounting of all tools of the module."""
 
 from __future__ import annotations
 
@@ -10,18 +10,30 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import anyio
+import anyio.to_thread
 import attrs
 
 from amplifier.contracts import Coordinator
 from amplifier.events import ARTIFACT_WRITE
 from amplifier.models import ToolResult
 
+from ..._shared.configuration import read_options
 from ..._shared.failure import ToolFailure, shown
 from ..._shared.worker_threads import Stop, Workers
-from .._base import characters, flag, option, tool_input
+from .._base import BuiltinTool, characters, flag, option, tool_input
+from .._glob import GlobTool
 from .._paths import AccessRoots, ConfinedPath, Workspace, open_file, open_parent, refuse_unless_regular
-from ._options import FilesystemOptions
-from ._read_tools import FILE_PATH, FileTool, is_binary, read_all
+from ._read_tools import (
+    FILE_PATH,
+    READING_TOOLS,
+    WRITING_TOOLS,
+    FilesystemOptions,
+    FileTool,
+    ListDirectoryTool,
+    ReadFileTool,
+    is_binary,
+    read_all,
+)
 
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 _PIECE = 1 << 20
@@ -156,22 +168,7 @@ _LINES_NAMED = 5
 
 
 class WritingTool(FileTool):
-    """A tool that replaces files, one at a time: two edits in one answer of the model must both be kept.
-
-    Args:
-        lock: Shared by the writing tools of one module.
-    """
-
-    def __init__(
-        self,
-        coordinator: Coordinator,
-        workspace: Workspace,
-        workers: Workers,
-        options: FilesystemOptions,
-        lock: anyio.Lock,
-    ) -> None:
-        super().__init__(coordinator, workspace, workers, options)
-        self._lock = lock
+    """A tool that replaces files, one at a time."""
 
     async def _write(self, work: Callable[[Stop], Written], values: dict[str, Any]) -> Written:
         done: list[Written] = []
@@ -338,3 +335,37 @@ def _line_numbers(text: str, old: str) -> list[int]:
         numbers.append(text.count("\n", 0, position) + 1)
         position = text.find(old, position + len(old))
     return numbers
+
+
+_MODULE = "tool-filesystem"
+
+
+async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) -> None:
+    """Mount read_file, write_file, edit_file, list_directory and glob; without the writing ones where nothing may be.
+
+    Args:
+        coordinator: The session's.
+        config: See the module's reference page for the keys.
+
+    Raises:
+        PlanError: The config is wrong.
+    """
+    options = read_options(FilesystemOptions, _MODULE, config)
+    workspace = await anyio.to_thread.run_sync(
+        Workspace, _MODULE, coordinator, options.allowed_paths, options.writable_paths, options.read_only
+    )
+    workers = Workers(threads=options.threads, timeout=options.timeout)
+    lock = anyio.Lock()
+    tools: list[BuiltinTool] = [
+        kind(coordinator, workspace, workers, options, lock)
+        for kind in (ReadFileTool, ListDirectoryTool, WriteFileTool, EditFileTool)
+    ]
+    tools.append(GlobTool(workspace, workers, ignored=options.ignore, max_results=options.max_results))
+    by_name = {tool.name: tool for tool in tools}
+    for name in READING_TOOLS + WRITING_TOOLS if options.tools is None else options.tools:
+        if name in WRITING_TOOLS and not workspace.is_writable:
+            continue
+        # tool-search offers the same glob; the module that is mounted first provides it.
+        if name == "glob" and options.tools is None and coordinator.get("tools", "glob") is not None:
+            continue
+        await coordinator.mount("tools", by_name[name])

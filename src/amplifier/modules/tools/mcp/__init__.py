@@ -1,10 +1,8 @@
 """tool-mcp: the tools of MCP servers, which run as child processes or answer over HTTP.
 
     _options              the configuration, also in the form of other hosts (``mcpServers``)
-    _stdio_transport      the process of a server, and messages over its standard streams
-    _http_transport       messages over streamable HTTP, with headers and OAuth logins
-    _connection           one server: opened, watched, opened again after a crash
-    _server_offer         what a server offers: its tools, resources and prompts, without invalid ones
+    _transports           messages over the standard streams of a process, or over streamable HTTP with OAuth logins
+    _connection           one server: what it offers, without what is invalid; opened, watched, opened again after a crash
     _requests_from_server roots, sampling and elicitation
     _tools                the tools that sessions mount, and their results
     _mount                opens all servers side by side and shares them with child sessions

@@ -1,4 +1,4 @@
-"""One server: opened in a task of its own, watched, and opened again at the next call after it was lost.
+"""One server: what it offers, opened in a task of its own, watched, and opened again at the next call after it was lost.
 
 Everything of one connection (the process or HTTP client, the SDK's client, their task groups and cancel scopes) is entered and
 left in the task that runs `Connection.run`. Calls come from other tasks and only use the open client.
@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, Self, TypeVar
 
 import anyio
 import attrs
@@ -22,22 +22,203 @@ import httpx2
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp import Client, MCPError
 from mcp.client.session import IncomingMessage
-from mcp.client.subscriptions import SubscriptionLost, ToolsListChanged
-from mcp_types import CONNECTION_CLOSED, Implementation, LoggingMessageNotificationParams, ToolListChangedNotification
+from mcp.client.subscriptions import SubscriptionLost
+from mcp.shared.message import SessionMessage
+from mcp_types import (
+    CONNECTION_CLOSED,
+    Implementation,
+    JSONRPCResponse,
+    LoggingMessageNotificationParams,
+    Tool,
+    ToolListChangedNotification,
+)
+from mcp_types.methods import validate_server_result
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
+from amplifier._json import SchemaRefused, build_validator
 from amplifier.contracts import Coordinator
 
 from ..._shared.failure import ToolFailure, shown
-from ..._shared.session_files import working_directory
-from ._http_transport import HttpTransport, new_auth
+from ..._shared.session import working_directory
+from ..._shared.worker_threads import Stop, Workers
 from ._options import ServerOptions
 from ._requests_from_server import RequestsFromServer
-from ._server_offer import Offer, first_problem, read_offer, without_invalid_tools
-from ._stdio_transport import StdioTransport
+from ._transports import HttpTransport, StdioTransport, new_auth
 
 logger = logging.getLogger("amplifier.modules.tool-mcp")
+
+
+# ── tool list filter ──────────────────────────────────────────────────────────────────────────────
+# Takes invalid tools out of a server's list before the SDK sees it, because the SDK refuses a list with one invalid
+# tool as a whole.
+
+
+@asynccontextmanager
+async def without_invalid_tools(
+    transport: AbstractAsyncContextManager[Any], options: ServerOptions, version: Callable[[], str]
+) -> AsyncIterator[Any]:
+    """The streams of a transport, whose lists of tools have valid members only; what is left out is logged by its name.
+
+    Args:
+        transport: Of the server.
+        options: The server's.
+        version: The version of the protocol that both use; raises RuntimeError before they have agreed on one.
+    """
+    async with transport as (received, to_send):
+        yield _Filtered(received, options, version), to_send
+
+
+_REST_OF_A_LIST = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
+"""What newer versions of the protocol require beside the tools; older ones ignore it."""
+
+
+class _Filtered:
+    """A stream of messages; other attributes, which the SDK looks for, are those of the stream below."""
+
+    def __init__(self, received: Any, options: ServerOptions, version: Callable[[], str]) -> None:
+        self._received = received
+        self._options = options
+        self._version = version
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._received, name)
+
+    async def __aenter__(self) -> Self:
+        await self._received.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: Any) -> Any:
+        return await self._received.__aexit__(*error)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> SessionMessage | Exception:
+        return self._checked(await self._received.__anext__())
+
+    def _checked(self, item: SessionMessage | Exception) -> SessionMessage | Exception:
+        message = item.message if isinstance(item, SessionMessage) else None
+        if isinstance(message, JSONRPCResponse) and isinstance(tools := message.result.get("tools"), list):
+            message.result["tools"] = [tool for tool in tools if self._is_valid(tool)]
+            for tool in message.result[
+                "tools"
+            ]:  # the SDK would check each result by it in the event loop, however long it takes
+                tool.pop("outputSchema", None)
+        return item
+
+    def _is_valid(self, tool: Any) -> bool:
+        try:
+            schema = Tool.model_validate(tool, by_name=False).input_schema
+        except ValidationError as error:
+            _log_unused(self._options, tool, first_problem(error))
+            return False
+        if schema.get("type") != "object":
+            _log_unused(self._options, tool, f"its input schema has type {schema.get('type')!r}, expected 'object'")
+            return False
+        try:  # what the SDK checks before it reads the list
+            validate_server_result("tools/list", self._version(), {**_REST_OF_A_LIST, "tools": [tool]})
+        except ValidationError as error:
+            _log_unused(self._options, tool, first_problem(error).replace("tools.0.", ""))
+            return False
+        except RuntimeError:  # no version yet, so this is no list of tools
+            return True
+        return True
+
+
+def first_problem(error: ValidationError) -> str:
+    """The first thing that is wrong with a message of a server, and where."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    return f"invalid value at {'.'.join(map(str, first['loc'])) or '$'}: {first['msg']}"
+
+
+def _log_unused(options: ServerOptions, tool: Any, problem: str) -> None:
+    name = tool["name"] if isinstance(tool, dict) and "name" in tool else tool
+    logger.warning("server %r: tool %s is not used: %s", options.name, shown(ascii(name), 80), shown(problem, 300))
+
+
+# ── offer ──────────────────────────────────────────────────────────────────────────────────────────
+
+_MOST_PAGES = 100
+_MOST_TOOLS = 1000
+
+
+@attrs.frozen(kw_only=True)
+class Offer:
+    """Everything that a server offers.
+
+    Attributes:
+        server: Its name and version, as it states them.
+        protocol: The version of the protocol that both use.
+        instructions: How to use it, for the model.
+    """
+
+    server: str
+    protocol: str
+    instructions: str
+    tools: tuple[Tool, ...]
+    has_resources: bool
+    has_prompts: bool
+
+
+async def read_offer(client: Client, options: ServerOptions) -> Offer:
+    """Ask a server what it offers; a tool with an invalid schema is left out and logged.
+
+    Raises:
+        ToolFailure: Its list of tools has no end.
+    """
+    capabilities = client.server_capabilities
+    info = client.server_info
+    tools = [] if capabilities.tools is None else await _list_tools(client, options)
+    workers = Workers(timeout=math.inf)  # the deadline is that of the opening
+    usable = await workers.run(lambda stop: _usable(tools, options, stop), what=f"tools of MCP server {options.name}")
+    return Offer(
+        server="unnamed" if info is None else shown(f"{info.name} {info.version}", 200),
+        protocol=client.protocol_version,
+        instructions=shown(client.instructions or "", 4000),
+        tools=tuple(usable),
+        has_resources=capabilities.resources is not None,
+        has_prompts=capabilities.prompts is not None,
+    )
+
+
+async def _list_tools(client: Client, options: ServerOptions) -> list[Tool]:
+    found: list[Tool] = []
+    cursor: str | None = None
+    for _ in range(_MOST_PAGES):
+        page = await client.list_tools(cursor=cursor, cache_mode="refresh")
+        found += page.tools
+        cursor = page.next_cursor
+        if cursor is None:
+            return found
+        if len(found) > _MOST_TOOLS:
+            break
+    raise ToolFailure("ServerFailed", f"server {options.name!r}: its list of tools has no end; got {len(found)} so far")
+
+
+def _usable(tools: list[Tool], options: ServerOptions, stop: Stop) -> list[Tool]:
+    usable: dict[str, Tool] = {}
+    for tool in tools:
+        stop.check()
+        problem = "it is listed twice" if tool.name in usable else _problem(tool)
+        if problem is not None:
+            _log_unused(options, {"name": tool.name}, problem)
+            continue
+        usable[tool.name] = tool
+    return list(usable.values())
+
+
+def _problem(tool: Tool) -> str | None:
+    if tool.execution is not None and tool.execution.task_support == "required":
+        return "it can only be called as a task of the protocol, which this module does not support"
+    try:
+        build_validator(tool.input_schema)
+    except SchemaRefused as error:
+        return f"its input schema is refused: {error}"
+    return None
+
+
+# ── connection ─────────────────────────────────────────────────────────────────────────────────────
 
 LOG = "mcp:log"
 CLIENT = Implementation(name="amplifier", version=version("amplifier"))
@@ -171,7 +352,7 @@ class Connection:
                     if self.listeners:  # at the mount no hook listens yet: see on_session_ready
                         await self._announce_opening(before)
                     async with anyio.create_task_group() as group:
-                        group.start_soon(self._follow_changes, client)
+                        group.start_soon(self._follow_changes, attempt, client)
                         group.start_soon(self._follow_notices, attempt, client)
                         group.start_soon(self._emit_logs, logs)
                         await attempt.lost.wait()
@@ -220,10 +401,8 @@ class Connection:
         return client
 
     async def _take_message(self, message: IncomingMessage) -> None:
-        if isinstance(message, ToolListChangedNotification):
-            attempt = self._attempt
-            if attempt is not None:
-                attempt.changed.set()
+        if isinstance(message, ToolListChangedNotification) and self._attempt is not None:
+            self._attempt.changed.set()
 
     async def _follow_notices(self, attempt: _Attempt, client: Client) -> None:
         """Read the offer once for all notices that came during the last reading: a server may send any number of them."""
@@ -232,16 +411,15 @@ class Connection:
             attempt.changed = anyio.Event()
             await self._refresh(client)
 
-    async def _follow_changes(self, client: Client) -> None:
-        """From protocol version 2026-07-28 on a client has to subscribe to changes."""
+    async def _follow_changes(self, attempt: _Attempt, client: Client) -> None:
+        """From protocol version 2026-07-28 on a client has to subscribe to notices."""
         tools = client.server_capabilities.tools
         if client.protocol_version not in MODERN_PROTOCOL_VERSIONS or tools is None or not tools.list_changed:
             return
         try:
             async with client.listen(tools_list_changed=True) as changes:
-                async for change in changes:
-                    if isinstance(change, ToolsListChanged):
-                        await self._refresh(client)
+                async for _ in changes:
+                    attempt.changed.set()
         except (MCPError, SubscriptionLost) as error:
             logger.info("server %r: changes of its tools are not followed: %s", self.options.name, self._words(error))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ import attrs
 from amplifier.contracts import Coordinator
 from amplifier.errors import MissingExtraError, ModuleLoadError
 
-from ..._shared.started_process import can_supervise
+from ..._shared.processes import can_supervise
 from ._options import MODULE, ServerOptions, read_mcp_options
 
 if TYPE_CHECKING:
@@ -73,7 +73,14 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
             async with anyio.create_task_group() as opening:
                 for connection in own.values():
                     opening.start_soon(connection.open)
-            _check_required(own)
+            failures = [each.failure for each in own.values() if each.options.is_required and each.failure is not None]
+            if failures:
+                problems = "; ".join(map(str, failures))
+                raise ModuleLoadError(f"a required MCP server failed: {problems}", module_id=MODULE)
+
+            def status() -> list[dict[str, Any]]:
+                return [_describe(connection, tools.names(name)) for name, connection in connections.items()]
+
             with ExitStack() as listening:
                 for connection in connections.values():
                     await tools.update(connection)
@@ -81,7 +88,7 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
                     listening.callback(connection.listeners.remove, tools.update)
                 if options.share and not shared:
                     coordinator.register_capability(SERVERS, dict(own))
-                coordinator.register_capability(STATUS, partial(_status, connections, tools.names))
+                coordinator.register_capability(STATUS, status)
                 coordinator.register_contributor("observability.events", MODULE, lambda: list(_EVENTS))
                 coordinator.register_contributor("instructions", MODULE, partial(_instructions, connections))
                 yield
@@ -124,17 +131,6 @@ def _is_shared(server: ServerOptions, shared: dict[str, Connection]) -> bool:
         deny=server.deny,
     )
     return as_the_child == server
-
-
-def _check_required(connections: dict[str, Connection]) -> None:
-    failures = [each.failure for each in connections.values() if each.options.is_required and each.failure is not None]
-    if failures:
-        problems = "; ".join(map(str, failures))
-        raise ModuleLoadError(f"a required MCP server failed: {problems}", module_id=MODULE)
-
-
-def _status(connections: dict[str, Connection], names: Callable[[str], list[str]]) -> list[dict[str, Any]]:
-    return [_describe(connection, names(name)) for name, connection in connections.items()]
 
 
 def _describe(connection: Connection, tools: list[str]) -> dict[str, Any]:

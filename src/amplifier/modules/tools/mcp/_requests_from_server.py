@@ -37,7 +37,7 @@ from amplifier.contracts import Coordinator, UserInput
 from amplifier.errors import NoOneToAskError
 from amplifier.models import ChatRequest, ChatResponse, HookResult, ImageBlock, Message, TextBlock
 
-from ..._shared.session_files import working_directory
+from ..._shared.session import working_directory
 from ._options import MODULE, ServerOptions
 
 logger = logging.getLogger("amplifier.modules.tool-mcp")

@@ -73,8 +73,7 @@ def as_tool_result(result: CallToolResult, *, longest: int, failure: str) -> Too
     if structured is None or list(structured.values()) == [text]:  # a plain text, wrapped
         return ToolResult(output=_cut(text, longest))
     output = structured if not text or _says_the_same(text, structured) else {"text": text, "structured": structured}
-    as_text = json.dumps(output, ensure_ascii=False)
-    return ToolResult(output=output if len(as_text) <= longest else _cut(as_text, longest))
+    return as_json_result(output, longest=longest)
 
 
 def as_prompt_result(result: GetPromptResult, *, longest: int) -> ToolResult:
@@ -86,10 +85,10 @@ def as_prompt_result(result: GetPromptResult, *, longest: int) -> ToolResult:
     return _joined(blocks, "\n\n", longest)
 
 
-def as_list_result(lists: dict[str, list[Any]], *, longest: int) -> ToolResult:
-    """Lists of what there is, under their names; as text where they are too long."""
-    text = json.dumps(lists, ensure_ascii=False)
-    return ToolResult(output=lists if len(text) <= longest else _cut(text, longest))
+def as_json_result(value: dict[str, Any], *, longest: int) -> ToolResult:
+    """A value; as text where it is too long."""
+    text = json.dumps(value, ensure_ascii=False)
+    return ToolResult(output=value if len(text) <= longest else _cut(text, longest))
 
 
 def _joined(blocks: list[_Block], separator: str, longest: int) -> ToolResult:
@@ -347,7 +346,7 @@ class ReadResourceTool(_PageTool):
                 for template in page.resource_templates
             ],
         }
-        return as_list_result(listed, longest=self._max_chars)
+        return as_json_result(listed, longest=self._max_chars)
 
 
 class GetPromptTool(_PageTool):
@@ -369,7 +368,7 @@ class GetPromptTool(_PageTool):
                 for page in await _pages(client.list_prompts)
                 for prompt in page.prompts
             ]
-            return as_list_result({"prompts": prompts}, longest=self._max_chars)
+            return as_json_result({"prompts": prompts}, longest=self._max_chars)
         given = values.get("arguments") or {}
         arguments = {name: value if isinstance(value, str) else str(value) for name, value in given.items()}
         return as_prompt_result(await client.get_prompt(values["name"], arguments), longest=self._max_chars)
@@ -482,7 +481,8 @@ class ToolMounting:
         known = {tool.name for tool in offer.tools}
         for offered in offer.tools:
             if is_wanted(options, offered.name):
-                yield self._remote(options, offered, connection)
+                name = tool_name(options, offered.name)
+                yield RemoteTool(name, offered, connection, self._coordinator, max_chars=self._max_chars)
         extras: list[tuple[bool, str, type[ServerTool]]] = [
             (offer.has_resources, "read_resource", ReadResourceTool),
             (offer.has_prompts, "get_prompt", GetPromptTool),
@@ -490,10 +490,6 @@ class ToolMounting:
         for is_there, name, kind in extras:
             if is_there and name not in known and not any(fnmatchcase(name, each) for each in options.deny):
                 yield kind(tool_name(options, name), connection, self._coordinator, max_chars=self._max_chars)
-
-    def _remote(self, options: ServerOptions, offered: Tool, connection: Connection) -> RemoteTool:
-        name = tool_name(options, offered.name)
-        return RemoteTool(name, offered, connection, self._coordinator, max_chars=self._max_chars)
 
 
 def _is_same(old: ServerTool | None, new: ServerTool) -> bool:

@@ -24,8 +24,7 @@ from anyio.abc import ByteStream
 from anyio.streams.tls import TLSStream
 
 from ..._shared.failure import ToolFailure, shown
-from ._options import WebOptions
-from ._urls import Address, Target, check_addresses, check_place, read_address, read_url
+from ._urls import Address, Target, WebOptions, check_addresses, check_place, read_address, read_url
 
 _CHUNK = 1 << 16
 _MOST_HEADERS = 1 << 16
@@ -130,7 +129,6 @@ async def open_exchange(target: Target, address: str, context: ssl.SSLContext, d
             await anyio.aclose_forcefully(raw)
 
 
-_PIECE = 1 << 16
 _GZIP: Final = 31
 """zlib's number for a body with the header of gzip."""
 _GZIP_MAGIC = b"\x1f"
@@ -188,7 +186,7 @@ class Body:
                         return
                     self._inflater = zlib.decompressobj(_GZIP)
                 try:
-                    piece = self._inflater.decompress(received, _PIECE)
+                    piece = self._inflater.decompress(received, _CHUNK)
                 except zlib.error as error:
                     raise ToolFailure("UnsupportedContent", f"the compressed body is damaged: {error}") from None
                 received = self._inflater.unused_data if self._inflater.eof else self._inflater.unconsumed_tail
@@ -287,22 +285,21 @@ class Fetcher:
         Raises:
             ToolFailure: It may not or cannot be fetched. A status that means failure is no failure here.
         """
-        with anyio.move_on_after(self._options.timeout):
-            return await self._follow(url)
-        # The block above returns, raises, or was cut off by its own deadline.
-        raise ToolFailure("Timeout", f"{shown(ascii(url), 200)}: not finished after {self._options.timeout:g} s")
-
-    async def _follow(self, url: str) -> Fetched:
         target = read_url(url)
         hops: list[str] = []
-        while True:
-            answer = await self._hop(target, tuple(hops))
-            if isinstance(answer, Fetched):
-                return answer
-            if len(hops) == self._options.max_redirects:
-                raise ToolFailure("TooManyRedirects", f"more than {len(hops)} redirects, the last to {shown(answer)}")
-            hops.append(target.url)
-            target = read_url(answer, base=target.url)
+        with anyio.move_on_after(self._options.timeout):
+            while True:
+                answer = await self._hop(target, tuple(hops))
+                if isinstance(answer, Fetched):
+                    return answer
+                if len(hops) == self._options.max_redirects:
+                    raise ToolFailure(
+                        "TooManyRedirects", f"more than {len(hops)} redirects, the last to {shown(answer)}"
+                    )
+                hops.append(target.url)
+                target = read_url(answer, base=target.url)
+        # The block above returns, raises, or was cut off by its own deadline.
+        raise ToolFailure("Timeout", f"{shown(ascii(url), 200)}: not finished after {self._options.timeout:g} s")
 
     async def _hop(self, target: Target, hops: tuple[str, ...]) -> Fetched | str:
         """One request, to the first address that can be reached: what came back, or where to go next."""

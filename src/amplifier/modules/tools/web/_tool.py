@@ -11,16 +11,15 @@ from amplifier.contracts import Coordinator
 from amplifier.errors import MissingExtraError, PlanError
 from amplifier.models import ToolResult
 
-from ..._shared.configuration import read_options
+from ..._shared.configuration import option, read_options
 from ..._shared.failure import ToolFailure, shown
 from ..._shared.worker_threads import Stop, Workers
-from .._base import BuiltinTool, characters, flag, option, tool_input, whole
+from .._base import BuiltinTool, characters, flag, tool_input, whole
 from ._html_to_text import readable
-from ._options import WebOptions
+from ._urls import WebOptions
 
 if TYPE_CHECKING:
     from ._fetcher import Fetched, Fetcher
-
 
 _SNIFFED = 1024
 _SHOWN_OF_AN_ERROR = 2000
@@ -132,6 +131,7 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
 def _make_fetcher(options: WebOptions) -> Fetcher:
     """Make the fetcher; blocks while it imports the extra and reads certificates."""
     try:
+        import idna  # noqa: F401, PLC0415 - an extra, which `_urls` loads when it needs it
         import truststore  # noqa: PLC0415 - an extra
 
         from . import _fetcher  # noqa: PLC0415 - it imports the rest

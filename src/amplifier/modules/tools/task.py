@@ -1,12 +1,15 @@
-"""Runs a child session: creates, opens and closes it inside the call that delegates the task.
+"""tool-task: hand a task to an agent of the plan, which works on it in a child session.
 
-The call runs inside the parent's turn, so whatever ends that turn (its deadline, its token, a cancelled scope around it)
-ends the child first, and the child has closed before the call returns.
+A call opens, runs and closes the child session, and counts its tokens. It runs inside the parent's turn, so whatever ends that
+turn (its deadline, its token, a cancelled scope around it) ends the child first, and the child has closed before the call
+returns.
 """
 
 from __future__ import annotations
 
+import copy
 import hashlib
+import inspect
 import logging
 import re
 import uuid
@@ -23,22 +26,28 @@ from amplifier._spelling import misspelt_key, suggestion
 from amplifier.contracts import CHILD_STEPS, Coordinator
 from amplifier.errors import BudgetError, ExecutionCancelled, ExecutionTimeout, ModuleLoadError, NoOneToAskError
 from amplifier.events import EXECUTION_END, PROMPT_COMPLETE, PROVIDER_RESPONSE
-from amplifier.models import SUB_AGENT_EVENT
+from amplifier.models import SUB_AGENT_EVENT, ToolResult
 from amplifier.turns import ModelAnswer
 
-from ..._shared.configuration import (
+from .._shared.configuration import (
     flag,
     mapping,
     no_limit_or_seconds,
     option,
     optional,
+    read_options,
     texts,
     warn_of_misspelt_key,
     whole_number,
 )
-from ..._shared.failure import ToolFailure, shown
+from .._shared.failure import ToolFailure, shown
+from ._base import BuiltinTool, characters, tool_input
 
-logger = logging.getLogger("amplifier.modules.tools")
+__all__ = ["TaskOptions", "TaskTool", "mount"]
+
+__amplifier_module_type__ = "tool"
+
+_logger = logging.getLogger("amplifier.modules.tools")
 
 _KEYS = ("name", "description", "instruction", "system", "plan")
 _SECTIONS = ("session", "orchestrator", "context", "providers", "tools", "hooks", "agents")
@@ -75,7 +84,7 @@ class TaskOptions:
 
 
 @attrs.frozen
-class Agent:
+class _Agent:
     """An agent of the plan.
 
     Attributes:
@@ -91,23 +100,23 @@ class Agent:
     instruction: str | None = None
 
 
-def read_agents(section: Any) -> dict[str, Agent]:
+def _read_agents(section: Any) -> dict[str, _Agent]:
     """Read the section, which is the application's own; what is no agent in it is left alone."""
     if section is None:
         return {}
     if not isinstance(section, Mapping):
-        logger.warning("tool-task: the plan's agents are %s, expected a mapping by name", type(section).__name__)
+        _logger.warning("tool-task: the plan's agents are %s, expected a mapping by name", type(section).__name__)
         return {}
     agents = {}
     for name, given in section.items():
         if isinstance(name, str) and name and isinstance(given, Mapping):
             agents[name] = _read_agent(name, given)
         else:
-            logger.warning("tool-task: %s in the plan's agents is no agent, expected a mapping", shown(repr(name), 80))
+            _logger.warning("tool-task: %s in the plan's agents is no agent, expected a mapping", shown(repr(name), 80))
     return agents
 
 
-def _read_agent(name: str, given: Mapping[str, Any]) -> Agent:
+def _read_agent(name: str, given: Mapping[str, Any]) -> _Agent:
     for key in given.keys() - {*_KEYS, *_SECTIONS}:
         # Applications keep data of their own here, so a key that resembles no other is not reported.
         if (meant := misspelt_key(key, (*_KEYS, *_SECTIONS))) is not None:
@@ -115,7 +124,7 @@ def _read_agent(name: str, given: Mapping[str, Any]) -> Agent:
     system = given.get("system")
     instruction = given.get("instruction") or (system.get("instruction") if isinstance(system, Mapping) else None)
     description, plan = given.get("description"), given.get("plan")
-    return Agent(
+    return _Agent(
         name=name,
         description=" ".join(description.split()) if isinstance(description, str) else "",
         overlay={section: given[section] for section in _SECTIONS if section in given},
@@ -124,7 +133,7 @@ def _read_agent(name: str, given: Mapping[str, Any]) -> Agent:
     )
 
 
-def describe(agents: Mapping[str, Agent]) -> str:
+def _describe(agents: Mapping[str, _Agent]) -> str:
     """The agents as text for the model, one per line."""
     return "\n".join(
         f"- {shown(agent.name, 200)}" + (f": {shown(agent.description)}" if agent.description else "")
@@ -132,7 +141,7 @@ def describe(agents: Mapping[str, Agent]) -> str:
     )
 
 
-def find_agent(agents: Mapping[str, Agent], name: str) -> Agent:
+def _find_agent(agents: Mapping[str, _Agent], name: str) -> _Agent:
     """The agent of a name.
 
     Raises:
@@ -145,11 +154,13 @@ def find_agent(agents: Mapping[str, Agent], name: str) -> Agent:
     raise ToolFailure("UnknownAgent", f"there is no agent {shown(ascii(name), 80)}{hint or '.'} Available: {known}")
 
 
+# ── child sessions ─────────────────────────────────────────────────────────────────────────────────
+
 _COUNTED = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
 
 
 @attrs.define
-class TokenUsage:
+class _TokenUsage:
     """What a child and its own children consumed, counted as their models answer, so that a cancelled child is counted, too.
 
     Attributes:
@@ -178,11 +189,11 @@ class TokenUsage:
         return shown if self.cost is None else {**shown, "cost_usd": str(self.cost)}
 
 
-DEPTH = "self_delegation_depth"
+_DEPTH = "self_delegation_depth"
 """The capability with the number of sessions above this one; published modules use this name."""
-REHEARSAL = "task.rehearsal"
+_REHEARSAL = "task.rehearsal"
 """The capability of a session that is opened only to see whether it can be; its agents are then opened as well."""
-SPAWNED, COMPLETED = "task:agent_spawned", "task:agent_completed"
+_SPAWNED, _COMPLETED = "task:agent_spawned", "task:agent_completed"
 
 _FIRST, _LAST = -1_000_000, 1_000_000
 _FAREWELL = 5.0
@@ -191,7 +202,7 @@ _NOT_IN_AN_ID = re.compile(r"[^A-Za-z0-9._:-]")
 
 
 @attrs.define(kw_only=True)
-class Outcome:
+class _Outcome:
     """How a child ended.
 
     Attributes:
@@ -204,41 +215,128 @@ class Outcome:
     response: str = ""
     failure: ToolFailure | None = None
     has_completed: bool = False
-    consumed: TokenUsage = attrs.Factory(TokenUsage)
+    consumed: _TokenUsage = attrs.Factory(_TokenUsage)
 
 
-def child_id(parent: str, agent: str) -> str:
+def _child_id(parent: str, agent: str) -> str:
     """An id that names the parent session and the agent."""
     return f"{parent[:120]}-{uuid.uuid4().hex[:16]}_{_NOT_IN_AN_ID.sub('-', agent)[:60]}"
 
 
-def depth_of(coordinator: Coordinator) -> int:
+def _depth_of(coordinator: Coordinator) -> int:
     """How many sessions are above this one."""
-    depth = coordinator.get_capability(DEPTH)
+    depth = coordinator.get_capability(_DEPTH)
     return depth if isinstance(depth, int) else 0
 
 
-class ChildSessions:
-    """Runs the child sessions of one session.
+# ── the tool ───────────────────────────────────────────────────────────────────────────────────────
+
+_SPAWN = "session.spawn"
+"""The capability through which an application opens child sessions its own way."""
+
+
+class TaskTool(BuiltinTool):
+    """Hands tasks to agents.
 
     Args:
-        coordinator: The parent's.
+        coordinator: The session's.
+        agents: Who there is.
         options: The configuration.
     """
 
-    def __init__(self, coordinator: Coordinator, options: TaskOptions) -> None:
-        self._coordinator = coordinator
-        self._options = options
+    _name = "task"
+    _description = (
+        "Hand a task to an agent, which works on it on its own and answers once. It knows nothing of this conversation and "
+        "cannot ask back: put everything it needs into the instruction, and state what to return. Several calls at once run "
+        "side by side. Agents:\n"
+    )
+    _input = tool_input(
+        agent=option(characters(1, 200), doc="The agent's name."),
+        instruction=option(characters(1, 200_000), doc="The whole task."),
+    )
 
-    async def run(self, agent: Agent, instruction: str) -> Outcome:
-        """Have an agent work on a task; only cancellation is raised."""
-        outcome = Outcome(session_id=child_id(self._coordinator.session_id, agent.name))
+    def __init__(self, coordinator: Coordinator, agents: Mapping[str, _Agent], options: TaskOptions) -> None:
+        self._coordinator = coordinator
+        self._agents = agents
+        self._options = options
+        self._slots = anyio.Semaphore(options.max_parallel)
+        self._description += _describe(agents)
+        # As in the description: names that cannot be shown as they are could not be sent to a model either.
+        self._agent_names = [name for name in agents if shown(name, 200) == name]
+
+    @property
+    def repeatable(self) -> bool | None:  # type: ignore[override]  # a constant elsewhere
+        """A call that was cut off may run again where the calls of children are recorded: each child goes on where it was."""
+        capability = self._coordinator.get_capability
+        return True if capability(CHILD_STEPS) is not None and capability(_SPAWN) is None else None
+
+    def get_schema(self) -> dict[str, Any]:
+        """The input, with the names of agents as examples."""
+        schema = super().get_schema()
+        schema["properties"]["agent"]["examples"] = list(self._agent_names)
+        return schema
+
+    async def _run(self, values: dict[str, Any]) -> ToolResult:
+        agent = _find_agent(self._agents, values["agent"])
+        outcome = await self.delegate(agent, values["instruction"])
+        response = outcome.response.encode("utf-8", "backslashreplace").decode()
+        output: dict[str, Any] = {
+            "response": response[: self._options.max_response_chars],
+            "agent": shown(agent.name),
+            "session_id": outcome.session_id,
+            "usage": outcome.consumed.shown(),
+        }
+        if len(response) > self._options.max_response_chars:
+            output["truncated"] = True
+            output["total_chars"] = len(response)
+        if outcome.failure is None:
+            return ToolResult(output=output)
+        # The model is shown the output of a result, if it has one.
+        return self._failed(outcome.failure, {**output, "failure": str(outcome.failure)})
+
+    async def delegate(self, agent: _Agent, instruction: str) -> _Outcome:
+        """Have an agent work on a task when there is a place for it; only cancellation is raised."""
+        async with self._slots:
+            spawn = self._coordinator.get_capability(_SPAWN)
+            if spawn is None:
+                return await self._run_in_child(agent, instruction)
+            return await self._spawned(spawn, agent, instruction)
+
+    async def _spawned(self, spawn: Any, agent: _Agent, instruction: str) -> _Outcome:
+        """Leave it to the application, which then also counts and limits."""
+        outcome = _Outcome(session_id=_child_id(self._coordinator.session_id, agent.name))
+        offered = {
+            "agent_name": agent.name,
+            "instruction": instruction,
+            "task": instruction,
+            "parent_session": self._coordinator.session,
+            "agent_configs": self._coordinator.config.get("agents") or {},
+            "sub_session_id": outcome.session_id,
+        }
+        try:
+            answer = spawn(**_accepted(spawn, offered))
+            answer = await answer if inspect.isawaitable(answer) else answer
+        except Exception as error:  # noqa: BLE001 - foreign code, the application's
+            outcome.failure = ToolFailure("AgentFailed", f"the agent failed: {type(error).__name__}: {error}")
+            return outcome
+        if not isinstance(answer, Mapping):
+            outcome.failure = ToolFailure("AgentFailed", f"{_SPAWN} gave {type(answer).__name__}, expected a mapping")
+            return outcome
+        outcome.response = str(answer.get("output") or "")
+        outcome.session_id = str(answer.get("session_id") or outcome.session_id)
+        return outcome
+
+    # ── child sessions ──
+
+    async def _run_in_child(self, agent: _Agent, instruction: str) -> _Outcome:
+        """Have an agent work on a task in a child session; only cancellation is raised."""
+        outcome = _Outcome(session_id=_child_id(self._coordinator.session_id, agent.name))
         about = {
             "agent": agent.name,
             "sub_session_id": outcome.session_id,
             "parent_session_id": self._coordinator.session_id,
         }
-        await self._coordinator.hooks.emit(SPAWNED, {**about, "depth": depth_of(self._coordinator) + 1})
+        await self._coordinator.hooks.emit(_SPAWNED, {**about, "depth": _depth_of(self._coordinator) + 1})
         status = "cancelled"
         try:
             await self._run_in_time(agent, instruction, outcome)
@@ -248,10 +346,10 @@ class ChildSessions:
             if outcome.failure is not None:
                 details["error"] = {"type": outcome.failure.kind, "message": str(outcome.failure)}
             with anyio.move_on_after(_FAREWELL, shield=True):
-                await self._coordinator.hooks.emit(COMPLETED, details)
+                await self._coordinator.hooks.emit(_COMPLETED, details)
         return outcome
 
-    async def _run_in_time(self, agent: Agent, instruction: str, outcome: Outcome) -> None:
+    async def _run_in_time(self, agent: _Agent, instruction: str, outcome: _Outcome) -> None:
         with anyio.move_on_after(self._options.timeout) as scope:
             try:
                 await self._run_child(agent, instruction, outcome)
@@ -264,11 +362,11 @@ class ChildSessions:
             outcome.failure = ToolFailure(
                 "Timeout", f"the agent was not finished after {self._options.timeout:g} s, and ended"
             )
-        if isinstance(outcome.failure, ToolFailure) and outcome.failure.kind == "Cancelled":
+        if outcome.failure is not None and outcome.failure.kind == "Cancelled":
             # The child is cancelled with the parent on its own; if that is why, this raises the cancellation of this call.
             await anyio.lowlevel.checkpoint()
 
-    async def _run_child(self, agent: Agent, instruction: str, outcome: Outcome) -> None:
+    async def _run_child(self, agent: _Agent, instruction: str, outcome: _Outcome) -> None:
         child = self._make_child(agent, outcome)
         host: Coordinator = child.coordinator
         child_steps = self._coordinator.get_capability(CHILD_STEPS)
@@ -287,7 +385,7 @@ class ChildSessions:
             if host.cancellation.is_cancelled and not outcome.has_completed:
                 outcome.failure = ToolFailure("Stopped", "the agent was asked to stop before it was finished")
 
-    async def rehearse(self, agent: Agent) -> None:
+    async def rehearse(self, agent: _Agent) -> None:
         """Open an agent that has a plan of its own, without its hooks, and close it: what it lacks is known before its first task.
 
         Raises:
@@ -295,11 +393,11 @@ class ChildSessions:
         """
         if agent.plan is None:
             return
-        outcome = Outcome(session_id=child_id(self._coordinator.session_id, agent.name))
+        outcome = _Outcome(session_id=_child_id(self._coordinator.session_id, agent.name))
         silent = attrs.evolve(agent, plan={**agent.plan, "hooks": []})
         try:
             child = self._make_child(silent, outcome)
-            child.coordinator.register_capability(REHEARSAL, True)
+            child.coordinator.register_capability(_REHEARSAL, True)
             async with child:
                 pass
         except Exception as error:
@@ -309,18 +407,18 @@ class ChildSessions:
             words = f"sub-agent {agent.name!r} cannot be opened: {redact_text(str(error))}"
             raise ModuleLoadError(words, module_id="tool-task", reason_code=reason) from error
 
-    def _make_child(self, agent: Agent, outcome: Outcome) -> Any:
+    def _make_child(self, agent: _Agent, outcome: _Outcome) -> Any:
         is_own, plan = agent.plan is not None, agent.plan or agent.overlay
         child: Any = self._coordinator.session.fork(dict(plan), session_id=outcome.session_id, inherit=not is_own)
         self._prepare(child.coordinator, outcome)
         return child
 
-    def _prepare(self, host: Coordinator, outcome: Outcome) -> None:
+    def _prepare(self, host: Coordinator, outcome: _Outcome) -> None:
         """Register the capabilities of the child, and the handlers that observe it."""
         for name in self._options.inherit_capabilities:
             if (value := self._coordinator.get_capability(name)) is not None:
                 host.register_capability(name, value)
-        host.register_capability(DEPTH, depth_of(self._coordinator) + 1)
+        host.register_capability(_DEPTH, _depth_of(self._coordinator) + 1)
 
         def note_usage(_: str, data: Mapping[str, Any]) -> None:
             if isinstance(data.get("usage"), Mapping):
@@ -334,7 +432,7 @@ class ChildSessions:
             outcome.has_completed = True
 
         # First of all handlers, for a gate that denies keeps an event from those after it.
-        for event in (PROVIDER_RESPONSE, COMPLETED):
+        for event in (PROVIDER_RESPONSE, _COMPLETED):
             host.hooks.register(event, note_usage, _FIRST, "tool-task", fields=("usage",))
         host.hooks.register(PROMPT_COMPLETE, note_end, _FIRST, "tool-task", fields=())
         host.hooks.register(EXECUTION_END, note_words, _FIRST, "tool-task", fields=("response",))
@@ -364,3 +462,68 @@ def _failure_from(error: Exception) -> ToolFailure:
         error = error.exceptions[0]
     words = shown(redact_text(str(error)), 1000)
     return ToolFailure("AgentFailed", f"the agent failed: {type(error).__name__}: {words}")
+
+
+def _accepted(function: Any, offered: dict[str, Any]) -> dict[str, Any]:
+    """The keywords that a function of some application takes; either name for the task, not both."""
+    parameters = inspect.signature(function).parameters
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return {name: value for name, value in offered.items() if name != "task" or "task" in parameters}
+    return {name: value for name, value in offered.items() if name in parameters}
+
+
+_MODULE = "tool-task"
+_FORMER = {"max_total_tokens": 'use the plan\'s session.budget, which holds for children, too: {"tokens": 200000}'}
+
+
+async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) -> None:
+    """Mount task, if the plan has agents and this session is not too deep to have any.
+
+    Args:
+        coordinator: The session's.
+        config: See the module's reference page for the keys.
+
+    Raises:
+        PlanError: The config is wrong.
+        ModuleLoadError: An agent with a plan of its own cannot be opened, or another tool has the name.
+    """
+    options = read_options(TaskOptions, _MODULE, config, former=_FORMER)
+    agents = _read_agents(coordinator.config.get("agents") if options.agents is None else options.agents)
+    if not agents:
+        _logger.info("%s: the plan has no agents, so there is no agent to give a task to", _MODULE)
+        return
+    depth = _depth_of(coordinator)
+    if depth >= options.max_depth:
+        _logger.debug(
+            "%s: not offered in a session %d below the first, max_depth is %d", _MODULE, depth, options.max_depth
+        )
+        return
+    tool = TaskTool(coordinator, agents, options)
+    if any(agent.plan is not None for agent in agents.values()):
+        if TaskTool._name in (coordinator.get("tools") or {}):
+            raise ModuleLoadError(
+                "a tool is called 'task' already, and sub-agents are called through a tool of this name; give yours another, "
+                "as in @tool(name='errand')",
+                module_id=_MODULE,
+            )
+        if depth == 0 or coordinator.get_capability(_REHEARSAL):
+            for agent in agents.values():
+                await tool.rehearse(agent)
+
+    async def list_agents() -> list[str]:
+        return list(agents)
+
+    async def get_agent(name: str) -> dict[str, Any]:
+        return copy.deepcopy(dict(agents[name].overlay)) if name in agents else {}
+
+    async def spawn_agent(name: str, task: str) -> str:
+        outcome = await tool.delegate(_find_agent(agents, name), task)
+        if outcome.failure is not None:
+            raise outcome.failure
+        return outcome.response
+
+    coordinator.register_contributor("observability.events", _MODULE, lambda: [_SPAWNED, _COMPLETED])
+    coordinator.register_capability("agents.list", list_agents)
+    coordinator.register_capability("agents.get", get_agent)
+    coordinator.register_capability("agents.spawn", spawn_agent)
+    await coordinator.mount("tools", tool)

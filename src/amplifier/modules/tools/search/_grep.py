@@ -1,4 +1,4 @@
-"""One search: which files, which lines, and what is shown of them. Blocking; runs in a worker thread."""
+"""grep: lines of files that match a regular expression. A search blocks, in a worker thread."""
 
 from __future__ import annotations
 
@@ -9,28 +9,23 @@ import struct
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import anyio.to_thread
 import attrs
 
-from amplifier._programs import find_program, isolated_python_command
+from amplifier._programs import find_program, isolated_python, isolated_python_command
+from amplifier.contracts import Coordinator
+from amplifier.errors import ModuleLoadError
+from amplifier.models import ToolResult
 
-from ..._shared.configuration import Kind, choices, option, seconds, texts, whole_number
+from ..._shared.configuration import Kind, choices, option, read_options, seconds, texts, whole_number
 from ..._shared.failure import ToolFailure, shown
-from ..._shared.started_process import WorkerProcess
-from ..._shared.worker_threads import Stop
-from .._paths import (
-    DEFAULT_IGNORED,
-    AccessRoots,
-    ConfinedPath,
-    GlobPattern,
-    Walk,
-    Workspace,
-    directory_names,
-    open_directory,
-    open_file,
-    open_file_in,
-)
+from ..._shared.processes import WorkerProcess
+from ..._shared.worker_threads import Stop, Workers
+from .._base import BuiltinTool, characters, flag, path_name, tool_input, whole, word
+from .._glob import DEFAULT_IGNORED, GlobPattern, GlobTool, Walk, directory_names
+from .._paths import AccessRoots, ConfinedPath, Workspace, open_directory, open_file, open_file_in
 
 TOOLS = ("grep", "glob")
 
@@ -89,45 +84,6 @@ def find_ripgrep(forbidden: Iterable[str]) -> str | None:
         return None
     real = Path(found).resolve()
     return None if any(real.is_relative_to(root) for root in forbidden) else str(real)
-
-
-def likely_files(
-    program: str, directory: str, pattern: str, *, ignore_case: bool, ignored: Iterable[str], max_bytes: int, stop: Stop
-) -> list[tuple[str, ...]] | None:
-    """Names below a directory of files that may match; None if ripgrep cannot decide and every file has to be read.
-
-    Raises:
-        Stopped: The call was cancelled.
-    """
-    command = [
-        program,
-        "--no-config",
-        "--files-with-matches",
-        "--null",
-        "--no-messages",
-        "--no-ignore",
-        "--hidden",
-        "--no-require-git",
-        "--threads=2",
-        f"--max-filesize={max_bytes}",
-        *(f"--glob=!**/{_escaped(name)}/**" for name in ignored),
-        *(["--ignore-case"] if ignore_case else []),
-        f"--regexp={pattern}",
-        "--",
-        ".",
-    ]
-    try:
-        with contextlib.closing(WorkerProcess(command, stop, directory=directory)) as child:
-            output = child.stdout.read(_MOST_OUTPUT)
-            if len(output) == _MOST_OUTPUT:
-                return None
-            code = child.wait()
-    except (OSError, ValueError):  # it cannot be started, or the pattern holds what no argument can
-        return None
-    stop.check()
-    if code not in (0, _NOTHING_FOUND):
-        return None  # a pattern that is Python's and not Rust's, or a directory it may not read
-    return sorted({names for name in os.fsdecode(output).split("\0") if (names := _beneath(name))})
 
 
 def _beneath(name: str) -> tuple[str, ...]:
@@ -210,6 +166,9 @@ class Matcher:
         parsed: dict[str, Any] = json.loads(answer)
         return parsed
 
+
+# ── search ─────────────────────────────────────────────────────────────────────────────────────────
+# One search: which files, which lines, and what is shown of them.
 
 _CHUNK = 1 << 18
 _SNIFFED = 8192
@@ -299,17 +258,38 @@ class Search:
             self.notes += walk.notes()[:1]
 
     def _likely(self, base: ConfinedPath) -> list[tuple[str, ...]] | None:
+        """Names below a directory of files that may match; None if ripgrep cannot decide and every file has to be read."""
         if not isinstance(self.options.ripgrep, str):
             return None
-        return likely_files(
+        command = [
             self.options.ripgrep,
-            base.path,
-            self.values["pattern"],
-            ignore_case=self.values["ignore_case"],
-            ignored=self.options.ignore,
-            max_bytes=self.options.max_file_bytes,
-            stop=self.stop,
-        )
+            "--no-config",
+            "--files-with-matches",
+            "--null",
+            "--no-messages",
+            "--no-ignore",
+            "--hidden",
+            "--no-require-git",
+            "--threads=2",
+            f"--max-filesize={self.options.max_file_bytes}",
+            *(f"--glob=!**/{_escaped(name)}/**" for name in self.options.ignore),
+            *(["--ignore-case"] if self.values["ignore_case"] else []),
+            f"--regexp={self.values['pattern']}",
+            "--",
+            ".",
+        ]
+        try:
+            with contextlib.closing(WorkerProcess(command, self.stop, directory=base.path)) as child:
+                output = child.stdout.read(_MOST_OUTPUT)
+                if len(output) == _MOST_OUTPUT:
+                    return None
+                code = child.wait()
+        except (OSError, ValueError):  # it cannot be started, or the pattern holds what no argument can
+            return None
+        self.stop.check()
+        if code not in (0, _NOTHING_FOUND):
+            return None  # a pattern that is Python's and not Rust's, or a directory it may not read
+        return sorted({names for name in os.fsdecode(output).split("\0") if (names := _beneath(name))})
 
     def _opened(
         self, opening: Callable[[ConfinedPath], int], place: ConfinedPath
@@ -396,3 +376,78 @@ class Search:
         if notes:
             output["note"] = "; ".join(notes)
         return output
+
+
+class GrepTool(BuiltinTool):
+    """Finds text in files.
+
+    Args:
+        workspace: Where to look.
+        workers: The module's threads.
+        options: How much, and with which program.
+    """
+
+    _name = "grep"
+    repeatable: ClassVar[bool | None] = True
+    _description = (
+        "Find lines that match a regular expression (Python syntax, line by line) in a file or in all files below a "
+        "directory. output_mode content gives the lines, files_with_matches the files, count the number per file. "
+        "Binary and very large files and some directories such as .git are left out."
+    )
+    _input = tool_input(
+        pattern=option(characters(1, 1000), doc="The expression."),
+        path=option(path_name, ".", "The file or directory; the workspace if left out."),
+        glob=option(
+            characters(1, 1000),
+            None,
+            "Look only into files whose path matches, for example *.py or src/**/*.{ts,tsx}.",
+        ),
+        ignore_case=option(flag, False, "Upper and lower case are the same."),
+        output_mode=option(word("content", "files_with_matches", "count"), "content", "What to list."),
+        context=option(whole(0, 10), 0, "Lines to show before and after each match."),
+        limit=option(whole(1, 10_000), None, "Matches wanted at most."),
+    )
+
+    def __init__(self, workspace: Workspace, workers: Workers, options: SearchOptions) -> None:
+        self._workspace = workspace
+        self._workers = workers
+        self._options = options
+
+    async def _run(self, values: dict[str, Any]) -> ToolResult:
+        wanted = min(values.get("limit", self._options.max_matches), self._options.max_matches)
+        output = await self._workers.run(
+            lambda stop: Search(self._workspace, self._options, values, stop, wanted).run(),
+            what=f"grep {shown(ascii(values['pattern']), 80)}",
+        )
+        return ToolResult(output=output)
+
+
+_MODULE = "tool-search"
+
+
+async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) -> None:
+    """Mount grep and glob.
+
+    Args:
+        coordinator: The session's.
+        config: See the module's reference page for the keys.
+
+    Raises:
+        PlanError: The config is wrong.
+        ModuleLoadError: There is no Python to run patterns in.
+    """
+    options = read_options(SearchOptions, _MODULE, config)
+    if not isolated_python():
+        raise ModuleLoadError(f"{_MODULE} runs patterns in a Python of their own, but sys.executable is empty")
+    workspace = await anyio.to_thread.run_sync(Workspace, _MODULE, coordinator, options.allowed_paths)
+    workers = Workers(threads=options.threads, timeout=options.timeout)
+    if options.ripgrep is True:
+        found = await anyio.to_thread.run_sync(lambda: find_ripgrep(root.path for root in workspace.readable().roots))
+        options = attrs.evolve(options, ripgrep=found or False)
+    for name in TOOLS if options.tools is None else options.tools:
+        if name == "grep":
+            await coordinator.mount("tools", GrepTool(workspace, workers, options))
+        # tool-filesystem offers the same glob; the module that is mounted first provides it.
+        elif options.tools is not None or coordinator.get("tools", "glob") is None:
+            glob = GlobTool(workspace, workers, ignored=options.ignore, max_results=options.max_results)
+            await coordinator.mount("tools", glob)

@@ -13,12 +13,11 @@ import attrs
 
 from amplifier.models import ToolResult
 
-from ..._shared.configuration import texts
-from ..._shared.failure import ToolFailure, shown
-from ..._shared.worker_threads import Stop, Workers
-from .._base import BuiltinTool, characters, option, path_name, tool_input
-from .open_beneath import Entry, enter, entries_of, open_directory
-from .workspace import MAX_DEPTH, AccessRoots, ConfinedPath, Workspace
+from .._shared.configuration import texts
+from .._shared.failure import ToolFailure, shown
+from .._shared.worker_threads import Stop, Workers
+from ._base import BuiltinTool, characters, option, path_name, tool_input
+from ._paths import MAX_DEPTH, AccessRoots, ConfinedPath, Entry, Workspace, enter, entries_of, open_directory
 
 _MOST_ALTERNATIVES = 64
 
