@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from amplifier import agent
 from amplifier.testing import script
-from amplifier.testing.doubles.script import Script, Scripted
+from amplifier.testing.doubles.scripted import Script, Scripted
 
 
 class Player(Scripted):

@@ -29,8 +29,7 @@ from amplifier.testing.virtual_time import TimeWatch
 
 from .asyncio_trial import run_asyncio_trial
 from .injection import Injection, TrialOutcome, TrialSettings
-from .oracles import Finding, broken_invariants, judge, watch_process
-from .report import SweepReport, Violation
+from .report import Finding, SweepReport, Violation, broken_invariants, judge, watch_process
 
 __all__ = ["LOOP_END_MODES", "MODES", "Scenario", "World", "cancel_everywhere"]
 
