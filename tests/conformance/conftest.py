@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from amplifier.conformance.inputs.server_process import server_ids
-from amplifier.conformance.target import virtual_clock
+from amplifier.conformance.target import calls
 
 
 @pytest.fixture
@@ -20,6 +20,6 @@ def nothing_else_is_at_work(monkeypatch):
         for pid in Path(f"/proc/self/task/{thread.native_id}/children").read_text().split()
     }
     threads = set(threading.enumerate())
-    may_act = virtual_clock._may_act
-    monkeypatch.setattr(virtual_clock, "server_ids", lambda: {*server_ids(), *children})
-    monkeypatch.setattr(virtual_clock, "_may_act", lambda thread: thread not in threads and may_act(thread))
+    may_act = calls._may_act
+    monkeypatch.setattr(calls, "server_ids", lambda: {*server_ids(), *children})
+    monkeypatch.setattr(calls, "_may_act", lambda thread: thread not in threads and may_act(thread))

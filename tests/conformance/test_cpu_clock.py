@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from types import SimpleNamespace
 
-from amplifier.conformance.target import virtual_clock as clock
-from amplifier.conformance.target.virtual_clock import cpu_wait, process_cpu_wait, worked_time
+from amplifier.conformance.target import calls as clock
+from amplifier.conformance.target.calls import cpu_wait, process_cpu_wait, worked_time
 
 
 def test_the_clock_never_runs_faster_than_the_monotonic_clock():

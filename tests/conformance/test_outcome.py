@@ -7,8 +7,7 @@ from typing import Any
 import anyio
 import pytest
 
-from amplifier.conformance.target.calls import Outcome, call_with_deadline
-from amplifier.conformance.target.virtual_clock import run_virtually, when_stuck
+from amplifier.conformance.target.calls import Outcome, call_with_deadline, run_virtually, when_stuck
 
 BACKENDS = ("asyncio", "trio")
 pytestmark = [pytest.mark.parametrize("backend", BACKENDS), pytest.mark.usefixtures("nothing_else_is_at_work")]

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from amplifier.conformance.engine.cases.tool import texts_matching
+from amplifier.conformance.engine.cases import texts_matching
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from amplifier.conformance.checks.provider.answers import (
     problem_with,
     request_from,
 )
-from amplifier.conformance.engine.cases.provider import listed_requests
+from amplifier.conformance.engine.cases import listed_requests
 from amplifier.models import (
     ChatRequest,
     ChatResponse,

@@ -12,9 +12,8 @@ import anyio.to_thread
 import pytest
 import trio
 
-from amplifier.conformance.target import virtual_clock
-from amplifier.conformance.target.calls import call_with_deadline
-from amplifier.conformance.target.virtual_clock import is_virtual, run_virtually, skipped
+from amplifier.conformance.target import calls
+from amplifier.conformance.target.calls import call_with_deadline, is_virtual, run_virtually, skipped
 
 pytestmark = [
     pytest.mark.parametrize("backend", ["asyncio", "trio"]),
@@ -25,7 +24,7 @@ pytestmark = [
 def test_a_timer_is_skipped_and_the_clocks_of_the_module_jump_along(backend, monkeypatch):
     for name in ("monotonic", "perf_counter", "time", "monotonic_ns", "perf_counter_ns", "time_ns"):
         monkeypatch.setattr(time, name, getattr(time, name))  # restored afterwards
-    virtual_clock.let_time_jump()
+    calls.let_time_jump()
 
     async def wait() -> tuple[float, float, int]:
         started = anyio.current_time(), time.monotonic(), time.time_ns()
@@ -80,7 +79,7 @@ def test_a_deadline_does_not_pass_while_a_process_is_polled(backend):
 STUCK = """
 import os, sys
 import anyio
-from amplifier.conformance.target.virtual_clock import run_virtually, when_stuck
+from amplifier.conformance.target.calls import run_virtually, when_stuck
 
 async def wait():
     await anyio.sleep(100)

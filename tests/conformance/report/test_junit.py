@@ -5,7 +5,7 @@ from __future__ import annotations
 from xml.etree import ElementTree
 
 from amplifier.conformance import Report
-from amplifier.conformance.report.ci import write_junit
+from amplifier.conformance.report import write_junit
 from tests.conformance.report.reports import HOSTILE, finding, report
 
 

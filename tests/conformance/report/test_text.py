@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from amplifier.conformance.report.model import id_ranges
+from amplifier.conformance.report import id_ranges
 from tests.conformance.report.reports import HOSTILE, finding, report
 
 WORST = finding("T5", what="execute raised KeyError: 'text'", input={"text": 1}, location="x.py:7")

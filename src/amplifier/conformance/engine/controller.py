@@ -35,10 +35,10 @@ from amplifier.conformance.engine.job import (
     require_packages,
 )
 from amplifier.conformance.engine.results import IMPORT, BackendRun, Progress, Results, WorkerExit, make_report
-from amplifier.conformance.report.model import Report
+from amplifier.conformance.report import Report
+from amplifier.conformance.target.calls import machine_load
 from amplifier.conformance.target.locate import find_target
 from amplifier.conformance.target.mounted import Unexamined
-from amplifier.conformance.target.virtual_clock import machine_load
 from amplifier.errors import ModuleLoadError
 from amplifier.models import to_json
 

@@ -15,10 +15,10 @@ import attrs
 
 from amplifier.conformance.checks.registry import CHECKS, Check, all_clauses, checks_for
 from amplifier.conformance.engine.job import Job, replay_token, shortened
-from amplifier.conformance.report.model import ClauseOutcome, Finding, Report
-from amplifier.conformance.target.advice import source_location
+from amplifier.conformance.report import ClauseOutcome, Finding, Report
 from amplifier.conformance.target.locate import BACKENDS, unknown_type
 from amplifier.conformance.target.mounted import DECLINED, Fault, StepCoverage
+from amplifier.conformance.target.source import source_location
 from amplifier.contracts import Clause, clauses_for
 
 ABANDONED = 3

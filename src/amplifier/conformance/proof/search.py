@@ -30,8 +30,8 @@ from hypothesis.strategies import SearchStrategy
 from amplifier.conformance.engine.job import reject_unknown, require_packages
 from amplifier.conformance.inputs.values import sample_inputs
 from amplifier.conformance.proof.world import CHOICES, FAULTY, KINDS, LAWS, Case, PlanWorld
+from amplifier.conformance.target.calls import child_processes, machine_load
 from amplifier.conformance.target.process import PATIENCE, Resources, mark_descendants, started_processes
-from amplifier.conformance.target.virtual_clock import child_processes, machine_load
 from amplifier.errors import AmplifierError, ExecutionCancelled
 from amplifier.loading._found import SEARCH_PATH_VARIABLE
 from amplifier.plan import merge_plans

@@ -24,8 +24,8 @@ from amplifier.conformance.inputs.values import (
     valid_inputs,
 )
 from amplifier.conformance.oracles.calls import SECONDS_PER_CALL
-from amplifier.conformance.target.literals import choices_in, inputs_in
 from amplifier.conformance.target.mounted import CANARY, CheckContext
+from amplifier.conformance.target.source import choices_in, inputs_in
 from amplifier.conformance.target.use import schema_of
 from amplifier.models import ToolResult
 

@@ -15,7 +15,7 @@ import anyio
 import anyio.lowlevel
 
 from amplifier.conformance.target.mounted import MountedModule
-from amplifier.conformance.target.turns.script import (
+from amplifier.conformance.target.turn_script import (
     RAISED,
     TOOLS,
     Answer,
