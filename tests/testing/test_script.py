@@ -18,11 +18,11 @@ from amplifier.testing.doubles.scripted import Script, Scripted
 
 class Player(Scripted):
     def __init__(self, steps: list[str]) -> None:
-        self._script: Script[str] | None = Script("Player", steps, "step")
+        self._script: Script | None = Script("Player", steps, "step")
 
     def play(self) -> str:
         assert self._script is not None
-        return self._script.take("play()")
+        return str(self._script.take("play()"))
 
 
 @given(steps=st.lists(st.text()), calls=st.integers(0, 8))

@@ -558,7 +558,7 @@ def _likely_events(facts: Facts) -> list[str]:
     registered = [event for _, event in facts["handlers"] if event != "*"]
     named = [event for event in EVENTS if event in facts["texts"]]
     known = [event for event in registered if event in facts["texts"]]
-    return list(dict.fromkeys([*known, *named, *registered])) or list(_USUAL)
+    return list(dict.fromkeys([*known, *named, *registered])) or list(_USUAL_EVENTS)
 
 
 def listed_events(facts: Facts) -> Iterator[dict[str, Any]]:
@@ -580,7 +580,7 @@ def listed_events(facts: Facts) -> Iterator[dict[str, Any]]:
         yield {"events": [{"event": event, "data": data} for event, data in events], "routed": True}
 
 
-_USUAL = ("tool:pre", "tool:post", "prompt:submit")
+_USUAL_EVENTS = ("tool:pre", "tool:post", "prompt:submit")
 _MOST_EVENTS = 6
 _MOST_NAMES = 3
 

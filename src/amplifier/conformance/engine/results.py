@@ -34,7 +34,7 @@ IMPORT_HINT = (
 ENDS_PROCESS_HINT = "Let no call end the process: no os._exit, sys.exit or signal, and no crash of an extension."
 
 
-def make_finding(fault: Fault, job: Job, *, module_type: str | None, check: str, backend: str | None) -> Finding:
+def _finding(fault: Fault, job: Job, *, module_type: str | None, check: str, backend: str | None) -> Finding:
     """Complete a fault by what follows from its clause, its check and the job."""
     clause = all_clauses()[fault.clause]
     location = fault.location or source_location(job.target, module_type or "tool", clause, fault.cancelled_at)
@@ -186,10 +186,11 @@ class Results:
         """Whether the module could be imported, so that there were steps to do."""
         return any(run.steps for run in self.runs.values())
 
-    def add_fault(self, fault: Fault, check: str, backend: str | None = None) -> None:
-        """Add what was found in this process, unless the worker has found it."""
-        finding = make_finding(fault, self.job, module_type=self.module_type, check=check, backend=backend)
-        self._findings.setdefault((check, backend, fault.clause), finding)
+    def add_fault(self, fault: Fault, check: str, backend: str | None = None, *, is_better: bool = False) -> None:
+        """Add a fault as a finding, unless there is one for this clause of this check that is not to be replaced."""
+        if is_better or (check, backend, fault.clause) not in self._findings:
+            finding = _finding(fault, self.job, module_type=self.module_type, check=check, backend=backend)
+            self._findings[check, backend, fault.clause] = finding
 
     def receive(self, run: BackendRun, message: dict[str, Any]) -> bool:
         """Take one message of the worker of a backend; returns whether it was the last."""
@@ -201,9 +202,8 @@ class Results:
                     self.progress(
                         f"{step}:{run.backend}", done, max(sum(len(each.steps) for each in self.runs.values()), 1)
                     )
-            case {"finding": finding}:
-                found = Finding(**finding)  # the smallest case that shows it comes last
-                self._findings[found.check, found.backend, found.clause] = found
+            case {"fault": fault, "step": step}:  # the smallest case that shows it comes last
+                self.add_fault(Fault(**fault), step, None if step == IMPORT else run.backend, is_better=True)
             case {"done": step, "coverage": coverage, "seconds": seconds}:
                 run.finished.append(step)
                 run.seconds += seconds

@@ -38,11 +38,9 @@ from amplifier.conformance.engine.results import (
     IMPORT,
     IMPORT_HINT,
     TOO_SLOW,
-    make_finding,
 )
 from amplifier.conformance.inputs.server_process import service_address, with_service, without_service
 from amplifier.conformance.inputs.values import use_address
-from amplifier.conformance.report import Finding
 from amplifier.conformance.target.calls import (
     KIT_THREAD,
     let_time_jump,
@@ -82,8 +80,8 @@ def main() -> int:
             output.write(line)
             output.flush()
 
-    def abandon(finding: Finding) -> NoReturn:
-        emit({"finding": attrs.asdict(finding)})
+    def abandon(step: str, fault: Fault) -> NoReturn:
+        emit({"fault": attrs.asdict(fault), "step": step})
         os._exit(ABANDONED)
 
     emit({"start": IMPORT})
@@ -94,8 +92,7 @@ def main() -> int:
         # Our own error is about an entry point that leads nowhere, for which the clause has the advice.
         hint = None if isinstance(error, ModuleLoadError) else IMPORT_HINT
         fault = Fault(clause="A1", what=what, location=job.target.location_of(error), hint=hint)
-        finding = make_finding(fault, job, module_type=job.target.module_type, check=IMPORT, backend=None)
-        emit({"finding": attrs.asdict(finding)})
+        emit({"fault": attrs.asdict(fault), "step": IMPORT})
     else:
         if "amplifier_core" in sys.modules:
             place = sys.modules["amplifier_core"].__file__
@@ -240,13 +237,13 @@ class Runner:
         loaded: The module.
         job: What to do.
         emit: Sends a message to the controller.
-        abandon: Sends a finding and ends the process, when a call of the module cannot be stopped.
+        abandon: Sends a fault of a step and ends the process, when a call of the module cannot be stopped.
 
     Attributes:
         step: The name of the check that runs.
     """
 
-    def __init__(self, loaded: LoadedTarget, job: Job, emit: Emit, abandon: Callable[[Finding], NoReturn]) -> None:
+    def __init__(self, loaded: LoadedTarget, job: Job, emit: Emit, abandon: Callable[[str, Fault], NoReturn]) -> None:
         self._loaded = loaded
         self._job = job
         self._backend = job.backends[0]
@@ -296,7 +293,7 @@ class Runner:
             self._emit({"done": check.name, "coverage": attrs.asdict(self._coverage), "seconds": seconds})
 
     def _send(self, fault: Fault) -> None:
-        self._emit({"finding": attrs.asdict(self._finding(fault))})
+        self._emit({"fault": attrs.asdict(fault), "step": self.step})
 
     def _send_faults(self) -> None:
         """Send what the step has found so far, each clause once: it may not come to its end. What it makes of it then takes its place."""
@@ -310,10 +307,6 @@ class Runner:
         what = f"it raised {type(error).__name__}, which ends the process that runs it; a module must not do that"
         location = self._loaded.target.location_of(error)
         return Fault(clause="A17", what=what, location=location, hint=ENDS_PROCESS_HINT)
-
-    def _finding(self, fault: Fault) -> Finding:
-        module_type = self._loaded.module_type
-        return make_finding(fault, self._job, module_type=module_type, check=self.step, backend=self._backend)
 
     def _run(self, function: Callable[[CheckContext], Any]) -> Any:
         return run_virtually(function, self._stage(None), backend=self._backend)
@@ -402,7 +395,7 @@ class Runner:
             seed=self._job.seed,
             points=self._points,
             case=case,
-            abort=lambda fault: self._abandon(self._finding(fault)),
+            abort=lambda fault: self._abandon(self.step, fault),
             before_call=self._send_faults,
         )
 

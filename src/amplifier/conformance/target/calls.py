@@ -26,7 +26,7 @@ import anyio
 import attrs
 
 from amplifier.conformance.inputs.server_process import server_ids
-from amplifier.conformance.target.process import started_processes
+from amplifier.conformance.target.process import POOLED_THREAD, started_processes
 from amplifier.testing.virtual_time import TimeWatch, virtual_backend
 
 _THREADS = Path("/proc/self/task")
@@ -43,11 +43,6 @@ def worked_time(thread: int | None = None) -> float:
         waited = cpu_wait(thread)
         if waited == before:  # or the thread waited between the two readings, which then do not belong together
             return now - waited - _skipped[0]
-
-
-def skip(seconds: float) -> None:
-    """Count seconds that virtual time has skipped."""
-    _skipped[0] += seconds
 
 
 def skipped() -> float:
@@ -121,7 +116,6 @@ class Budget:
 
 KIT_THREAD = "conformance"
 """Beginning of the names of the kit's own threads, which do nothing that the module could wait for."""
-_POOLED_THREAD = "AnyIO worker thread"
 _real_monotonic = time.monotonic
 _when_stuck: list[Callable[[], None]] = []
 _local = threading.local()
@@ -235,30 +229,11 @@ def turns() -> int:
     return _turns
 
 
-def _count_turn() -> None:
-    global _turns  # noqa: PLW0603 — one loop after another counts here, and this is called at every turn
-    _turns += 1
-    if _turns % _TURNS_BETWEEN_LOOKS or threading.current_thread() is not threading.main_thread():
-        return
-    for limit in list(_limits):
-        limit.look()
-
-
-def _expired() -> list[anyio.CancelScope]:
-    now = _real_monotonic()
-    return [limit.scope for limit in _limits if limit.until < now and not limit.scope.cancel_called]
-
-
-def is_busy_outside() -> bool:
-    """Whether there is a thread or a child process that may still do something."""
-    return any(_may_act(thread) for thread in threading.enumerate()) or bool(child_processes())
-
-
 def _may_act(thread: threading.Thread) -> bool:
     """Whether a thread may act on the loop; the loop itself knows about AnyIO's worker threads."""
     if thread in (threading.current_thread(), threading.main_thread()) or thread.name.startswith(KIT_THREAD):
         return False
-    if thread.name == _POOLED_THREAD:
+    if thread.name == POOLED_THREAD:
         return False
     if hasattr(thread, "is_awaited"):  # of an asyncio island, which acts on its own only for someone who waits
         return bool(thread.is_awaited())
@@ -283,18 +258,27 @@ class _Watch(TimeWatch):
         self._is_trio = backend == "trio"
 
     def is_busy(self) -> bool:
-        return (self._is_trio and _has_trio_io()) or is_busy_outside()
+        return (
+            (self._is_trio and _has_trio_io())
+            or any(_may_act(thread) for thread in threading.enumerate())
+            or bool(child_processes())
+        )
 
     def expired(self) -> list[anyio.CancelScope]:
-        return _expired()
+        now = _real_monotonic()
+        return [limit.scope for limit in _limits if limit.until < now and not limit.scope.cancel_called]
 
     def on_turn(self) -> None:
-        _count_turn()
+        global _turns  # noqa: PLW0603 — one loop after another counts here, and this is called at every turn
+        _turns += 1
+        if _turns % _TURNS_BETWEEN_LOOKS == 0 and threading.current_thread() is threading.main_thread():
+            for limit in list(_limits):
+                limit.look()
 
     def on_jump(self, seconds: float) -> None:
-        global _jumps  # noqa: PLW0603 — as in `_count_turn`
+        global _jumps  # noqa: PLW0603 — as above
         _jumps += 1
-        skip(seconds)
+        _skipped[0] += seconds
 
     def on_stuck(self) -> bool:
         return _report_stuck()

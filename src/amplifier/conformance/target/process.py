@@ -35,7 +35,7 @@ _PROC = Path("/proc")
 SEES_PROCESSES = (_PROC / "self" / "fd").is_dir()
 PATIENCE = 1.0
 """Seconds that a resource which is being closed may take to disappear."""
-_POOLED_THREAD = "AnyIO worker thread"
+POOLED_THREAD = "AnyIO worker thread"
 """AnyIO keeps these until its event loop ends; a module that uses one has not started it."""
 _MARK = "AMPLIFIER_CONFORMANCE_WORKER"
 
@@ -74,14 +74,18 @@ class Resources:
 
     def leaks_after_patience(self) -> list[str]:
         """As `leaks`, once whatever is being closed has had the time to disappear."""
-        left = self.leaks()
-        if left:
+        if self.leaks():
             gc.collect()
-        give_up = time.monotonic() + PATIENCE
-        while left and time.monotonic() < give_up:
-            time.sleep(0.02)
-            left = self.leaks()
-        return left
+        return after_patience(self.leaks)
+
+
+def after_patience(look: Callable[[], list[Any]]) -> list[Any]:
+    """What a function still sees once whatever is being closed has had the time to disappear."""
+    left, give_up = look(), time.monotonic() + PATIENCE
+    while left and time.monotonic() < give_up:
+        time.sleep(0.02)
+        left = look()
+    return left
 
 
 def open_files() -> Counter[str]:
@@ -92,7 +96,7 @@ def open_files() -> Counter[str]:
 def _is_pooled(thread: threading.Thread) -> bool:
     """Whether a thread belongs to AnyIO's or trio's pool, which keeps it for more work."""
     owner = getattr(getattr(thread, "_target", None), "__self__", None)
-    return thread.name == _POOLED_THREAD or type(owner).__module__ == "trio._core._thread_cache"
+    return thread.name == POOLED_THREAD or type(owner).__module__ == "trio._core._thread_cache"
 
 
 def files_below(folder: Path) -> dict[str, bytes | None]:

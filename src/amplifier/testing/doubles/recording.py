@@ -219,13 +219,10 @@ class EventRecorder:
         self.events.append((event, payload))
         return HookResult(action="continue", data=copy_json(payload))
 
-    async def emit(self, event: str, data: Mapping[str, Any] | None = None) -> HookResult:
-        """The same as `record`, for code that expects a hook registry."""
-        return await self.record(event, data)
-
-    async def __call__(self, event: str, data: dict[str, Any]) -> HookResult:
-        """The same as `record`, for a registry that expects a handler."""
-        return await self.record(event, data)
+    emit = record
+    """The same, for code that expects a hook registry."""
+    __call__ = record
+    """The same, for a registry that expects a handler."""
 
     def listen(self, hooks: Hooks, event: str = "*") -> Callable[[], None]:
         """Register with a registry, for every event unless names are given.

@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import aclosing, asynccontextmanager
 from decimal import Decimal
 from types import TracebackType
-from typing import Any, Generic, Self, TypeAlias, TypeVar, final, get_args
+from typing import Any, Self, TypeAlias, final, get_args
 
 import anyio
 import anyio.lowlevel
@@ -36,13 +36,11 @@ from amplifier.models import (
     Usage,
 )
 
-Step = TypeVar("Step")
-
 _SHOWN = 80
 
 
 @final
-class Script(Generic[Step]):
+class Script:
     """Steps in order, each handed out once.
 
     Args:
@@ -53,7 +51,7 @@ class Script(Generic[Step]):
 
     __slots__ = ("_owner", "_position", "_steps", "_surprises", "_unit")
 
-    def __init__(self, owner: str, steps: Iterable[Step], unit: str) -> None:
+    def __init__(self, owner: str, steps: Iterable[Any], unit: str) -> None:
         self._owner = owner
         self._steps = list(steps)
         self._unit = unit
@@ -64,11 +62,11 @@ class Script(Generic[Step]):
         return f"<script of {self._owner}: {self._position} of {self._scripted()} played>"
 
     @property
-    def remaining(self) -> list[Step]:
+    def remaining(self) -> list[Any]:
         """The steps not played yet."""
         return self._steps[self._position :]
 
-    def take(self, call: str) -> Step:
+    def take(self, call: str) -> Any:
         """The next step.
 
         Args:
@@ -116,7 +114,7 @@ class Scripted:
     An exception that is already on its way is not covered up by that check.
     """
 
-    _script: Script[object] | Script[str] | None
+    _script: Script | None
 
     def assert_exhausted(self) -> None:
         """Check that every scripted step was used, and that there was no call beyond them.
@@ -211,7 +209,7 @@ class MockProvider(Scripted):
         self._ids = itertools.count(1)
         self._always: Any = turns if callable(turns) else _DEFAULT_TEXT
         steps = None if turns is None or callable(turns) else turns
-        self._script: Script[object] | None = None if steps is None else Script(f"MockProvider {name!r}", steps, "turn")
+        self._script: Script | None = None if steps is None else Script(f"MockProvider {name!r}", steps, "turn")
 
     def __repr__(self) -> str:
         return f"<MockProvider {self.name!r} called {self.call_count} times>"
@@ -397,7 +395,7 @@ class ScriptedOrchestrator(Scripted):
             raise TypeError(f"ScriptedOrchestrator takes a list of responses, got {responses!r}; write [{responses!r}]")
         self.calls: list[dict[str, Any]] = []
         self._delay = delay
-        self._script: Script[object] = Script("ScriptedOrchestrator", responses, "response")
+        self._script: Script = Script("ScriptedOrchestrator", responses, "response")
 
     def __repr__(self) -> str:
         return f"<ScriptedOrchestrator called {self.call_count} times>"
@@ -490,7 +488,7 @@ class MockApprovalSystem(Scripted):
         self._delay = delay
         self._answer = answers if callable(answers) else None
         steps = None if answers is None or callable(answers) else answers
-        self._script: Script[object] | None = None if steps is None else Script("MockApprovalSystem", steps, "answer")
+        self._script: Script | None = None if steps is None else Script("MockApprovalSystem", steps, "answer")
 
     def __repr__(self) -> str:
         return f"<MockApprovalSystem asked {len(self.requests)} times>"
