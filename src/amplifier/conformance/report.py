@@ -406,6 +406,9 @@ def _section(lines: list[str]) -> list[str]:
     return ["", *lines] if lines else []
 
 
+# ── JUnit ──
+
+
 def write_junit(report: Report) -> str:
     """The report as XML. A clause that is only recommended, and one that was not examined, is a skipped test.
 

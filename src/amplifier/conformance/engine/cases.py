@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Any
 
-from hypothesis import Phase, given, settings
+from hypothesis import HealthCheck, Phase, Verbosity, given, settings
 from hypothesis import strategies as st
 from hypothesis.errors import HypothesisException
 from hypothesis.strategies import SearchStrategy
@@ -37,6 +37,20 @@ from amplifier.conformance.inputs.values import (
 from amplifier.conformance.target.mounted import CANARY
 
 Facts = dict[str, Any]
+
+
+def quiet_settings(examples: int, *phases: Phase) -> settings:
+    """Settings of Hypothesis that draw so many cases, keep none and print nothing."""
+    return settings(
+        max_examples=examples,
+        phases=phases,
+        database=None,
+        deadline=None,
+        verbosity=Verbosity.quiet,
+        suppress_health_check=list(HealthCheck),
+        print_blob=False,
+    )
+
 
 # ── contexts: programs of operations, and conversations that are too long ──
 
@@ -253,7 +267,7 @@ def _using(tool: str, **more: Any) -> dict[str, Any]:
     return {"call": tool, **more}
 
 
-# ── features ──
+# ── loops: features ──
 
 
 def _plain() -> Iterator[Answers]:
@@ -302,7 +316,7 @@ def _stopping() -> Iterator[Answers]:
     yield [_calling({"say": "So. "}, stops="asked")]
 
 
-# ── listed ──
+# ── loops: listed ──
 
 
 def _turn(*answers: dict[str, Any], prompt: str = _PROMPTS[0], submit: str | None = None) -> dict[str, Any]:
@@ -347,7 +361,7 @@ def listed_turns(facts: Facts) -> Iterator[dict[str, Any]]:
         yield _case(_turn(_calling(_using("beta")), *feature, _calling(_using("gamma")), _DONE))
 
 
-# ── drawn ──
+# ── loops: drawn ──
 
 
 def turns(facts: Facts) -> SearchStrategy[dict[str, Any]]:
@@ -528,7 +542,7 @@ def _harmless(facts: Facts, key: str) -> list[str]:
     return [word for word in facts.get(key, []) if is_harmless(word)]
 
 
-# ── anything ──
+# ── tools and hooks: anything ──
 
 
 def texts(choices: list[str] | None = None) -> SearchStrategy[str]:
@@ -596,7 +610,7 @@ def hook_events(facts: Facts) -> SearchStrategy[Any]:
     return st.fixed_dictionaries({"events": st.lists(happening, min_size=1, max_size=4)})
 
 
-# ── patterns ──
+# ── hooks: patterns ──
 
 _META = re.compile(r"[\\\[\](){}|*+?^$.]")
 _READABLE = st.characters(min_codepoint=32, max_codepoint=126)
@@ -615,7 +629,7 @@ def texts_matching(text: str) -> list[str]:
     if expression is None:
         return [text]
     found: list[str] = []
-    quiet = settings(max_examples=6, database=None, deadline=None, phases=[Phase.generate], derandomize=True)
+    quiet = settings(quiet_settings(6, Phase.generate), derandomize=True)
     draw = given(st.from_regex(re.compile(text), fullmatch=True, alphabet=_READABLE))
 
     def collect(drawn: str) -> None:

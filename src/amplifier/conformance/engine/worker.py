@@ -24,13 +24,13 @@ from typing import Any, NoReturn
 
 import anyio
 import attrs
-from hypothesis import HealthCheck, Phase, Verbosity, find, given, settings
+from hypothesis import Phase, find, given
 from hypothesis import seed as seeded
 from hypothesis.errors import HypothesisException
 from hypothesis.strategies import SearchStrategy
 
 from amplifier.conformance.checks.registry import Check, checks_for
-from amplifier.conformance.engine.cases import CASES, texts_matching
+from amplifier.conformance.engine.cases import CASES, quiet_settings, texts_matching
 from amplifier.conformance.engine.job import Job, read_replay_token
 from amplifier.conformance.engine.results import (
     ABANDONED,
@@ -149,6 +149,8 @@ def _take_over_stdout() -> Any:
     return os.fdopen(kept, "wb")
 
 
+# ── drawn cases ──
+
 Play = Callable[[Any], list[Fault]]
 
 CALLS = 4_000
@@ -173,7 +175,7 @@ def explore(
             if fault.clause not in known:
                 failing.setdefault(fault.clause, fault)
 
-    quiet = _settings(examples, (Phase.explicit, Phase.generate))
+    quiet = quiet_settings(examples, Phase.explicit, Phase.generate)
     seeded(ctx.seed)(quiet(given(cases)(trial)))()
     return [_smallest(cases, play, clause, ctx, examples) or fault for clause, fault in failing.items()]
 
@@ -193,20 +195,9 @@ def _smallest(cases: SearchStrategy[Any], play: Play, clause: str, ctx: CheckCon
         return bool(found)
 
     with suppress(HypothesisException):  # not reproduced: the module does not do the same every time
-        find(cases, breaks, settings=_settings(examples + SHRINKING), random=random.Random(ctx.seed))
+        quiet = quiet_settings(examples + SHRINKING, Phase.generate, Phase.shrink)
+        find(cases, breaks, settings=quiet, random=random.Random(ctx.seed))
     return best[0] if best else None
-
-
-def _settings(examples: int, phases: tuple[Phase, ...] = (Phase.generate, Phase.shrink)) -> settings:
-    return settings(
-        max_examples=examples,
-        phases=phases,
-        database=None,
-        deadline=None,
-        verbosity=Verbosity.quiet,
-        suppress_health_check=list(HealthCheck),
-        print_blob=False,
-    )
 
 
 Emit = Callable[[dict[str, Any]], None]

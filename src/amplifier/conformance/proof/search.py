@@ -22,11 +22,12 @@ from types import FrameType
 from typing import Any
 
 import attrs
-from hypothesis import HealthCheck, Phase, Verbosity, find, settings
+from hypothesis import Phase, find
 from hypothesis import strategies as st
 from hypothesis.errors import HypothesisException
 from hypothesis.strategies import SearchStrategy
 
+from amplifier.conformance.engine.cases import quiet_settings
 from amplifier.conformance.engine.job import reject_unknown, require_packages
 from amplifier.conformance.inputs.values import sample_inputs
 from amplifier.conformance.proof.world import CHOICES, FAULTY, KINDS, LAWS, Case, PlanWorld
@@ -223,14 +224,7 @@ class _Search:
                 self._take(self._trial(case), case)
             return False
 
-        quiet = settings(
-            max_examples=_DRAWN,
-            phases=[Phase.generate],
-            database=None,
-            deadline=None,
-            verbosity=Verbosity.quiet,
-            suppress_health_check=list(HealthCheck),
-        )
+        quiet = quiet_settings(_DRAWN, Phase.generate)
         while self._used() < 1:
             with contextlib.suppress(HypothesisException):  # it says that no case satisfies the condition
                 find(cases, breaks, settings=quiet, random=random.Random(self._random.random()))

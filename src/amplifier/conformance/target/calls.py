@@ -79,6 +79,8 @@ def process_cpu_wait() -> float:
         return 0.0
 
 
+# ── work ──
+
 _MOUNT = 10
 _PROCESS = 200
 _done = [0]
@@ -113,6 +115,8 @@ class Budget:
         """Whether it is used up."""
         return work_done() >= self._until
 
+
+# ── virtual time ──
 
 KIT_THREAD = "conformance"
 """Beginning of the names of the kit's own threads, which do nothing that the module could wait for."""
@@ -291,6 +295,8 @@ def _has_trio_io() -> bool:
     waiting = ("tasks_waiting", "tasks_waiting_read", "tasks_waiting_write")
     return sum(getattr(counted, name, 0) for name in waiting) > 1  # one waits for messages from threads
 
+
+# ── calls ──
 
 CALL_SECONDS = 5.0
 """Real seconds that a call may take while it waits for a thread, a process or a connection."""

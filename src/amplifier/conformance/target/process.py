@@ -291,6 +291,8 @@ def _dispatch(event: str, arguments: tuple[Any, ...]) -> None:
             seen.append(f"{event} {arguments[1:]!r}"[:200])
 
 
+# ── the state that all code of the process shares ──
+
 _STANDARD_MODULES = (
     "builtins",
     "os",

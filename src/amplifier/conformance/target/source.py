@@ -162,6 +162,8 @@ def starts_programs(target: Target) -> bool:
     return any(word in _PROGRAM_STARTERS or "subprocess" in word for word in words)
 
 
+# ── where to look ──
+
 _MAIN_FUNCTIONS: dict[str, tuple[str, ...]] = {
     "tool": ("execute",),
     "provider": ("complete",),

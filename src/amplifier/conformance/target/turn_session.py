@@ -54,7 +54,7 @@ class ScriptedSession:
 
     Args:
         mounted: The mounted loop and its session.
-        case: The turns; see `script`.
+        case: The turns; see `turn_script`.
         endless: Let the model call a tool in every answer, whatever the script holds.
 
     Attributes:

@@ -420,6 +420,8 @@ _WITH_TEXT: dict[str, dict[str, Callable[[str, MountedModule], Coroutine[Any, An
 }
 
 
+# ── the configuration ──
+
 SECRET = "conformance-secret-7f3a"
 """A value for keys; it is valid nowhere."""
 NOWHERE = "http://127.0.0.1:9"

@@ -153,15 +153,11 @@ class Injection:
         """Let go of the trial and its tasks, so that their garbage is this trial's and not the next one's."""
         self.closed = True
         self.tasks.clear()
-        self.fire = _spent
+        self.fire = _nothing
 
     def stuck(self) -> tuple[str, ...]:
         """Where the unfinished tasks are waiting, oldest first, each place once."""
         return tuple(dict.fromkeys(where(coro) for coro in self.tasks.values()))
-
-
-def _spent() -> None:
-    """What an injection fires when its trial is over."""
 
 
 CURRENT_INJECTION: ContextVar[Injection | None] = ContextVar("amplifier_cancel_everywhere", default=None)
@@ -313,7 +309,7 @@ async def _cancelled_natively(call: Driven[object], fire_with: _FireWith) -> tup
 
 
 def _nothing() -> None:
-    """Placeholder until an injection has something to fire."""
+    """What an injection fires before it has something to fire, and when its trial is over."""
 
 
 # ── where a coroutine waits ──

@@ -135,6 +135,15 @@ class Scripted:
             self.assert_exhausted()
 
 
+async def _played(step: Any, asked: Any) -> Any:
+    """What a step comes to: an exception is raised, a function, sync or async, is called with what was asked."""
+    if isinstance(step, BaseException) or (isinstance(step, type) and issubclass(step, BaseException)):
+        raise step
+    if callable(step):
+        step = step(asked)
+    return await step if inspect.isawaitable(step) else step
+
+
 def _shorten(text: str) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
@@ -292,22 +301,17 @@ class MockProvider(Scripted):
         turn: Any = self._always if self._script is None else self._script.take(f"{called}({_about(request)})")
         if self._delay > 0:
             await anyio.sleep(self._delay)
-        while True:
+        while callable(turn) or isinstance(turn, (Delayed, BaseException)):
             if isinstance(turn, Delayed):
                 await anyio.sleep(turn.seconds)
                 turn = turn.turn
-            elif isinstance(turn, BaseException) or (isinstance(turn, type) and issubclass(turn, BaseException)):
-                raise turn
-            elif isinstance(turn, ChatResponse):
-                return copy.deepcopy(turn), None
-            elif callable(turn):
-                turn = turn(request)
-                if inspect.isawaitable(turn):
-                    turn = await turn
             else:
-                parts = list(turn) if isinstance(turn, list) else [turn]
-                error = parts.pop() if parts and isinstance(parts[-1], BaseException) else None
-                return self._response(parts), error
+                turn = await _played(turn, request)
+        if isinstance(turn, ChatResponse):
+            return copy.deepcopy(turn), None
+        parts = list(turn) if isinstance(turn, list) else [turn]
+        error = parts.pop() if parts and isinstance(parts[-1], BaseException) else None
+        return self._response(parts), error
 
     def parse_tool_calls(self, response: ChatResponse) -> list[ToolCall]:
         """The calls of a response; of one that lists none, those among its content blocks."""
@@ -450,12 +454,7 @@ class ScriptedOrchestrator(Scripted):
     async def _answer(self, response: Any, prompt: str) -> str:
         if self._delay > 0:
             await anyio.sleep(self._delay)
-        if isinstance(response, BaseException):
-            raise response
-        if callable(response):
-            response = response(prompt)
-            if inspect.isawaitable(response):
-                response = await response
+        response = await _played(response, prompt)
         if not isinstance(response, str):
             raise TypeError(f"ScriptedOrchestrator cannot answer with {response!r}; expected text")
         return response
@@ -500,13 +499,9 @@ class MockApprovalSystem(Scripted):
             AssertionError: The script has no answer left.
         """
         self.requests.append({"prompt": prompt, "options": list(options), "timeout": timeout, "default": default})
-        answer: object = "Allow" if default == "allow" else "Deny"
+        answer: Any = self._answer or ("Allow" if default == "allow" else "Deny")
         if self._script is not None:
             answer = self._script.take(f"request_approval({prompt!r})")
-        elif self._answer is not None:
-            answer = await self._answer(prompt)
         if self._delay > 0:
             await anyio.sleep(self._delay)
-        if isinstance(answer, BaseException):
-            raise answer
-        return str(answer)
+        return str(await _played(answer, prompt))
