@@ -629,7 +629,7 @@ def texts_matching(text: str) -> list[str]:
     if expression is None:
         return [text]
     found: list[str] = []
-    quiet = settings(quiet_settings(6, Phase.generate), derandomize=True)
+    quiet = settings(max_examples=6, database=None, deadline=None, phases=[Phase.generate], derandomize=True)
     draw = given(st.from_regex(re.compile(text), fullmatch=True, alphabet=_READABLE))
 
     def collect(drawn: str) -> None:

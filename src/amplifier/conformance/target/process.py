@@ -29,7 +29,7 @@ from typing import Any
 
 from attrs import field, frozen
 
-from amplifier.modules._shared.process_tree import look_at
+from amplifier.modules._shared.process_tree import Process, all_processes, look_at
 
 _PROC = Path("/proc")
 SEES_PROCESSES = (_PROC / "self" / "fd").is_dir()
@@ -51,26 +51,22 @@ class Resources:
 
     threads: frozenset[threading.Thread] = field(factory=lambda: frozenset(threading.enumerate()))
     descriptors: dict[int, str] = field(factory=lambda: dict(_open_descriptors()))
-    processes: frozenset[int] = field(factory=lambda: frozenset(_own_processes()))
+    processes: frozenset[int] = field(factory=lambda: frozenset(each.pid for each in _own_processes()))
 
     def leaks(self) -> list[str]:
         """What exists now and did not then, one phrase each."""
-        idle = _idle_threads()
-        threads = [
-            each
-            for each in threading.enumerate()
-            if each not in self.threads and each not in idle and not _is_pooled(each)
-        ]
+        known = self.threads | _executor_threads()
+        threads = [each for each in threading.enumerate() if each not in known and not _is_pooled(each)]
         descriptors = {fd: target for fd, target in _open_descriptors() if self.descriptors.get(fd) != target}
         return [
             *(f"the thread {thread.name!r}" for thread in threads),
-            *(f"the process {_command_line(pid)}" for pid in _own_processes() if pid not in self.processes),
+            *(f"the process {_command_line(each.pid)}" for each in _own_processes() if each.pid not in self.processes),
             *(f"the open file {target}" for target in descriptors.values()),
         ]
 
     def left_processes(self) -> list[int]:
         """The processes that run now and did not then."""
-        return [pid for pid in _own_processes() if pid not in self.processes and _state(pid) != "Z"]
+        return [each.pid for each in _own_processes() if each.pid not in self.processes and each.is_alive]
 
     def leaks_after_patience(self) -> list[str]:
         """As `leaks`, once whatever is being closed has had the time to disappear."""
@@ -111,14 +107,9 @@ def files_below(folder: Path) -> dict[str, bytes | None]:
     return found
 
 
-def _idle_threads() -> set[threading.Thread]:
-    """Threads that trio keeps for a while in case of more work, and those of the asyncio loop's own executor."""
-    cache = getattr(sys.modules.get("trio._core._thread_cache"), "THREAD_CACHE", None)
-    idle = {worker._thread for worker in list(getattr(cache, "_idle_workers", ()))}
-    events = sys.modules.get("asyncio.events")
-    loop = None if events is None else events._get_running_loop()
-    idle.update(getattr(getattr(loop, "_default_executor", None), "_threads", ()))
-    return idle
+def _executor_threads() -> set[threading.Thread]:
+    """The threads of the asyncio loop's own executor."""
+    return set(getattr(getattr(_loop(), "_default_executor", None), "_threads", ()))
 
 
 def _open_descriptors() -> Iterator[tuple[int, str]]:
@@ -133,33 +124,28 @@ def _open_descriptors() -> Iterator[tuple[int, str]]:
                 yield int(name), target
 
 
-def _own_processes() -> Iterator[int]:
-    if not SEES_PROCESSES:
-        return
+def _own_processes() -> Iterator[Process]:
+    """The processes that were started from here, also by others that have ended since."""
     mine, mark = os.getpid(), f"{_MARK}={os.getpid()}".encode()
-    for name in os.listdir(_PROC):  # noqa: PTH208 — every process of the machine
-        if not name.isdigit() or int(name) == mine:
-            continue
+    for each in all_processes() if SEES_PROCESSES else ():
         with suppress(OSError):
-            seen = look_at(int(name))
-            if seen and (seen.parent == mine or mark in (_PROC / name / "environ").read_bytes().split(b"\0")):
-                yield int(name)
+            if each.pid != mine and (each.parent == mine or mark in _read_words(each.pid, "environ")):
+                yield each
 
 
 def is_waiting(pid: int) -> bool:
     """Whether a process waits for something, and needs no CPU."""
-    return _state(pid) in ("S", "D")
-
-
-def _state(pid: int) -> str:
-    """The letter of ``/proc`` for the state of a process; Z, as of one that has ended, if it is gone."""
     seen = look_at(pid)
-    return "Z" if seen is None else seen.state
+    return seen is not None and seen.state in ("S", "D")
+
+
+def _read_words(pid: int, name: str) -> list[bytes]:
+    return (_PROC / str(pid) / name).read_bytes().split(b"\0")
 
 
 def _command_line(pid: int) -> str:
     try:
-        words = (_PROC / str(pid) / "cmdline").read_bytes().split(b"\0")
+        words = _read_words(pid, "cmdline")
     except OSError:
         return "that has ended meanwhile"
     return repr(b" ".join(words).decode(errors="replace").strip()[:80]) if words[0] else "that was not waited for"
