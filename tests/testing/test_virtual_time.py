@@ -268,29 +268,24 @@ def test_real_time_waits_for_a_thread_the_loop_cannot_see() -> None:
     assert not run_virtual(free_call), "an unseen thread does not hold the clock"
 
 
-def test_a_loop_without_timers_sleeps_until_a_thread_wakes_it() -> None:
+@pytest.mark.parametrize("beside_a_timer", [False, True])
+def test_a_loop_that_waits_for_a_thread_sleeps_and_does_not_spin(beside_a_timer: bool) -> None:
     """CPU time, not wall time, distinguishes sleeping from spinning."""
 
     async def wait_for_thread() -> float:
         news = asyncio.Event()
         thread = threading.Timer(0.3, asyncio.get_running_loop().call_soon_threadsafe, (news.set,))
-        thread.start()
         before = time.thread_time()
-        await news.wait()
-        thread.join()
+        if beside_a_timer:
+            with anyio.fail_after(AN_HOUR):
+                await anyio.to_thread.run_sync(time.sleep, 0.3)
+        else:
+            thread.start()
+            await news.wait()
+            thread.join()
         return time.thread_time() - before
 
     assert run_virtual(wait_for_thread) < 0.15
-
-
-def test_waiting_for_a_thread_beside_a_timer_does_not_spin() -> None:
-    async def wait_for_worker() -> float:
-        before = time.thread_time()
-        with anyio.fail_after(AN_HOUR):
-            await anyio.to_thread.run_sync(time.sleep, 0.3)
-        return time.thread_time() - before
-
-    assert run_virtual(wait_for_worker) < 0.15
 
 
 def test_closing_the_loop_waits_for_abandoned_executor_threads_in_real_time() -> None:
