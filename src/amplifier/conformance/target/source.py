@@ -1,6 +1,6 @@
 """The source of a module, read from syntax trees: a dictionary for drawing inputs and settings that reach its code, and where to look for a fault.
 
-Nothing is run. Every function about literals looks once for each module.
+Nothing is run. Every function about literals looks once for each module; those about places look again, since a file may have changed.
 """
 
 from __future__ import annotations
@@ -70,7 +70,6 @@ def patterns_in(target: Target) -> list[str]:
     return [] if starts_programs(target) else _distinct(text for node in _nodes(target) for text in _listed(node))
 
 
-@functools.cache
 def _trees(target: Target) -> list[tuple[Path, ast.Module]]:
     return [(file, tree) for file in target.sources() if (tree := parsed(file)) is not None]
 
@@ -208,7 +207,7 @@ def _line_in_module(subject: Target, spot: str) -> tuple[Path, int] | None:
 def _registered_handlers(subject: Target) -> list[str]:
     """The names of the functions that the source registers as handlers, in order."""
     names = []
-    for node in _nodes(subject):
+    for node in (node for _, tree in _trees(subject) for node in ast.walk(tree)):
         if isinstance(node, ast.Call) and _is_method(node, "register"):
             given = [*node.args[1:2], *(word.value for word in node.keywords if word.arg == "handler")]
             names += [getattr(each, "attr", None) or getattr(each, "id", "") for each in given]
