@@ -17,6 +17,7 @@ Hypothesis nor trio.
 
 from amplifier.testing._cassettes import Cassette, CassetteMode
 from amplifier.testing._sessions import replay_session
+from amplifier.testing._waiting import wait_for
 from amplifier.testing.cancel_sweep.injection import CancelledAt, cancel_at
 from amplifier.testing.cancel_sweep.report import SweepReport, Violation
 from amplifier.testing.cancel_sweep.sweep import LOOP_END_MODES, MODES, World, cancel_everywhere
@@ -30,7 +31,6 @@ from amplifier.testing.doubles.recording import (
     create_test_coordinator,
 )
 from amplifier.testing.doubles.scripted import Delayed, MockApprovalSystem, MockProvider, ScriptedOrchestrator, script
-from amplifier.testing.virtual_time import wait_for
 
 __all__ = [
     "LOOP_END_MODES",

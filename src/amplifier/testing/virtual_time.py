@@ -1,4 +1,4 @@
-"""Time that passes only when nothing else can: an hour of timers in a test costs no hour; and waiting for a condition.
+"""Time that passes only when nothing else can: an hour of timers in a test costs no hour.
 
 `VirtualTimeLoop` is the asyncio side, `virtual_clock` the trio side, and `virtual_backend` gives
 either in the form that `anyio.run` and the ``anyio_backend`` fixture take. Importing this file imports neither trio nor
@@ -12,13 +12,12 @@ pytest; trio is imported when its clock is asked for.
 from __future__ import annotations
 
 import asyncio
-import inspect
 import math
 import selectors
 import threading
 import time
 import weakref
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from contextvars import Context
@@ -45,8 +44,6 @@ Backend = tuple[str, dict[str, Any]]
 
 _SLICE = 0.01
 """Real seconds between two looks at whether work outside the loop is still going on."""
-_INTERVAL = 0.01
-"""Seconds between two looks at whether a condition holds."""
 _EXACT_SECONDS = 1e6
 """Up to here a sum of times is as exact as asyncio's timers need it."""
 
@@ -336,22 +333,3 @@ def _turns(watch: TimeWatch) -> Instrument:
             watch.on_turn()
 
     return Turns()
-
-
-async def wait_for(condition: Callable[[], bool | Awaitable[bool]], timeout: float = 1.0) -> bool:
-    """Look again and again until ``condition()``, sync or async, is true.
-
-    An event that the awaited code sets is better wherever there is one; this is for what gives no sign.
-
-    Returns:
-        True as soon as it is; False after ``timeout`` seconds, on the loop's clock.
-    """
-    with anyio.move_on_after(timeout):
-        while True:
-            holds = condition()
-            if inspect.isawaitable(holds):
-                holds = await holds
-            if holds:
-                return True
-            await anyio.sleep(_INTERVAL)
-    return False
