@@ -10,8 +10,8 @@ import pytest
 
 from amplifier.conformance import Report, check_module
 from amplifier.conformance.checks.registry import all_clauses
-from amplifier.conformance.target.advice import source_location
 from amplifier.conformance.target.locate import find_target
+from amplifier.conformance.target.source import source_location
 from tests.conformance.modules import SOUND_TOOL, write_module, write_project
 
 

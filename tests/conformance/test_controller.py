@@ -104,17 +104,10 @@ def test_static_runs_nothing_of_the_module(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("planted", "clause"),
-    [
-        ("raise RuntimeError('no')", "A1"),
-        ("import sys; sys.exit(3)", "A1"),
-        ("import os; os._exit(3)", "A1"),
-    ],
-)
-def test_a_module_that_cannot_be_imported_is_a_violation_and_no_more(tmp_path, planted, clause):
+@pytest.mark.parametrize("planted", ["raise RuntimeError('no')", "import sys; sys.exit(3)", "import os; os._exit(3)"])
+def test_a_module_that_cannot_be_imported_is_a_violation_and_no_more(tmp_path, planted):
     report = check(write_module(tmp_path, planted + "\n" + SOUND_TOOL.replace("\n    ", "\n")))
-    assert broken(report) == {clause}
+    assert broken(report) == {"A1"}
     assert report.verdict == "violations"
 
 

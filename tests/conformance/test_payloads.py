@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from amplifier.conformance.engine.cases.tool import hook_events, listed_events
+from amplifier.conformance.engine.cases import hook_events, listed_events
 from amplifier.conformance.inputs.json_schema import fingerprint, json_problem
 from amplifier.conformance.inputs.payloads import (
     EVENTS,

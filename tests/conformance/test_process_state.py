@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 import pytest
 
-from amplifier.conformance.target.process_state import PARTS, ProcessState
+from amplifier.conformance.target.process import PARTS, ProcessState
 
 CHANGES: dict[str, tuple[str, Callable[[], object]]] = {
     "the environment": ("CONFORMANCE_X was nothing and is '1'", lambda: os.environ.setdefault("CONFORMANCE_X", "1")),

@@ -62,32 +62,28 @@ def test_a_sound_plan_keeps_every_law_and_leaves_the_process_as_it_was(backend):
     assert all(0 < done <= count for done, count in proof.points.values())
 
 
+_CALLS = ("Hm.", call("todo", action="list"), call("faulty_tool", does="raise"))
 FAULTS: dict[str, dict[str, Any]] = {
-    "a hook that raises": {"hooks": [{"event": "tool:pre", "does": "raise"}]},
-    "a hook that hangs": {"hooks": [{"event": "tool:post", "does": "hang"}]},
-    "a stop": {"hooks": [{"event": "tool:pre", "does": "stop"}]},
-    "a stop at once": {"hooks": [{"event": "tool:post", "does": "stop at once"}]},
-    "an unanswered question": {"hooks": [{"event": "tool:pre", "does": "ask"}], "approval": "silent"},
-    "a denied request": {"hooks": [{"event": "provider:request", "does": "deny"}]},
+    "a hook that raises": case(_CALLS, hooks=[{"event": "tool:pre", "does": "raise"}]),
+    "a hook that hangs": case(_CALLS, hooks=[{"event": "tool:post", "does": "hang"}]),
+    "a stop": case(_CALLS, hooks=[{"event": "tool:pre", "does": "stop"}]),
+    "a stop at once": case(_CALLS, hooks=[{"event": "tool:post", "does": "stop at once"}]),
+    "an unanswered question": case(_CALLS, hooks=[{"event": "tool:pre", "does": "ask"}], approval="silent"),
+    "a denied request": case(_CALLS, hooks=[{"event": "provider:request", "does": "deny"}]),
+    "a model that is not reached": case((call("faulty_tool", does="nothing"),), {"error": "NetworkError"}),
+    "a context that is too long": case((call("faulty_tool", does="nothing"),), {"error": "ContextLengthError"}),
+    "a model that hangs": case((call("faulty_tool", does="nothing"),), {"error": "hang"}),
 }
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", FAULTS)
 def test_built_in_modules_keep_the_laws_under_a_fault(name, backend):
-    played = case(("Hm.", call("todo", action="list"), call("faulty_tool", does="raise")), **FAULTS[name])
-    prove_plan(plan(), case={**played, "cancel": _at(backend, 0)})
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("error", ["NetworkError", "ContextLengthError", "hang"])
-def test_built_in_modules_keep_the_laws_when_the_model_fails(error, backend):
-    played = case((call("faulty_tool", does="nothing"),), {"error": error})
-    prove_plan(plan(), case={**played, "cancel": _at(backend, 0)})
+    prove_plan(plan(), case={**FAULTS[name], "cancel": _at(backend, 0)})
 
 
 def test_a_process_that_is_not_the_plans_does_not_make_time_real(tmp_path):
-    played = case((call("faulty_tool", does="nothing"),), {"error": "hang"})  # for minutes, in real time
+    played = FAULTS["a model that hangs"]  # for minutes, in real time
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
         prove_plan(plan(), case={**played, "cancel": _at("trio", 0)})
         assert other.poll() is None
@@ -206,11 +202,8 @@ class _Blocks:
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_module_that_blocks_the_loop_is_interrupted_and_named(backend, monkeypatch):
     monkeypatch.setattr("amplifier.conformance.proof.search._BLOCKED_SECONDS", 0.5)
-    mode = {"asyncio": "asyncio-scope", "trio": "trio"}[backend]
-    cancel = {"mode": mode, "at": 0, "second": None}
-    proof = examine_plan(
-        plan(tools=(_Blocks(),)), case=case((call("blocks"),), hooks=[], cancel=cancel), backends=[backend]
-    )
+    blocked = case((call("blocks"),), hooks=[], cancel=_at(backend, 0))
+    proof = examine_plan(plan(tools=(_Blocks(),)), case=blocked, backends=[backend])
     assert laws(proof) == ["ends"]
     assert "the event loop was blocked for 0.5 s at" in proof.broken[0].what
     assert proof.broken[0].what.endswith("execute")

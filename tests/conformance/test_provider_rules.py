@@ -7,7 +7,7 @@ from decimal import Decimal
 
 import pytest
 
-from amplifier.conformance.engine.cases.provider import listed_requests
+from amplifier.conformance.engine.cases import listed_requests
 from amplifier.conformance.oracles.provider_rules import calls_of, continued, problem_with, request_from
 from amplifier.models import (
     ChatRequest,

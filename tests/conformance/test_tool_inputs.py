@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from amplifier.conformance.engine.cases.tool import texts, texts_matching, tool_inputs, wild_values
+from amplifier.conformance.engine.cases import texts, texts_matching, tool_inputs, wild_values
 from amplifier.conformance.inputs.json_schema import acceptor, fingerprint, json_problem, resolved, schema_problem
 from amplifier.conformance.inputs.values import (
     IRREGULAR,
@@ -22,8 +22,8 @@ from amplifier.conformance.inputs.values import (
     valid_inputs,
 )
 from amplifier.conformance.strategies import json_values
-from amplifier.conformance.target.literals import choices_in
 from amplifier.conformance.target.locate import find_target
+from amplifier.conformance.target.source import choices_in
 
 SCHEMAS: dict[str, dict[str, Any]] = {
     "plain": {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]},

@@ -8,7 +8,7 @@ import pytest
 
 from amplifier.conformance.oracles.turn_rules import hook_violations, stop_violations, turn_violations
 from amplifier.conformance.target.calls import Outcome
-from amplifier.conformance.target.turns.script import LogEntry, RecordedTurn, read_turns
+from amplifier.conformance.target.turn_script import LogEntry, RecordedTurn, read_turns
 
 TWO_TOOLS = [{"blocks": [{"think": "hm "}, {"call": "alpha"}, {"call": "beta"}]}, {"blocks": [{"say": "Done. "}]}]
 

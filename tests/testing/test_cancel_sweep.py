@@ -1,4 +1,4 @@
-"""The sweep itself: what it counts, that it repeats, how it reports, what it refuses."""
+"""The sweep itself: what it counts, that it repeats, how it reports, what it refuses; and one cancellation at one suspension."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import threading
 import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 import anyio
 import anyio.lowlevel
@@ -22,7 +22,6 @@ import pytest
 
 from amplifier.errors import MissingExtraError
 from amplifier.testing import MODES, SweepReport, Violation, cancel_at, cancel_everywhere
-from amplifier.testing.virtual_time import Backend, virtual_backend
 
 ON_ASYNCIO = ("asyncio-scope", "asyncio-native", "asyncio-native-twice")
 
@@ -440,48 +439,70 @@ def test_a_keyboard_interrupt_ends_the_sweep() -> None:
 # ── cancel_at ──
 
 
-@pytest.fixture(params=["asyncio", "trio"])
-def virtual(request: pytest.FixtureRequest) -> Backend:
-    return virtual_backend(request.param)
-
-
-def test_cancel_at_tries_each_suspension_of_a_call_in_a_running_loop(virtual: Backend) -> None:
+@pytest.mark.virtual_time
+async def test_cancel_at_tries_each_suspension_of_a_call_in_a_running_loop() -> None:
     async def call(log: list[int]) -> str:
         for step in range(3):
             log.append(step)
             await anyio.sleep(1)
         return "done"
 
-    async def check() -> None:
-        for k in (1, 2, 3):
-            log: list[int] = []
-            result = await cancel_at(k, call, log)
-            assert (result.fired, result.returned, log) == (True, False, list(range(k)))
-            assert result.where.endswith(" call")
-        result = await cancel_at(4, call, [])
-        assert (result.fired, result.returned, result.value, result.where) == (False, True, "done", "")
-
-    anyio.run(check, backend=virtual[0], backend_options=virtual[1])
+    for k in (1, 2, 3):
+        log: list[int] = []
+        result = await cancel_at(k, call, log)
+        assert (result.fired, result.returned, log) == (True, False, list(range(k)))
+        assert result.where.endswith(" call")
+    result = await cancel_at(4, call, [])
+    assert (result.fired, result.returned, result.value, result.where) == (False, True, "done", "")
 
 
-def test_cancel_at_lets_other_exceptions_through(virtual: Backend) -> None:
-    async def check() -> None:
-        with pytest.raises(ValueError, match="boom"):
-            await cancel_at(2, leaves_value_error)
-        with pytest.raises(ValueError, match="k: found 0"):
-            await cancel_at(0, leaves_value_error)
-
-    anyio.run(check, backend=virtual[0], backend_options=virtual[1])
+async def test_cancel_at_lets_other_exceptions_through() -> None:
+    with pytest.raises(ValueError, match="boom"):
+        await cancel_at(2, leaves_value_error)
+    with pytest.raises(ValueError, match="k: found 0"):
+        await cancel_at(0, leaves_value_error)
 
 
-def test_cancel_at_reports_a_call_that_completes_inside_a_shield(virtual: Backend) -> None:
+@pytest.mark.virtual_time
+async def test_cancel_at_reports_a_call_that_completes_inside_a_shield() -> None:
     async def shielded() -> str:
         with anyio.CancelScope(shield=True):
             await anyio.sleep(1)
         return "kept"
 
-    async def check() -> None:
-        result = await cancel_at(1, shielded)
-        assert (result.fired, result.returned, result.value) == (True, True, "kept")
+    result = await cancel_at(1, shielded)
+    assert (result.fired, result.returned, result.value) == (True, True, "kept")
 
-    anyio.run(check, backend=virtual[0], backend_options=virtual[1])
+
+async def deaf() -> str:
+    try:
+        await anyio.sleep(1)
+    except BaseException:
+        return "done all the same"
+    return "done"
+
+
+def fail() -> NoReturn:
+    raise FileNotFoundError("no such thing")
+
+
+async def thorough() -> str:
+    """Waits for a thread, which cannot be cancelled, and answers with its failure."""
+    try:
+        await anyio.to_thread.run_sync(fail)
+    except FileNotFoundError:
+        return "not found"
+    return "found"
+
+
+async def test_a_call_that_ignores_its_cancellation_is_seen_on_both_backends():
+    result = await cancel_at(1, deaf)
+    assert result.returned
+    assert result.swallowed
+
+
+async def test_the_failure_of_something_awaited_is_no_cancellation():
+    # asyncio throws the failure of a future into the task, much as it throws a cancellation.
+    suspensions = (await cancel_at(99, thorough)).suspensions
+    for k in range(1, suspensions + 1):
+        assert not (await cancel_at(k, thorough)).swallowed

@@ -36,6 +36,7 @@ FAILED = [
     result("b", "no disk"),
     {"role": "assistant", "content": "Sorry."},
 ]
+STOPPED = [PROMPT, asking("c", "look", at="y"), result("c", "cancelled while it was running")]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -56,8 +57,13 @@ def test_a_session_goes_as_it_went(tmp_path, messages, backend):
         [*DONE, PROMPT],
         [*DONE, PROMPT, asking("c", "slow", n=1)],
         [*DONE, PROMPT, asking("c", "slow", n=1), result("c", "[interrupted: the turn ended]")],
+        [
+            *STOPPED,
+            {"role": "assistant", "content": "[interrupted: the turn ended before there was an answer]"},
+            PROMPT,
+        ],
     ],
-    ids=["while the model answered", "in a tool", "in a tool, with its note"],
+    ids=["while the model answered", "in a tool", "in a tool, with its note", "after an earlier turn that was stopped"],
 )
 def test_a_stopped_turn_is_stopped_where_it_was(tmp_path, messages, backend):
     test = write_test("one", messages, tmp_path)
@@ -93,14 +99,6 @@ def test_the_written_file_runs_as_it_is(tmp_path):
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(test)]
     ran = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(tmp_path), timeout=300)
     assert "2 passed" in ran.stdout, ran.stdout
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_a_call_that_was_stopped_in_an_earlier_turn_has_its_result(tmp_path, backend):
-    note = {"role": "assistant", "content": "[interrupted: the turn ended before there was an answer]"}
-    stopped = [PROMPT, asking("c", "look", at="y"), result("c", "cancelled while it was running")]
-    test = write_test("one", [*stopped, note, PROMPT], tmp_path)
-    replay_session(test.with_suffix(".json"), backend=backend)
 
 
 def test_a_session_whose_stopped_turn_was_taken_back_goes_to_its_end(tmp_path):

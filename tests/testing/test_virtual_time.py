@@ -1,4 +1,4 @@
-"""Virtual time: timers cost nothing, real work is waited for, and both backends look the same to AnyIO."""
+"""Virtual time: timers cost nothing, real work is waited for, and both backends look the same to AnyIO; waiting for a condition."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ import anyio.to_thread
 import pytest
 
 from amplifier.errors import MissingExtraError
+from amplifier.testing import wait_for
 from amplifier.testing.virtual_time import (
     Backend,
     TimeWatch,
@@ -267,29 +268,24 @@ def test_real_time_waits_for_a_thread_the_loop_cannot_see() -> None:
     assert not run_virtual(free_call), "an unseen thread does not hold the clock"
 
 
-def test_a_loop_without_timers_sleeps_until_a_thread_wakes_it() -> None:
+@pytest.mark.parametrize("beside_a_timer", [False, True])
+def test_a_loop_that_waits_for_a_thread_sleeps_and_does_not_spin(beside_a_timer: bool) -> None:
     """CPU time, not wall time, distinguishes sleeping from spinning."""
 
     async def wait_for_thread() -> float:
         news = asyncio.Event()
         thread = threading.Timer(0.3, asyncio.get_running_loop().call_soon_threadsafe, (news.set,))
-        thread.start()
         before = time.thread_time()
-        await news.wait()
-        thread.join()
+        if beside_a_timer:
+            with anyio.fail_after(AN_HOUR):
+                await anyio.to_thread.run_sync(time.sleep, 0.3)
+        else:
+            thread.start()
+            await news.wait()
+            thread.join()
         return time.thread_time() - before
 
     assert run_virtual(wait_for_thread) < 0.15
-
-
-def test_waiting_for_a_thread_beside_a_timer_does_not_spin() -> None:
-    async def wait_for_worker() -> float:
-        before = time.thread_time()
-        with anyio.fail_after(AN_HOUR):
-            await anyio.to_thread.run_sync(time.sleep, 0.3)
-        return time.thread_time() - before
-
-    assert run_virtual(wait_for_worker) < 0.15
 
 
 def test_closing_the_loop_waits_for_abandoned_executor_threads_in_real_time() -> None:
@@ -360,3 +356,35 @@ def test_end_of_a_child_whose_start_was_cancelled_is_waited_for_in_real_time():
 
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         assert runner.run(main()) < 60
+
+
+@pytest.mark.virtual_time
+async def test_it_returns_soon_after_the_condition_holds() -> None:
+    began = anyio.current_time()
+    assert await wait_for(lambda: anyio.current_time() - began >= 5, timeout=60)
+    assert anyio.current_time() - began < 5.1
+
+
+@pytest.mark.virtual_time
+async def test_it_gives_up_after_the_timeout() -> None:
+    began = anyio.current_time()
+    assert await wait_for(lambda: False) is False
+    assert anyio.current_time() - began == pytest.approx(1.0)
+
+
+@pytest.mark.virtual_time
+async def test_an_async_condition_is_awaited_and_bounded_too() -> None:
+    looks = 0
+
+    async def third_time() -> bool:
+        nonlocal looks
+        looks += 1
+        return looks == 3
+
+    async def never_answers() -> bool:
+        await anyio.sleep_forever()
+        return True
+
+    assert await wait_for(third_time) is True
+    assert looks == 3
+    assert await wait_for(never_answers) is False

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from html import escape
 
 from amplifier._json import visible_text
-from amplifier.conformance.report.model import STATUS_WORDS, Cause, ClauseOutcome, Report, details
+from amplifier.conformance._report import STATUS_WORDS, Cause, ClauseOutcome, Report, details
 
 __all__ = ["write_page"]
 

@@ -18,17 +18,19 @@ Hypothesis nor trio.
 from amplifier.testing._cassettes import Cassette, CassetteMode
 from amplifier.testing._sessions import replay_session
 from amplifier.testing._waiting import wait_for
-from amplifier.testing.cancel_sweep.cancel_at import CancelledAt, cancel_at
+from amplifier.testing.cancel_sweep.injection import CancelledAt, cancel_at
 from amplifier.testing.cancel_sweep.report import SweepReport, Violation
 from amplifier.testing.cancel_sweep.sweep import LOOP_END_MODES, MODES, World, cancel_everywhere
-from amplifier.testing.doubles.approvals import MockApprovalSystem
-from amplifier.testing.doubles.contexts import MockContextManager
-from amplifier.testing.doubles.coordinator import MockCoordinator, TestCoordinator, create_test_coordinator
-from amplifier.testing.doubles.displays import MockDisplaySystem
-from amplifier.testing.doubles.event_recorder import EventRecorder
-from amplifier.testing.doubles.orchestrators import ScriptedOrchestrator
-from amplifier.testing.doubles.providers import Delayed, MockProvider, script
-from amplifier.testing.doubles.tools import MockTool
+from amplifier.testing.doubles.recording import (
+    EventRecorder,
+    MockContextManager,
+    MockCoordinator,
+    MockDisplaySystem,
+    MockTool,
+    TestCoordinator,
+    create_test_coordinator,
+)
+from amplifier.testing.doubles.scripted import Delayed, MockApprovalSystem, MockProvider, ScriptedOrchestrator, script
 
 __all__ = [
     "LOOP_END_MODES",

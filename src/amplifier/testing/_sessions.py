@@ -19,8 +19,8 @@ from amplifier.errors import ExecutionCancelled
 from amplifier.kernel import AmplifierSession
 from amplifier.models import ToolCall, ToolResult
 from amplifier.plan import merge_plans
-from amplifier.testing.doubles.providers import MockProvider
-from amplifier.testing.doubles.tools import MockTool
+from amplifier.testing.doubles.recording import MockTool
+from amplifier.testing.doubles.scripted import MockProvider
 
 Message = dict[str, Any]
 

@@ -17,7 +17,7 @@ import selectors
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from contextvars import Context
@@ -28,7 +28,6 @@ import anyio
 from amplifier.errors import MissingExtraError
 
 if TYPE_CHECKING:
-    from _typeshed import FileDescriptorLike
     from trio.abc import Instrument
     from trio.testing import MockClock
 
@@ -193,30 +192,30 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
 
 @final
-class _JumpingSelector(selectors.BaseSelector):
+class _JumpingSelector(selectors.DefaultSelector):
     """The system's selector, except that waiting for a timer moves the virtual clock instead of sleeping."""
 
     def __init__(self, loop: VirtualTimeLoop) -> None:
+        super().__init__()
         self._loop_ref = weakref.ref(loop)  # the loop owns this object; a strong reference would be a cycle
-        self._real = selectors.DefaultSelector()
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        events = self._real.select(0)
+        events = self.poll()
         loop = self._loop_ref()
         if loop is not None:
             loop.watch.on_turn()
         if events or (timeout is not None and timeout <= 0):
             return events
         if loop is None:
-            return self._real.select(timeout)
+            return super().select(timeout)
         if timeout is None:
             loop._wait_without_timer()
-            return self._real.select(None)
+            return super().select(None)
         return self._wait_for_timer(loop, timeout)
 
     def poll(self) -> list[tuple[selectors.SelectorKey, int]]:
         """What is ready now."""
-        return self._real.select(0)
+        return super().select(0)
 
     def _wait_for_timer(self, loop: VirtualTimeLoop, timeout: float) -> list[tuple[selectors.SelectorKey, int]]:
         """Let real work go first, in real time; jump over whatever is left once the loop is alone."""
@@ -224,32 +223,15 @@ class _JumpingSelector(selectors.BaseSelector):
         elapsed = 0.0
         events: list[tuple[selectors.SelectorKey, int]] = []
         while elapsed < timeout and (loop._work_outside() or loop._open_io()):
-            events = self._real.select(min(_SLICE, timeout - elapsed))
+            events = super().select(min(_SLICE, timeout - elapsed))
             elapsed = time.monotonic() - started
             if events:
                 break
         else:
             # Work that ended since the last look has already written to the wake-up pipe: its news come first.
-            events = self._real.select(0)
+            events = self.poll()
         loop._advance(min(elapsed, timeout) if events else timeout, waited=elapsed)
         return events
-
-    # ── the rest is the system's selector, unchanged ──
-
-    def register(self, fileobj: FileDescriptorLike, events: int, data: Any = None) -> selectors.SelectorKey:
-        return self._real.register(fileobj, events, data)
-
-    def unregister(self, fileobj: FileDescriptorLike) -> selectors.SelectorKey:
-        return self._real.unregister(fileobj)
-
-    def modify(self, fileobj: FileDescriptorLike, events: int, data: Any = None) -> selectors.SelectorKey:
-        return self._real.modify(fileobj, events, data)
-
-    def get_map(self) -> Mapping[FileDescriptorLike, selectors.SelectorKey]:
-        return self._real.get_map()
-
-    def close(self) -> None:
-        self._real.close()
 
 
 def virtual_clock(watch: TimeWatch | None = None) -> MockClock:

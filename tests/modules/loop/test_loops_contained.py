@@ -513,7 +513,7 @@ async def test_a_tool_that_raises_is_logged_with_its_traceback_and_without_secre
     assert record.levelno == logging.WARNING
     text = record.getMessage()
     assert text.splitlines()[0].startswith(
-        "tool 'bad' (amplifier.testing.doubles.tools.MockTool) failed with ValueError: "
+        "tool 'bad' (amplifier.testing.doubles.recording.MockTool) failed with ValueError: "
     )
     assert "in explode" in text
     assert secret not in text

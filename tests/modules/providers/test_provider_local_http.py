@@ -36,6 +36,7 @@ from amplifier.models import (
     TextBlock,
     ToolSpec,
 )
+from amplifier.modules._shared import processes
 from amplifier.modules.providers import local as provider_local
 from amplifier.modules.providers._conversation import read_conversation
 from amplifier.modules.providers._wire_format import EncodedRequest, ProviderOptions, resolve_call_options

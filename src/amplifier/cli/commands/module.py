@@ -277,7 +277,7 @@ def _write(name: str, file: Path, report: Report) -> None:
     if name == "html":
         from amplifier.conformance.page import write_page as write  # noqa: PLC0415 — for those who want one
     else:
-        from amplifier.conformance.report.ci import write_junit as write  # noqa: PLC0415 — as above
+        from amplifier.conformance._report import write_junit as write  # noqa: PLC0415 — as above
     try:
         file.write_text(write(report), encoding="utf-8")
     except OSError as error:

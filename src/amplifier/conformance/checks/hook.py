@@ -16,9 +16,9 @@ from amplifier.conformance.inputs.payloads import (
 )
 from amplifier.conformance.oracles.calls import CallSeries
 from amplifier.conformance.target.calls import binding_error
-from amplifier.conformance.target.literals import settings_in
 from amplifier.conformance.target.mounted import OWNER, CheckContext, MountedModule, MountFailed
 from amplifier.conformance.target.process import captured_logs
+from amplifier.conformance.target.source import settings_in
 from amplifier.conformance.target.use import typical_operations
 from amplifier.errors import ApprovalTimeoutError, HookRecursionError
 from amplifier.events import HOOK_FAILED

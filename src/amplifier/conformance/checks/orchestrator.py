@@ -22,10 +22,10 @@ from amplifier.conformance.oracles.turn_rules import (
     turn_violations,
 )
 from amplifier.conformance.target.calls import binding_error, reraise_own_cancellation
-from amplifier.conformance.target.literals import settings_in
 from amplifier.conformance.target.mounted import CheckContext, MountedModule
-from amplifier.conformance.target.turns.script import RecordedTurn, results_in, words_of
-from amplifier.conformance.target.turns.session import MAX_ENDLESS_MODEL_CALLS, ScriptedSession, needs_coordinator
+from amplifier.conformance.target.source import settings_in
+from amplifier.conformance.target.turn_script import RecordedTurn, results_in, words_of
+from amplifier.conformance.target.turn_session import MAX_ENDLESS_MODEL_CALLS, ScriptedSession, needs_coordinator
 from amplifier.testing import cancel_at
 
 LOOPS = ("orchestrator",)

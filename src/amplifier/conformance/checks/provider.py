@@ -30,10 +30,10 @@ from amplifier.conformance.oracles.provider_rules import (
     without_ids,
 )
 from amplifier.conformance.target.calls import Outcome
-from amplifier.conformance.target.guess_config import is_secret, secret_variables, without_secrets
-from amplifier.conformance.target.literals import settings_in
 from amplifier.conformance.target.mounted import OWNER, CheckContext, MountedModule, MountFailed
 from amplifier.conformance.target.process import audited, captured_logs
+from amplifier.conformance.target.source import settings_in
+from amplifier.conformance.target.use import is_secret, secret_variables, without_secrets
 from amplifier.contracts import Provider
 from amplifier.errors import (
     AbortError,

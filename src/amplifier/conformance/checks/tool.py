@@ -43,9 +43,9 @@ from amplifier.conformance.oracles.calls import (
     first_difference,
 )
 from amplifier.conformance.target.calls import binding_error, waits_for_ever
-from amplifier.conformance.target.literals import choices_in, inputs_in
 from amplifier.conformance.target.mounted import CANARY, CheckContext, MountedModule, MountFailed
 from amplifier.conformance.target.process import files_below, refused_access
+from amplifier.conformance.target.source import choices_in, inputs_in
 from amplifier.conformance.target.use import schema_of, typical_operations
 from amplifier.contracts import tool_schema
 from amplifier.errors import ContractError

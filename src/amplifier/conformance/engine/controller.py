@@ -24,6 +24,7 @@ import attrs
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 from amplifier._programs import python_command
+from amplifier.conformance._report import Report
 from amplifier.conformance.checks.registry import checks_for
 from amplifier.conformance.engine.job import (
     Job,
@@ -35,10 +36,9 @@ from amplifier.conformance.engine.job import (
     require_packages,
 )
 from amplifier.conformance.engine.results import IMPORT, BackendRun, Progress, Results, WorkerExit, make_report
-from amplifier.conformance.report.model import Report
+from amplifier.conformance.target.calls import machine_load
 from amplifier.conformance.target.locate import find_target
 from amplifier.conformance.target.mounted import Unexamined
-from amplifier.conformance.target.virtual_clock import machine_load
 from amplifier.errors import ModuleLoadError
 from amplifier.models import to_json
 

@@ -196,7 +196,8 @@ def reject_inapplicable(module_type: str | None, names: Iterable[str], *, static
     """
     if module_type is None:
         return
-    own = {clause.id for clause in clauses_for(module_type)}  # a check may look at clauses of several types
+    # A check may look at clauses of several types.
+    own = {clause.id for clause in clauses_for(module_type)}  # type: ignore[arg-type]  # a type that find_target accepts
     for name in names:
         found = [
             each for each in checks_for(module_type) if name == each.name or name in own.intersection(each.clauses)

@@ -13,12 +13,12 @@ from typing import Any
 
 import attrs
 
+from amplifier.conformance._report import ClauseOutcome, Finding, Report
 from amplifier.conformance.checks.registry import CHECKS, Check, all_clauses, checks_for
 from amplifier.conformance.engine.job import Job, replay_token, shortened
-from amplifier.conformance.report.model import ClauseOutcome, Finding, Report
-from amplifier.conformance.target.advice import source_location
 from amplifier.conformance.target.locate import BACKENDS, unknown_type
 from amplifier.conformance.target.mounted import DECLINED, Fault, StepCoverage
+from amplifier.conformance.target.source import source_location
 from amplifier.contracts import Clause, clauses_for
 
 ABANDONED = 3
@@ -34,26 +34,6 @@ IMPORT_HINT = (
 ENDS_PROCESS_HINT = "Let no call end the process: no os._exit, sys.exit or signal, and no crash of an extension."
 
 
-def make_finding(fault: Fault, job: Job, *, module_type: str | None, check: str, backend: str | None) -> Finding:
-    """Complete a fault by what follows from its clause, its check and the job."""
-    clause = all_clauses()[fault.clause]
-    location = fault.location or source_location(job.target, module_type or "tool", clause, fault.cancelled_at)
-    file = None if location is None else job.target.path_of(location)
-    return Finding(
-        clause=clause.id,
-        level=clause.level,
-        what=fault.what,
-        check=check,
-        backend=backend,
-        input=fault.input,
-        cancelled_at=fault.cancelled_at,
-        location=location,
-        file=None if file is None else str(file),
-        hint=fault.hint or clause.hint,
-        reproduce=_command(job, check, backend, fault.case),
-    )
-
-
 def _command(job: Job, check: str, backend: str | None, case: Any) -> str:
     words = ["amplifier", "module", "validate", job.target.reference]
     words += ["--type", job.module_type] if job.module_type else []
@@ -66,7 +46,7 @@ def _command(job: Job, check: str, backend: str | None, case: Any) -> str:
     elif backend is None:
         words += ["--static"]
     else:
-        words += ["--replay", replay_token(f"{check}:{backend}", case)]
+        words += ["--replay", shortened(replay_token(f"{check}:{backend}", case))]
     return shlex.join(words)
 
 
@@ -176,7 +156,7 @@ class Results:
     runs: dict[str, BackendRun] = attrs.field(init=False)
     static: set[str] = attrs.field(factory=set)
     unread: dict[str, str] = attrs.field(factory=dict)
-    _findings: dict[tuple[str, str | None, str], Finding] = attrs.field(factory=dict)
+    _faults: dict[tuple[str, str | None, str], Fault] = attrs.field(factory=dict)
 
     def __attrs_post_init__(self) -> None:
         self.runs = {name: BackendRun(backend=name) for name in self.job.backends}
@@ -188,8 +168,7 @@ class Results:
 
     def add_fault(self, fault: Fault, check: str, backend: str | None = None) -> None:
         """Add what was found in this process, unless the worker has found it."""
-        finding = make_finding(fault, self.job, module_type=self.module_type, check=check, backend=backend)
-        self._findings.setdefault((check, backend, fault.clause), finding)
+        self._faults.setdefault((check, backend, fault.clause), fault)
 
     def receive(self, run: BackendRun, message: dict[str, Any]) -> bool:
         """Take one message of the worker of a backend; returns whether it was the last."""
@@ -201,9 +180,9 @@ class Results:
                     self.progress(
                         f"{step}:{run.backend}", done, max(sum(len(each.steps) for each in self.runs.values()), 1)
                     )
-            case {"finding": finding}:
-                found = Finding(**finding)  # the smallest case that shows it comes last
-                self._findings[found.check, found.backend, found.clause] = found
+            case {"fault": fault, "step": step}:  # the smallest case that shows it comes last
+                found = Fault(**fault)
+                self._faults[step, None if step == IMPORT else run.backend, found.clause] = found
             case {"done": step, "coverage": coverage, "seconds": seconds}:
                 run.finished.append(step)
                 run.seconds += seconds
@@ -255,25 +234,39 @@ class Results:
         """One finding for each clause and check, with all backends on which it was found, in the order of the checks."""
         order = [check.name for check in checks_for(self.module_type or "tool")]
         place = {name: number for number, name in enumerate(order)}
-        found = sorted(
-            self._findings.values(),
-            key=lambda each: (place.get(each.check, -1), BACKENDS.index(each.backend) if each.backend else -1),
-        )
         # On a backend that the module cannot run on, everything else that is found follows from that.
         unusable = self._unusable()
-        merged: dict[tuple[str, str], Finding] = {}
-        for finding in found:
-            if finding.backend in unusable and finding.clause != "A18":
-                continue
-            first = merged.setdefault((finding.clause, finding.check), finding)
-            if finding.backend and first is not finding:
-                both = f"{first.backend}, {finding.backend}"
-                merged[finding.clause, finding.check] = attrs.evolve(first, backend=both)
-        return [_with_short_command(finding) for finding in merged.values()]
+        merged: dict[tuple[str, str], list[str | None]] = {}
+        for check, backend, clause in sorted(
+            self._faults,
+            key=lambda each: (place.get(each[0], -1), -1 if each[1] is None else BACKENDS.index(each[1])),
+        ):
+            if backend not in unusable or clause == "A18":
+                merged.setdefault((clause, check), []).append(backend)
+        return [self._finding(check, backends, clause) for (clause, check), backends in merged.items()]
+
+    def _finding(self, check: str, backends: list[str | None], clause_id: str) -> Finding:
+        """A fault completed by what follows from its clause, its check and the job."""
+        fault, clause, target = self._faults[check, backends[0], clause_id], all_clauses()[clause_id], self.job.target
+        location = fault.location or source_location(target, self.module_type or "tool", clause, fault.cancelled_at)
+        file = None if location is None else target.path_of(location)
+        return Finding(
+            clause=clause.id,
+            level=clause.level,
+            what=fault.what,
+            check=check,
+            backend=", ".join(name for name in backends if name is not None) or None,
+            input=fault.input,
+            cancelled_at=fault.cancelled_at,
+            location=location,
+            file=None if file is None else str(file),
+            hint=fault.hint or clause.hint,
+            reproduce=_command(self.job, check, backends[0], fault.case),
+        )
 
     def _unusable(self) -> set[str | None]:
         """The backends that the module cannot run on."""
-        return {finding.backend for finding in self._findings.values() if finding.clause == "A18"}
+        return {backend for _, backend, clause in self._faults if clause == "A18"}
 
     def report_asyncio_only(self) -> None:
         """Report a module that mounts on asyncio alone without declaring it; the steps on trio then count no longer."""
@@ -354,12 +347,6 @@ class Results:
             return None
         absence = f"mount gave nothing that can be used as a {self.module_type}, so only mounting it was examined"
         return DECLINED if DECLINED in run.notes else absence
-
-
-def _with_short_command(finding: Finding) -> Finding:
-    """A finding whose command names a file, if the case is long."""
-    command, _, token = finding.reproduce.rpartition(" --replay ")
-    return attrs.evolve(finding, reproduce=f"{command} --replay {shortened(token)}") if command else finding
 
 
 def make_report(results: Results) -> Report:

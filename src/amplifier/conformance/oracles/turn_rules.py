@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from amplifier.conformance.target.turns.script import (
+from amplifier.conformance.target.turn_script import (
     Answer,
     Call,
     LogEntry,
@@ -17,7 +17,7 @@ from amplifier.conformance.target.turns.script import (
     text_of,
     words_of,
 )
-from amplifier.conformance.target.turns.session import RESULT_KEYS
+from amplifier.conformance.target.turn_session import RESULT_KEYS
 
 Violation = tuple[str, str]
 

@@ -22,16 +22,17 @@ from types import FrameType
 from typing import Any
 
 import attrs
-from hypothesis import HealthCheck, Phase, Verbosity, find, settings
+from hypothesis import Phase, find
 from hypothesis import strategies as st
 from hypothesis.errors import HypothesisException
 from hypothesis.strategies import SearchStrategy
 
+from amplifier.conformance.engine.cases import quiet_settings
 from amplifier.conformance.engine.job import reject_unknown, require_packages
 from amplifier.conformance.inputs.values import sample_inputs
 from amplifier.conformance.proof.world import CHOICES, FAULTY, KINDS, LAWS, Case, PlanWorld
-from amplifier.conformance.target.process import PATIENCE, Resources, mark_descendants, started_processes
-from amplifier.conformance.target.virtual_clock import child_processes, machine_load
+from amplifier.conformance.target.calls import child_processes, machine_load
+from amplifier.conformance.target.process import Resources, after_patience, mark_descendants, started_processes
 from amplifier.errors import AmplifierError, ExecutionCancelled
 from amplifier.loading._found import SEARCH_PATH_VARIABLE
 from amplifier.plan import merge_plans
@@ -223,14 +224,7 @@ class _Search:
                 self._take(self._trial(case), case)
             return False
 
-        quiet = settings(
-            max_examples=_DRAWN,
-            phases=[Phase.generate],
-            database=None,
-            deadline=None,
-            verbosity=Verbosity.quiet,
-            suppress_health_check=list(HealthCheck),
-        )
+        quiet = quiet_settings(_DRAWN, Phase.generate)
         while self._used() < 1:
             with contextlib.suppress(HypothesisException):  # it says that no case satisfies the condition
                 find(cases, breaks, settings=quiet, random=random.Random(self._random.random()))
@@ -243,20 +237,12 @@ class _Search:
         report = _run(world, case["cancel"], self.proof.seed)
         if isinstance(report, str):
             return _Found({"ends": f"the event loop was blocked for {_BLOCKED_SECONDS:g} s at {report}"}, report, 0)
-        laws = {_law_of(violation)[0]: _law_of(violation)[1] for violation in reversed(report.violations)}
-        if started_processes() > processes and "ends" not in laws and self._leaves_processes():
+        laws = dict(map(_law_of, reversed(report.violations)))
+        # The environment marks what is no child of this process.
+        if started_processes() > processes and "ends" not in laws and after_patience(self._resources.left_processes):
             laws["nothing left"] = "a process that was started in the session runs on after it"
         where = next((violation.where for violation in report.violations), "")
         return _Found(laws, where, sum(report.points.values()))
-
-    def _leaves_processes(self) -> bool:
-        """Whether anything runs that a session has started; the environment marks what is no child of this process."""
-        give_up = time.monotonic() + PATIENCE
-        while self._resources.left_processes():
-            if time.monotonic() > give_up:
-                return True
-            time.sleep(0.02)
-        return False
 
     # ── making it small ──
 

@@ -22,7 +22,7 @@ import anyio
 import anyio.lowlevel
 
 from amplifier.conformance.inputs.conversations import call_ids
-from amplifier.conformance.target.turns.script import results_in
+from amplifier.conformance.target.turn_script import results_in
 from amplifier.errors import (
     AmplifierError,
     ContextLengthError,

@@ -1,23 +1,302 @@
-"""Calls of foreign code with a deadline, and how they ended."""
+"""Calls of foreign code with a deadline, in virtual time, and how they ended; time and work measured so that a busy machine changes nothing.
+
+The clock of the event loop stands still while anything runs, and jumps to the next timer when nothing can run. It passes as
+on the wall while something outside the loop is at work, whose duration no one knows: a thread, a child process, a
+connection. `time.monotonic`, `time.time` and their relatives jump along, for modules that read them.
+
+`worked_time` excludes time spent waiting for a CPU: Linux reports how long a thread was ready to run without one. Elsewhere it is an ordinary monotonic
+clock. Checks limit themselves by calls of the module, not by seconds.
+"""
 
 from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from threading import get_native_id
 from typing import Any, Literal
 
 import anyio
 import attrs
 
-from amplifier.conformance.target.virtual_clock import (
-    count_call,
-    is_virtual,
-    limited,
-    machine_load,
-    when_stuck,
-    worked_time,
-)
+from amplifier.conformance.inputs.server_process import server_ids
+from amplifier.conformance.target.process import POOLED_THREAD, started_processes
+from amplifier.testing.virtual_time import TimeWatch, virtual_backend
+
+_THREADS = Path("/proc/self/task")
+_MAX_SLOWDOWN = 10.0
+_skipped = [0.0]
+
+
+def worked_time(thread: int | None = None) -> float:
+    """Real seconds on a clock that stops while a thread, this one if none is given, waits for a CPU; virtual time does not count."""
+    thread = thread or get_native_id()
+    waited = cpu_wait(thread)
+    while True:
+        now, before = time.monotonic(), waited
+        waited = cpu_wait(thread)
+        if waited == before:  # or the thread waited between the two readings, which then do not belong together
+            return now - waited - _skipped[0]
+
+
+def skipped() -> float:
+    """Seconds that virtual time has skipped so far."""
+    return _skipped[0]
+
+
+def cpu_wait(thread: int) -> float:
+    """Seconds that a thread, given by its native id, has waited for a CPU so far."""
+    try:
+        # Not by Path and open, which take ten times as long: it is read several times in every call of the module.
+        file = os.open(f"{_THREADS}/{thread}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return int(os.read(file, 100).split()[1]) / 1e9
+        finally:
+            os.close(file)
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+
+def machine_load() -> float:
+    """How many times longer other processes may take than on an idle machine; limits on waiting for them are multiplied by it."""
+    try:
+        return min(max(os.getloadavg()[0] / (os.cpu_count() or 1), 1.0), _MAX_SLOWDOWN)
+    except OSError:
+        return 1.0
+
+
+def process_cpu_wait() -> float:
+    """As `cpu_wait`, for all threads of the process together."""
+    try:
+        return sum(cpu_wait(int(each.name)) for each in _THREADS.iterdir())
+    except OSError:
+        return 0.0
+
+
+# ── work ──
+
+_MOUNT = 10
+_PROCESS = 200
+_done = [0]
+
+
+def count_call() -> None:
+    """Count a call of the module."""
+    _done[0] += 1
+
+
+def count_mount() -> None:
+    """Count a mount of the module."""
+    _done[0] += _MOUNT
+
+
+def work_done() -> int:
+    """What the module was made to do so far, in calls."""
+    return _done[0] + _PROCESS * started_processes()
+
+
+class Budget:
+    """The work that a check may ask of the module.
+
+    Args:
+        calls: How many calls.
+    """
+
+    def __init__(self, calls: float) -> None:
+        self._until = work_done() + calls
+
+    def is_spent(self) -> bool:
+        """Whether it is used up."""
+        return work_done() >= self._until
+
+
+# ── virtual time ──
+
+KIT_THREAD = "conformance"
+"""Beginning of the names of the kit's own threads, which do nothing that the module could wait for."""
+_real_monotonic = time.monotonic
+_when_stuck: list[Callable[[], None]] = []
+_local = threading.local()
+_TURNS_TO_END = 100_000
+_SECONDS_TO_END = 600.0
+"""Turns of the loop, and virtual seconds, that a cancelled call may go on; it has one second, in which no loop turns so often."""
+_TURNS_BETWEEN_LOOKS = 256
+_turns = 0
+_jumps = 0
+
+
+def let_time_jump() -> None:
+    """Let the functions of `time` jump along with virtual time, in this process, from now on."""
+    for name in ("monotonic", "perf_counter", "time"):
+        setattr(time, name, _jumping(getattr(time, name), 1))
+        setattr(time, f"{name}_ns", _jumping(getattr(time, f"{name}_ns"), 1_000_000_000))
+
+
+def _jumping(read: Callable[[], Any], unit: int) -> Callable[[], Any]:
+    def now() -> Any:
+        return read() + (skipped() if unit == 1 else int(skipped() * unit))
+
+    return now
+
+
+def run_virtually(function: Callable[..., Any], *args: Any, backend: str) -> Any:
+    """As `anyio.run`, in virtual time."""
+    _, options = virtual_backend(backend, _Watch(backend))
+    _local.is_virtual = True
+    try:
+        return anyio.run(function, *args, backend=backend, backend_options=options)
+    finally:
+        _local.is_virtual = False
+
+
+def is_virtual() -> bool:
+    """Whether the loop of this thread runs in virtual time."""
+    return getattr(_local, "is_virtual", False)
+
+
+@contextmanager
+def when_stuck(call: Callable[[], None]) -> Iterator[None]:
+    """Call a function if in the body nothing can ever happen any more: no task can run, no timer, nothing outside."""
+    _when_stuck.append(call)
+    try:
+        yield
+    finally:
+        _when_stuck.remove(call)
+
+
+def _report_stuck() -> bool:
+    """Call the innermost function that asked for it; returns whether there was one."""
+    if not _when_stuck or threading.current_thread() is not threading.main_thread():
+        return False
+    _when_stuck[-1]()
+    return True
+
+
+@attrs.define(eq=False)
+class _Limit:
+    """What a call may take.
+
+    Attributes:
+        scope: Cancelled at its end.
+        until: The real time of its end, while the loop waits for something outside.
+        last_jump: The jump of the clock after which to cancel it.
+        cancelled: The turn and the virtual time at which it was first seen cancelled.
+    """
+
+    scope: anyio.CancelScope
+    until: float
+    last_jump: float
+    cancelled: tuple[int, float] | None = None
+
+    def look(self) -> None:
+        """Cancel the scope after its last jump, and report a call as stuck that goes on although it was cancelled."""
+        if not self.scope.cancel_called:
+            if _jumps > self.last_jump:
+                self.scope.cancel()
+            return
+        turn, second = self.cancelled = self.cancelled or (_turns, skipped())
+        if _turns - turn > _TURNS_TO_END or skipped() - second > _SECONDS_TO_END:
+            self.cancelled = None
+            _report_stuck()
+
+
+_limits: list[_Limit] = []
+
+
+@contextmanager
+def limited(scope: anyio.CancelScope, seconds: float, *, jumps: float = math.inf) -> Iterator[None]:
+    """Cancel a scope once the body has taken that many real seconds and waits for something outside the loop.
+
+    A body that goes on for long after its scope was cancelled counts as stuck.
+
+    Args:
+        scope: The scope around the body.
+        seconds: The real seconds.
+        jumps: Cancel the scope as well after about so many jumps of the clock: it polls, and a jump costs real time.
+    """
+    limit = _Limit(scope, _real_monotonic() + seconds, _jumps + jumps)
+    _limits.append(limit)
+    try:
+        yield
+    finally:
+        _limits.remove(limit)
+
+
+def turns() -> int:
+    """How often the loops of this process have turned in virtual time; a loop that is blocked does not turn."""
+    return _turns
+
+
+def _may_act(thread: threading.Thread) -> bool:
+    """Whether a thread may act on the loop; the loop itself knows about AnyIO's worker threads."""
+    if thread in (threading.current_thread(), threading.main_thread()) or thread.name.startswith(KIT_THREAD):
+        return False
+    if thread.name == POOLED_THREAD:
+        return False
+    if hasattr(thread, "is_awaited"):  # of an asyncio island, which acts on its own only for someone who waits
+        return bool(thread.is_awaited())
+    worker = getattr(getattr(thread, "_target", None), "__self__", None)
+    cache = getattr(sys.modules.get("trio._core._thread_cache"), "THREAD_CACHE", None)
+    return worker is None or worker not in getattr(cache, "_idle_workers", ())
+
+
+def child_processes() -> set[int]:
+    """The children of this process, other than the kit's own server."""
+    found: set[int] = set()
+    for thread in threading.enumerate():
+        with suppress(OSError):
+            found.update(map(int, (_THREADS / str(thread.native_id) / "children").read_text().split()))
+    return found.difference(server_ids())
+
+
+class _Watch(TimeWatch):
+    """Holds the clock while anything outside the loop may act, counts turns and jumps, and reports a loop that is stuck."""
+
+    def __init__(self, backend: str) -> None:
+        self._is_trio = backend == "trio"
+
+    def is_busy(self) -> bool:
+        return (
+            (self._is_trio and _has_trio_io())
+            or any(_may_act(thread) for thread in threading.enumerate())
+            or bool(child_processes())
+        )
+
+    def expired(self) -> list[anyio.CancelScope]:
+        now = _real_monotonic()
+        return [limit.scope for limit in _limits if limit.until < now and not limit.scope.cancel_called]
+
+    def on_turn(self) -> None:
+        global _turns  # noqa: PLW0603 — one loop after another counts here, and this is called at every turn
+        _turns += 1
+        if _turns % _TURNS_BETWEEN_LOOKS == 0 and threading.current_thread() is threading.main_thread():
+            for limit in list(_limits):
+                limit.look()
+
+    def on_jump(self, seconds: float) -> None:
+        global _jumps  # noqa: PLW0603 — as above
+        _jumps += 1
+        _skipped[0] += seconds
+
+    def on_stuck(self) -> bool:
+        return _report_stuck()
+
+
+def _has_trio_io() -> bool:
+    import trio  # noqa: PLC0415 — trio is an optional part
+
+    counted: Any = trio.lowlevel.current_statistics().io_statistics
+    waiting = ("tasks_waiting", "tasks_waiting_read", "tasks_waiting_write")
+    return sum(getattr(counted, name, 0) for name in waiting) > 1  # one waits for messages from threads
+
+
+# ── calls ──
 
 CALL_SECONDS = 5.0
 """Real seconds that a call may take while it waits for a thread, a process or a connection."""

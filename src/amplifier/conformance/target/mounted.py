@@ -24,18 +24,21 @@ import anyio.lowlevel
 import attrs
 
 from amplifier.conformance.inputs.server_process import SERVICE, SERVICE_HOST, service_address
-from amplifier.conformance.target.calls import CALL_SECONDS, Outcome, call_with_deadline, waiting_seconds
-from amplifier.conformance.target.locate import LoadedTarget
-from amplifier.conformance.target.process import PATIENCE
-from amplifier.conformance.target.resolver_samples import install_samples, resolver_of
-from amplifier.conformance.target.virtual_clock import (
+from amplifier.conformance.target.calls import (
+    CALL_SECONDS,
     Budget,
+    Outcome,
+    call_with_deadline,
     count_mount,
     machine_load,
     turns,
+    waiting_seconds,
     when_stuck,
     worked_time,
 )
+from amplifier.conformance.target.locate import LoadedTarget
+from amplifier.conformance.target.process import PATIENCE
+from amplifier.conformance.target.resolver_samples import install_samples, resolver_of
 from amplifier.contracts import CONTRACTS, clauses_for
 from amplifier.kernel import AmplifierSession
 from amplifier.loading import ModuleLoader

@@ -1,35 +1,41 @@
-"""This process: its threads, child processes, descriptors and files, its log records and audit events.
+"""This process: its threads, child processes, descriptors and files, its log records and audit events; and the state that all its code shares.
 
-Processes and descriptors are read from ``/proc``; elsewhere only threads and files are seen.
+Processes and descriptors are read from ``/proc``; elsewhere only threads and files are seen. The shared state, such as the environment and the
+working directory, is read, compared and restored: `PARTS` is the one table, a name, how to read it and how to set it again.
 """
 
 from __future__ import annotations
 
 import builtins
+import decimal
 import gc
 import io
+import locale
 import logging
 import os
 import re
+import signal
+import socket
 import sys
 import threading
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from attrs import field, frozen
 
-from amplifier.modules._shared.processes import look_at
+from amplifier.modules._shared.processes import Process, all_processes, look_at
 
 _PROC = Path("/proc")
 SEES_PROCESSES = (_PROC / "self" / "fd").is_dir()
 PATIENCE = 1.0
 """Seconds that a resource which is being closed may take to disappear."""
-_POOLED_THREAD = "AnyIO worker thread"
+POOLED_THREAD = "AnyIO worker thread"
 """AnyIO keeps these until its event loop ends; a module that uses one has not started it."""
 _MARK = "AMPLIFIER_CONFORMANCE_WORKER"
 
@@ -45,37 +51,37 @@ class Resources:
 
     threads: frozenset[threading.Thread] = field(factory=lambda: frozenset(threading.enumerate()))
     descriptors: dict[int, str] = field(factory=lambda: dict(_open_descriptors()))
-    processes: frozenset[int] = field(factory=lambda: frozenset(_own_processes()))
+    processes: frozenset[int] = field(factory=lambda: frozenset(each.pid for each in _own_processes()))
 
     def leaks(self) -> list[str]:
         """What exists now and did not then, one phrase each."""
-        idle = _idle_threads()
-        threads = [
-            each
-            for each in threading.enumerate()
-            if each not in self.threads and each not in idle and not _is_pooled(each)
-        ]
+        known = self.threads | _executor_threads()
+        threads = [each for each in threading.enumerate() if each not in known and not _is_pooled(each)]
         descriptors = {fd: target for fd, target in _open_descriptors() if self.descriptors.get(fd) != target}
         return [
             *(f"the thread {thread.name!r}" for thread in threads),
-            *(f"the process {_command_line(pid)}" for pid in _own_processes() if pid not in self.processes),
+            *(f"the process {_command_line(each.pid)}" for each in _own_processes() if each.pid not in self.processes),
             *(f"the open file {target}" for target in descriptors.values()),
         ]
 
     def left_processes(self) -> list[int]:
         """The processes that run now and did not then."""
-        return [pid for pid in _own_processes() if pid not in self.processes and _state(pid) != "Z"]
+        return [each.pid for each in _own_processes() if each.pid not in self.processes and each.is_alive]
 
     def leaks_after_patience(self) -> list[str]:
         """As `leaks`, once whatever is being closed has had the time to disappear."""
-        left = self.leaks()
-        if left:
+        if self.leaks():
             gc.collect()
-        give_up = time.monotonic() + PATIENCE
-        while left and time.monotonic() < give_up:
-            time.sleep(0.02)
-            left = self.leaks()
-        return left
+        return after_patience(self.leaks)
+
+
+def after_patience(look: Callable[[], list[Any]]) -> list[Any]:
+    """What a function still sees once whatever is being closed has had the time to disappear."""
+    left, give_up = look(), time.monotonic() + PATIENCE
+    while left and time.monotonic() < give_up:
+        time.sleep(0.02)
+        left = look()
+    return left
 
 
 def open_files() -> Counter[str]:
@@ -86,7 +92,7 @@ def open_files() -> Counter[str]:
 def _is_pooled(thread: threading.Thread) -> bool:
     """Whether a thread belongs to AnyIO's or trio's pool, which keeps it for more work."""
     owner = getattr(getattr(thread, "_target", None), "__self__", None)
-    return thread.name == _POOLED_THREAD or type(owner).__module__ == "trio._core._thread_cache"
+    return thread.name == POOLED_THREAD or type(owner).__module__ == "trio._core._thread_cache"
 
 
 def files_below(folder: Path) -> dict[str, bytes | None]:
@@ -101,14 +107,9 @@ def files_below(folder: Path) -> dict[str, bytes | None]:
     return found
 
 
-def _idle_threads() -> set[threading.Thread]:
-    """Threads that trio keeps for a while in case of more work, and those of the asyncio loop's own executor."""
-    cache = getattr(sys.modules.get("trio._core._thread_cache"), "THREAD_CACHE", None)
-    idle = {worker._thread for worker in list(getattr(cache, "_idle_workers", ()))}
-    events = sys.modules.get("asyncio.events")
-    loop = None if events is None else events._get_running_loop()
-    idle.update(getattr(getattr(loop, "_default_executor", None), "_threads", ()))
-    return idle
+def _executor_threads() -> set[threading.Thread]:
+    """The threads of the asyncio loop's own executor."""
+    return set(getattr(getattr(_loop(), "_default_executor", None), "_threads", ()))
 
 
 def _open_descriptors() -> Iterator[tuple[int, str]]:
@@ -123,33 +124,28 @@ def _open_descriptors() -> Iterator[tuple[int, str]]:
                 yield int(name), target
 
 
-def _own_processes() -> Iterator[int]:
-    if not SEES_PROCESSES:
-        return
+def _own_processes() -> Iterator[Process]:
+    """The processes that were started from here, also by others that have ended since."""
     mine, mark = os.getpid(), f"{_MARK}={os.getpid()}".encode()
-    for name in os.listdir(_PROC):  # noqa: PTH208 — every process of the machine
-        if not name.isdigit() or int(name) == mine:
-            continue
+    for each in all_processes() if SEES_PROCESSES else ():
         with suppress(OSError):
-            seen = look_at(int(name))
-            if seen and (seen.parent == mine or mark in (_PROC / name / "environ").read_bytes().split(b"\0")):
-                yield int(name)
+            if each.pid != mine and (each.parent == mine or mark in _read_words(each.pid, "environ")):
+                yield each
 
 
 def is_waiting(pid: int) -> bool:
     """Whether a process waits for something, and needs no CPU."""
-    return _state(pid) in ("S", "D")
-
-
-def _state(pid: int) -> str:
-    """The letter of ``/proc`` for the state of a process; Z, as of one that has ended, if it is gone."""
     seen = look_at(pid)
-    return "Z" if seen is None else seen.state
+    return seen is not None and seen.state in ("S", "D")
+
+
+def _read_words(pid: int, name: str) -> list[bytes]:
+    return (_PROC / str(pid) / name).read_bytes().split(b"\0")
 
 
 def _command_line(pid: int) -> str:
     try:
-        words = (_PROC / str(pid) / "cmdline").read_bytes().split(b"\0")
+        words = _read_words(pid, "cmdline")
     except OSError:
         return "that has ended meanwhile"
     return repr(b" ".join(words).decode(errors="replace").strip()[:80]) if words[0] else "that was not waited for"
@@ -176,7 +172,7 @@ def captured_logs(wants: Callable[[logging.LogRecord], bool]) -> Iterator[list[l
         root.setLevel(level)
 
 
-_PATCHED = (
+_FILE_FUNCTIONS = (
     *((os, name) for name in ("stat", "lstat", "scandir", "listdir", "open", "mkdir", "readlink")),
     (io, "open"),
     (builtins, "open"),
@@ -187,7 +183,7 @@ _PATCHED = (
 def refused_access(root: Path) -> Iterator[list[str]]:
     """Raise PermissionError for every access below a directory in the body; gives the refused paths."""
     refused: list[str] = []
-    originals = [(owner, name, getattr(owner, name)) for owner, name in _PATCHED]
+    originals = [(owner, name, getattr(owner, name)) for owner, name in _FILE_FUNCTIONS]
 
     def guard(original: Callable[..., Any]) -> Callable[..., Any]:
         def guarded(*args: Any, **kwargs: Any) -> Any:
@@ -211,7 +207,7 @@ def refused_access(root: Path) -> Iterator[list[str]]:
 _ORIGIN = re.compile(r'File "(.+?)", line (\d+)')
 
 
-_ADDRESS = re.compile(r" at (0x)?[0-9a-f]{6,}|fd=\d+, |/[^' ]*/module-\w+/")
+_CHANGING = re.compile(r" at (0x)?[0-9a-f]{6,}|fd=\d+, |/[^' ]*/module-\w+/")
 Dropped = tuple[str, list[tuple[str, int]]]
 """What Python says about an object, and the lines that led to it, innermost last."""
 
@@ -239,7 +235,7 @@ def dropped_objects() -> Iterator[tuple[list[Dropped], list[Dropped]]]:
                     lines = [(file, int(line)) for file, line in _ORIGIN.findall(text)]
                     found[0].append((text.partition("\n")[0], lines))
                 elif text.lower().startswith(_UNCLOSED):
-                    found[1].append((_ADDRESS.sub("", text), [(each.filename, each.lineno)]))
+                    found[1].append((_CHANGING.sub("", text), [(each.filename, each.lineno)]))
 
 
 _listeners: list[tuple[tuple[str, ...], list[str]]] = []
@@ -279,3 +275,232 @@ def _dispatch(event: str, arguments: tuple[Any, ...]) -> None:
     for events, seen in _listeners:
         if event in events:
             seen.append(f"{event} {arguments[1:]!r}"[:200])
+
+
+# ── the state that all code of the process shares ──
+
+_STANDARD_MODULES = (
+    "builtins",
+    "os",
+    "os.path",
+    "time",
+    "random",
+    "json",
+    "socket",
+    "ssl",
+    "subprocess",
+    "asyncio",
+    "anyio",
+    "datetime",
+)
+"""Modules whose members a module may not replace."""
+_LONGEST = 80
+_AT_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+
+
+def _set_environment(wanted: Mapping[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(wanted)
+    time.tzset()
+
+
+def _folder() -> str:
+    try:
+        return os.getcwd()  # noqa: PTH109 — compared as text
+    except FileNotFoundError:
+        return "a folder that is gone"
+
+
+def _umask() -> int:
+    found = os.umask(0)
+    os.umask(found)
+    return found
+
+
+def _signals() -> dict[str, Any]:
+    return {each.name: signal.getsignal(each) for each in signal.Signals if each != signal.SIGALRM}  # the kit's own
+
+
+def _set_signals(wanted: Mapping[str, Any]) -> None:
+    for name, handler in wanted.items():
+        if handler is not None and signal.getsignal(signal.Signals[name]) is not handler:
+            signal.signal(signal.Signals[name], handler)
+
+
+def _functions() -> dict[str, dict[str, Any]]:
+    return {name: dict(vars(sys.modules[name])) for name in _STANDARD_MODULES if name in sys.modules}
+
+
+def _set_functions(wanted: Mapping[str, Mapping[str, Any]]) -> None:
+    for name, members in wanted.items():
+        vars(sys.modules[name]).update(members)
+
+
+def _loggers() -> dict[str, logging.Logger]:
+    named = logging.root.manager.loggerDict
+    return {"": logging.root, **{name: each for name, each in named.items() if isinstance(each, logging.Logger)}}
+
+
+def _logging() -> dict[str, Any]:
+    """Handlers of all loggers that exist, and what holds for all of them; a level or a logger of the module's own is its own."""
+    found: dict[str, Any] = {
+        f"the handlers of {name or 'root'}": list(each.handlers) for name, each in _loggers().items()
+    }
+    silenced = [name for name, each in _loggers().items() if each.disabled]
+    return {
+        **found,
+        "the root level": logging.root.level,
+        "logging.disable": logging.root.manager.disable,
+        "disabled": silenced,
+    }
+
+
+def _set_logging(wanted: Mapping[str, Any]) -> None:
+    for name, each in _loggers().items():
+        each.handlers[:] = wanted.get(f"the handlers of {name or 'root'}", each.handlers)
+        each.disabled = name in wanted["disabled"]
+    logging.root.setLevel(wanted["the root level"])
+    logging.disable(wanted["logging.disable"])
+
+
+def _hooks() -> dict[str, Any]:
+    streams = {
+        f"sys.{name}": getattr(sys, name) for name in ("stdout", "stderr", "stdin", "excepthook", "unraisablehook")
+    }
+    return {**streams, "threading.excepthook": threading.excepthook}
+
+
+def _set_hooks(wanted: Mapping[str, Any]) -> None:
+    for name, value in wanted.items():
+        setattr(sys.modules[name.partition(".")[0]], name.partition(".")[2], value)
+
+
+def _loop() -> Any:
+    events = sys.modules.get("asyncio.events")
+    return None if events is None else events._get_running_loop()
+
+
+def _loop_settings() -> dict[str, Any]:
+    loop = _loop()
+    if loop is None:
+        return {}
+    return {
+        "exception_handler": loop.get_exception_handler(),
+        "task_factory": loop.get_task_factory(),
+        "debug": loop.get_debug(),
+    }
+
+
+def _set_loop(wanted: Mapping[str, Any]) -> None:
+    for name, value in wanted.items() if _loop() is not None else ():
+        getattr(_loop(), f"set_{name}")(value)
+
+
+def _decimals() -> dict[str, Any]:
+    context = decimal.getcontext()
+    return {name: getattr(context, name) for name in ("prec", "rounding", "Emin", "Emax", "capitals", "clamp")}
+
+
+def _is_general(warning_filter: tuple[Any, ...]) -> bool:
+    """Whether it is about all code; libraries add filters for messages, modules and categories of their own when they are imported."""
+    _, message, category, module, _ = warning_filter
+    return message is None and module is None and category.__module__ == "builtins"
+
+
+def _filters() -> list[Any]:
+    return [each for each in warnings.filters if _is_general(each)]
+
+
+def _set_filters(wanted: list[Any]) -> None:
+    warnings.filters[:] = [*(each for each in warnings.filters if not _is_general(each)), *wanted]  # type: ignore[index]
+
+
+def _set_decimals(wanted: Mapping[str, Any]) -> None:
+    for name, value in wanted.items():
+        setattr(decimal.getcontext(), name, value)
+
+
+@frozen
+class Part:
+    """One part of the state.
+
+    Attributes:
+        read: Returns it; a mapping is compared key by key.
+        write: Sets it to what was read.
+        is_lasting: Whether a module may change it until its cleanup, because other sessions work as before.
+        may_grow: Whether keys may be added.
+    """
+
+    read: Callable[[], Any]
+    write: Callable[[Any], Any]
+    is_lasting: bool = False
+    may_grow: bool = False
+
+
+PARTS: dict[str, Part] = {
+    "the environment": Part(lambda: dict(os.environ), _set_environment),
+    "the working directory": Part(_folder, os.chdir),
+    "the umask": Part(_umask, os.umask),
+    "the locale": Part(partial(locale.setlocale, locale.LC_ALL), partial(locale.setlocale, locale.LC_ALL)),
+    "the time zone": Part(lambda: time.tzname, lambda _: time.tzset()),
+    "the decimal context": Part(_decimals, _set_decimals),
+    "what modules of the standard library hold": Part(_functions, _set_functions, may_grow=True),
+    "the default timeout of sockets": Part(socket.getdefaulttimeout, socket.setdefaulttimeout),
+    "the recursion limit": Part(sys.getrecursionlimit, sys.setrecursionlimit),
+    "the switch interval": Part(sys.getswitchinterval, sys.setswitchinterval),
+    "the garbage collection": Part(gc.isenabled, lambda on: gc.enable() if on else gc.disable()),
+    "the signal handlers": Part(_signals, _set_signals, is_lasting=True),
+    "the logging configuration": Part(_logging, _set_logging, is_lasting=True, may_grow=True),
+    "the warnings filters": Part(_filters, _set_filters, is_lasting=True),
+    "sys.path": Part(lambda: list(sys.path), lambda paths: sys.path.__setitem__(slice(None), paths), is_lasting=True),
+    "the interpreter's hooks and streams": Part(_hooks, _set_hooks, is_lasting=True),
+    "the event loop's settings": Part(_loop_settings, _set_loop, is_lasting=True),
+}
+
+
+class ProcessState:
+    """A snapshot of all parts."""
+
+    def __init__(self) -> None:
+        self._read = {name: part.read() for name, part in PARTS.items()}
+
+    def changes(self, *, lasting: bool = True) -> dict[str, str]:
+        """What differs now, as a phrase for each part; without the ``lasting`` parts if these may differ yet."""
+        found = {}
+        for name, part in PARTS.items():
+            before, now = self._read[name], part.read()
+            if before != now and (lasting or not part.is_lasting) and (how := _difference(before, now, part.may_grow)):
+                found[name] = how
+        return found
+
+    def restore(self) -> None:
+        """Set what differs to what it was."""
+        for name, part in PARTS.items():
+            if part.read() != self._read[name]:
+                with suppress(OSError, ValueError):  # a folder that is gone, a signal in another thread
+                    part.write(self._read[name])
+
+
+def _difference(before: Any, now: Any, may_grow: bool) -> str:
+    if isinstance(before, list):
+        added = [_short(each) for each in now if each not in before]
+        gone = [_short(each) for each in before if each not in now]
+        return (
+            "; ".join([*(f"{each} is new" for each in added[:2]), *(f"{each} is gone" for each in gone[:2])])
+            or "it has another order"
+        )
+    if not isinstance(before, dict):
+        return f"was {_short(before)} and is {_short(now)}"
+    for key in [*before, *(() if may_grow else now)]:
+        old, new = (each.get(key, "nothing") for each in (before, now))
+        if isinstance(old, dict) and old is not new:
+            if inner := _difference(old, new, may_grow):
+                return f"{key}.{inner}"
+        elif old != new:
+            return f"{key} was {_short(old)} and is {_short(new)}"
+    return ""
+
+
+def _short(value: Any) -> str:
+    text = str(value) if value == "nothing" else _AT_ADDRESS.sub("", repr(value))
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"

@@ -16,8 +16,8 @@ from typing import Any
 
 import attrs
 
-from amplifier.conformance.target.literals import texts_in
 from amplifier.conformance.target.locate import Target
+from amplifier.conformance.target.source import texts_in
 from amplifier.contracts import CONTRACTS
 from amplifier.plan import is_module_id
 

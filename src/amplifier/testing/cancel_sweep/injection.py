@@ -2,24 +2,29 @@
 
 A *suspension* is one yield of one task to its event loop. `Injection` counts them over all tasks of a scenario and
 fires once (or twice) at the chosen ones. How suspensions are observed and what "fire" means is defined by
-`trio_trial`, `asyncio_trial` and `cancel_at`.
+`trio_trial` and `asyncio_trial`, and by `cancel_at` here, which cancels one call inside a loop that is already running. Where a coroutine waits is
+described by the user's own lines, not those of the event loop below them.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import re
+import time
 from collections.abc import Callable, Coroutine, Generator
 from contextvars import ContextVar
+from pathlib import PurePath
+from types import CodeType, FrameType, TracebackType
 from typing import Any, Generic, TypeVar, final
 
 import anyio
 import attrs
 
+from amplifier.kernel.runtime.backend import await_chain
 from amplifier.testing.virtual_time import TimeWatch
 
-from .suspension_location import UNKNOWN, user_stack, where
-
-__all__ = ["CURRENT_INJECTION", "Driven", "Injection", "Killed", "TrialOutcome", "TrialSettings", "kill"]
+UNKNOWN = "?"
 
 T = TypeVar("T")
 
@@ -148,15 +153,11 @@ class Injection:
         """Let go of the trial and its tasks, so that their garbage is this trial's and not the next one's."""
         self.closed = True
         self.tasks.clear()
-        self.fire = _spent
+        self.fire = _nothing
 
     def stuck(self) -> tuple[str, ...]:
         """Where the unfinished tasks are waiting, oldest first, each place once."""
         return tuple(dict.fromkeys(where(coro) for coro in self.tasks.values()))
-
-
-def _spent() -> None:
-    """What an injection fires when its trial is over."""
 
 
 CURRENT_INJECTION: ContextVar[Injection | None] = ContextVar("amplifier_cancel_everywhere", default=None)
@@ -211,3 +212,161 @@ def kill(coro: Any) -> None:
     with contextlib.suppress(Exception):
         coro.close()
     raise Killed
+
+
+@final
+@attrs.define(frozen=True, kw_only=True)
+class CancelledAt:
+    """How a call ended that was to be cancelled at its k-th suspension.
+
+    Attributes:
+        fired: It did suspend k times; False means that every point has been tried.
+        returned: It returned a value, though cancelled; legitimate if all it had left to do was shielded.
+        swallowed: The cancellation was raised inside the call, which returned all the same.
+        value: What it returned.
+        where: The innermost user frame that was suspended, ``file:line function``; empty if not fired.
+        suspensions: How many times it suspended in all.
+        seconds: How long it went on after the cancellation.
+    """
+
+    fired: bool
+    returned: bool
+    swallowed: bool = False
+    value: object = None
+    where: str = ""
+    suspensions: int = 0
+    seconds: float = 0.0
+
+
+async def cancel_at(
+    k: int, function: Callable[..., Coroutine[Any, Any, object]], *args: object, native: bool = False
+) -> CancelledAt:
+    """Call ``function(*args)`` and cancel it at the k-th time it suspends.
+
+    Exceptions other than that cancellation propagate. To try every point of a call::
+
+        for k in itertools.count(1):
+            result = await cancel_at(k, tool.execute, {"path": "x"})
+            if not result.fired:
+                break
+            assert_still_whole(tool)
+
+    Args:
+        k: From 1.
+        function: Returns a coroutine.
+        args: Its arguments.
+        native: Cancel by ``Task.cancel()``, in a task of its own; on asyncio only. Otherwise by a cancel scope, in this
+            task.
+    """
+    if k < 1:
+        raise ValueError(f"k: found {k!r}, expected a number from 1 up")
+    fired_at: list[float] = []
+    injection = Injection(k=k, fire=_nothing)
+    call = Driven(function(*args), injection)
+
+    def fire_with(cancel: Callable[[], object]) -> None:
+        def fire() -> None:
+            fired_at.append(time.monotonic())
+            cancel()
+
+        injection.fire = fire
+
+    value, returned = await (_cancelled_natively if native else _cancelled_by_scope)(call, fire_with)
+    return CancelledAt(
+        fired=injection.fired,
+        returned=returned,
+        swallowed=returned and injection.delivered,
+        value=value,
+        where=injection.stack[-1] if injection.stack else "",
+        suspensions=injection.count,
+        seconds=time.monotonic() - fired_at[0] if fired_at else 0.0,
+    )
+
+
+_FireWith = Callable[[Callable[[], object]], None]
+
+
+async def _cancelled_by_scope(call: Driven[object], fire_with: _FireWith) -> tuple[object, bool]:
+    with anyio.CancelScope() as scope:
+        fire_with(scope.cancel)
+        return await call, True
+    return None, False
+
+
+async def _cancelled_natively(call: Driven[object], fire_with: _FireWith) -> tuple[object, bool]:
+    async def run() -> object:
+        return await call
+
+    task = asyncio.get_running_loop().create_task(run())
+    fire_with(task.cancel)
+    try:
+        await asyncio.wait([task])
+    finally:
+        if not task.done():  # we are being cancelled ourselves
+            task.cancel()
+            await asyncio.wait([task])
+    return (None, False) if task.cancelled() else (task.result(), True)
+
+
+def _nothing() -> None:
+    """What an injection fires before it has something to fire, and when its trial is over."""
+
+
+# ── where a coroutine waits ──
+
+_MACHINERY = frozenset({"anyio", "asyncio", "concurrent", "contextlib", "outcome", "threading", "trio"})
+"""Packages whose frames show an author nothing about his own code."""
+
+_LONGEST_DETAIL = 240
+
+_UNSTABLE = (
+    (re.compile(r"0x[0-9a-fA-F]+"), "0x…"),
+    (re.compile(r"\bTask-\d+"), "Task-…"),
+    (re.compile(r"\bThread-\d+"), "Thread-…"),
+    (re.compile(r"\bfd=\d+"), "fd=…"),
+)
+
+
+def user_stack(awaitable: object) -> tuple[str, ...]:
+    """The user's frames of a suspended await chain as ``file:line function``, outermost first.
+
+    Falls back to the innermost frame of any kind when the chain holds no user frame at all.
+    """
+    frames = list(await_chain(awaitable))
+    mine = [frame for frame in frames if not _is_machinery(frame)]
+    return tuple(_spot(frame.f_code, frame.f_lineno) for frame in mine or frames[-1:])
+
+
+def where(awaitable: object) -> str:
+    """The innermost of the user's frames, or `UNKNOWN`."""
+    stack = user_stack(awaitable)
+    return stack[-1] if stack else UNKNOWN
+
+
+def raised_at(traceback: TracebackType | None) -> str:
+    """The innermost user frame of a traceback, or `UNKNOWN`."""
+    spot = UNKNOWN
+    while traceback is not None:
+        if not _is_machinery(traceback.tb_frame):
+            spot = _spot(traceback.tb_frame.f_code, traceback.tb_lineno)
+        traceback = traceback.tb_next
+    return spot
+
+
+def tidy(text: object) -> str:
+    """One line of bounded length without addresses and counters, so that equal runs give equal reports."""
+    line = " ".join(str(text).split())
+    for pattern, replacement in _UNSTABLE:
+        line = pattern.sub(replacement, line)
+    return line if len(line) <= _LONGEST_DETAIL else line[: _LONGEST_DETAIL - 1] + "…"
+
+
+def _is_machinery(frame: FrameType) -> bool:
+    module = str(frame.f_globals.get("__name__", ""))
+    return module.rpartition(".")[0] == __package__ or module.partition(".")[0] in _MACHINERY
+
+
+def _spot(code: CodeType, line: int) -> str:
+    file = "/".join(PurePath(code.co_filename).parts[-2:])
+    function = code.co_qualname.rpartition("<locals>.")[2]
+    return f"{file}:{line} {function}"

@@ -5,7 +5,7 @@ any of the scenario's tasks to the event loop) as a place for it. First the scen
 clean, else its mode is not swept. Then a fresh world is made for each k and cancelled at its k-th suspension, until a
 run ends with no cancellation fired: every point has been tried then, none was sampled.
 
-The trials are in `trio_trial` and `asyncio_trial`, the rules in `oracles`, the result in `report`. Nothing here imports pytest or Hypothesis: call it from any test, or from none.
+The trials are in `trio_trial` and `asyncio_trial`, the rules and the result in `report`. Nothing here imports pytest or Hypothesis: call it from any test, or from none.
 
 Limits: it counts yields, not bytecodes, so a KeyboardInterrupt between two lines is another matter; a loop that never
 awaits is never seen.
@@ -29,8 +29,7 @@ from amplifier.testing.virtual_time import TimeWatch
 
 from .asyncio_trial import run_asyncio_trial
 from .injection import Injection, TrialOutcome, TrialSettings
-from .oracles import Finding, broken_invariants, judge, watch_process
-from .report import SweepReport, Violation
+from .report import Finding, SweepReport, Violation, broken_invariants, judge, watch_process
 
 __all__ = ["LOOP_END_MODES", "MODES", "Scenario", "World", "cancel_everywhere"]
 
@@ -112,7 +111,10 @@ def cancel_everywhere(
         RuntimeError: Called from inside an event loop.
     """
     _refuse_nonsense(modes, second_after=second_after, budget=budget, only=only, clock=clock)
-    _refuse_impossible_loop(loop_factory, clock=clock, eager_tasks=eager_tasks)
+    if loop_factory is not None and clock != "real":
+        raise ValueError('loop_factory: a loop of your own has no virtual clock; pass clock="real" as well')
+    if eager_tasks and sys.version_info < (3, 12):
+        raise ValueError("eager_tasks: asyncio starts tasks at once from Python 3.12 on; leave it out here")
     _refuse_running_loop()
     base = TrialSettings(
         seed=seed,
@@ -303,10 +305,3 @@ def _steady_process() -> Iterator[None]:
         if enabled:
             gc.enable()
         random.setstate(state)
-
-
-def _refuse_impossible_loop(loop_factory: object, *, clock: str, eager_tasks: bool) -> None:
-    if loop_factory is not None and clock != "real":
-        raise ValueError('loop_factory: a loop of your own has no virtual clock; pass clock="real" as well')
-    if eager_tasks and sys.version_info < (3, 12):
-        raise ValueError("eager_tasks: asyncio starts tasks at once from Python 3.12 on; leave it out here")

@@ -17,8 +17,7 @@ import trio
 
 from amplifier.testing.virtual_time import virtual_clock
 
-from .injection import CURRENT_INJECTION, Injection, TrialOutcome, TrialSettings, kill
-from .suspension_location import tidy, where
+from .injection import CURRENT_INJECTION, Injection, TrialOutcome, TrialSettings, kill, tidy, where
 
 __all__ = ["deterministic_scheduling", "run_trio_trial"]
 

@@ -29,8 +29,15 @@ from amplifier.conformance.checks.registry import check
 from amplifier.conformance.inputs.json_schema import resolved
 from amplifier.conformance.inputs.values import properties_of
 from amplifier.conformance.oracles.calls import NEVER, first_difference
-from amplifier.conformance.target.calls import CALL_SECONDS, Outcome, call_with_deadline, reraise_own_cancellation
-from amplifier.conformance.target.literals import starts_programs
+from amplifier.conformance.target.calls import (
+    CALL_SECONDS,
+    Budget,
+    Outcome,
+    call_with_deadline,
+    count_call,
+    process_cpu_wait,
+    reraise_own_cancellation,
+)
 from amplifier.conformance.target.mounted import CANCEL_GRACE, CheckContext, Fault, MountedModule
 from amplifier.conformance.target.process import (
     PATIENCE,
@@ -40,8 +47,8 @@ from amplifier.conformance.target.process import (
     is_waiting,
     open_files,
 )
+from amplifier.conformance.target.source import starts_programs
 from amplifier.conformance.target.use import Operation, execute, schema_of, typical_operations
-from amplifier.conformance.target.virtual_clock import Budget, count_call, process_cpu_wait
 from amplifier.testing import cancel_at
 
 _SETTLING_STEPS = 5

@@ -36,13 +36,12 @@ from amplifier.conformance.checks.every_module.cancellation import (
 )
 from amplifier.conformance.checks.registry import check
 from amplifier.conformance.oracles.calls import NEVER, first_difference
-from amplifier.conformance.target.calls import Outcome, call_with_deadline
-from amplifier.conformance.target.literals import texts_in
+from amplifier.conformance.target.calls import Outcome, call_with_deadline, run_virtually
 from amplifier.conformance.target.locate import load_anew
 from amplifier.conformance.target.mounted import CANCEL_GRACE, CheckContext, MountedModule, MountFailed
-from amplifier.conformance.target.process_state import ProcessState
+from amplifier.conformance.target.process import ProcessState
+from amplifier.conformance.target.source import texts_in
 from amplifier.conformance.target.use import FOREIGN, Operation, other_operations, schema_of, typical_operations
-from amplifier.conformance.target.virtual_clock import run_virtually
 
 _ROUNDS = 12
 """How often the typical calls are made in a session before, as shared counters may show late; once by a module that starts processes."""

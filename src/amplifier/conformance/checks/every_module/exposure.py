@@ -22,13 +22,11 @@ import attrs
 from amplifier.conformance.checks.every_module.cancellation import cancel_once
 from amplifier.conformance.checks.registry import check
 from amplifier.conformance.inputs.server_process import is_served, with_scenario
-from amplifier.conformance.target.guess_config import SECRET, is_secret, secret_variables, set_environment
-from amplifier.conformance.target.literals import settings_in
+from amplifier.conformance.target.calls import KIT_THREAD, cpu_wait
 from amplifier.conformance.target.mounted import CheckContext, MountFailed
-from amplifier.conformance.target.process import captured_logs
-from amplifier.conformance.target.process_state import ProcessState
-from amplifier.conformance.target.use import typical_operations
-from amplifier.conformance.target.virtual_clock import KIT_THREAD, cpu_wait
+from amplifier.conformance.target.process import ProcessState, captured_logs
+from amplifier.conformance.target.source import settings_in
+from amplifier.conformance.target.use import SECRET, is_secret, secret_variables, set_environment, typical_operations
 
 _TICK = 0.005
 _SAMPLING_INTERVAL = 0.01

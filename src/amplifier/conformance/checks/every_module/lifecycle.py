@@ -27,8 +27,7 @@ from amplifier.conformance.checks.every_module.cancellation import (
 )
 from amplifier.conformance.checks.registry import check
 from amplifier.conformance.oracles.calls import NEVER
-from amplifier.conformance.target.calls import call_with_deadline, reraise_own_cancellation
-from amplifier.conformance.target.literals import settings_in
+from amplifier.conformance.target.calls import call_with_deadline, count_mount, reraise_own_cancellation
 from amplifier.conformance.target.locate import EXPECTED_MOUNT, Target, parsed
 from amplifier.conformance.target.mounted import (
     CANARY,
@@ -46,8 +45,8 @@ from amplifier.conformance.target.mounted import (
 )
 from amplifier.conformance.target.process import Resources, files_below
 from amplifier.conformance.target.resolver_samples import is_resolver
+from amplifier.conformance.target.source import settings_in
 from amplifier.conformance.target.use import run_typical_operations, typical_operations
-from amplifier.conformance.target.virtual_clock import count_mount
 from amplifier.contracts import CONTRACTS
 from amplifier.events import CATALOGUE
 from amplifier.kernel.coordinator.ownership import Mounts

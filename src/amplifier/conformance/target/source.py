@@ -1,6 +1,6 @@
-"""Literals of a module's own source: a dictionary for drawing inputs and settings that reach its code.
+"""The source of a module, read from syntax trees: a dictionary for drawing inputs and settings that reach its code, and where to look for a fault.
 
-Read from syntax trees, nothing is run. Every function looks once for each module.
+Nothing is run. Every function about literals looks once for each module; those about places look again, since a file may have changed.
 """
 
 from __future__ import annotations
@@ -9,9 +9,11 @@ import ast
 import functools
 import shutil
 from collections.abc import Iterable, Iterator
+from pathlib import Path, PurePath
 
 from amplifier.conformance.inputs.values import is_harmless
 from amplifier.conformance.target.locate import Target, parsed
+from amplifier.contracts import Clause
 
 _MAX_LITERALS = 60
 _MAX_PATTERN_LENGTH = 300
@@ -68,10 +70,13 @@ def patterns_in(target: Target) -> list[str]:
     return [] if starts_programs(target) else _distinct(text for node in _nodes(target) for text in _listed(node))
 
 
+def _trees(target: Target) -> list[tuple[Path, ast.Module]]:
+    return [(file, tree) for file in target.sources() if (tree := parsed(file)) is not None]
+
+
 @functools.cache
 def _nodes(target: Target) -> list[ast.AST]:
-    trees = [parsed(file) for file in target.sources()]
-    return [node for tree in trees if tree is not None for node in ast.walk(tree)]
+    return [node for _, tree in _trees(target) for node in ast.walk(tree)]
 
 
 def _distinct(texts: Iterable[str]) -> list[str]:
@@ -154,3 +159,64 @@ def starts_programs(target: Target) -> bool:
     calls = [node.func for node in _nodes(target) if isinstance(node, ast.Call)]
     words = {_name_of(part) for function in calls for part in ast.walk(function)}
     return any(word in _PROGRAM_STARTERS or "subprocess" in word for word in words)
+
+
+# ── where to look ──
+
+_MAIN_FUNCTIONS: dict[str, tuple[str, ...]] = {
+    "tool": ("execute",),
+    "provider": ("complete",),
+    "orchestrator": ("execute",),
+    "context": ("get_messages_for_request", "add_message"),
+    "hook": ("__call__", "handle", "handler", "on_event"),
+    "resolver": ("async_resolve", "resolve"),
+}
+"""Functions that do the work of a module, by its type: where to look when the clause itself names no function."""
+
+
+def source_location(subject: Target, module_type: str, clause: Clause, cancelled_at: str | None) -> str | None:
+    """The line to look at, ``file:line``: the await of the module that was cancelled, else the function that keeps the promise."""
+    at = None if cancelled_at is None else _line_in_module(subject, cancelled_at)
+    if at is not None:
+        return subject.location_at(*at)
+    handlers = _registered_handlers(subject) if module_type == "hook" else []
+    for name in (*clause.look_at, *handlers, *_MAIN_FUNCTIONS[module_type], "mount"):
+        if name == "mount":
+            marked = [each for group in subject.functions().values() for each in group]
+            mount = subject.definition(subject.attribute) or next(iter(marked), None)
+            found = None if mount is None else mount.location
+        else:
+            found = _function_named(subject, name)
+        if found is not None:
+            return found
+    return None
+
+
+def _line_in_module(subject: Target, spot: str) -> tuple[Path, int] | None:
+    """The file and the line of a spot such as ``folder/file.py:12 function``; None if that is no file of the module."""
+    name, _, line = spot.partition(" ")[0].rpartition(":")
+    if not line.isdigit():
+        return None
+    ends = PurePath(name).parts[-2:]
+    named = [file for file in subject.sources() if file.name == ends[-1]]
+    exact = [file for file in named if file.parts[-2:] == ends]
+    file = next(iter(exact or named), None)
+    return None if file is None else (file, int(line))
+
+
+def _registered_handlers(subject: Target) -> list[str]:
+    """The names of the functions that the source registers as handlers, in order."""
+    names = []
+    for node in (node for _, tree in _trees(subject) for node in ast.walk(tree)):
+        if isinstance(node, ast.Call) and _is_method(node, "register"):
+            given = [*node.args[1:2], *(word.value for word in node.keywords if word.arg == "handler")]
+            names += [getattr(each, "attr", None) or getattr(each, "id", "") for each in given]
+    return [name for name in names if name]
+
+
+def _function_named(subject: Target, name: str) -> str | None:
+    for file, tree in _trees(subject):
+        for node in ast.walk(tree):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name == name:
+                return subject.location_at(file, node.lineno)
+    return None

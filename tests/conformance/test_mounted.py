@@ -1,20 +1,54 @@
-"""Which operations leave more and more descriptors of a file open, and which only keep one."""
+"""A mounted module: the watchdog that ends the worker process when a call cannot be stopped, and files of which more and more descriptors stay open."""
 
 from __future__ import annotations
 
+import signal
+from contextlib import ExitStack
 from functools import partial
-from typing import IO
+from typing import IO, NoReturn
 
 import pytest
 
 from amplifier.conformance.checks.every_module.cancellation import find_growing_file
 from amplifier.conformance.target.locate import find_target, load
-from amplifier.conformance.target.mounted import CheckContext
+from amplifier.conformance.target.mounted import CheckContext, Fault
 from amplifier.conformance.target.process import SEES_PROCESSES
 from amplifier.conformance.target.use import Operation
 from tests.conformance.modules import SOUND_TOOL, write_module
 
-pytestmark = pytest.mark.skipif(not SEES_PROCESSES, reason="open files are read from /proc")
+
+class Rung(Exception):
+    """In place of the end of the process."""
+
+
+def abort(fault: Fault) -> NoReturn:
+    raise Rung(fault.clause)
+
+
+@pytest.fixture
+def ctx(tmp_path, monkeypatch):
+    """A context whose alarms raise `Rung`; the handler and the timer of the test runner are restored."""
+    handler, (left, _) = signal.signal(signal.SIGALRM, signal.SIG_IGN), signal.setitimer(signal.ITIMER_REAL, 0)
+    monkeypatch.syspath_prepend(tmp_path)
+    loaded = load(find_target(write_module(tmp_path, SOUND_TOOL), "tool"), {}, {})
+    yield CheckContext(loaded=loaded, backend="asyncio", abort=abort)
+    signal.signal(signal.SIGALRM, handler)
+    signal.setitimer(signal.ITIMER_REAL, left)
+
+
+@pytest.mark.parametrize("first_ends_first", [True, False])
+def test_calls_that_have_ended_do_not_ring_in_whatever_order_they_end(ctx, first_ends_first):
+    first, second = ExitStack(), ExitStack()
+    first.enter_context(ctx.watchdog(0))  # due at once; without a timer, so that the test rings it
+    second.enter_context(ctx.watchdog(0))
+    for stack in (first, second) if first_ends_first else (second, first):
+        stack.close()
+    signal.raise_signal(signal.SIGALRM)
+
+
+def test_a_call_that_has_not_ended_rings(ctx):
+    with pytest.raises(Rung, match="A12"), ctx.watchdog(0, "A12", "closing"):
+        signal.raise_signal(signal.SIGALRM)
 
 
 @pytest.fixture
@@ -33,6 +67,7 @@ async def open_canary(files, most, result, mounted):
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not SEES_PROCESSES, reason="open files are read from /proc")
 @pytest.mark.parametrize(
     ("most", "result", "is_found"),
     [

@@ -1,4 +1,8 @@
-"""A provider for tests: plays scripted turns and records the requests."""
+"""Doubles that play a script: a provider, an orchestrator and an approval system.
+
+A step that is not in the script is an AssertionError at once; because the code under test may swallow that one, `assert_exhausted`
+raises it again, as it does for steps left over.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +11,19 @@ import inspect
 import itertools
 import json
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from decimal import Decimal
-from typing import Any, TypeAlias, final, get_args
+from types import TracebackType
+from typing import Any, Self, TypeAlias, final, get_args
 
 import anyio
 import anyio.lowlevel
 import attrs
 
+from amplifier.events import EXECUTION_END, EXECUTION_START, ORCHESTRATOR_COMPLETE
 from amplifier.models import (
+    ApprovalDefault,
     ChatRequest,
     ChatResponse,
     ContentBlockUnion,
@@ -29,7 +36,117 @@ from amplifier.models import (
     Usage,
 )
 
-from .script import Script, Scripted
+_SHOWN = 80
+
+
+@final
+class Script:
+    """Steps in order, each handed out once.
+
+    Args:
+        owner: Who plays it, for messages: ``MockProvider 'mock'``.
+        steps: What it plays.
+        unit: What one step is called, for messages: ``turn``, ``response``.
+    """
+
+    __slots__ = ("_owner", "_position", "_steps", "_surprises", "_unit")
+
+    def __init__(self, owner: str, steps: Iterable[Any], unit: str) -> None:
+        self._owner = owner
+        self._steps = list(steps)
+        self._unit = unit
+        self._position = 0
+        self._surprises: list[str] = []
+
+    def __repr__(self) -> str:
+        return f"<script of {self._owner}: {self._position} of {self._scripted()} played>"
+
+    @property
+    def remaining(self) -> list[Any]:
+        """The steps not played yet."""
+        return self._steps[self._position :]
+
+    def take(self, call: str) -> Any:
+        """The next step.
+
+        Args:
+            call: What was called, for the message.
+
+        Raises:
+            AssertionError: There is none.
+        """
+        if self._position == len(self._steps):
+            number = self._position + len(self._surprises) + 1
+            surprise = (
+                f"{self._owner}: unexpected call {number}, {call}; expected {self._scripted()}, all of which were "
+                f"played; add a {self._unit} to the script or find out who calls"
+            )
+            self._surprises.append(surprise)
+            raise AssertionError(surprise)
+        step = self._steps[self._position]
+        self._position += 1
+        return step
+
+    def assert_exhausted(self) -> None:
+        """Check that every step was played and that no more were requested.
+
+        Raises:
+            AssertionError: Otherwise.
+        """
+        if self._surprises:
+            raise AssertionError("; ".join(self._surprises))
+        left = self.remaining
+        if left:
+            shown = ", ".join(_shorten(repr(step)) for step in left[:3]) + (", …" if len(left) > 3 else "")
+            raise AssertionError(
+                f"{self._owner}: {len(left)} of {self._scripted()} never played: {shown}; "
+                "the code under test called less often than the script expects"
+            )
+
+    def _scripted(self) -> str:
+        count = len(self._steps)
+        return f"{count} {self._unit}{'' if count == 1 else 's'}"
+
+
+class Scripted:
+    """A double with a script: as a context manager it checks on leaving that the script was played to its end.
+
+    An exception that is already on its way is not covered up by that check.
+    """
+
+    _script: Script | None
+
+    def assert_exhausted(self) -> None:
+        """Check that every scripted step was used, and that there was no call beyond them.
+
+        Raises:
+            AssertionError: Otherwise; also when the code under test swallowed the error of an unexpected call.
+        """
+        if self._script is not None:
+            self._script.assert_exhausted()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if exc_type is None:
+            self.assert_exhausted()
+
+
+async def _played(step: Any, asked: Any) -> Any:
+    """What a step comes to: an exception is raised, a function, sync or async, is called with what was asked."""
+    if isinstance(step, BaseException) or (isinstance(step, type) and issubclass(step, BaseException)):
+        raise step
+    if callable(step):
+        step = step(asked)
+    return await step if inspect.isawaitable(step) else step
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
 
 _DEFAULT_TEXT = "Mock response"
 _CONTEXT_WINDOW = 100_000
@@ -101,7 +218,7 @@ class MockProvider(Scripted):
         self._ids = itertools.count(1)
         self._always: Any = turns if callable(turns) else _DEFAULT_TEXT
         steps = None if turns is None or callable(turns) else turns
-        self._script: Script[object] | None = None if steps is None else Script(f"MockProvider {name!r}", steps, "turn")
+        self._script: Script | None = None if steps is None else Script(f"MockProvider {name!r}", steps, "turn")
 
     def __repr__(self) -> str:
         return f"<MockProvider {self.name!r} called {self.call_count} times>"
@@ -184,22 +301,17 @@ class MockProvider(Scripted):
         turn: Any = self._always if self._script is None else self._script.take(f"{called}({_about(request)})")
         if self._delay > 0:
             await anyio.sleep(self._delay)
-        while True:
+        while callable(turn) or isinstance(turn, (Delayed, BaseException)):
             if isinstance(turn, Delayed):
                 await anyio.sleep(turn.seconds)
                 turn = turn.turn
-            elif isinstance(turn, BaseException) or (isinstance(turn, type) and issubclass(turn, BaseException)):
-                raise turn
-            elif isinstance(turn, ChatResponse):
-                return copy.deepcopy(turn), None
-            elif callable(turn):
-                turn = turn(request)
-                if inspect.isawaitable(turn):
-                    turn = await turn
             else:
-                parts = list(turn) if isinstance(turn, list) else [turn]
-                error = parts.pop() if parts and isinstance(parts[-1], BaseException) else None
-                return self._response(parts), error
+                turn = await _played(turn, request)
+        if isinstance(turn, ChatResponse):
+            return copy.deepcopy(turn), None
+        parts = list(turn) if isinstance(turn, list) else [turn]
+        error = parts.pop() if parts and isinstance(parts[-1], BaseException) else None
+        return self._response(parts), error
 
     def parse_tool_calls(self, response: ChatResponse) -> list[ToolCall]:
         """The calls of a response; of one that lists none, those among its content blocks."""
@@ -259,3 +371,137 @@ def _text_of(block: Any) -> str:
 def _about(request: Any) -> str:
     messages = getattr(request, "messages", request)
     return f"{len(messages)} messages" if isinstance(messages, Sequence) else type(request).__name__
+
+
+Response: TypeAlias = str | BaseException | Callable[[str], str | Awaitable[str]]
+"""One answer: text, an exception to raise, or a function of the prompt."""
+
+_OUTCOME = {"completed": "success", "cancelled": "cancelled", "error": "incomplete"}
+
+
+@final
+class ScriptedOrchestrator(Scripted):
+    """Answers each prompt with the next response.
+
+    A turn stores the prompt and the answer in the context and emits ``execution:start``, ``execution:end`` and
+    ``orchestrator:complete``, as far as it is given a context and hooks.
+
+    Args:
+        responses: What to answer, in order: text, an exception to raise, or a function of the prompt, sync or async.
+        delay: Seconds to wait before each answer.
+
+    Attributes:
+        calls: The arguments of every turn, by name.
+    """
+
+    def __init__(self, responses: Sequence[Response], *, delay: float = 0.0) -> None:
+        if isinstance(responses, str):
+            raise TypeError(f"ScriptedOrchestrator takes a list of responses, got {responses!r}; write [{responses!r}]")
+        self.calls: list[dict[str, Any]] = []
+        self._delay = delay
+        self._script: Script = Script("ScriptedOrchestrator", responses, "response")
+
+    def __repr__(self) -> str:
+        return f"<ScriptedOrchestrator called {self.call_count} times>"
+
+    @property
+    def call_count(self) -> int:
+        """How many turns were asked for."""
+        return len(self.calls)
+
+    @property
+    def prompts(self) -> list[str]:
+        """The prompts, in order."""
+        return [call["prompt"] for call in self.calls]
+
+    async def execute(
+        self,
+        prompt: str,
+        context: Any = None,
+        providers: Any = None,
+        tools: Any = None,
+        hooks: Any = None,
+        **kwargs: Any,
+    ) -> str:
+        """Play one turn.
+
+        Raises:
+            AssertionError: The script has no response left.
+            BaseException: The response is an exception.
+        """
+        self.calls.append(
+            {"prompt": prompt, "context": context, "providers": providers, "tools": tools, "hooks": hooks, **kwargs}
+        )
+        response = self._script.take(f"execute({prompt!r})")
+        text, status = "", "error"
+        await _emit(hooks, EXECUTION_START, {"prompt": prompt})
+        try:
+            if context is not None:
+                await context.add_message({"role": "user", "content": prompt})
+            text = await self._answer(response, prompt)
+            if context is not None:
+                await context.add_message({"role": "assistant", "content": text})
+            status = "completed"
+        except anyio.get_cancelled_exc_class():
+            status = "cancelled"
+            raise
+        finally:
+            await _emit(hooks, EXECUTION_END, {"response": text, "status": status})
+            complete = {"orchestrator": type(self).__name__, "turn_count": 1, "status": _OUTCOME[status]}
+            await _emit(hooks, ORCHESTRATOR_COMPLETE, complete)
+        return text
+
+    async def _answer(self, response: Any, prompt: str) -> str:
+        if self._delay > 0:
+            await anyio.sleep(self._delay)
+        response = await _played(response, prompt)
+        if not isinstance(response, str):
+            raise TypeError(f"ScriptedOrchestrator cannot answer with {response!r}; expected text")
+        return response
+
+
+async def _emit(hooks: Any, event: str, data: dict[str, Any]) -> None:
+    if hooks is not None:
+        await hooks.emit(event, data)
+
+
+@final
+class MockApprovalSystem(Scripted):
+    """Answers with one scripted option after the other; without a script, with the default of each question.
+
+    Args:
+        answers: What to answer, in order, or a function of the prompt that answers every question; an exception is raised.
+        delay: Seconds to wait before each answer.
+
+    Attributes:
+        requests: Prompt, options, timeout and default of every question.
+    """
+
+    def __init__(
+        self,
+        answers: Sequence[str | BaseException] | Callable[[str], Awaitable[str]] | None = None,
+        *,
+        delay: float = 0.0,
+    ) -> None:
+        self.requests: list[dict[str, Any]] = []
+        self._delay = delay
+        self._answer = answers if callable(answers) else None
+        steps = None if answers is None or callable(answers) else answers
+        self._script: Script | None = None if steps is None else Script("MockApprovalSystem", steps, "answer")
+
+    def __repr__(self) -> str:
+        return f"<MockApprovalSystem asked {len(self.requests)} times>"
+
+    async def request_approval(self, prompt: str, options: list[str], timeout: float, default: ApprovalDefault) -> str:
+        """Note the question and give the next answer.
+
+        Raises:
+            AssertionError: The script has no answer left.
+        """
+        self.requests.append({"prompt": prompt, "options": list(options), "timeout": timeout, "default": default})
+        answer: Any = self._answer or ("Allow" if default == "allow" else "Deny")
+        if self._script is not None:
+            answer = self._script.take(f"request_approval({prompt!r})")
+        if self._delay > 0:
+            await anyio.sleep(self._delay)
+        return str(await _played(answer, prompt))

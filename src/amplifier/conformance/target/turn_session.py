@@ -15,7 +15,7 @@ import anyio
 import anyio.lowlevel
 
 from amplifier.conformance.target.mounted import MountedModule
-from amplifier.conformance.target.turns.script import (
+from amplifier.conformance.target.turn_script import (
     RAISED,
     TOOLS,
     Answer,
@@ -54,7 +54,7 @@ class ScriptedSession:
 
     Args:
         mounted: The mounted loop and its session.
-        case: The turns; see `script`.
+        case: The turns; see `turn_script`.
         endless: Let the model call a tool in every answer, whatever the script holds.
 
     Attributes:

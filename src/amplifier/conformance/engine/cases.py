@@ -1,0 +1,654 @@
+"""The cases that checks are run on, listed and drawn, by contract. Needs the ``testing`` extra.
+
+A listed case has one feature, so that every feature is tried and found with the smallest case; a drawn case has several. Everything is JSON values,
+small, and legal: calls have results, ids are made from positions. `target.turn_script` defines what the words in a case of a turn mean.
+"""
+
+from __future__ import annotations
+
+import json
+import operator
+import re
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from typing import Any
+
+from hypothesis import HealthCheck, Phase, Verbosity, given, settings
+from hypothesis import strategies as st
+from hypothesis.errors import HypothesisException
+from hypothesis.strategies import SearchStrategy
+
+from amplifier.conformance.inputs.conversations import prose
+from amplifier.conformance.inputs.payloads import (
+    EVENTS,
+    UNKNOWN_EVENTS,
+    odd_payloads,
+    ordinary_payload,
+    reaching_payloads,
+    session_events,
+)
+from amplifier.conformance.inputs.values import (
+    ODD_VALUES,
+    invalid_inputs,
+    is_harmless,
+    sample_inputs,
+    valid_inputs,
+)
+from amplifier.conformance.target.mounted import CANARY
+
+Facts = dict[str, Any]
+
+
+def quiet_settings(examples: int, *phases: Phase) -> settings:
+    """Settings of Hypothesis that draw so many cases, keep none and print nothing."""
+    return settings(
+        max_examples=examples,
+        phases=phases,
+        database=None,
+        deadline=None,
+        verbosity=Verbosity.quiet,
+        suppress_health_check=list(HealthCheck),
+        print_blob=False,
+    )
+
+
+# ── contexts: programs of operations, and conversations that are too long ──
+
+_STORED_TEXTS = st.text(
+    st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), max_size=12
+) | st.sampled_from(
+    ["", " ", "hello", "line one\nline two", "a\u2028b\x85c\r\nd", "é漢字🙂", '{"role": "user"}', "x" * 3000]
+)
+_LEAVES = st.none() | st.booleans() | st.integers(-5, 5) | st.sampled_from([0.5, "", "text"])
+_VALUES: SearchStrategy[Any] = st.recursive(
+    _LEAVES,
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["a", "b"]), inner, max_size=2),
+    max_leaves=4,
+)
+_EXTRAS: SearchStrategy[dict[str, Any]] = st.dictionaries(
+    st.sampled_from(["name", "metadata", "cache", "source", "x-y"]), _VALUES, max_size=2
+)
+_BLOCKS = st.lists(
+    st.one_of(
+        st.builds(lambda text: {"type": "text", "text": text}, _STORED_TEXTS),
+        st.builds(lambda text: {"type": "thinking", "thinking": text, "signature": "sig=="}, _STORED_TEXTS),
+        st.just({"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aGk="}}),
+    ),
+    min_size=1,
+    max_size=3,
+)
+_CONTENTS = _STORED_TEXTS | st.none() | _BLOCKS
+_ROLES = st.sampled_from(["user", "assistant", "user", "assistant", "system", "developer"])
+
+
+def _plain_messages() -> SearchStrategy[dict[str, Any]]:
+    return st.fixed_dictionaries({"do": st.just("say"), "role": _ROLES, "content": _CONTENTS, "extra": _EXTRAS})
+
+
+def _tool_turns() -> SearchStrategy[dict[str, Any]]:
+    return st.fixed_dictionaries(
+        {
+            "do": st.just("call"),
+            "calls": st.integers(1, 3),
+            "content": st.none() | _STORED_TEXTS | _BLOCKS,
+            "between": st.sampled_from([None, None, "system", "user"]),
+            "blocks": st.booleans(),
+        }
+    )
+
+
+def programs(facts: Facts) -> SearchStrategy[Any]:
+    """Sequences of operations."""
+    adding = st.one_of(_plain_messages(), _plain_messages(), _tool_turns(), st.just({"do": "again"}))
+    steps = st.one_of(
+        adding,
+        adding,
+        st.fixed_dictionaries({"do": st.just("set"), "messages": st.lists(adding, max_size=4)}),
+        st.just({"do": "clear"}),
+        st.fixed_dictionaries(
+            {"do": st.just("overwrite"), "what": st.sampled_from(["given", "stored", "view", "small view"])}
+        ),
+        st.fixed_dictionaries({"do": st.just("view"), "budget": st.sampled_from([None, 1, 5, 20, 100, 10_000_000])}),
+        st.fixed_dictionaries({"do": st.just("burst"), "count": st.integers(2, 5)}),
+        st.fixed_dictionaries(
+            {
+                "do": st.just("cancel"),
+                "what": st.sampled_from(["add_message", "set_messages", "clear", "get_messages_for_request"]),
+                "at": st.integers(1, 4),
+                "content": _STORED_TEXTS,
+            }
+        ),
+    )
+    return st.fixed_dictionaries({"placed": st.booleans(), "steps": st.lists(steps, min_size=1, max_size=12)})
+
+
+def listed_programs(facts: Facts) -> Iterator[dict[str, Any]]:
+    """One of everything, stored in both ways: changed wherever it can be reached, viewed, replaced and cleared; two results of one call."""
+
+    def say(role: str, content: Any, **extra: Any) -> dict[str, Any]:
+        return {"do": "say", "role": role, "content": content, "extra": extra}
+
+    blocks = [
+        {"type": "thinking", "thinking": "so", "signature": "sig=="},
+        {"type": "text", "text": "m0033 blocks", "visibility": None},
+    ]
+    call = {"do": "call", "calls": 1, "content": "m0079 I look", "between": None}
+    everything = [
+        say("system", prose(10, 5)),
+        say("user", "a\u2028b\x85c\r\nd é漢字🙂", name=None, metadata={"n": [1, {"deep": None}], "ok": False}),
+        {"do": "call", "calls": 3, "content": None, "between": "system", "blocks": True},
+        say("assistant", blocks, cache={"type": "ephemeral"}),
+        say("developer", "m0050 be brief"),
+        say("user", ""),
+        {"do": "again"},
+        say("user", "  spaces around it \n"),
+        say("assistant", None),
+        say("user", prose(60, 5)),
+        {"do": "again"},
+        call,
+        say("user", prose(80, 5)),
+    ]
+    looks: list[dict[str, Any]] = [
+        {"do": "overwrite", "what": what} for what in ("given", "stored", "view", "small view")
+    ]
+    looks += [{"do": "view", "budget": budget} for budget in (None, 200, 60, 20, 10_000_000)]
+    sets = [{"do": "set", "messages": messages} for messages in ([say("user", "m0500 next")], [], everything)]
+    for placed in (True, False):
+        yield {"placed": placed, "steps": [*everything, *looks, *sets, {"do": "clear"}]}
+    yield {"placed": True, "steps": [sets[-1], *looks, sets[0], say("user", "m0600 more")]}
+    # Histories that differ early and agree late: what is remembered of one is not true of the other.
+    late = [say("user", "m0700 and so on"), say("assistant", "m0701 yes")]
+    alike = [
+        {"do": "set", "messages": [say("user", text), *late]} for text in ("m0699 first", "m0698 other", "m0699 first")
+    ]
+    yield {"placed": True, "steps": [step for each in alike for step in (each, looks[4], looks[-1])]}
+    # Closed and mounted again: a file holds the last state.
+    again, replaced = {"do": "remount"}, {"do": "remount", "replaced": True}
+    many = [*everything, *(say("user", prose(100 + number, 3)) for number in range(15))]
+    yield {"placed": True, "steps": [*many, again, say("user", "m0600 more"), again, {"do": "clear"}, replaced]}
+    yield {"placed": True, "steps": [{"do": "set", "messages": many[:2]}, replaced]}
+    yield {"placed": True, "steps": [*many, {"do": "set", "messages": many[5:]}, replaced]}
+    for what in ("add_message", "get_messages_for_request", "set_messages", "clear"):
+        yield {"placed": True, "steps": [{"do": "sweep", "what": what}]}
+    repeated = [call, say("tool", prose(29, 5), tool_call_id="call-10-0")]
+    yield {"placed": True, "steps": repeated}
+    yield {"placed": True, "steps": [{"do": "set", "messages": repeated}]}
+
+
+def _unit() -> SearchStrategy[dict[str, Any]]:
+    words = st.integers(20, 40)
+    return st.one_of(
+        st.fixed_dictionaries({"role": st.sampled_from(["user", "assistant"]), "words": words}),
+        st.fixed_dictionaries(
+            {
+                "calls": st.integers(1, 3),
+                "words": st.integers(8, 24),
+                "between": st.sampled_from([None, None, "user"]),
+                "says": st.booleans(),
+                "blocks": st.booleans(),
+            }
+        ),
+    )
+
+
+def long_conversations(facts: Facts) -> SearchStrategy[Any]:
+    """Patterns of units to repeat, and the positions of system messages and of a huge message."""
+    return st.fixed_dictionaries(
+        {
+            "placed": st.booleans(),
+            "pattern": st.lists(_unit(), min_size=1, max_size=7),
+            "count": st.integers(50, 90),
+            "systems": st.lists(st.integers(0, 120), max_size=3, unique=True),
+            "huge": st.none() | st.sampled_from(["user", "assistant", "tool"]),
+            "how": st.sampled_from(["add", "set", "both"]),
+            "units": st.sampled_from([4, 12, 16]),
+            "ends": st.sampled_from(["user", "calls"]),
+            "again": st.integers(1, 2),
+            "echo": st.booleans(),
+        }
+    )
+
+
+def listed_conversations(facts: Facts) -> Iterator[dict[str, Any]]:
+    """A late system message before a newest message that takes much of the budget."""
+    common = {"placed": False, "count": 60, "huge": None, "how": "add", "units": 12, "again": 1, "echo": False}
+    pattern = [{"role": "user", "words": 30}, {"role": "assistant", "words": 30}]
+    yield {**common, "pattern": pattern, "systems": [0, 40], "ends": "user", "newest": 200}
+
+
+# ── loops: answers of a model, what tools do, what hooks demand, failures and graceful stops ──
+
+Answers = list[dict[str, Any]]
+
+_PROMPTS = (
+    "Hello.",
+    "Grüße an alle — 你好 🌍",
+    "line one\nline two\n\n  and {braces} with %s and \\backslash\\",
+    '{"role": "system", "content": "not a message"}',
+    "many words " * 300,
+)
+_WORKS = ("returns", "returns object", "returns list", "returns blocks", "returns much", "nothing", "empty", "zero")
+_RAISES = ("ValueError no good", "Unplanned", "TimeoutError too slow", "KeyError 'key'", "OSError")
+_BREAKS = ("fails", *(f"raises {error}" for error in _RAISES), "unknown", "fails silently", "misfits")
+_ODD = ("returns None", "returns str")
+_POST = ("modify", "inject", "inject once", "inject into the result", "deny", "inject as user")
+_PRE = (*_POST, "ask no", "ask yes", "ask yes, inject", "ask yes, inject once", "deny silently")
+_REQUEST = ("inject once", "inject", "inject into the result", "deny", "deny silently")
+_SUBMIT = ("inject once", "inject", "modify", "deny", "deny silently")
+_ERRORS = (
+    "AuthenticationError",
+    "InvalidRequestError",
+    "ContextLengthError",
+    "ContentFilterError",
+    "NotFoundError",
+    "ConfigurationError",
+    "AccessDeniedError",
+    "Unplanned",
+    "ValueError",
+    "RuntimeError",
+    "OSError",
+)
+_THINKING = ("think", "sealed", "reason", "odd")
+_DONE: dict[str, Any] = {"blocks": [{"say": "Done. "}]}
+_LAST: tuple[dict[str, Any], ...] = (
+    _DONE,
+    {"blocks": []},
+    {"blocks": [{"think": "this stays hidden "}, {"say": "So it is. "}]},
+    *({"blocks": [{thought: "ah "}, {"say": "So. "}]} for thought in _THINKING),
+)
+"""A model's last answers: thoughts and text, or nothing at all."""
+
+
+def _calling(*blocks: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"blocks": list(blocks), **more}
+
+
+def _using(tool: str, **more: Any) -> dict[str, Any]:
+    return {"call": tool, **more}
+
+
+# ── loops: features ──
+
+
+def _plain() -> Iterator[Answers]:
+    """Calls that work and calls that do not, alone and beside others, with thoughts and texts."""
+    for thought in _THINKING:
+        yield [_calling({thought: "hm "}, _using("alpha"))]
+    yield [_calling({"think": "a "}, {"say": "First. "}, {"sealed": "b "}, {"think": "c "}, _using("alpha"))]
+    for does in (*_WORKS, *_BREAKS, *_ODD):
+        yield [_calling(_using("alpha", does=does))]
+        yield [_calling(_using("beta", steps=3), _using("gamma", does=does), _using("alpha", steps=1))]
+    yield [_calling(_using("alpha", steps=4), _using("beta", steps=2), _using("gamma"))]
+    yield [_calling(_using("alpha", steps=2), _using("alpha", steps=1), _using("alpha"))]
+    yield [_calling(_using("alpha"), _using("alpha", twin=True))]
+    yield [_calling(*(_using(tool, does=_BREAKS[1]) for tool in ("alpha", "beta", "gamma")))]
+    yield [_calling(_using("alpha")), _calling(_using("alpha"), _using("beta")), _calling(_using("beta"))]
+    for beginning in ("toolu_01AbC", "", "functions.look:"):
+        yield [_calling({"say": "<b>&amp;</b>\nÜnï ☂ "}, _using("alpha", id=beginning), _using("beta", id=beginning))]
+
+
+def _hooked() -> Iterator[Answers]:
+    """Calls to which a hook objects, alone, beside others and again."""
+    for pre in _PRE:
+        yield [_calling(_using("alpha", pre=pre)), _calling(_using("beta"))]
+        yield [_calling(_using("beta", steps=2), _using("alpha", pre=pre))]
+    for post in _POST:
+        for does in ("returns", "returns object", "fails"):
+            yield [_calling(_using("alpha", post=post, does=does)), _calling(_using("beta"))]
+        yield [_calling(_using("alpha", post=post), _using("beta", post=post, steps=1))]
+    for first, second in (("ask yes", "ask no"), ("ask no", "ask yes"), ("deny", None), ("inject", "inject")):
+        yield [_calling(_using("alpha", pre=first)), _calling(_using("alpha", pre=second))]
+        yield [_calling(_using("alpha", pre=first, steps=1), _using("beta", pre=second))]
+    yield [_calling(*(_using(tool, pre="modify", post="modify", steps=1) for tool in ("alpha", "beta", "gamma")))]
+    several = _calling(_using("alpha", post="inject"), _using("beta", pre="inject"))
+    yield [several, several, _calling(_using("gamma"))]  # fewer calls than before
+
+
+def _stopping() -> Iterator[Answers]:
+    """A graceful stop while the model or a tool works; the tool takes so long that its neighbours have been started."""
+    stopper = _using("alpha", steps=60, stops=True)
+    yield [_calling(stopper)]
+    yield [_calling(stopper, _using("beta"))]
+    yield [_calling(_using("beta"), stopper, _using("gamma"))]
+    yield [_calling(_using("beta", steps=80), stopper)]
+    yield [_calling(_using("beta"), _using("gamma", does="unknown"), stops="asked")]
+    yield [_calling(_using("beta"), _using("gamma"), stops="told")]
+    yield [_calling({"say": "So. "}, stops="asked")]
+
+
+# ── loops: listed ──
+
+
+def _turn(*answers: dict[str, Any], prompt: str = _PROMPTS[0], submit: str | None = None) -> dict[str, Any]:
+    return {"prompt": prompt, "submit": submit, "answers": list(answers)}
+
+
+def _case(*turns: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"turns": list(turns), **more}
+
+
+_USUAL = _turn(_calling(_using("alpha")), _DONE, prompt="And now?")
+
+
+def listed_turns(facts: Facts) -> Iterator[dict[str, Any]]:
+    """Turns with one feature each: answers and calls, hook results, failures of provider and context, graceful stops."""
+    yield from (_case(_turn(last)) for last in _LAST)
+    yield from (_case(_turn(_DONE, prompt=prompt), streams=True) for prompt in _PROMPTS[1:])
+    for feature in _plain():
+        yield _case(_turn(*feature, _DONE), streams=len(feature[0]["blocks"]) > 2)
+    yield _case(_USUAL, history=4, compacts=True)
+    yield _case(_USUAL, history=2)
+    one = _turn(_calling({"say": "One. "}, _using("alpha")), {"blocks": [{"say": "Uno. "}]}, prompt="First.")
+    two = _turn(_calling(_using("beta", does="fails")), {"blocks": [{"say": "Due. "}]}, prompt="Second.")
+    yield _case(one, two, _turn({"blocks": []}, prompt="Third."))
+    yield from (_case(_turn(*feature, _DONE)) for feature in _hooked())
+    for request in _REQUEST:
+        yield _case(_turn({**_DONE, "request": request}))
+        yield _case(_turn(_calling(_using("alpha")), _calling(_using("beta"), request=request), _DONE))
+    yield from (_case(_turn(_calling(_using("alpha")), _DONE, submit=submit)) for submit in _SUBMIT)
+    yield _case(_turn({**_DONE, "request": "deny"}), _USUAL)
+    yield _case(_turn(_DONE, submit="deny"), _USUAL)
+    yield _case(_turn(_calling(_using("alpha", pre="deny")), _DONE), _USUAL)
+    for error in (*_ERRORS, "RateLimitError"):
+        yield _case(_turn({"error": error}), _USUAL)
+    for error in ("NotFoundError", "Unplanned"):
+        yield _case(_turn(_calling(_using("alpha")), {"error": error}), _USUAL)
+        yield _case(_turn({"error": error}), _USUAL, streams=True)
+    for operation in ("add", "view"):
+        yield from (_case(_USUAL, fails=[operation, number]) for number in range(1, 4))
+    for feature in _stopping():
+        yield _case(_turn(*feature, _calling(_using("gamma")), _DONE))
+        yield _case(_turn(_calling(_using("beta")), *feature, _calling(_using("gamma")), _DONE))
+
+
+# ── loops: drawn ──
+
+
+def turns(facts: Facts) -> SearchStrategy[dict[str, Any]]:
+    """One or two turns of several features, some with a failure or a graceful stop in the first, in sessions that differ."""
+    errors: list[Answers] = [[{"error": name}] for name in _ERRORS]
+    features = st.sampled_from([*_plain(), *_hooked()])
+    ending = st.sampled_from([*([last] for last in _LAST), *errors, *([*each, _DONE] for each in _stopping())])
+    turn = st.builds(
+        lambda prompt, several, ending, submit: _turn(
+            *(answer for feature in (*several, ending) for answer in feature), prompt=prompt, submit=submit
+        ),
+        st.sampled_from(_PROMPTS),
+        st.lists(features, max_size=3),
+        ending,
+        st.none() | st.none() | st.sampled_from(_SUBMIT),
+    )
+    fails = st.none() | st.none() | st.tuples(st.sampled_from(("add", "view")), st.integers(1, 4)).map(list)
+    return st.fixed_dictionaries(
+        {
+            "turns": st.lists(turn, min_size=1, max_size=2),
+            "streams": st.booleans(),
+            "history": st.sampled_from((0, 2, 4)),
+            "compacts": st.booleans(),
+            "fails": fails,
+        }
+    )
+
+
+# ── providers: conversations with every role and block ──
+
+_PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+_TEXTS = ["hello", "What is it?", 'é漢字🙂\u2028\r\n\t"\\', "a\nb\u2028c", " ", "{'x': 1}", "<b>&amp;</b>", "x" * 2000]
+_TEXT = {"type": "text", "text": "words"}
+_HIDDEN = {"type": "text", "text": "words", "visibility": "internal"}
+_IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": _PIXEL}}
+_IMAGE_URL = {"type": "image", "source": {"type": "url", "url": "https://example.org/a.png"}}
+_UNKNOWN = {"type": "hologram", "beam": {"angle": 3}}
+_THOUGHT = {"type": "thinking", "thinking": "a thought", "signature": "c2lnbmF0dXJl"}
+_THOUGHTS = (
+    _THOUGHT,
+    {"type": "thinking", "thinking": "an unsigned thought"},
+    {"type": "redacted_thinking", "data": "aGlkZGVu"},
+    {"type": "reasoning", "content": [], "summary": [{"type": "summary_text", "text": "because"}]},
+)
+
+
+def _user(*content: Any, **more: Any) -> dict[str, Any]:
+    return {"role": "user", "content": content[0] if isinstance(content[0], str) else list(content), **more}
+
+
+def _assistant(*blocks: dict[str, Any]) -> dict[str, Any]:
+    return {"role": "assistant", "content": list(blocks)}
+
+
+def _conversations() -> Iterator[list[dict[str, Any]]]:
+    user, end = _user("Hello."), _user("Go on.")
+    brief, kind = {"role": "system", "content": "Be brief."}, {"role": "system", "content": "Be kind."}
+    call = {"type": "tool_call", "id": "toolu_one", "name": "look", "input": {"text": "é", "n": [None]}}
+    other = {"type": "tool_call", "id": "toolu_two", "name": "count", "input": {}}
+    result = {"type": "tool_result", "tool_call_id": "toolu_one", "output": {"seen": [1, None]}}
+    seen = {"role": "tool", "tool_call_id": "toolu_one", "name": "look", "content": "seen"}
+    counted = {"role": "tool", "tool_call_id": "toolu_two", "name": "count", "content": "seen"}
+    for instruction in (brief, {**brief, "role": "developer"}, {**brief, "content": [_TEXT]}):
+        yield [instruction, user]
+    yield [brief, kind, user]
+    yield [user, _assistant(_TEXT), brief, end]
+    for content in ("", *_TEXTS, "words " * 400):
+        yield [_user(content)]
+    for blocks in ([_TEXT], [_TEXT, _TEXT], [_HIDDEN, _TEXT], [_IMAGE], [_TEXT, _IMAGE_URL], [_TEXT, _UNKNOWN]):
+        yield [_user(*blocks)]
+    yield [user, end]
+    yield [_user("Hello.", name="ann", metadata={"trace": {"id": 1}})]
+    yield [user, {"role": "assistant", "content": "Hello."}, end]
+    yield [user, {"role": "assistant", "content": "One."}, _assistant(_TEXT), end]
+    for thought in (*_THOUGHTS, _HIDDEN):
+        yield [user, _assistant(thought, _TEXT), end]
+    yield [user, _assistant(_TEXT, _UNKNOWN), end]
+    yield [user, {"role": "function", "name": "look", "content": "seen"}, end]
+    yield [user, _assistant(call), seen]
+    yield [user, _assistant(_THOUGHT, _TEXT, call), seen, end]
+    yield [user, _assistant(call, other), seen, counted, end]
+    yield [user, _assistant(call), {**seen, "content": ""}, end]
+    yield [user, _assistant(call), {**seen, "content": [result]}]
+    for output in (result["output"], "", ["a", "b"], None, 3):
+        yield [user, _assistant(call), _user({**result, "output": output})]
+
+
+def listed_requests(facts: Facts) -> Iterator[dict[str, Any]]:
+    """Short conversations with one feature each."""
+    yield from ({"messages": messages} for messages in _conversations())
+
+
+def requests(facts: Facts) -> SearchStrategy[Any]:
+    """Several of the conversations one after the other, each with call ids of its own, and options."""
+    options = {
+        "temperature": st.sampled_from([0.0, 0.5]),
+        "top_p": st.just(0.9),
+        "max_output_tokens": st.sampled_from([64, 4096]),
+        "stop": st.just(["END"]),
+        "metadata": st.just({"trace": {"id": 7}}),
+        "conversation_id": st.just("conversation-1"),
+        "reasoning_effort": st.sampled_from(["low", "high"]),
+        "tool_choice": st.sampled_from(["auto", "none"]),
+    }
+    parts = st.lists(st.sampled_from(list(_conversations())), min_size=1, max_size=4)
+    return st.fixed_dictionaries(
+        {
+            "messages": parts.map(_joined),
+            "options": st.fixed_dictionaries({}, optional=options),
+            "tools": st.booleans(),
+        }
+    )
+
+
+def _joined(parts: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    own = [json.loads(json.dumps(part).replace("toolu_", f"toolu_case{number}x")) for number, part in enumerate(parts)]
+    return [message for part in own for message in part]
+
+
+def dialogues(facts: Facts) -> SearchStrategy[Any]:
+    """The user's messages, turn by turn: texts from the module's own source, and common ones."""
+    known = [text for text in facts.get("texts", []) if text.strip()]
+    usual = ["Hello.", "Please use a tool.", "Use the tool look and then count.", "Think step by step.", "And now?"]
+    options = [{}, {}, {"conformance_unknown": 1}, {"extended_thinking": True, "zebra": None}]
+    return st.fixed_dictionaries(
+        {
+            "words": st.lists(st.sampled_from([*usual, *known]), min_size=3, max_size=5),
+            "tools": st.booleans() | st.just(True),
+            "options": st.sampled_from(options),
+        }
+    )
+
+
+def listed_dialogues(facts: Facts) -> list[dict[str, Any]]:
+    """Usual conversations: a tool call in every turn, the same compacted, plain answers, and no tools offered."""
+    tool = "Please use a tool."
+    return [
+        {"words": [tool] * 12, "tools": True, "options": {}},
+        {"words": [f"{tool} This is turn {turn}." for turn in "abcd"], "tools": True, "options": {}, "compacts": True},
+        {"words": ["Hello.", "Hello.", tool, "Thanks."], "tools": True, "options": {"conformance_unknown": 1}},
+        {"words": ["Hello.", tool], "tools": False, "options": {}},
+    ]
+
+
+# ── tools and hooks: inputs and events ──
+
+
+_MOST_LISTED = 2_000
+"""Listed inputs of all tools of a module together."""
+_MAX_DISTANCE = 1000
+"""How far a drawn number goes beyond a bound: code that counts to it must come to an end."""
+
+
+def listed_inputs(facts: Facts) -> Iterator[dict[str, Any]]:
+    """For each tool all that its schema names, and inputs that have one defect each."""
+    tools, words, choices = facts["tools"], facts["words"], facts["choices"]
+    for name, schema in tools.items():
+        valid = valid_inputs(schema, CANARY, choices)
+        samples = sample_inputs(schema, CANARY, words=words, choices=choices)
+        bases = [*samples[1:2], *samples[:1], *samples[2:]]  # the fullest first
+        inputs = [*valid[:20], *invalid_inputs(schema, bases, words, choices), *valid[20:]]
+        yield {"tool": name, "inputs": inputs[: _MOST_LISTED // len(tools)]}
+
+
+def tool_inputs(facts: Facts) -> SearchStrategy[Any]:
+    """A tool and a few inputs for it, one after the other: two of the listed ones in one, or any object."""
+    drawn = [st.just({"tool": "", "inputs": []})]
+    for listed in listed_inputs(facts):
+        one = st.sampled_from(listed["inputs"])
+        keys = list(dict.fromkeys(key for each in listed["inputs"] for key in each))
+        wild = wild_objects(keys, _harmless(facts, "choices"))
+        inputs = st.lists(st.one_of(one, st.builds(operator.or_, one, one | wild)), min_size=1, max_size=5)
+        drawn.append(st.fixed_dictionaries({"tool": st.just(listed["tool"]), "inputs": inputs}))
+    return st.one_of(drawn[1:] or drawn)
+
+
+def _harmless(facts: Facts, key: str) -> list[str]:
+    return [word for word in facts.get(key, []) if is_harmless(word)]
+
+
+# ── tools and hooks: anything ──
+
+
+def texts(choices: list[str] | None = None) -> SearchStrategy[str]:
+    """Texts that can do no harm: no path outside the working directory, no home."""
+    letters = st.characters(exclude_categories=["Cs"], exclude_characters="/~")
+    drawn = st.text(letters, max_size=12).filter(lambda text: ".." not in text)
+    return drawn | st.sampled_from(choices) if choices else drawn
+
+
+def wild_values(choices: list[str] | None = None) -> SearchStrategy[Any]:
+    """Any JSON value, of limited size."""
+    leaves = st.none() | st.booleans() | st.integers(-20, _MAX_DISTANCE) | st.floats(-1e6, 1e6) | texts(choices)
+    nested = st.recursive(
+        leaves, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts(), inner, max_size=3), max_leaves=5
+    )
+    return nested | st.sampled_from(ODD_VALUES)
+
+
+def wild_objects(keys: list[str], choices: list[str]) -> SearchStrategy[dict[str, Any]]:
+    """Objects with some of the keys that matter, and others."""
+    names = st.sampled_from(keys) | texts() if keys else texts()
+    return st.dictionaries(names, wild_values(choices), max_size=4)
+
+
+def _likely_events(facts: Facts) -> list[str]:
+    """The events that matter to the module: those it registers for and names, then the other ones of either."""
+    registered = [event for _, event in facts["handlers"] if event != "*"]
+    named = [event for event in EVENTS if event in facts["texts"]]
+    known = [event for event in registered if event in facts["texts"]]
+    return list(dict.fromkeys([*known, *named, *registered])) or list(_USUAL_EVENTS)
+
+
+def listed_events(facts: Facts) -> Iterator[dict[str, Any]]:
+    """Every event with a few payloads, likely ones with payloads that have one defect each, and sessions in which tools fail."""
+    words, choices = facts["words"], facts["choices"]
+    few = [(event, ordinary_payload(event)) for event in (*EVENTS, *UNKNOWN_EVENTS)]
+    few += [(event, data) for event, _ in few for data in odd_payloads(event, words, briefly=True)]
+    many = [
+        (event, data)
+        for event in _likely_events(facts)[:_MOST_EVENTS]
+        for data in (*reaching_payloads(event, words, choices, facts["triggers"]), *odd_payloads(event, words))
+    ]
+    yield from ({"events": [{"event": event, "data": data} for event, data in events]} for events in (few, many))
+    tool_input = next(reaching_payloads("tool:pre", words, ()))["tool_input"]
+    names = ["look", *(word for word in _harmless(facts, "choices") if word not in tool_input)]
+    for number, name in enumerate(names[:_MOST_NAMES]):
+        # With another name only the tool is another one.
+        events = [each for each in session_events(name, tool_input) if not number or each[0].startswith("tool:")]
+        yield {"events": [{"event": event, "data": data} for event, data in events], "routed": True}
+
+
+_USUAL_EVENTS = ("tool:pre", "tool:post", "prompt:submit")
+_MOST_EVENTS = 6
+_MOST_NAMES = 3
+
+
+def hook_events(facts: Facts) -> SearchStrategy[Any]:
+    """A few of the listed events one after the other, each with the payload of another one, or with any keys changed."""
+    listed = [each for events in listed_events(facts) for each in events["events"]]
+    names = st.sampled_from([*_likely_events(facts), *EVENTS, *UNKNOWN_EVENTS]) | texts()
+    payloads = st.sampled_from([each["data"] for each in listed])
+    keys = [*_harmless(facts, "words"), "path", "command", "text", "tool_name", "tool_input", "result"]
+    changed = st.builds(operator.or_, payloads, wild_objects(keys, _harmless(facts, "choices")))
+    happening = st.sampled_from(listed) | st.fixed_dictionaries({"event": names, "data": payloads | changed})
+    return st.fixed_dictionaries({"events": st.lists(happening, min_size=1, max_size=4)})
+
+
+# ── hooks: patterns ──
+
+_META = re.compile(r"[\\\[\](){}|*+?^$.]")
+_READABLE = st.characters(min_codepoint=32, max_codepoint=126)
+_LONGEST = 120
+
+
+def texts_matching(text: str) -> list[str]:
+    """A few texts that a text matches when it is read as a pattern; the text itself if it is a plain one.
+
+    A gate that looks for certain words never objects to text drawn at random; examining it takes the text that it looks for.
+    """
+    try:
+        expression = re.compile(text, re.IGNORECASE) if _META.search(text) else None
+    except (re.error, RecursionError, OverflowError):
+        expression = None
+    if expression is None:
+        return [text]
+    found: list[str] = []
+    quiet = settings(max_examples=6, database=None, deadline=None, phases=[Phase.generate], derandomize=True)
+    draw = given(st.from_regex(re.compile(text), fullmatch=True, alphabet=_READABLE))
+
+    def collect(drawn: str) -> None:
+        found.append(drawn)
+
+    with suppress(HypothesisException, ValueError):  # a pattern that no readable text matches
+        quiet(draw(collect))()
+    matching = [each for each in dict.fromkeys(found) if 0 < len(each) <= _LONGEST and expression.search(each)]
+    # A text with a dot in it may be meant literally: a name of a file, the end of a sentence.
+    return list(dict.fromkeys([*sorted(matching, key=len)[:4], *([text] if expression.search(text) else [])])) or [text]
+
+
+CASES: dict[str, tuple[Callable[[Facts], SearchStrategy[Any]], Callable[[Facts], Iterable[Any]]]] = {
+    "context_programs": (programs, listed_programs),
+    "long_conversations": (long_conversations, listed_conversations),
+    "hook_events": (hook_events, listed_events),
+    "turns": (turns, listed_turns),
+    "provider_requests": (requests, listed_requests),
+    "provider_dialogues": (dialogues, listed_dialogues),
+    "tool_inputs": (tool_inputs, listed_inputs),
+}
+"""By the name of an input a strategy, and the cases with one feature each that are played before any are drawn; functions of the facts about the module."""

@@ -1,1 +1,0 @@
-"""The result of an examination: its data model, where in the source to look, how to fix a finding."""

@@ -1,1 +1,0 @@
-"""Scripted turns: a loop runs in a session of doubles, and everything is logged."""
