@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from amplifier import AmplifierSession
-from amplifier.compat._modules.adapting import adapt_mounted
+from amplifier.compat._adapting import adapt_mounted
 from amplifier.errors import ModuleLoadError
 from amplifier.loading import ModuleLoader
 from amplifier.loading._importing import imports_alias

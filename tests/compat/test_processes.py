@@ -19,8 +19,8 @@ import anyio.to_thread
 import pytest
 
 from amplifier import AmplifierSession
-from amplifier.compat._modules import adapting
-from amplifier.compat._modules.processes import guard_tools
+from amplifier.compat import _adapting
+from amplifier.compat._processes import guard_tools
 from amplifier.loading import ModuleLoader
 from amplifier.testing import MockProvider, wait_for
 
@@ -119,7 +119,7 @@ def by_task(play: Play, task: asyncio.Task[Any]) -> None:
 async def test_the_command_of_a_cancelled_call_ends_with_it(
     directory: Path, kind: str, stop: Callable[..., None], caplog: pytest.LogCaptureFixture, monkeypatch
 ):
-    monkeypatch.setattr(adapting, "IMMEDIATE_GRACE", 0.01)
+    monkeypatch.setattr(_adapting, "IMMEDIATE_GRACE", 0.01)
     async with playing(kind, directory, shell(LONG), "never") as play:
         task = await play.begin()
         stop(play, task)
