@@ -13,8 +13,8 @@ from amplifier.durable import (
     TurnStoppedError,
     UnknownTurnError,
 )
-from amplifier.durable._tables._turn_store import TurnStore
-from amplifier.durable._temporal._record import TurnRecord
+from amplifier.durable._temporal_turns import TurnRecord
+from amplifier.durable._turn_store import TurnStore
 from amplifier.errors import PlanError, SessionBusyError
 from amplifier.models import HookResult
 from tests.durable.agents import (

@@ -20,12 +20,11 @@ from amplifier.durable import (
     TurnFailedError,
     open_local_engine,
 )
+from amplifier.durable._database import DatabaseDown, SqliteDatabase, opened
 from amplifier.durable._errors import TurnLost
 from amplifier.durable._running_turn import RunningTurn
-from amplifier.durable._tables._database import DatabaseDown, SqliteDatabase
-from amplifier.durable._tables._schema import opened
-from amplifier.durable._tables._turn_store import TurnStore
-from amplifier.durable._turn_rows import StopRequest, move
+from amplifier.durable._turn_store import TurnStore, move
+from amplifier.durable._values import StopRequest
 from amplifier.durable.dbos import open_dbos_engine
 from amplifier.durable.temporal import open_temporal_engine
 from amplifier.errors import SessionStateError

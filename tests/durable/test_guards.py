@@ -16,9 +16,9 @@ from amplifier._json import redact_secrets
 from amplifier.durable import TurnFailedError, TurnStoppedError
 from amplifier.durable import _running_turn as running_turn
 from amplifier.durable._suspects import Settings
-from amplifier.durable._tables._turn_store import TurnStore
-from amplifier.durable._temporal._workflows import TurnWorkflow
-from amplifier.durable._turn_rows import StepName
+from amplifier.durable._temporal_workflows import TurnWorkflow
+from amplifier.durable._turn_store import TurnStore
+from amplifier.durable._values import StepName
 from amplifier.durable._worker import LoopWatch
 from tests.durable.agents import (
     ENGINES,

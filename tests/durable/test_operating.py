@@ -21,7 +21,7 @@ from amplifier.durable import (
     TurnStoppedError,
     UnknownTurnError,
 )
-from amplifier.durable._temporal._workflows import turn_workflow_id
+from amplifier.durable._temporal_workflows import turn_workflow_id
 from amplifier.errors import ResultError, SessionBusyError
 from amplifier.testing import MockTool
 from tests.durable.agents import (

@@ -8,8 +8,8 @@ import anyio
 import pytest
 
 from amplifier.durable import TurnFailedError, TurnStoppedError
-from amplifier.durable._tables._turn_store import TurnStore
-from amplifier.durable._temporal._record import TurnRecord
+from amplifier.durable._temporal_turns import TurnRecord
+from amplifier.durable._turn_store import TurnStore
 from amplifier.models import HookResult
 from tests.durable.agents import ENGINES, agent, answering, open_engine, tool, until, working
 

@@ -18,13 +18,10 @@ from amplifier.durable import (
     TurnConflictError,
     TurnStoppedError,
 )
-from amplifier.durable._temporal import _hosting
-from amplifier.durable._temporal._asyncio_thread import open_asyncio_thread
-from amplifier.durable._temporal._client import TemporalTurns
-from amplifier.durable._temporal._hosting import Host
-from amplifier.durable._temporal._record import TurnRecord
-from amplifier.durable._temporal._server import Server, WorkflowGone
+from amplifier.durable._temporal_server import Server, WorkflowGone, open_asyncio_thread
+from amplifier.durable._temporal_turns import TemporalTurns, TurnRecord
 from amplifier.durable._values import TurnPolicy
+from amplifier.durable.temporal import Host
 from amplifier.errors import SessionBusyError
 from tests.durable import agents
 from tests.durable.agents import MAY_LEAVE, agent, answering, asking_agent, eventually, tool, until, working
@@ -112,7 +109,7 @@ async def test_leaving_the_engine_ends_its_worker_and_hands_the_turn_over(kind, 
 
     first = agent(answering([("look", {})]), tool("look", hang, repeatable=True))
     second = agent(answering("Two."), tool("look", lambda given: "two shelves", repeatable=True))
-    monkeypatch.setattr(_hosting, "_ENDING_SECONDS", 60.0)  # however slow this machine is
+    monkeypatch.setattr(module, "_ENDING_SECONDS", 60.0)  # however slow this machine is
     monkeypatch.setattr(module, "_LEAVING_SECONDS", 60.0)
 
     # With this lease no other worker would get the turn in time if it were not handed over.
@@ -144,7 +141,7 @@ async def test_leaving_the_engine_waits_only_so_long_for_a_worker_that_does_not_
             await engine.work(agent(answering([("look", {})]), tool("look", hang)), task_status=task_status)
 
     monkeypatch.setattr(module, "_LEAVING_SECONDS", 0.05)
-    monkeypatch.setattr(_hosting, "_ENDING_SECONDS", 0.05)
+    monkeypatch.setattr(module, "_ENDING_SECONDS", 0.05)
     with anyio.fail_after(100):
         async with anyio.create_task_group() as group:
             async with open_engine(kind, place) as engine:
