@@ -158,26 +158,6 @@ async def test_leaving_the_engine_in_a_cancelled_scope_ends_its_worker(kind, pla
             group.cancel_scope.cancel()
 
 
-async def test_an_engine_that_was_left_is_closed(kind, place):
-    async with open_engine(kind, place) as engine:
-        turn = await engine.start("s", "go")
-    calls = [
-        lambda: engine.start("s", "go"),
-        lambda: engine.status(turn),
-        lambda: engine.result(turn),
-        lambda: anext(aiter(engine.watch(turn))),
-        lambda: engine.approve(turn, "question", "Allow"),
-        lambda: engine.stop(turn),
-        lambda: engine.resume(turn),
-        lambda: engine.messages("s"),
-        lambda: engine.work(agent(answering("Hello."))),
-    ]
-    with anyio.fail_after(60):
-        for call in calls:
-            with pytest.raises(EngineClosedError, match="the engine on Temporal was closed"):
-                await call()
-
-
 async def test_a_client_that_waits_when_the_engine_is_left_is_told_that_it_is_closed(kind, place):
     refused = []
 
