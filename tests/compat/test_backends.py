@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -23,11 +22,9 @@ from .published_agent import AGENT, agent_plan, write_agent
 
 
 @pytest.fixture
-def directory(alias: None, tmp_path: Path) -> Iterator[Path]:
+def directory(alias: None, tmp_path: Path) -> Path:
     write_agent(tmp_path)
-    yield tmp_path
-    for name in [name for name in sys.modules if name.startswith("amplifier_module_")]:
-        del sys.modules[name]
+    return tmp_path
 
 
 @pytest.fixture

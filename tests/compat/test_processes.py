@@ -46,8 +46,6 @@ def directory(alias: None, tmp_path: Path) -> Iterator[Path]:
     sys.path[:0] = [str(root) for root in tmp_path.glob("amplifier-module-*")]
     yield tmp_path
     sys.path[:] = before
-    for name in [name for name in sys.modules if name.startswith("amplifier_module_")]:
-        del sys.modules[name]
 
 
 def is_running(pid: int) -> bool:
