@@ -203,8 +203,13 @@ class ModuleCoordinator:
     _hooks: HookRegistry
 
     def __new__(cls, session: Any = None, approval_system: Any = None, display_system: Any = None, **_: Any) -> Self:
-        """Build the whole object; a subclass hands its arguments on to here."""
-        self = cls.over(KernelCoordinator(session, approval_system, display_system))
+        """Build the whole object; a subclass hands its arguments on to here.
+
+        No session of ours stands behind it, so payloads have the ids that their emitters write, as published.
+        """
+        native: Any = KernelCoordinator(session, approval_system, display_system)
+        native.hooks._identity.clear()
+        self = cls.over(native)
         self.mount_points["hooks"] = self._hooks
         return self
 
@@ -234,9 +239,12 @@ class ModuleCoordinator:
         if name == "loader" and value is not None and not isinstance(value, NativeLoader):
             value = _ProgramsLoader(value)
         setattr(self._native, name, value)
+        if callable(getattr(type(self), name, None)):  # a method that a suite replaces, and looks at afterwards
+            object.__setattr__(self, name, value)
 
     def __delattr__(self, name: str) -> None:
         delattr(self._native, name)
+        vars(self).pop(name, None)
 
     # ── what a module may read ──
 
