@@ -21,7 +21,7 @@ from amplifier.durable import (
 from amplifier.durable._temporal_server import Server, WorkflowGone, open_asyncio_thread
 from amplifier.durable._temporal_turns import TemporalTurns, TurnRecord
 from amplifier.durable._values import TurnPolicy
-from amplifier.durable.temporal import Host
+from amplifier.durable.temporal import _Host
 from amplifier.errors import SessionBusyError
 from tests.durable import agents
 from tests.durable.agents import MAY_LEAVE, agent, answering, asking_agent, eventually, tool, until, working
@@ -47,7 +47,7 @@ def hold_until_news(monkeypatch, method):
         An event that is set when the reply has arrived.
     """
     replied, heard = anyio.Event(), anyio.Event()
-    original, hear_news = getattr(TurnRecord, method), Host._hear_news
+    original, hear_news = getattr(TurnRecord, method), _Host._hear_news
 
     async def held(record, *args):
         reply = await original(record, *args)
@@ -60,7 +60,7 @@ def hold_until_news(monkeypatch, method):
         heard.set()
 
     monkeypatch.setattr(TurnRecord, method, held)
-    monkeypatch.setattr(Host, "_hear_news", hear)
+    monkeypatch.setattr(_Host, "_hear_news", hear)
     return replied
 
 

@@ -83,7 +83,7 @@ class _Workers:
         """Run turns until cancelled."""
         if self._is_closing:
             raise closed_error("Temporal")
-        host = Host(self._turns.server, self._turns.queue, self._turns.settings, duty)
+        host = _Host(self._turns.server, self._turns.queue, self._turns.settings, duty)
         ended = anyio.Event()
         async with raises_one_error():
             with anyio.CancelScope() as scope:  # inside, so that on trio its own cancellation is no further error
@@ -156,7 +156,7 @@ async def open_temporal_engine(
             raise unavailable(name, error) from error
         server = Server(thread, client, name, settings.patience)
         turns = TemporalTurns(server, task_queue, settings)
-        async with polling(thread, lambda: [_workflow_worker(turns)]):
+        async with _polling(thread, lambda: [_workflow_worker(turns)]):
             workers = _Workers(turns)
             try:
                 yield DurableEngine(turns, settings, workers.work)
@@ -227,7 +227,7 @@ class _Visit:
             self.scope.cancel()
 
 
-class Host(TurnRunner):
+class _Host(TurnRunner):
     """One worker.
 
     Args:
@@ -257,7 +257,7 @@ class Host(TurnRunner):
         with self._send, receive:
             async with (
                 anyio.create_task_group() as group,
-                polling(self._thread, self._workers) as wait_for_end,
+                _polling(self._thread, self._workers) as wait_for_end,
             ):
                 group.start_soon(self._beat)
                 group.start_soon(wait_for_end)
@@ -381,7 +381,7 @@ class Host(TurnRunner):
 
 
 @asynccontextmanager
-async def polling(
+async def _polling(
     thread: AsyncioThread, make_workers: Callable[[], Sequence[Worker]]
 ) -> AsyncIterator[Callable[[], Coroutine[Any, Any, NoReturn]]]:
     """Workers of the SDK in the asyncio thread; on leaving they are shut down and waited for, since what they run has deadlines.
