@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from amplifier import AmplifierSession, HookResult, LLMError, SessionStateError, agent, file, to_dict
 from amplifier._json import redact_secrets, redact_text
-from amplifier.compat._sessions.session import AmplifierSession as PublishedSession
+from amplifier.compat._sessions import AmplifierSession as PublishedSession
 from amplifier.errors import ExecutionDenied, InvalidRequestError, ModelError
 from amplifier.models import ImageBlock, Prompt, ToolCallBlock, UnknownBlock
 from amplifier.modules.context._compaction import shorten

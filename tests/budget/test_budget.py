@@ -11,7 +11,7 @@ import anyio.lowlevel
 import pytest
 
 from amplifier import BudgetExceeded, ExecutionTimeout, PlanError
-from amplifier.compat._sessions.session import AmplifierSession as PublishedSession
+from amplifier.compat._sessions import AmplifierSession as PublishedSession
 from amplifier.errors import BudgetError, LLMError
 from amplifier.models import ChatRequest, Message, StreamChunk, Usage
 from tests._support.small_agent import agent as small_agent

@@ -1,4 +1,4 @@
-"""The alias for the time of one test, and nothing of it afterwards."""
+"""The alias for the time of one test, and nothing of it afterwards, published modules included."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from amplifier import compat
 
 @pytest.fixture
 def alias() -> Iterator[None]:
-    """``amplifier_core`` is this kernel while the test runs."""
+    """``amplifier_core`` is this kernel while the test runs; the modules that it imports are forgotten."""
     assert "amplifier_core" not in sys.modules
     compat.install()
     yield
     compat.uninstall()
+    for name in [name for name in sys.modules if name.startswith("amplifier_module_")]:
+        del sys.modules[name]

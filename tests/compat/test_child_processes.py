@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from amplifier.compat._alias.environment import PLACE, export_alias, withdraw_alias
+from amplifier.compat._alias import PLACE, export_alias, withdraw_alias
 
 ASK = "import amplifier_core, amplifier; print(amplifier_core.HookResult is amplifier.HookResult)"
 

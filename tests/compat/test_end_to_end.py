@@ -35,8 +35,6 @@ def directory(alias: None, tmp_path: Path) -> Iterator[Path]:
     before = list(sys.path)
     yield tmp_path
     assert sys.path == before, "the session left entries in sys.path"
-    for name in [name for name in sys.modules if name.startswith("amplifier_module_")]:
-        del sys.modules[name]
 
 
 class Turn:

@@ -17,8 +17,7 @@ def published_todo(alias, tmp_path, monkeypatch):
     distribution(tmp_path, "amplifier_module_tool_todo", {"tool-todo": "amplifier_module_tool_todo:mount"}, "1.2")
     package(tmp_path, "amplifier_module_tool_todo")
     monkeypatch.syspath_prepend(tmp_path)
-    yield "amplifier_module_tool_todo"
-    sys.modules.pop("amplifier_module_tool_todo", None)
+    return "amplifier_module_tool_todo"
 
 
 async def mounted_from(source: Any = None, resolver: Any = None) -> str:

@@ -17,27 +17,6 @@ from tests._support.forked import run_forked
 
 ADVICE = "python -m amplifier.compat enable"
 
-PUBLISHED_TOOL = """
-from amplifier_core import ToolResult
-
-__amplifier_module_type__ = "tool"
-
-
-class Shout:
-    name = "shout"
-    description = "Repeats a text in capital letters."
-    input_schema = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
-
-    async def execute(self, input):
-        if not isinstance(input.get("text"), str):
-            return ToolResult(success=False, error={"message": "text must be a string"})
-        return ToolResult(success=True, output=input["text"].upper())
-
-
-async def mount(coordinator, config=None):
-    await coordinator.mount("tools", Shout(), name="shout")
-"""
-
 STARTS_A_CHILD = """
 import subprocess, sys
 
@@ -65,13 +44,6 @@ def examine(target: Path) -> Report:
         return await check_module(str(target), only=["T4"])
 
     return anyio.run(run)
-
-
-@pytest.mark.slow
-def test_the_kit_examines_a_published_module_through_the_alias_and_reports_it(tmp_path: Path):
-    report = examine(published_module(tmp_path, PUBLISHED_TOOL))
-    assert report.ok, str(report)
-    assert any("alias of this kernel" in note for note in report.notes)
 
 
 @pytest.mark.slow

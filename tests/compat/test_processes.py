@@ -19,8 +19,8 @@ import anyio.to_thread
 import pytest
 
 from amplifier import AmplifierSession
-from amplifier.compat._modules import adapting
-from amplifier.compat._modules.processes import guard_tools
+from amplifier.compat import _adapting
+from amplifier.compat._processes import guard_tools
 from amplifier.loading import ModuleLoader
 from amplifier.testing import MockProvider, wait_for
 
@@ -46,8 +46,6 @@ def directory(alias: None, tmp_path: Path) -> Iterator[Path]:
     sys.path[:0] = [str(root) for root in tmp_path.glob("amplifier-module-*")]
     yield tmp_path
     sys.path[:] = before
-    for name in [name for name in sys.modules if name.startswith("amplifier_module_")]:
-        del sys.modules[name]
 
 
 def is_running(pid: int) -> bool:
@@ -119,7 +117,7 @@ def by_task(play: Play, task: asyncio.Task[Any]) -> None:
 async def test_the_command_of_a_cancelled_call_ends_with_it(
     directory: Path, kind: str, stop: Callable[..., None], caplog: pytest.LogCaptureFixture, monkeypatch
 ):
-    monkeypatch.setattr(adapting, "IMMEDIATE_GRACE", 0.01)
+    monkeypatch.setattr(_adapting, "IMMEDIATE_GRACE", 0.01)
     async with playing(kind, directory, shell(LONG), "never") as play:
         task = await play.begin()
         stop(play, task)

@@ -12,9 +12,8 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from amplifier.compat._modules import adapting
-from amplifier.compat._sessions.coordinator import ModuleCoordinator
-from amplifier.compat._sessions.session import AmplifierSession
+from amplifier.compat import _adapting
+from amplifier.compat._sessions import AmplifierSession, ModuleCoordinator
 
 pytestmark = pytest.mark.usefixtures("alias")
 
@@ -100,7 +99,7 @@ async def test_two_callers_that_open_at_once_open_once():
 
 
 async def test_an_immediate_stop_that_the_loop_does_not_answer_cancels_the_turn(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(adapting, "IMMEDIATE_GRACE", 0.01)
+    monkeypatch.setattr(_adapting, "IMMEDIATE_GRACE", 0.01)
     unwound: list[str] = []
 
     async def wait(coordinator: Any, **_: Any) -> str:

@@ -32,8 +32,6 @@ def directory(alias: None, tmp_path: Path) -> Iterator[Path]:
     before = list(sys.path)
     yield tmp_path
     sys.path[:] = before
-    for name in [name for name in sys.modules if name.startswith("amplifier_module_")]:
-        del sys.modules[name]
 
 
 @pytest.fixture

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import anyio
 import anyio.to_thread
 import pytest
+import sqlalchemy as sa
 
 from amplifier import AmplifierSession, ChatRequest, ChatResponse, ModuleLoader, TextBlock, ToolCall
 from amplifier.durable import DurableEngine, TurnStatus, open_local_engine
+from amplifier.durable._turn_store import TurnStore
 from amplifier.durable.dbos import open_dbos_engine
 from amplifier.durable.temporal import open_temporal_engine
 from amplifier.models import HookResult
@@ -130,14 +133,24 @@ def quick_agent(folder: Path) -> Callable[[str], AmplifierSession]:
     return make_session
 
 
-def asking_agent(folder: Path) -> Callable[[str], AmplifierSession]:
-    """Pays once, when someone has agreed."""
+def asking(
+    event: str = "tool:pre", prompt: str = "May I pay?", when: Callable[[dict[str, Any]], bool] = lambda data: True
+) -> dict[str, Any]:
+    """Hooks for `agent` that ask a person at an event."""
 
     async def ask(event: str, data: dict[str, Any]) -> HookResult:
-        return HookResult(action="ask_user", approval_prompt="May I pay?", approval_options=["Allow", "Deny"])
+        if not when(data):
+            return HookResult(action="continue")
+        return HookResult(action="ask_user", approval_prompt=prompt, approval_options=["Allow", "Deny"])
 
     async def mount(coordinator: Any, config: dict[str, Any]) -> None:
-        coordinator.hooks.register("tool:pre", ask, name="ask")
+        coordinator.hooks.register(event, ask, name="ask")
+
+    return {"hooks-ask": mount}
+
+
+def asking_agent(folder: Path) -> Callable[[str], AmplifierSession]:
+    """Pays once, when someone has agreed."""
 
     def pay_or_end(request: ChatRequest) -> Any:
         """By the conversation alone, so that every process gets the same."""
@@ -145,7 +158,7 @@ def asking_agent(folder: Path) -> Callable[[str], AmplifierSession]:
 
     def make_session(session_id: str) -> AmplifierSession:
         pay = EffectTool("pay", folder / f"{session_id}.effects", False)
-        return agent(answering(pay_or_end, pay_or_end), pay, hooks={"hooks-ask": mount})(session_id)
+        return agent(answering(pay_or_end, pay_or_end), pay, hooks=asking())(session_id)
 
     return make_session
 
@@ -158,17 +171,34 @@ class Denying:
 
 
 @asynccontextmanager
-async def working(engine: DurableEngine, make_session: Callable[[str], AmplifierSession]) -> AsyncIterator[None]:
+async def working(
+    engine: DurableEngine, make_session: Callable[[str], AmplifierSession], **options: Any
+) -> AsyncIterator[None]:
     """A worker in this process, until the block is left."""
     async with anyio.create_task_group() as group:
-        await group.start(engine.work, make_session)
+        await group.start(partial(engine.work, make_session, **options))
         yield
         group.cancel_scope.cancel()
 
 
+def store_of(engine: Any) -> TurnStore:
+    """The turns of an engine that has tables."""
+    store: TurnStore = engine._turns
+    return store
+
+
+@contextmanager
+def beside(place: str) -> Iterator[tuple[sa.Connection, Callable[[], int]]]:
+    """A connection of another client of a Postgres database, and a function that counts the transactions that wait for a lock."""
+    other = sa.create_engine(sa.make_url(place).set(drivername="postgresql+psycopg"), poolclass=sa.pool.NullPool)
+    waiting = sa.text("SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
+    with other.connect() as connection, other.connect().execution_options(isolation_level="AUTOCOMMIT") as watching:
+        yield connection, lambda: watching.execute(waiting).scalar_one()
+
+
 async def die_with(engine: Any, turn_id: str, times: int = 1) -> None:
     """Let workers claim a turn and die with it; only with engines that have tables."""
-    store = engine._turns
+    store = store_of(engine)
     for number in range(times):
         assert await store.claim(turn_id, f"dies {number}") is not None
         beats = await anyio.to_thread.run_sync(store.beat, f"dies {number}")

@@ -16,7 +16,7 @@ import anyio
 from temporalio.client import WorkflowHistory
 
 from amplifier.durable import TurnStoppedError
-from amplifier.durable._temporal._workflows import session_workflow_id, turn_workflow_id
+from amplifier.durable._temporal_workflows import session_workflow_id, turn_workflow_id
 from amplifier.models import HookResult
 from tests._support.engine_servers import temporal
 from tests._support.tree import ROOT

@@ -8,9 +8,8 @@ from collections import Counter
 import pytest
 from temporalio.api.enums.v1 import EventType
 
-from amplifier.durable import dbos
+from amplifier.durable import _database, dbos
 from amplifier.durable._running_turn import RunningTurn
-from amplifier.durable._tables import _database
 from tests.durable.agents import MAY_LEAVE, open_engine, quick_agent, working
 
 RECORDS = 4  # the beginning of the tool call, and three results

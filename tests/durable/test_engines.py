@@ -13,14 +13,14 @@ from amplifier.durable import (
     TurnStoppedError,
     UnknownTurnError,
 )
-from amplifier.durable._tables._turn_store import TurnStore
-from amplifier.durable._temporal._record import TurnRecord
+from amplifier.durable._temporal_turns import TurnRecord
+from amplifier.durable._turn_store import TurnStore
 from amplifier.errors import PlanError, SessionBusyError
-from amplifier.models import HookResult
 from tests.durable.agents import (
     ENGINES,
     agent,
     answering,
+    asking,
     effect_agent,
     hand_over,
     hanging,
@@ -135,16 +135,6 @@ async def test_a_context_with_messages_of_its_own_is_refused(kind, place, tmp_pa
                 await engine.result(await engine.start("s", "go on"))
 
 
-def asking_tool():
-    async def gate(event, data):
-        return HookResult(action="ask_user", approval_prompt="May I pay?", approval_options=["Allow", "Deny"])
-
-    async def mount(coordinator, config):
-        coordinator.hooks.register("tool:pre", gate, name="ask")
-
-    return {"hooks-ask": mount}
-
-
 async def wait_for_question(engine, turn):
     return (await until(engine, turn, lambda status: status.questions)).questions[0]
 
@@ -152,7 +142,7 @@ async def wait_for_question(engine, turn):
 @pytest.mark.parametrize(("option", "expected"), [("Allow", "paid"), ("Deny", "denied")])
 async def test_a_question_waits_for_its_answer(kind, place, option, expected):
     pay = tool("pay", lambda given: "paid")
-    make_session = agent(answering([("pay", {})], "Done."), pay, hooks=asking_tool())
+    make_session = agent(answering([("pay", {})], "Done."), pay, hooks=asking())
     async with open_engine(kind, place) as engine, working(engine, make_session):
         turn = await engine.start("s", "pay")
         question = await wait_for_question(engine, turn)
@@ -182,7 +172,7 @@ async def test_a_question_is_answered_while_no_worker_runs_and_the_next_one_goes
 
         pay = tool("pay", pay_once, repeatable=False)
         return agent(
-            answering([("pay", {})], "Done.") if len(models) == 1 else answering("Done."), pay, hooks=asking_tool()
+            answering([("pay", {})], "Done.") if len(models) == 1 else answering("Done."), pay, hooks=asking()
         )(session_id)
 
     async with open_engine(kind, place) as engine:
@@ -198,16 +188,11 @@ async def test_a_question_is_answered_while_no_worker_runs_and_the_next_one_goes
 
 
 async def test_a_turn_is_stopped(kind, place):
-    async def hang(given):
-        await anyio.sleep_forever()
-
-    make_session = agent(answering([("hang", {})], "unreached"), tool("hang", hang))
+    make_session = agent(answering([("hang", {})], "unreached"), hanging()[0])
     async with open_engine(kind, place) as engine, working(engine, make_session):
         turn = await engine.start("s", "go")
         with anyio.fail_after(60):
-            async for event in engine.watch(turn):
-                if event.name == "tool:pre":
-                    break
+            await wait_until_recorded(engine, turn, "tool:pre")
             await engine.stop(turn, reason="enough")
             with pytest.raises(TurnStoppedError):
                 await engine.result(turn)
@@ -290,12 +275,8 @@ async def test_watchers_see_the_events_and_can_go_on_behind_a_position(kind, pla
 
 
 async def test_a_worker_that_leaves_hands_its_turn_over_and_nothing_known_is_repeated(kind, place):
-    begun = anyio.Event()
+    hang, begun = hanging(repeatable=True)
     calls = []
-
-    async def hang(given):
-        begun.set()
-        await anyio.sleep_forever()
 
     def look(given):
         calls.append("look")
@@ -313,7 +294,7 @@ async def test_a_worker_that_leaves_hands_its_turn_over_and_nothing_known_is_rep
 
     async with open_engine(kind, place) as engine:
         turn = await engine.start("s", "go")
-        first = agent(model([("look", {}), ("hang", {})]), tool("look", look), tool("hang", hang, repeatable=True))
+        first = agent(model([("look", {}), ("hang", {})]), tool("look", look), hang)
         async with working(engine, first):
             with anyio.fail_after(60):
                 await begun.wait()
@@ -335,37 +316,22 @@ async def wait_until_recorded(engine, turn, name):
 
 
 async def test_a_call_that_may_have_had_its_effect_is_not_repeated(kind, place):
-    begun = anyio.Event()
-    paid = []
-
-    async def hang(given):
-        paid.append(1)
-        begun.set()
-        await anyio.sleep_forever()
-
-    pay = tool("pay", hang, repeatable=False)
     async with open_engine(kind, place) as engine:
         turn = await engine.start("s", "go")
-        async with working(engine, agent(answering([("pay", {})]), pay)):
-            with anyio.fail_after(60):
-                await begun.wait()
+        pay = await hand_over(engine, "pay", repeatable=False)
         async with working(engine, agent(answering("I do not know."), pay)):
             with anyio.fail_after(60):
                 assert await engine.result(turn) == "I do not know."
         result = (await engine.messages("s"))[2]["content"]
     assert "interrupted" in result
     assert "not repeatable" in result
-    assert paid == [1]
+    assert len(pay.calls) == 1
 
 
 async def test_a_turn_whose_plan_has_changed_is_held_until_someone_decides(kind, place):
-    hang, begun = hanging("old", repeatable=True)
-    old = hang
     async with open_engine(kind, place) as engine:
         turn = await engine.start("s", "go")
-        async with working(engine, agent(answering([("old", {})]), old)):
-            with anyio.fail_after(60):
-                await begun.wait()
+        await hand_over(engine, "old", repeatable=True)
         async with working(engine, agent(answering("New."), tool("new", lambda given: 1))):
             with anyio.fail_after(60):
                 with pytest.raises(TurnHeldError, match="tool-old is not in the plan any more; tool-new is new"):

@@ -20,25 +20,25 @@ from amplifier.durable import (
     TurnFailedError,
     open_local_engine,
 )
+from amplifier.durable._database import DatabaseDown, SqliteDatabase, opened
 from amplifier.durable._errors import TurnLost
 from amplifier.durable._running_turn import RunningTurn
-from amplifier.durable._tables._database import DatabaseDown, SqliteDatabase
-from amplifier.durable._tables._schema import opened
-from amplifier.durable._tables._turn_store import TurnStore
-from amplifier.durable._turn_rows import StopRequest, move
+from amplifier.durable._turn_store import move
+from amplifier.durable._values import StopRequest
 from amplifier.durable.dbos import open_dbos_engine
 from amplifier.durable.temporal import open_temporal_engine
 from amplifier.errors import SessionStateError
-from amplifier.models import HookResult
 from tests._support.engine_servers import postgres, temporal
 from tests.durable.agents import (
     MAY_LEAVE,
     agent,
     answering,
+    asking,
     effect_agent,
     eventually,
     hanging,
     open_engine,
+    store_of,
     tool,
     until,
     working,
@@ -46,10 +46,6 @@ from tests.durable.agents import (
 from tests.modules.durable_agent import transcript_problems
 
 FILES = {"local": "turns.db", "dbos": "dbos.sqlite"}
-
-
-def store_of(engine) -> TurnStore:
-    return engine._turns
 
 
 @pytest.mark.parametrize("kind", FILES)
@@ -74,10 +70,6 @@ async def test_a_file_that_cannot_be_used_is_reported_when_the_engine_is_opened(
         async with open_local_engine(tmp_path / "missing" / "turns.db"):
             pass
     assert caught.value.engine.endswith("missing/turns.db")
-    (tmp_path / "text").write_text("this is no database, whatever else it may be" * 100)
-    with pytest.raises(EngineUnavailableError, match="file is not a database"):
-        async with open_local_engine(tmp_path / "text"):
-            pass
 
 
 async def test_a_server_that_is_not_there_is_reported_without_its_password():
@@ -195,13 +187,7 @@ async def test_a_connection_that_is_lost_while_a_change_is_committed_loses_nothi
 
 
 async def test_a_worker_that_has_lost_a_turn_does_not_withdraw_the_question_of_the_next_one(tmp_path):
-    async def ask(event, data):
-        return HookResult(action="ask_user", approval_prompt="May I pay?", approval_options=["Allow", "Deny"])
-
-    async def mount(coordinator, config):
-        coordinator.hooks.register("tool:pre", ask, name="ask")
-
-    make_session = agent(answering([("pay", {})]), tool("pay", lambda given: "paid"), hooks={"hooks-ask": mount})
+    make_session = agent(answering([("pay", {})]), tool("pay", lambda given: "paid"), hooks=asking())
     async with open_engine("local", tmp_path) as engine, anyio.create_task_group() as group:
         store = store_of(engine)
         turn = await engine.start("s", "pay")
@@ -308,10 +294,9 @@ def test_an_engine_without_its_extra_says_what_to_install(extra, package):
 async def test_a_turn_that_dbos_gives_a_second_time_goes_on_once(tmp_path):
     """The second workflow ends at once; when the worker of the first one dies, the turn gets a new one."""
     hang, begun = hanging(repeatable=True)
-    pay = hang
     async with open_engine("dbos", tmp_path) as engine:
         turn = await engine.start("s", "go")
-        async with working(engine, agent(answering([("hang", {})]), pay)):
+        async with working(engine, agent(answering([("hang", {})]), hang)):
             with anyio.fail_after(60):
                 await begun.wait()
                 name = str((await engine.status(turn)).worker)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import threading
 import time
-from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -16,20 +15,21 @@ from amplifier._json import redact_secrets
 from amplifier.durable import TurnFailedError, TurnStoppedError
 from amplifier.durable import _running_turn as running_turn
 from amplifier.durable._suspects import Settings
-from amplifier.durable._tables._turn_store import TurnStore
-from amplifier.durable._temporal._workflows import TurnWorkflow
-from amplifier.durable._turn_rows import StepName
+from amplifier.durable._temporal_workflows import TurnWorkflow
+from amplifier.durable._values import StepName
 from amplifier.durable._worker import LoopWatch
 from tests.durable.agents import (
     ENGINES,
     agent,
     answering,
     asking_agent,
+    beside,
     die_with,
     eventually,
     hand_over,
     hanging,
     open_engine,
+    store_of,
     tool,
     until,
     working,
@@ -40,10 +40,6 @@ TABLES = pytest.mark.parametrize(
     "kind",
     ["local", pytest.param("dbos", marks=pytest.mark.slow), pytest.param("postgres", marks=pytest.mark.slow)],
 )
-
-
-def store_of(engine) -> TurnStore:
-    return engine._turns
 
 
 @KINDS
@@ -160,19 +156,18 @@ def test_a_graceful_stop_does_not_weaken_an_immediate_one_in_a_workflow():
 )
 async def test_a_call_does_not_undo_what_happens_to_the_turn_meanwhile(kind, place, before, meanwhile, call):
     """Another process has changed the turn when the call looks at it, and commits when the call is about to change it."""
-    other = sa.create_engine(sa.make_url(place).set(drivername="postgresql+psycopg"), poolclass=sa.pool.NullPool)
     change = sa.text("UPDATE amplifier_turns SET state = :state, is_open = :open, attempt = :attempt")
-    waiting = sa.text("SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
     async with open_engine(kind, place) as engine:
         turn = await engine.start("s", "go")
-        with other.connect() as first, other.connect().execution_options(isolation_level="AUTOCOMMIT") as watching:
-            watching.execute(change, {"state": before, "open": 1, "attempt": int(before != "queued")})
+        with beside(place) as (first, waiting):
+            first.execute(change, {"state": before, "open": 1, "attempt": int(before != "queued")})
+            first.commit()
             is_open = int(meanwhile == "running")
             first.execute(change, {"state": meanwhile, "open": is_open, "attempt": 1 + is_open})
             with anyio.fail_after(60):
                 async with anyio.create_task_group() as group:
                     group.start_soon(getattr(engine, call), turn)
-                    await until(engine, turn, lambda status: watching.execute(waiting).scalar_one() == 1)
+                    await until(engine, turn, lambda status: waiting() == 1)
                     first.commit()
         status = await engine.status(turn)
     assert (status.state, status.attempt) == (meanwhile, 1 + is_open)
@@ -184,8 +179,6 @@ async def test_a_call_does_not_undo_what_happens_to_the_turn_meanwhile(kind, pla
 async def test_a_call_whose_beginning_waits_for_a_stop_hears_of_it(kind, place, graceful):
     """The stop is not committed yet when the beginning is recorded, and acknowledged before that is done."""
     step = StepName(key="1/1/c", kind="tool", name="pay")
-    other = sa.create_engine(sa.make_url(place).set(drivername="postgresql+psycopg"), poolclass=sa.pool.NullPool)
-    waiting = sa.text("SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
     heard = []
     async with open_engine(kind, place) as engine:
         store = store_of(engine)
@@ -196,13 +189,13 @@ async def test_a_call_whose_beginning_waits_for_a_stop_hears_of_it(kind, place, 
         async def begin() -> None:
             heard.append(await store.begin_step(turn, step))
 
-        with other.connect() as first, other.connect().execution_options(isolation_level="AUTOCOMMIT") as watching:
+        with beside(place) as (first, waiting):
             stop = json.dumps({"graceful": graceful, "reason": None})
             first.execute(sa.text("UPDATE amplifier_turns SET stop = :stop"), {"stop": stop})
             with anyio.fail_after(60):
                 async with anyio.create_task_group() as group:
                     group.start_soon(begin)
-                    await until(engine, turn_id, lambda status: watching.execute(waiting).scalar_one() == 1)
+                    await until(engine, turn_id, lambda status: waiting() == 1)
                     first.commit()
         await engine.release(turn_id)
         again = await store.claim(turn_id, "worker")
@@ -259,8 +252,7 @@ async def test_a_worker_keeps_no_connection_that_only_listens(kind, place):
     async with open_engine(kind, place) as engine, working(engine, agent(answering("Done."))):
         with anyio.fail_after(60):
             assert await engine.result(await engine.start("s", "go")) == "Done."
-        of_tables: Any = engine
-        assert await of_tables._turns._do(lambda run: run(listening)) == [(0,)]
+        assert await store_of(engine)._do(lambda run: run(listening)) == [(0,)]
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ import orjson
 import pytest
 
 from amplifier.durable import DurableEngine
-from amplifier.durable._temporal._workflows import TurnWorkflow, turn_workflow_id
+from amplifier.durable._temporal_workflows import TurnWorkflow, turn_workflow_id
 from tests.durable.agents import MAY_LEAVE, eventually, open_engine, until
 from tests.durable.worker_processes import LEASE, worker_processes
 from tests.modules.durable_agent import ANSWERS, TOOLS, transcript_problems

@@ -10,8 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from amplifier.durable import TurnStatus, _notices
-from amplifier.durable._temporal import _workflows
+from amplifier.durable import TurnStatus, _reporting, _temporal_workflows
 from tests.durable.agents import MAY_LEAVE, agent, answering, eventually, open_engine, working
 
 KINDS = pytest.mark.parametrize(
@@ -65,9 +64,9 @@ class Receiver:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch):
-    monkeypatch.setattr(_notices, "FIRST_PAUSE", 0.01)
-    monkeypatch.setattr(_notices, "POST_SECONDS", 0.5)
-    monkeypatch.setattr(_workflows, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(_reporting, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(_reporting, "POST_SECONDS", 0.5)
+    monkeypatch.setattr(_temporal_workflows, "FIRST_PAUSE", 0.01)
 
 
 @contextmanager
@@ -106,13 +105,13 @@ def answering_with(status: int, location: str, *, is_endless: bool) -> Iterator[
 async def test_notice_that_is_sent_elsewhere_was_not_taken():
     status = TurnStatus(turn_id="t", session_id="s", state="completed", attempt=1)
     with answering_with(302, "/elsewhere", is_endless=False) as url, pytest.raises(OSError, match="302"):
-        await _notices.post(url, status)
+        await _reporting.post(url, status)
 
 
 async def test_notice_whose_answer_never_ends_is_cut_off():
     status = TurnStatus(turn_id="t", session_id="s", state="completed", attempt=1)
     with answering_with(200, "/", is_endless=True) as url, pytest.raises(TimeoutError):
-        await _notices.post(url, status)
+        await _reporting.post(url, status)
 
 
 @KINDS

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from functools import partial
 from typing import Any
 
 import anyio
@@ -21,7 +20,7 @@ from amplifier.durable import (
     TurnStoppedError,
     UnknownTurnError,
 )
-from amplifier.durable._temporal._workflows import turn_workflow_id
+from amplifier.durable._temporal_workflows import turn_workflow_id
 from amplifier.errors import ResultError, SessionBusyError
 from amplifier.testing import MockTool
 from tests.durable.agents import (
@@ -29,6 +28,7 @@ from tests.durable.agents import (
     agent,
     answering,
     eventually,
+    hanging,
     mounting,
     open_engine,
     tool,
@@ -231,17 +231,8 @@ async def test_a_child_that_was_cut_off_with_its_parent_goes_on_where_it_was(kin
 
 
 async def test_a_delayed_turn_waits_and_one_past_its_deadline_fails(kind, place):
-    begun = anyio.Event()
-
-    async def hang(_: Any) -> str:
-        begun.set()
-        await anyio.sleep_forever()
-        raise AssertionError
-
-    async with (
-        open_engine(kind, place) as engine,
-        working(engine, agent(answering([("hang", {})]), tool("hang", hang))),
-    ):
+    make_session = agent(answering([("hang", {})]), hanging()[0])
+    async with open_engine(kind, place) as engine, working(engine, make_session):
         later = await engine.start("later", "go", delay=3600)
         late = await engine.start("late", "go", deadline=2)
         with anyio.fail_after(60), pytest.raises(TurnFailedError) as caught:
@@ -275,11 +266,9 @@ async def test_a_turn_with_a_higher_priority_is_begun_first(kind, place):
     async with open_engine(kind, place) as engine:
         turns = [await engine.start(f"s{number}", "go", priority=number) for number in (5, 3, 1)]
         with anyio.fail_after(60):
-            async with anyio.create_task_group() as group:
-                group.start_soon(partial(engine.work, make_session, concurrency=1))
+            async with working(engine, make_session, concurrency=1):
                 for turn in turns:
                     await engine.result(turn)
-                group.cancel_scope.cancel()
         if kind == "temporal":  # its server has the order, and does not promise one among its partitions
             server: Any = vars(engine)["_turns"].server
             workflow = turn_workflow_id(vars(engine)["_turns"].queue, turns[0])
@@ -325,12 +314,10 @@ async def test_a_worker_makes_as_many_calls_of_a_tool_at_once_as_it_may(kind, pl
     def make_session(session_id: str) -> AmplifierSession:
         return agent(answering([("pay", {})] * 4, "Paid."), tool("pay", pay))(session_id)
 
-    async with open_engine(kind, place) as engine, anyio.create_task_group() as group:
-        await group.start(partial(engine.work, make_session, limits=limits))
+    async with open_engine(kind, place) as engine, working(engine, make_session, limits=limits):
         with anyio.fail_after(60):
             for turn in [await engine.start(f"s{number}", "go") for number in range(3)]:
                 assert await engine.result(turn) == "Paid."
-        group.cancel_scope.cancel()
     assert seen == [1] * 12
     with pytest.raises(ValueError, match="at_once"):
         CallLimit(at_once=0)
@@ -350,12 +337,10 @@ async def test_a_tool_that_failed_is_called_again_if_it_is_repeatable_and_its_li
 
     make_session = agent(answering([("look", {})], "Done."), tool("look", look, repeatable=repeatable))
     limits = {"look": CallLimit(retries=5, backoff=0.001)}
-    async with open_engine(kind, place) as engine, anyio.create_task_group() as group:
-        await group.start(partial(engine.work, make_session, limits=limits))
+    async with open_engine(kind, place) as engine, working(engine, make_session, limits=limits):
         with anyio.fail_after(60):
             assert await engine.result(await engine.start("s", "go")) == "Done."
         [result] = [each for each in await engine.messages("s") if each["role"] == "tool"]
-        group.cancel_scope.cancel()
     assert len(tried) == calls
     assert ("two shelves" in str(result["content"])) is (calls == 3)
 
@@ -369,12 +354,10 @@ async def test_a_tool_that_always_fails_is_called_as_often_as_its_limit_says_and
 
     make_session = agent(answering([("look", {}), ("gone", {})], "Done."), tool("look", look, repeatable=True))
     limits = {name: CallLimit(retries=2, backoff=0.001) for name in ("look", "gone")}
-    async with open_engine(kind, place) as engine, anyio.create_task_group() as group:
-        await group.start(partial(engine.work, make_session, limits=limits))
+    async with open_engine(kind, place) as engine, working(engine, make_session, limits=limits):
         with anyio.fail_after(60):
             assert await engine.result(await engine.start("s", "go")) == "Done."
         results = [str(each["content"]) for each in await engine.messages("s") if each["role"] == "tool"]
-        group.cancel_scope.cancel()
     assert len(tried) == 3
     assert "the shop does not answer" in results[0]
     with pytest.raises(ValueError, match="retries"):
@@ -432,11 +415,10 @@ async def test_a_tool_whose_declaration_cannot_be_read_is_not_called_again(kind,
             raise ConnectionError("the shop does not answer")
 
     make_session = agent(answering([("look", {})], "Done."), Look())
-    async with open_engine(kind, place) as engine, anyio.create_task_group() as group:
-        await group.start(partial(engine.work, make_session, limits={"look": CallLimit(retries=2, backoff=0.001)}))
+    limits = {"look": CallLimit(retries=2, backoff=0.001)}
+    async with open_engine(kind, place) as engine, working(engine, make_session, limits=limits):
         with anyio.fail_after(60):
             assert await engine.result(await engine.start("s", "go")) == "Done."
-        group.cancel_scope.cancel()
     assert tried == ["look"]
 
 

@@ -24,9 +24,11 @@ from amplifier.durable import (
 from amplifier.models import ChatResponse, ToolCall
 from tests.durable.agents import (
     ENGINES,
+    MAY_LEAVE,
     agent,
     answering,
     asking_agent,
+    beside,
     eventually,
     hanging,
     open_engine,
@@ -37,10 +39,6 @@ from tests.durable.agents import (
 
 KINDS = pytest.mark.parametrize("kind", ENGINES)
 FILES = pytest.mark.parametrize("kind", ["local", pytest.param("dbos", marks=pytest.mark.slow)])
-TABLES = pytest.mark.parametrize(
-    "kind",
-    ["local", pytest.param("dbos", marks=pytest.mark.slow), pytest.param("postgres", marks=pytest.mark.slow)],
-)
 FILE_NAMES = {"local": "turns.db", "dbos": "dbos.sqlite"}
 
 
@@ -103,7 +101,14 @@ async def test_an_answer_of_the_model_that_cannot_be_stored_is_named(kind, place
             await engine.result(await engine.start("s", "go"))
 
 
-@TABLES
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "local",
+        *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("dbos", "postgres")),
+        pytest.param("temporal", marks=[pytest.mark.slow, MAY_LEAVE]),
+    ],
+)
 async def test_an_engine_that_was_closed_refuses_every_call(kind, place):
     async with open_engine(kind, place) as engine:
         turn = await engine.start("s", "go")
@@ -179,7 +184,6 @@ async def test_of_two_answers_at_the_same_moment_the_first_one_counts(kind, plac
         turn = await engine.start("s", "pay")
         async with working(engine, asking_agent(tmp_path)):
             [question] = (await until(engine, turn, lambda status: status.questions)).questions
-        other = sa.create_engine(sa.make_url(place).set(drivername="postgresql+psycopg"), poolclass=sa.pool.NullPool)
         refused = []
 
         async def answer(option):
@@ -188,9 +192,7 @@ async def test_of_two_answers_at_the_same_moment_the_first_one_counts(kind, plac
             except QuestionClosedError as error:
                 refused.append((option, str(error)))
 
-        waiting = sa.text("SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
-
-        with other.connect() as first, other.connect().execution_options(isolation_level="AUTOCOMMIT") as watching:
+        with beside(place) as (first, waiting):
             first.execute(
                 sa.text("UPDATE amplifier_questions SET answer = 'Deny' WHERE question_id = :question"),
                 {"question": question.question_id},
@@ -198,7 +200,7 @@ async def test_of_two_answers_at_the_same_moment_the_first_one_counts(kind, plac
             async with anyio.create_task_group() as group:
                 group.start_soon(answer, "Allow")
                 group.start_soon(answer, "Deny")  # the same as the first: accepted
-                await until(engine, turn, lambda status: watching.execute(waiting).scalar_one() == 2)
+                await until(engine, turn, lambda status: waiting() == 2)
                 first.commit()
         assert [option for option, _ in refused] == ["Allow"]
         assert "does not wait for an answer" in refused[0][1]
@@ -218,8 +220,6 @@ async def test_a_turn_that_two_processes_start_at_the_same_moment_is_started_onc
             assert go_on.wait(60)
         return rows
 
-    waiting = sa.text("SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
-    other = sa.create_engine(sa.make_url(place).set(drivername="postgresql+psycopg"), poolclass=sa.pool.NullPool)
     started = []
     async with open_engine(kind, place, lease=240.0) as engine:
         monkeypatch.setattr(dbos_module._SqlRun, "__call__", run_slowly)
@@ -227,10 +227,10 @@ async def test_a_turn_that_two_processes_start_at_the_same_moment_is_started_onc
         async def start():
             started.append(await engine.start("s", "go", turn_id="order-17"))
 
-        with other.connect().execution_options(isolation_level="AUTOCOMMIT") as watching:
+        with beside(place) as (_, waiting):
 
             async def is_waiting():
-                return watching.execute(waiting).scalar_one() == 1
+                return waiting() == 1
 
             async with anyio.create_task_group() as group:
                 group.start_soon(start)

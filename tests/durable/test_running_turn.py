@@ -8,14 +8,9 @@ from anyio.lowlevel import cancel_shielded_checkpoint
 
 from amplifier.durable import TurnStoppedError
 from amplifier.durable._running_turn import RunningTurn
-from amplifier.durable._tables._turn_store import TurnStore
-from amplifier.durable._turn_rows import StopRequest
+from amplifier.durable._values import StopRequest
 from amplifier.testing import MockProvider
-from tests.durable.agents import agent, answering, asking_agent, die_with, open_engine, tool
-
-
-def store_of(engine) -> TurnStore:
-    return engine._turns
+from tests.durable.agents import agent, answering, asking_agent, die_with, open_engine, store_of, tool
 
 
 async def claimed_turn(engine, turn_id):

@@ -8,10 +8,9 @@ import anyio
 import pytest
 
 from amplifier.durable import TurnFailedError, TurnStoppedError
-from amplifier.durable._tables._turn_store import TurnStore
-from amplifier.durable._temporal._record import TurnRecord
-from amplifier.models import HookResult
-from tests.durable.agents import ENGINES, agent, answering, open_engine, tool, until, working
+from amplifier.durable._temporal_turns import TurnRecord
+from amplifier.durable._turn_store import TurnStore
+from tests.durable.agents import ENGINES, agent, answering, asking, hanging, open_engine, tool, until, working
 
 pytestmark = pytest.mark.parametrize("kind", ENGINES)
 
@@ -162,7 +161,8 @@ async def test_a_call_that_had_begun_when_the_worker_died_is_reported_as_interru
 async def test_recorded_results_beside_a_call_that_was_cut_off_are_kept_when_the_turn_is_stopped(
     kind, place, monkeypatch
 ):
-    begun, recorded = anyio.Event(), anyio.Event()
+    hang, begun = hanging()
+    recorded = anyio.Event()
     store_class = TurnRecord if kind == "temporal" else TurnStore
     finish_step = store_class.finish_step
 
@@ -171,12 +171,8 @@ async def test_recorded_results_beside_a_call_that_was_cut_off_are_kept_when_the
         if step.kind == "tool":
             recorded.set()
 
-    async def hang(given):
-        begun.set()
-        await anyio.sleep_forever()
-
     look = tool("look", lambda given: "two shelves")
-    make_session = agent(answering([("hang", {}), ("look", {})]), tool("hang", hang), look)
+    make_session = agent(answering([("hang", {}), ("look", {})]), hang, look)
     monkeypatch.setattr(store_class, "finish_step", finish_and_note)
     async with open_engine(kind, place) as engine:
         turn = await engine.start("s", "go")
@@ -194,13 +190,7 @@ async def test_recorded_results_beside_a_call_that_was_cut_off_are_kept_when_the
 
 
 async def test_a_call_that_waited_for_approval_when_it_was_stopped_was_not_started(kind, place):
-    async def ask(event, data):
-        return HookResult(action="ask_user", approval_prompt="May I pay?", approval_options=["Allow", "Deny"])
-
-    async def mount(coordinator, config):
-        coordinator.hooks.register("tool:pre", ask, name="ask")
-
-    make_session = agent(answering([("pay", {})]), tool("pay", lambda given: "paid"), hooks={"hooks-ask": mount})
+    make_session = agent(answering([("pay", {})]), tool("pay", lambda given: "paid"), hooks=asking())
     async with open_engine(kind, place) as engine, working(engine, make_session):
         turn = await engine.start("s", "pay")
         await until(engine, turn, lambda status: status.questions)
@@ -212,16 +202,9 @@ async def test_a_call_that_waited_for_approval_when_it_was_stopped_was_not_start
 
 
 async def test_a_turn_that_waits_for_approval_of_a_model_call_is_stopped_while_no_worker_runs(kind, place):
-    async def ask(event, data):
-        if data["iteration"] == 2:
-            return HookResult(action="ask_user", approval_prompt="May I go on?", approval_options=["Allow", "Deny"])
-        return HookResult(action="continue")
-
-    async def mount(coordinator, config):
-        coordinator.hooks.register("provider:request", ask, name="ask")
-
+    hooks = asking("provider:request", "May I go on?", lambda data: data["iteration"] == 2)
     look = tool("look", lambda given: "two shelves")
-    make_session = agent(answering([("look", {})]), look, hooks={"hooks-ask": mount})
+    make_session = agent(answering([("look", {})]), look, hooks=hooks)
     async with open_engine(kind, place) as engine:
         turn = await engine.start("s", "go")
         async with working(engine, make_session):

@@ -10,7 +10,7 @@ import anyio.to_thread
 import pytest
 
 from amplifier.durable import TurnFailedError, TurnStoppedError
-from amplifier.durable._temporal._workflows import turn_workflow_id
+from amplifier.durable._temporal_workflows import turn_workflow_id
 from tests.durable.agents import MAY_LEAVE, agent, answering, eventually, open_engine, tool, working
 from tests.durable.worker_processes import worker_processes
 

@@ -18,13 +18,10 @@ from amplifier.durable import (
     TurnConflictError,
     TurnStoppedError,
 )
-from amplifier.durable._temporal import _hosting
-from amplifier.durable._temporal._asyncio_thread import open_asyncio_thread
-from amplifier.durable._temporal._client import TemporalTurns
-from amplifier.durable._temporal._hosting import Host
-from amplifier.durable._temporal._record import TurnRecord
-from amplifier.durable._temporal._server import Server, WorkflowGone
+from amplifier.durable._temporal_server import Server, WorkflowGone, open_asyncio_thread
+from amplifier.durable._temporal_turns import TemporalTurns, TurnRecord
 from amplifier.durable._values import TurnPolicy
+from amplifier.durable.temporal import _Host
 from amplifier.errors import SessionBusyError
 from tests.durable import agents
 from tests.durable.agents import MAY_LEAVE, agent, answering, asking_agent, eventually, tool, until, working
@@ -50,7 +47,7 @@ def hold_until_news(monkeypatch, method):
         An event that is set when the reply has arrived.
     """
     replied, heard = anyio.Event(), anyio.Event()
-    original, hear_news = getattr(TurnRecord, method), Host._hear_news
+    original, hear_news = getattr(TurnRecord, method), _Host._hear_news
 
     async def held(record, *args):
         reply = await original(record, *args)
@@ -63,7 +60,7 @@ def hold_until_news(monkeypatch, method):
         heard.set()
 
     monkeypatch.setattr(TurnRecord, method, held)
-    monkeypatch.setattr(Host, "_hear_news", hear)
+    monkeypatch.setattr(_Host, "_hear_news", hear)
     return replied
 
 
@@ -112,7 +109,7 @@ async def test_leaving_the_engine_ends_its_worker_and_hands_the_turn_over(kind, 
 
     first = agent(answering([("look", {})]), tool("look", hang, repeatable=True))
     second = agent(answering("Two."), tool("look", lambda given: "two shelves", repeatable=True))
-    monkeypatch.setattr(_hosting, "_ENDING_SECONDS", 60.0)  # however slow this machine is
+    monkeypatch.setattr(module, "_ENDING_SECONDS", 60.0)  # however slow this machine is
     monkeypatch.setattr(module, "_LEAVING_SECONDS", 60.0)
 
     # With this lease no other worker would get the turn in time if it were not handed over.
@@ -144,7 +141,7 @@ async def test_leaving_the_engine_waits_only_so_long_for_a_worker_that_does_not_
             await engine.work(agent(answering([("look", {})]), tool("look", hang)), task_status=task_status)
 
     monkeypatch.setattr(module, "_LEAVING_SECONDS", 0.05)
-    monkeypatch.setattr(_hosting, "_ENDING_SECONDS", 0.05)
+    monkeypatch.setattr(module, "_ENDING_SECONDS", 0.05)
     with anyio.fail_after(100):
         async with anyio.create_task_group() as group:
             async with open_engine(kind, place) as engine:
@@ -159,26 +156,6 @@ async def test_leaving_the_engine_in_a_cancelled_scope_ends_its_worker(kind, pla
         async with anyio.create_task_group() as group, open_engine(kind, place) as engine:
             await group.start(engine.work, agent(answering("Hello.")))
             group.cancel_scope.cancel()
-
-
-async def test_an_engine_that_was_left_is_closed(kind, place):
-    async with open_engine(kind, place) as engine:
-        turn = await engine.start("s", "go")
-    calls = [
-        lambda: engine.start("s", "go"),
-        lambda: engine.status(turn),
-        lambda: engine.result(turn),
-        lambda: anext(aiter(engine.watch(turn))),
-        lambda: engine.approve(turn, "question", "Allow"),
-        lambda: engine.stop(turn),
-        lambda: engine.resume(turn),
-        lambda: engine.messages("s"),
-        lambda: engine.work(agent(answering("Hello."))),
-    ]
-    with anyio.fail_after(60):
-        for call in calls:
-            with pytest.raises(EngineClosedError, match="the engine on Temporal was closed"):
-                await call()
 
 
 async def test_a_client_that_waits_when_the_engine_is_left_is_told_that_it_is_closed(kind, place):

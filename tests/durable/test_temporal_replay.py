@@ -12,7 +12,7 @@ from temporalio.client import WorkflowHistory
 from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 from temporalio.workflow import NondeterminismError
 
-from amplifier.durable._temporal._workflows import SessionWorkflow, TurnWorkflow
+from amplifier.durable._temporal_workflows import SessionWorkflow, TurnWorkflow
 from amplifier.durable.temporal import _sdk_runtime
 from tests.durable.agents import MAY_LEAVE
 from tests.durable.temporal_histories import RECORDED, make_histories

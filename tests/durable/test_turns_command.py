@@ -18,7 +18,7 @@ from dbos import DBOSClient
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
-from amplifier.durable import UnknownTurnError, _metrics, open_engine, open_local_engine
+from amplifier.durable import UnknownTurnError, _reporting, open_engine, open_local_engine
 from amplifier.durable._commands import turns as turns_command
 from tests._support.tree import ROOT
 from tests.durable.agents import agent, answering, eventually, tool, until, working
@@ -119,7 +119,7 @@ async def test_opentelemetry_gets_figures_about_turns(tmp_path, monkeypatch):
     provider = MeterProvider([reader])
     monkeypatch.setattr("opentelemetry.metrics.get_meter_provider", lambda: provider)
     monkeypatch.setattr("opentelemetry.metrics.get_meter", provider.get_meter)
-    _metrics._instruments.cache_clear()
+    _reporting._instruments.cache_clear()
     try:
         async with open_quick_engine("local", tmp_path) as engine:
             turn = await engine.start("anna", "go")
@@ -128,7 +128,7 @@ async def test_opentelemetry_gets_figures_about_turns(tmp_path, monkeypatch):
                 with anyio.fail_after(60):
                     assert await engine.result(turn) == "Done."
     finally:
-        _metrics._instruments.cache_clear()
+        _reporting._instruments.cache_clear()
     found = figures(reader)
     provider.shutdown()
     assert found["amplifier.turns.ended", "completed"] >= 1

@@ -249,7 +249,7 @@ def test_starting_python_costs_no_import_of_ours(beside: Environment, tmp_path: 
 
 
 def test_an_alias_without_its_package_advises_what_to_do(beside: Environment, tmp_path: Path):
-    place = next(beside.packages.glob("amplifier/compat/_alias/path"))
+    place = next(beside.packages.glob("amplifier/compat/_path"))
     program = f"import sys; sys.path = [p for p in sys.path if 'site-packages' not in p]; sys.path.insert(0, {str(place)!r}); import amplifier_core"
     ran = beside.run("python", "-c", program, cwd=tmp_path)
     assert "ImportError: amplifier_core is an alias of the package amplifier here" in ran.stderr

@@ -9,6 +9,6 @@ runs with it by ``python -m amplifier.compat``, a test suite by ``pytest -p ampl
 the published kernel on purpose is listed in docs/reference/compat.md.
 """
 
-from ._alias.install import install, is_installed, uninstall
+from ._alias import install, is_installed, uninstall
 
 __all__ = ["install", "is_installed", "uninstall"]

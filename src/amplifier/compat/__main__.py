@@ -10,24 +10,28 @@ The program runs in this process, after the alias is installed. Python processes
 are given a PYTHONPATH of their own. For all processes of the environment, until it is disabled:
 
     python -m amplifier.compat enable | disable | status
+
+Every interpreter of the environment reads the ``.pth`` files in site-packages when it starts. Ours puts one directory in front of
+sys.path and imports nothing: a process pays for the alias when it imports ``amplifier_core``, and not before.
 """
 
 from __future__ import annotations
 
 import runpy
 import sys
+import sysconfig
 from pathlib import Path
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from amplifier.loading._importing import ENABLE_ALIAS, lacks_alias
 
-from . import install
-from ._alias.environment import disable, enable, export_alias, status
+from ._alias import PLACE, export_alias, install
+
+_FILE: Final = "amplifier_core_alias.pth"
 
 _USAGE = """\
 usage: python -m amplifier.compat (-m MODULE | -c TEXT | FILE | COMMAND) [ARGUMENT …]
        python -m amplifier.compat (enable | disable | status)"""
-_FOR_THE_ENVIRONMENT = {"enable": enable, "disable": disable, "status": status}
 
 
 def main(arguments: list[str]) -> object:
@@ -98,9 +102,71 @@ def _run_command(name: str) -> object:
 
 
 def _refuse(problem: str) -> NoReturn:
-    print(f"{problem}\n{_USAGE}", file=sys.stderr)  # noqa: T201 — this is a command line
+    print(f"{problem}\n{_USAGE}", file=sys.stderr)
     raise SystemExit(2)
 
+
+# ── for the environment ──────────────────────────────────────────────────────────────────────────
+
+
+def enable() -> int:
+    """Write the file; returns the exit code."""
+    file = _file()
+    try:
+        file.write_text(_line(), encoding="utf-8")
+    except OSError as error:
+        return _give_up(file, "written", error)
+    print(f"enabled: {file}")
+    return 0
+
+
+def disable() -> int:
+    """Remove the file; returns the exit code."""
+    file = _file()
+    try:
+        file.unlink()
+    except FileNotFoundError:
+        print(f"not enabled: there is no {file}")
+        return 0
+    except OSError as error:
+        return _give_up(file, "removed", error)
+    print(f"disabled: {file} is removed")
+    return 0
+
+
+def status() -> int:
+    """Report whether the file exists; the exit code is 0 if the alias is enabled."""
+    file = _file()
+    try:
+        is_enabled = file.read_text(encoding="utf-8") == _line()  # not by another installation of amplifier
+    except OSError:
+        is_enabled = False
+    print(f"enabled: {file}" if is_enabled else f"not enabled: `python -m amplifier.compat enable` writes {file}")
+    return 0 if is_enabled else 1
+
+
+def _file() -> Path:
+    return Path(sysconfig.get_path("purelib")) / _FILE
+
+
+def _line() -> str:
+    """One line, because that is what such a file executes; nothing happens once the package is gone."""
+    return (
+        f"import os, sys; place = {PLACE!r}; "
+        "os.path.isdir(place) and place not in sys.path and sys.path.insert(0, place)\n"
+    )
+
+
+def _give_up(file: Path, what: str, error: OSError) -> int:
+    print(
+        f"{file} cannot be {what}: {error.strerror or error}; use a virtual environment of your own, "
+        f"or put {PLACE} in front of PYTHONPATH",
+        file=sys.stderr,
+    )
+    return 1
+
+
+_FOR_THE_ENVIRONMENT: Final = {"enable": enable, "disable": disable, "status": status}
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))  # type: ignore[arg-type]  # whatever a command returned, as its own script would do

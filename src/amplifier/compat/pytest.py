@@ -10,8 +10,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from ._alias.environment import export_alias, withdraw_alias
-from ._alias.install import ALIAS, install
+from ._alias import ALIAS, export_alias, install, withdraw_alias
 
 if TYPE_CHECKING:
     import pytest

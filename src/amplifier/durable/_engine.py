@@ -25,14 +25,23 @@ from amplifier.models._prompts import read_prompt
 from amplifier.plan import validate_session_id
 
 from ._errors import TurnFailedError, TurnHeldError, TurnStoppedError, unknown_turn_error
-from ._metrics import is_measured, note_counts
-from ._storable import storable_text, without_compactions
+from ._reporting import is_measured, note_counts
 from ._suspects import CallLimit, CallLimits, Settings
-from ._values import BLOCKS, Schedule, TurnCounts, TurnPolicy, TurnState, TurnStatus, WatchedEvent
+from ._values import (
+    BLOCKS,
+    Schedule,
+    TurnCounts,
+    TurnPolicy,
+    TurnState,
+    TurnStatus,
+    WatchedEvent,
+    storable_text,
+    without_compactions,
+)
 
 if TYPE_CHECKING:
-    from ._tables._turn_store import TurnStore
-    from ._temporal._client import TemporalTurns
+    from ._temporal_turns import TemporalTurns
+    from ._turn_store import TurnStore
 
 __all__ = ["DurableEngine", "SessionFactory"]
 

@@ -13,7 +13,12 @@ DurableError
 
 from __future__ import annotations
 
-from amplifier.errors import AmplifierError
+from typing import TYPE_CHECKING
+
+from amplifier.errors import AmplifierError, SessionBusyError
+
+if TYPE_CHECKING:
+    from ._values import TurnStatus
 
 
 class DurableError(AmplifierError):
@@ -72,8 +77,43 @@ class TurnConflictError(_TurnError, ValueError):
     """A turn with this id exists, for another session or prompt."""
 
 
+def check_same_turn(turn_id: str, wanted: tuple[str, str], found: tuple[str, str]) -> None:
+    """Refuse an id that another turn has; turns are given as session and prompt.
+
+    Raises:
+        TurnConflictError: They are not equal.
+    """
+    if found != wanted:
+        raise TurnConflictError(
+            f"turn {turn_id!r} exists already, for session {found[0]!r} and another prompt or session; choose another id",
+            turn_id=turn_id,
+        )
+
+
 class QuestionClosedError(_TurnError):
     """The question does not wait for this answer: it is unknown, was answered, or does not offer the option."""
+
+
+def check_answer(status: TurnStatus, question_id: str, option: str) -> None:
+    """Refuse an answer that nothing waits for.
+
+    Raises:
+        QuestionClosedError: The turn does not ask this, or does not offer the option.
+    """
+    turn_id = status.turn_id
+    waiting = {question.question_id: question for question in status.questions}
+    if question_id not in waiting:
+        names = ", ".join(map(repr, waiting)) or "none"
+        raise QuestionClosedError(
+            f"turn {turn_id!r} ({status.state}) does not wait for an answer to {question_id!r}; open questions: {names}",
+            turn_id=turn_id,
+        )
+    if option not in waiting[question_id].options:
+        raise QuestionClosedError(
+            f"question {question_id!r} of turn {turn_id!r} does not offer {option!r}; it offers "
+            f"{', '.join(map(repr, waiting[question_id].options))}",
+            turn_id=turn_id,
+        )
 
 
 class TurnFailedError(_TurnError):
@@ -94,6 +134,14 @@ class TurnStoppedError(_TurnError):
 
 class TurnHeldError(_TurnError):
     """The turn does not go on by itself: someone has to resume or stop it."""
+
+
+def busy_error(session_id: str, turn_id: str, state: str) -> SessionBusyError:
+    """The error about a second open turn of a session."""
+    return SessionBusyError(
+        f"session {session_id!r} has an open turn, {turn_id!r} ({state}); wait for its result or stop it",
+        session_id=session_id,
+    )
 
 
 class TurnLost(Exception):

@@ -10,11 +10,10 @@ from typing import Any, Unpack
 
 import anyio
 
+from ._database import SqliteDatabase, opened
 from ._engine import DurableEngine, Duty, InterruptedWorker
 from ._suspects import EngineOptions, Settings
-from ._tables._database import SqliteDatabase
-from ._tables._schema import opened
-from ._tables._turn_store import TurnStore
+from ._turn_store import TurnStore
 from ._worker import Worker
 
 

@@ -22,13 +22,12 @@ from amplifier.errors import ModelError
 from amplifier.models import ChatResponse, ToolResult, from_dict, to_dict
 
 from ._errors import DurableError
-from ._storable import as_json, storable_key
 from ._suspects import CallLimits
-from ._turn_rows import ClaimedTurn, Plan, StepName, StopRequest
+from ._values import ClaimedTurn, Plan, StepName, StopRequest, as_json, storable_key
 
 if TYPE_CHECKING:
-    from ._tables._turn_store import TurnStore
-    from ._temporal._record import TurnRecord
+    from ._temporal_turns import TurnRecord
+    from ._turn_store import TurnStore
 
 AttemptStore: TypeAlias = "TurnStore | TurnRecord"
 """Records one attempt of a turn; what the methods promise is said in `TurnStore`.

@@ -24,12 +24,21 @@ from amplifier.plan._dicts import module_hashes, plan_changes
 
 from ._engine import SessionFactory
 from ._errors import DurableError, EngineClosedError, EngineUnavailableError, TurnLost
-from ._metrics import count_attempt, count_end
 from ._recorded_steps import AttemptStore, RecordedSteps
-from ._storable import as_json, storable_text, with_compactions, without_compactions
+from ._reporting import count_attempt, count_end
 from ._suspects import MOST_DEATHS, NO_LIMITS, CallLimits
-from ._turn_rows import PLAN_CHANGED, ClaimedTurn, Outcome, StopRequest, prompt_of
-from ._values import TurnState
+from ._values import (
+    PLAN_CHANGED,
+    ClaimedTurn,
+    Outcome,
+    StopRequest,
+    TurnState,
+    as_json,
+    prompt_of,
+    storable_text,
+    with_compactions,
+    without_compactions,
+)
 
 _LAST = 2**31
 _MOST_ITERATIONS = 1_000_000  # of a turn that is played back; its own loop had a limit

@@ -1,13 +1,22 @@
-"""What is known of turns and schedules: the values that engines return and store."""
+"""What is known of turns and schedules: the values that engines return, store and give to workers, and the text and JSON that they can store.
+
+What an engine cannot hold is replaced, everything else stays as it is: what a model, a tool or an exception contains must not keep a turn
+from being recorded, nor end the worker that records it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal, TypeAlias
 
 import attrs
+import orjson
 
+from amplifier._json import Frame, rebuild
+from amplifier.contracts import CallKind
 from amplifier.live import Question
 
 TurnState: TypeAlias = Literal["queued", "running", "held", "completed", "failed", "stopped"]
@@ -15,6 +24,22 @@ TurnState: TypeAlias = Literal["queued", "running", "held", "completed", "failed
 
 BLOCKS = "\x1eblocks:"
 """Begins a stored prompt that is JSON: a list of blocks, a text that begins like this, or an object with the prompt and the schema of its answer."""
+
+OPEN = ("queued", "running", "held")
+WAITS = 2
+"""The value of ``is_open`` of a turn that waits behind the open one of its session."""
+PLAN_CHANGED = "PlanChanged"
+"""The error type of a turn that is held because workers have another plan."""
+
+Plan: TypeAlias = Mapping[str, str]
+"""Hashes of the modules of a plan."""
+
+_SURROGATES = re.compile(r"[\ud800-\udfff]")
+_DEEPEST = 200
+_LONGEST_KEY = 500
+_REPLACEMENT = "\ufffd"
+
+# ── what engines return ───────────────────────────────────────────────────────────────────────────
 
 
 @attrs.frozen(kw_only=True)
@@ -121,3 +146,176 @@ class Schedule:
     def turn_id(self) -> str:
         """Of the next turn: the name and the date."""
         return f"{self.name}-{datetime.fromtimestamp(self.next_at, UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
+# ── what workers are given and record ─────────────────────────────────────────────────────────────
+
+
+@attrs.frozen(kw_only=True)
+class StepName:
+    """A model call or a tool call as it is recorded.
+
+    Attributes:
+        key: The same in every attempt; that of a call in a child session begins with the call that runs the child.
+        kind: What is called.
+        name: The tool; empty for a model call.
+        since: When it was wanted, in seconds since 1970.
+    """
+
+    key: str
+    kind: CallKind
+    name: str = ""
+    since: float = 0.0
+
+
+@attrs.frozen(kw_only=True)
+class StopRequest:
+    """How a turn is to be stopped."""
+
+    graceful: bool
+    reason: str | None
+
+
+@attrs.frozen(kw_only=True)
+class ClaimedTurn:
+    """A turn that a worker runs.
+
+    Attributes:
+        number: Of the turn in its session, counted from 1.
+        attempt: The fencing number of this worker.
+        plan: Of the worker that recorded something first; None if nothing is recorded.
+        messages: The conversation before the turn.
+        results: Of steps that have finished, by key.
+        started: How often tool calls have begun, by key.
+        last_position: Of the events so far.
+        stop: How the turn is to be stopped, if that was asked for before.
+        deaths: Workers that have died while they ran it.
+        since: When it was started, in seconds since 1970; 0 if that is not known.
+        deadline_at: When it fails, in the same way; None for never.
+    """
+
+    turn_id: str
+    session_id: str
+    number: int
+    prompt: str
+    attempt: int
+    plan: Plan | None
+    messages: list[dict[str, Any]]
+    results: dict[str, Any]
+    started: Mapping[str, int]
+    last_position: int
+    stop: StopRequest | None
+    deaths: int
+    since: float = 0.0
+    deadline_at: float | None = None
+
+
+@attrs.frozen(kw_only=True)
+class Outcome:
+    """How a turn ended, or why it is held."""
+
+    state: TurnState
+    answer: str | None = None
+    error_type: str | None = None
+    error: str | None = None
+    messages: list[dict[str, Any]] | None = None
+
+
+# ── how they are stored ───────────────────────────────────────────────────────────────────────────
+
+
+def prompt_of(turn: ClaimedTurn) -> tuple[Any, dict[str, Any] | None]:
+    """The prompt of a turn as a session takes it, and the schema of its answer, if that is typed."""
+    if not turn.prompt.startswith(BLOCKS):
+        return turn.prompt, None
+    found = orjson.loads(turn.prompt.removeprefix(BLOCKS))
+    return (found["prompt"], found["schema"]) if isinstance(found, dict) else (found, None)
+
+
+def read_question(details: dict[str, Any]) -> Question:
+    """A question as it is stored."""
+    return Question(**{**details, "options": tuple(details["options"])})
+
+
+def read_stop_request(stop: str | None) -> StopRequest | None:
+    """A stop as it is stored."""
+    return None if stop is None else StopRequest(**orjson.loads(stop))
+
+
+def watched_events(batches: Iterable[tuple[int, int, Any]], position: int) -> list[WatchedEvent]:
+    """The events behind a position, from batches of last position, attempt and events as JSON."""
+    found: list[WatchedEvent] = []
+    for last, attempt, text in batches:
+        events = orjson.loads(text)
+        for place, (name, data) in enumerate(events, start=last - len(events) + 1):
+            if place > position:
+                found.append(WatchedEvent(position=place, attempt=attempt, name=name, data=data))
+    return found
+
+
+_COMPACTIONS = "compactions"
+
+
+def with_compactions(messages: list[dict[str, Any]], records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A conversation as engines store it: the journal of its compactions is in the metadata of its last message."""
+    if not messages or not records:
+        return messages
+    *before, last = messages
+    return [*before, {**last, "metadata": {**(last.get("metadata") or {}), _COMPACTIONS: records}}]
+
+
+def without_compactions(messages: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """What `with_compactions` was given."""
+    metadata = messages[-1].get("metadata") if messages else None
+    if not metadata or _COMPACTIONS not in metadata:
+        return messages, []
+    *before, last = messages
+    rest = {name: value for name, value in metadata.items() if name != _COMPACTIONS}
+    own = {name: value for name, value in last.items() if name != "metadata"}
+    return [*before, {**own, "metadata": rest} if rest else own], metadata[_COMPACTIONS]
+
+
+# ── text and JSON that an engine can store ────────────────────────────────────────────────────────
+
+
+def storable_text(text: str, *, allows_nul: bool) -> str:
+    """Text without lone surrogates, and without NUL where that is not allowed; U+FFFD takes their place.
+
+    Args:
+        text: Of any origin.
+        allows_nul: Postgres has no NUL in text, SQLite has.
+    """
+    if not allows_nul and "\0" in text:
+        text = text.replace("\0", _REPLACEMENT)
+    return text if text.isascii() else _SURROGATES.sub(_REPLACEMENT, text)
+
+
+def as_json(value: Any) -> str:
+    """A value as JSON. Objects become text; so do integers beyond 64 bits, which JSON readers round."""
+    try:
+        return orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+    except TypeError:  # a lone surrogate, a large integer, a value that is too deep or contains itself
+        plain = rebuild(value, _storable_value, subject="value cannot be stored", max_depth=_DEEPEST, mark=True)
+        return orjson.dumps(plain, default=_object_text, option=orjson.OPT_NON_STR_KEYS).decode()
+
+
+def _storable_value(value: Any, frames: Sequence[Frame]) -> Any:
+    if isinstance(value, str):
+        return storable_text(value, allows_nul=True)
+    if isinstance(value, int) and not -(2**63) <= value < 2**64:
+        # Python refuses to write very long ones in decimal.
+        return str(value) if value.bit_length() < 10_000 else hex(value)
+    if isinstance(value, dict):
+        return {storable_text(str(key), allows_nul=True): each for key, each in value.items()}
+    return value
+
+
+def _object_text(value: Any) -> str:
+    return storable_text(str(value), allows_nul=True)
+
+
+def storable_key(key: str) -> str:
+    """A step's key as it is stored. The model chooses a part of it, and an index of Postgres has limits."""
+    if len(key) <= _LONGEST_KEY and "\0" not in key:
+        return key
+    return f"sha256-{hashlib.sha256(key.encode('utf-8', 'surrogatepass')).hexdigest()}"

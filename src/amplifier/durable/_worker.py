@@ -18,15 +18,15 @@ import anyio.to_thread
 
 from amplifier.contracts._cancellation import text_of
 
+from ._database import DatabaseDown
 from ._engine import Duty, SessionFactory
 from ._errors import EngineClosedError
-from ._notices import MOST_TRIES, NOT_TAKEN, post
 from ._recorded_steps import AttemptStore
+from ._reporting import MOST_TRIES, NOT_TAKEN, post
 from ._running_turn import RunningTurn, made, plan_problem
 from ._suspects import Admission, Settings
-from ._tables._database import DatabaseDown
-from ._tables._turn_store import TurnStore
-from ._turn_rows import ClaimedTurn
+from ._turn_store import TurnStore
+from ._values import ClaimedTurn
 
 logger = logging.getLogger("amplifier.durable")
 

@@ -20,10 +20,7 @@ from anyio.from_thread import BlockingPortal
 
 from amplifier.errors import MissingExtraError, SessionStateError
 
-from ._engine import DurableEngine, Duty
-from ._errors import EngineUnavailableError, closed_error
-from ._suspects import EngineOptions, Settings
-from ._tables._database import (
+from ._database import (
     FOR_UPDATE,
     Database,
     DatabaseBusy,
@@ -31,12 +28,15 @@ from ._tables._database import (
     Row,
     Run,
     is_busy,
+    opened,
     storable_values,
     unstorable,
 )
-from ._tables._schema import opened
-from ._tables._turn_store import TurnStore
-from ._turn_rows import StepName
+from ._engine import DurableEngine, Duty
+from ._errors import EngineUnavailableError, closed_error
+from ._suspects import EngineOptions, Settings
+from ._turn_store import TurnStore
+from ._values import StepName
 from ._worker import Worker
 
 try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from types import SimpleNamespace
-from unittest.mock import AsyncMock, MagicMock
+from unittest.mock import AsyncMock, MagicMock, patch
 
 import pytest
 from amplifier_core import (
@@ -97,6 +97,31 @@ def test_free_attributes():
     assert coordinator.session_state == {"a": 1}
 
 
+def test_a_method_can_be_replaced_and_put_back():
+    async def main():
+        coordinator = make()
+        coordinator.collect_contributions = AsyncMock(return_value=["mine"])
+        found = await coordinator.collect_contributions("channel")
+        coordinator.collect_contributions.assert_awaited_once_with("channel")
+        del coordinator.collect_contributions
+        with patch.object(coordinator, "get_capability", return_value="patched"):
+            patched = coordinator.get_capability("any")
+        return found, patched, await coordinator.collect_contributions("channel"), coordinator.get_capability("any")
+
+    assert run(main()) == (["mine"], "patched", [], None)
+
+
+def test_payloads_have_the_ids_that_their_emitters_write():
+    async def main():
+        coordinator, seen = make(), []
+        coordinator.hooks.register("e", lambda event, data: seen.append(data), name="h")
+        await coordinator.hooks.emit("e", {"session_id": "theirs"})
+        await coordinator.hooks.emit("e", {})
+        return [data.get("session_id") for data in seen]
+
+    assert run(main()) == ["theirs", None]
+
+
 def test_a_subclass_may_have_its_own_constructor():
     class Own(ModuleCoordinator):
         def __new__(cls, label):
@@ -182,8 +207,6 @@ def test_mounting_happens_when_it_is_called():
 
 
 def test_cleanup_can_be_patched_on_the_class():
-    from unittest.mock import patch
-
     async def main():
         coordinator = make()
         with (

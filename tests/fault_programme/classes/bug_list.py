@@ -546,7 +546,7 @@ BUGS: Final = (
     # ── holes: durable turns ──
     _hole(
         "a claim whose commit was not acknowledged is taken for another worker's",
-        "durable/_tables/_turn_store.py",
+        "durable/_turn_store.py",
         "            if not claimed and mine is not None:",
         "            if False:",
         "durable/test_faults.py",
@@ -562,7 +562,7 @@ BUGS: Final = (
     ),
     _hole(
         "a turn cannot be taken away from a worker",
-        "durable/_tables/_turn_store.py",
+        "durable/_turn_store.py",
         '        while (status := read_status(run, turn_id)).state == "running":',
         '        while (status := read_status(run, turn_id)).state == "never":',
         _GUARDS,

@@ -1,5 +1,5 @@
 """The coordinator, as published modules import it."""
 
-from amplifier.compat._sessions.coordinator import ModuleCoordinator
+from amplifier.compat._sessions import ModuleCoordinator
 
 __all__ = ["ModuleCoordinator"]

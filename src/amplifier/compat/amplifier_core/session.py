@@ -1,5 +1,5 @@
 """The session, as published modules import it."""
 
-from amplifier.compat._sessions.session import AmplifierSession
+from amplifier.compat._sessions import AmplifierSession
 
 __all__ = ["AmplifierSession"]

@@ -1,4 +1,4 @@
-"""Transactions on a database, the same for SQLite and Postgres: statements with ``:name`` parameters, each unit of work atomic."""
+"""A database of turns, the same for SQLite and Postgres: transactions of statements with ``:name`` parameters, each atomic, and the tables."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import sqlite3
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -18,8 +19,8 @@ import anyio.to_thread
 from amplifier.store import Database as StoredDatabase
 from amplifier.store import StoreDamagedError
 
-from .._errors import DurableError, EngineUnavailableError, closed_error
-from .._storable import storable_text
+from ._errors import DurableError, EngineUnavailableError, closed_error
+from ._values import storable_text
 
 T = TypeVar("T")
 
@@ -169,3 +170,149 @@ class SqliteDatabase(Database):
 
 def _run_statement(connection: sqlite3.Connection, statement: str, /, **values: Any) -> list[Row]:
     return connection.execute(statement.replace(FOR_UPDATE, ""), storable_values(values, allows_nul=True)).fetchall()
+
+
+# ── statements about rows with certain values ─────────────────────────────────────────────────────
+
+
+def insert(run: Run, table: str, /, **values: Any) -> bool:
+    """Add a row, unless there is one with its key; returns whether it was added."""
+    places = ", ".join(f":{name}" for name in values)
+    added = f"INSERT INTO {table} ({', '.join(values)}) VALUES ({places}) ON CONFLICT DO NOTHING RETURNING 1"
+    return bool(run(added, **values))
+
+
+def select(run: Run, columns: str, table: str, /, **where: Any) -> list[Row]:
+    """Columns of the rows with these values."""
+    return run(f"SELECT {columns} FROM {table} WHERE {_all(where)}", **where)
+
+
+def delete(run: Run, table: str, /, **where: Any) -> bool:
+    """Remove the rows with these values; returns whether there were any."""
+    return bool(run(f"DELETE FROM {table} WHERE {_all(where)} RETURNING 1", **where))
+
+
+def _all(where: Iterable[str]) -> str:
+    return " AND ".join(f"{name} = :{name}" for name in where)
+
+
+# ── the tables ────────────────────────────────────────────────────────────────────────────────────
+
+
+FORMAT = 1
+"""Of the tables and what is in them; a version that changes it has to read the ones before."""
+
+_TABLES = (
+    """
+    CREATE TABLE IF NOT EXISTS amplifier_turns (
+        turn_id TEXT PRIMARY KEY,
+        session_id TEXT NOT NULL,
+        number INTEGER NOT NULL,
+        prompt TEXT NOT NULL,
+        state TEXT NOT NULL,
+        is_open INTEGER NOT NULL,
+        attempt INTEGER NOT NULL,
+        deaths INTEGER NOT NULL,
+        queued_at DOUBLE PRECISION NOT NULL,
+        started_at DOUBLE PRECISION NOT NULL DEFAULT 0,
+        ended_at DOUBLE PRECISION,
+        priority INTEGER NOT NULL DEFAULT 3,
+        due_at DOUBLE PRECISION,
+        deadline_at DOUBLE PRECISION,
+        worker TEXT,
+        plan TEXT,
+        stop TEXT,
+        answer TEXT,
+        error_type TEXT,
+        error TEXT
+    )
+    """,
+    # A session has one open turn; two callers that start one at the same moment cannot both succeed.
+    "CREATE UNIQUE INDEX IF NOT EXISTS amplifier_open_turn ON amplifier_turns (session_id) WHERE is_open = 1",
+    "CREATE UNIQUE INDEX IF NOT EXISTS amplifier_turn_number ON amplifier_turns (session_id, number)",
+    "CREATE INDEX IF NOT EXISTS amplifier_turn_listed ON amplifier_turns (state, started_at)",
+    "CREATE INDEX IF NOT EXISTS amplifier_turn_started ON amplifier_turns (started_at)",
+    """
+    CREATE TABLE IF NOT EXISTS amplifier_steps (
+        turn_id TEXT NOT NULL,
+        step TEXT NOT NULL,
+        what TEXT NOT NULL,
+        result TEXT,
+        PRIMARY KEY (turn_id, step, what)
+    )
+    """,
+    """
+    CREATE TABLE IF NOT EXISTS amplifier_questions (
+        turn_id TEXT NOT NULL,
+        question_id TEXT NOT NULL,
+        details TEXT NOT NULL,
+        answer TEXT,
+        PRIMARY KEY (turn_id, question_id)
+    )
+    """,
+    """
+    CREATE TABLE IF NOT EXISTS amplifier_events (
+        turn_id TEXT NOT NULL,
+        last_position INTEGER NOT NULL,
+        attempt INTEGER NOT NULL,
+        events TEXT NOT NULL,
+        PRIMARY KEY (turn_id, last_position)
+    )
+    """,
+    "CREATE TABLE IF NOT EXISTS amplifier_conversations (session_id TEXT PRIMARY KEY, messages TEXT NOT NULL)",
+    """
+    CREATE TABLE IF NOT EXISTS amplifier_schedules (
+        name TEXT PRIMARY KEY,
+        session_id TEXT NOT NULL,
+        prompt TEXT NOT NULL,
+        every BIGINT NOT NULL,
+        next_at DOUBLE PRECISION NOT NULL
+    )
+    """,
+    """
+    CREATE TABLE IF NOT EXISTS amplifier_notices (
+        turn_id TEXT PRIMARY KEY,
+        url TEXT NOT NULL,
+        tries INTEGER NOT NULL,
+        next_at DOUBLE PRECISION NOT NULL
+    )
+    """,
+    "CREATE TABLE IF NOT EXISTS amplifier_workers (worker TEXT PRIMARY KEY, beats INTEGER NOT NULL)",
+)
+
+
+def create_tables(run: Run) -> None:
+    """Create what is missing.
+
+    Raises:
+        DurableError: A newer version wrote the tables.
+    """
+    run("CREATE TABLE IF NOT EXISTS amplifier_format (id INTEGER PRIMARY KEY, format INTEGER NOT NULL)")
+    run(
+        "INSERT INTO amplifier_format (id, format) VALUES (1, :format) ON CONFLICT (id) DO NOTHING RETURNING id",
+        format=FORMAT,
+    )
+    [(found,)] = run("SELECT format FROM amplifier_format WHERE id = 1 FOR UPDATE")
+    if found > FORMAT:
+        raise DurableError(
+            f"the tables have format {found}; this version of amplifier knows formats up to {FORMAT}. Nothing was changed: "
+            "upgrade amplifier here, or use another database"
+        )
+    for table in _TABLES:
+        run(table)
+
+
+@asynccontextmanager
+async def opened(database: Database) -> AsyncIterator[None]:
+    """Connect to a database and create the tables; on leaving, close it.
+
+    Raises:
+        EngineUnavailableError: It cannot be reached.
+        DurableError: A newer version wrote the tables.
+    """
+    try:
+        await database(create_tables, patience=0)
+        yield
+    finally:
+        with anyio.CancelScope(shield=True):  # closing a connection does not wait for a server
+            await anyio.to_thread.run_sync(database.close)

@@ -21,7 +21,7 @@ from temporalio import workflow
 from temporalio.common import Priority, RawValue, RetryPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import ActivityError, ApplicationError, FailureError, WorkflowAlreadyStartedError
 
-from .._notices import FIRST_PAUSE, LONGEST_PAUSE, MOST_TRIES
+from ._reporting import FIRST_PAUSE, LONGEST_PAUSE, MOST_TRIES
 
 RUN_TURN = "amplifier-run-turn"
 HEAR_NEWS = "amplifier-news"

@@ -1,6 +1,6 @@
 """Published modules in our sessions: what they mount is adapted in place, in native sessions and in those of the alias.
 
-A published loop is cancelled the published way, and the processes of published tools are ended with their calls (`processes`). In a session
+A published loop is cancelled the published way, and the processes of published tools are ended with their calls (`_processes`). In a session
 of the alias a module gets the published coordinator. Published modules are asyncio code, so on trio they run on an asyncio island, where
 the same holds. A native loader passes every module that it has loaded to `adapted`.
 """
@@ -22,7 +22,7 @@ from amplifier.kernel.runtime.uninterrupted import run_section
 from amplifier.loading import LoadedModule
 from amplifier.loading._importing import is_built_in, is_published, is_published_mount
 
-from .processes import guard_tools, put_around
+from ._processes import guard_tools, put_around
 
 logger = logging.getLogger("amplifier_core.session")
 

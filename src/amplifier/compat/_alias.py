@@ -1,8 +1,11 @@
-"""Installing and uninstalling the alias, explicitly or when a module imports it, and its finder for imports and for `importlib.metadata`.
+"""Installing and uninstalling the alias, explicitly or when a module imports it; its finder for imports and for `importlib.metadata`; its place in child processes.
 
 The mirror tree is loaded under the published name only, as ordinary modules with files: they can be patched, reloaded and
 read. The finder answers for the top-level name; Python itself then finds the submodules through the package's path, so that
 other import hooks still apply (pytest rewrites the assertions of the suites in there).
+
+A child process looks up imports by its own rules, so only what it inherits can make the alias importable there: a directory in front of
+PYTHONPATH, in which ``amplifier_core`` installs the alias. That is lost when the process is given a PYTHONPATH of its own, as test suites do.
 
 Importing this file costs little and changes one thing: `ModuleLoader` gets an import hook, called before it imports a module for
 the first time, and a load hook, called for each module that it has loaded.
@@ -34,8 +37,12 @@ DISTRIBUTION: Final = "amplifier-core"
 VERSION: Final = "2.0.2"
 """The published version whose surface the mirror has."""
 
-MIRROR: Final = Path(__file__).parents[1] / ALIAS
+MIRROR: Final = Path(__file__).parent / ALIAS
 _MIRROR_FILE: Final = str(MIRROR / "__init__.py")
+
+PLACE: Final = str(Path(__file__).parent / "_path")
+"""The directory for the path of other processes."""
+_PATH: Final = "PYTHONPATH"
 
 _METADATA: Final = f"""\
 Metadata-Version: 2.1
@@ -108,7 +115,7 @@ def _distribution() -> Distribution:
     return AliasDistribution()
 
 
-_ADAPTING: Final = "amplifier.compat._modules.adapting"
+_ADAPTING: Final = "amplifier.compat._adapting"
 
 _lock: Final = threading.RLock()
 _finder: Final = AliasFinder()
@@ -140,7 +147,7 @@ def uninstall() -> None:
     with _lock:
         if _on_demand in sys.meta_path:
             sys.meta_path.remove(_on_demand)
-        processes = sys.modules.get("amplifier.compat._modules.processes")
+        processes = sys.modules.get("amplifier.compat._processes")
         if processes is not None:
             processes.stop_noting()
         if not is_installed():
@@ -178,6 +185,33 @@ def _refuse_published_package() -> None:
             way = "start the program with `python -m amplifier.compat PROGRAM`"
         message = f"{ALIAS!r} is already imported from {where}, so it cannot be replaced in this process; {way}"
         raise ModuleConflictError(message, module_id=ALIAS)
+
+
+# ── child processes ──────────────────────────────────────────────────────────────────────────────
+
+
+def export_alias() -> None:
+    """Make the alias importable in processes that this one starts; repeating it does nothing."""
+    entries = _entries()
+    if PLACE not in entries:
+        os.environ[_PATH] = os.pathsep.join([PLACE, *entries])
+
+
+def withdraw_alias() -> None:
+    """Undo `export_alias`."""
+    entries = _entries()
+    if PLACE in entries:
+        entries.remove(PLACE)
+        os.environ[_PATH] = os.pathsep.join(entries)
+        if not entries:
+            del os.environ[_PATH]
+
+
+def _entries() -> list[str]:
+    return [entry for entry in os.environ.get(_PATH, "").split(os.pathsep) if entry]
+
+
+# ── in native loaders ────────────────────────────────────────────────────────────────────────────
 
 
 class _OnDemand:

@@ -20,36 +20,30 @@ import orjson
 
 from amplifier.live import Question
 
-from .._errors import TurnConflictError, TurnLost
-from .._notices import pause_after
-from .._storable import as_json, storable_key
-from .._suspects import LONGEST_PAUSE
-from .._turn_rows import (
+from ._database import Database, DatabaseDown, Row, Run, delete, insert, select
+from ._errors import TurnConflictError, TurnLost, busy_error, check_answer, check_same_turn, unknown_turn_error
+from ._reporting import pause_after
+from ._suspects import LONGEST_PAUSE
+from ._values import (
     OPEN,
     PLAN_CHANGED,
     WAITS,
     ClaimedTurn,
     Outcome,
     Plan,
+    Schedule,
     StepName,
     StopRequest,
-    busy_error,
-    check_answer,
-    check_same_turn,
-    delete,
-    hold_turn,
-    insert,
-    insert_events,
-    move,
-    read_messages,
-    read_status,
+    TurnCounts,
+    TurnPolicy,
+    TurnStatus,
+    WatchedEvent,
+    as_json,
+    read_question,
     read_stop_request,
-    read_turns,
-    select,
+    storable_key,
     watched_events,
 )
-from .._values import Schedule, TurnCounts, TurnPolicy, TurnStatus, WatchedEvent
-from ._database import Database, DatabaseDown, Row, Run
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -641,3 +635,92 @@ def _read_claimed(run: Run, turn_id: str, claimed: Row) -> ClaimedTurn:
         since=since,
         deadline_at=deadline_at,
     )
+
+
+# ── what several transactions do ──────────────────────────────────────────────────────────────────
+
+
+def move(run: Run, turn_id: str, state: str, attempt: int, /, **changes: Any) -> list[Row]:
+    """Change a turn, if it is in this state and attempt still; every change of a turn's row is made here, or is its claim.
+
+    On Postgres another transaction may have changed it since this one has read it; then the caller reads again. One without
+    changes locks the row until the end of the transaction.
+
+    Returns:
+        Its priority, when it is due, its stop and whether it is open; nothing if it was not changed.
+    """
+    if "state" in changes:
+        changes["is_open"] = int(changes["state"] in OPEN)
+        if not changes["is_open"]:
+            changes["ended_at"] = time.time()
+    assignments = ", ".join(f"{name} = :new_{name}" for name in changes) or "attempt = attempt"
+    return run(
+        f"UPDATE amplifier_turns SET {assignments} WHERE turn_id = :turn AND state = :state AND attempt = :attempt "
+        "RETURNING priority, due_at, stop, is_open",
+        turn=turn_id,
+        state=state,
+        attempt=attempt,
+        **{f"new_{name}": value for name, value in changes.items()},
+    )
+
+
+def hold_turn(run: Run, turn: ClaimedTurn) -> StopRequest | None:
+    """Make sure, until the end of the transaction, that the turn belongs to this attempt; returns the stop that is stored.
+
+    Raises:
+        TurnLost: It does not.
+    """
+    held = run(
+        "SELECT stop FROM amplifier_turns WHERE turn_id = :turn AND state = 'running' AND attempt = :attempt FOR UPDATE",
+        turn=turn.turn_id,
+        attempt=turn.attempt,
+    )
+    if not held:
+        raise TurnLost
+    return read_stop_request(held[0][0])
+
+
+def read_turns(run: Run, which: str, **values: Any) -> list[TurnStatus]:
+    """What turns do now, without their questions."""
+    found = run(
+        "SELECT turn_id, session_id, state, attempt, deaths, started_at, ended_at, worker, answer, error_type, error "
+        f"FROM amplifier_turns WHERE {which}",
+        **values,
+    )
+    names = [each.name for each in attrs.fields(TurnStatus)]
+    return [TurnStatus(**dict(zip(names, row, strict=False))) for row in found]
+
+
+def read_status(run: Run, turn_id: str) -> TurnStatus:
+    """What a turn does now."""
+    found = read_turns(run, "turn_id = :turn", turn=turn_id)
+    if not found:
+        raise unknown_turn_error(turn_id)
+    if found[0].is_final:
+        return found[0]
+    asked = run(
+        "SELECT details FROM amplifier_questions WHERE turn_id = :turn AND answer IS NULL ORDER BY question_id",
+        turn=turn_id,
+    )
+    return attrs.evolve(found[0], questions=tuple(read_question(orjson.loads(details)) for (details,) in asked))
+
+
+def read_messages(run: Run, session_id: str) -> list[dict[str, Any]]:
+    """The conversation of a session."""
+    rows = select(run, "messages", "amplifier_conversations", session_id=session_id)
+    found: list[dict[str, Any]] = orjson.loads(rows[0][0]) if rows else []
+    return found
+
+
+def insert_events(run: Run, turn: ClaimedTurn, last_position: int, events: list[str]) -> bool:
+    """Store events of a turn, the last one of which has this position; returns whether they were new, and the turn's attempt still is this."""
+    added = events and run(
+        "INSERT INTO amplifier_events (turn_id, last_position, attempt, events) SELECT turn_id, CAST(:last AS INTEGER), attempt, "
+        "CAST(:events AS TEXT) FROM amplifier_turns WHERE turn_id = :turn AND attempt = :attempt AND state <> 'queued' "
+        "ON CONFLICT DO NOTHING RETURNING 1",
+        last=last_position,
+        events=f"[{','.join(events)}]",
+        turn=turn.turn_id,
+        attempt=turn.attempt,
+    )
+    return bool(added)

@@ -1,6 +1,6 @@
 """``amplifier_core`` in a process whose path has this directory: importing it installs the alias, which replaces this file.
 
-See `amplifier.compat._alias.environment`.
+See `amplifier.compat._alias`.
 """
 
 import sys

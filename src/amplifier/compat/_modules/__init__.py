@@ -1,1 +1,0 @@
-"""Published modules in sessions: recognized, adapted, cancelled the published way."""
