@@ -1,4 +1,4 @@
-"""The program of the process that runs the model; `_local_server` starts it as a script, and no module imports it.
+"""The program of the process that runs the model; `local` starts it as a script, and no module imports it.
 
 It is a separate process, so that a model that crashes, hangs or exhausts the memory does not affect the session, and so that
 it can be killed. It reads one JSON line of parameters, writes one JSON line with its address or an error, and runs until
@@ -13,7 +13,13 @@ import os
 import sys
 import tempfile
 import threading
+import time
 from typing import Any
+
+_LOADING = "error loading model:"
+_LOOKS = 20
+_SECONDS_BETWEEN_LOOKS = 0.05
+_MOST_BYTES = 1_000_000
 
 
 def main() -> None:
@@ -29,8 +35,7 @@ def main() -> None:
         server = _serve(job)
         answer: dict[str, Any] = {"address": server.listening_address}
     except Exception as error:  # noqa: BLE001 - the parent needs every error of the library
-        log.seek(0)
-        answer = {"error": _reason(log.read().decode("utf-8", "replace")) or str(error) or type(error).__name__}
+        answer = {"error": _reason(log.fileno()) or str(error) or type(error).__name__}
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.dup2(nowhere, 2)
@@ -66,12 +71,17 @@ def _end_with_parent() -> None:
     os._exit(0)  # at once, also in the middle of a response
 
 
-def _reason(log: str) -> str:
-    """The most informative line of the log."""
-    lines = [line.partition(" E ")[2] for line in log.splitlines() if " E " in line]
-    for line in lines:
-        if "error loading model:" in line:
-            return line.partition("error loading model:")[2].strip()
+def _reason(log: int) -> str:
+    """The most informative line of the log; a thread of the library writes it, maybe after the error was raised."""
+    lines: list[str] = []
+    for _ in range(_LOOKS):
+        # The library writes where the descriptor's position is, so it must not be moved.
+        text = os.pread(log, _MOST_BYTES, 0).decode("utf-8", "replace")
+        lines = [line.partition(" E ")[2] for line in text.splitlines() if " E " in line]
+        for line in lines:
+            if _LOADING in line:
+                return line.partition(_LOADING)[2].strip()
+        time.sleep(_SECONDS_BETWEEN_LOOKS)
     return lines[0].strip() if lines else ""
 
 
