@@ -128,3 +128,46 @@ def test_two_texts_are_shown_where_they_begin_to_differ():
     assert "another way; expected …" in shown
     assert shown.endswith("one way")
     assert first_difference("a", "ab") == "ab; expected a"
+
+
+WORDS = """
+    from amplifier import ToolResult
+
+    __amplifier_module_type__ = "tool"
+
+
+    class Words:
+        name = "words"
+        description = "Lists the words of a text, each once."
+        input_schema = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
+
+        async def execute(self, input):
+            text = input.get("text")
+            if not isinstance(text, str):
+                return ToolResult(success=False, error={"message": "text: expected a string"})
+            known = dict.fromkeys(["one", "two", "three", *text.split()])
+            return ToolResult(output=ORDER)
+
+
+    async def mount(coordinator, config):
+        coordinator.mount("tools", Words())
+"""
+PROCESSES = "every_module.answers_the_same_in_another_process"
+
+
+@pytest.mark.parametrize(
+    ("order", "is_found"),
+    [
+        ("list(known)", False),
+        ("sorted(set(known))", False),
+        ("list(set(known))", True),
+        ("[hash(word) % 1000 for word in known]", True),
+    ],
+)
+def test_an_order_that_follows_the_hashes_of_texts_is_found(tmp_path, order, is_found):
+    report = check(write_module(tmp_path, WORDS.replace("ORDER", order), "tool_words.py"), only=[PROCESSES])
+    assert [found.clause for found in report.violations] == ["A25"] * is_found, str(report)
+    for found in report.violations:
+        assert "in another process, in which texts have other hashes, execute of the tool 'words' gave" in found.what
+        assert found.reproduce.endswith(f"--only {PROCESSES}")
+        assert found.input["tool"] == "words"

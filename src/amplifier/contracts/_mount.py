@@ -165,8 +165,9 @@ CLAUSES = numbered(
         hint="Give a child process its own env and cwd, use random.Random(seed) and decimal.localcontext(), and undo in cleanup what mount installed.",
     ),
     A25=clarified(
-        "Results depend neither on the local time zone nor on the locale, unless the module's description or documentation names them.",
+        "Results depend neither on the local time zone nor on the locale, unless the module's description or documentation names them, nor on the hashes "
+        "of texts, which are others in each process.",
         law="L10",
-        hint='Use datetime.now(timezone.utc) and encoding="utf-8"; take the zone or the language as a setting, and name it.',
+        hint='Use datetime.now(timezone.utc) and encoding="utf-8"; take the zone or the language as a setting, and name it; sort what comes out of a set.',
     ),
 )

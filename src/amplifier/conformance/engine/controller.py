@@ -37,7 +37,7 @@ from amplifier.conformance.engine.job import (
 )
 from amplifier.conformance.engine.results import IMPORT, BackendRun, Progress, Results, WorkerExit, make_report
 from amplifier.conformance.target.calls import machine_load
-from amplifier.conformance.target.locate import find_target
+from amplifier.conformance.target.locate import BACKENDS, find_target
 from amplifier.conformance.target.mounted import Unexamined
 from amplifier.errors import ModuleLoadError
 from amplifier.models import to_json
@@ -60,7 +60,7 @@ async def run_worker(job: Job, receive: Receive) -> WorkerExit:
         process = await anyio.open_process(
             python_command("-m", "amplifier.conformance.engine.worker"),
             stderr=stderr,
-            env=_environment(home),
+            env=_environment(home, job.backends[0]),
             start_new_session=True,
         )
         try:
@@ -103,8 +103,8 @@ def _memory_directory() -> str | None:
     return str(place) if free > _MIN_FREE_BYTES else None
 
 
-def _environment(home: str) -> dict[str, str]:
-    """The worker's environment variables: what running Python takes, and no credentials."""
+def _environment(home: str, backend: str) -> dict[str, str]:
+    """The worker's environment variables: what running Python takes, and no credentials. Texts have other hashes on each backend."""
     kept = ("PATH", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SYSTEMROOT")
     return {
         **{name: os.environ[name] for name in kept if name in os.environ},
@@ -115,7 +115,7 @@ def _environment(home: str) -> dict[str, str]:
         "PYTHONUTF8": "0"
         if sys.platform == "linux"
         else "1",  # so that a file opened without an encoding depends on the locale
-        "PYTHONHASHSEED": "0",
+        "PYTHONHASHSEED": str(BACKENDS.index(backend)),
         "PYTHONDONTWRITEBYTECODE": "1",
         "HYPOTHESIS_STORAGE_DIRECTORY": str(cache_directory() / "hypothesis"),
     }

@@ -16,6 +16,7 @@ import attrs
 from amplifier.conformance._report import ClauseOutcome, Finding, Report
 from amplifier.conformance.checks.registry import CHECKS, Check, all_clauses, checks_for
 from amplifier.conformance.engine.job import Job, replay_token, shortened
+from amplifier.conformance.oracles.calls import first_difference
 from amplifier.conformance.target.locate import BACKENDS, unknown_type
 from amplifier.conformance.target.mounted import DECLINED, Fault, StepCoverage
 from amplifier.conformance.target.source import source_location
@@ -31,6 +32,8 @@ IMPORT_HINT = (
     "Install what it imports, and declare that in its dependencies. Let importing the module succeed and end at once, also while an event loop runs, as it does when the kernel imports it; "
     "leave work that may fail or take long to mount, and await it there instead of calling anyio.run or asyncio.run."
 )
+ANOTHER_PROCESS = "every_module.answers_the_same_in_another_process"
+HASH_HINT = "Sort what comes out of a set, and use hashlib instead of hash()."
 ENDS_PROCESS_HINT = "Let no call end the process: no os._exit, sys.exit or signal, and no crash of an extension."
 
 
@@ -43,6 +46,8 @@ def _command(job: Job, check: str, backend: str | None, case: Any) -> str:
     words += ["--thorough"] if job.profile == "thorough" else []
     if check == IMPORT:
         words += ["--only", "A1"]
+    elif check == ANOTHER_PROCESS:
+        words += ["--only", ANOTHER_PROCESS]
     elif backend is None:
         words += ["--static"]
     else:
@@ -276,6 +281,21 @@ class Results:
             trio.unmounted = None
             self.add_fault(Fault(clause="A18", what=what), "every_module.mounts", "trio")
 
+    def compare_processes(self) -> None:
+        """Report a module that answers the same calls differently in two processes, in which texts have other hashes."""
+        seen = [run.seen[ANOTHER_PROCESS].answers for run in self.runs.values() if ANOTHER_PROCESS in run.seen]
+        usual, *others = [{repr((name, given)): text for name, given, text in answers} for answers in seen] or [{}]
+        for other in others:
+            for name, given, _ in seen[0]:
+                here = usual[call := repr((name, given))]
+                if other.get(call, here) != here:
+                    what = f"in another process, in which texts have other hashes, {name} gave "
+                    what += first_difference(here, other[call])
+                    self.add_fault(
+                        Fault(clause="A25", what=what, input=given, hint=HASH_HINT), ANOTHER_PROCESS, BACKENDS[0]
+                    )
+                    return
+
     # ── what was examined ──
 
     def run_on(self) -> list[str]:
@@ -359,6 +379,7 @@ def make_report(results: Results) -> Report:
     if results.module_type is None:
         raise unknown_type(target.module_id)
     results.report_asyncio_only()
+    results.compare_processes()
     findings = results.findings()
     clauses = clauses_for(results.module_type)  # type: ignore[arg-type]  # a type that find_target accepts
     outcomes = [results.outcome(clause, findings) for clause in clauses]

@@ -70,6 +70,7 @@ class StepCoverage:
         instance_seen: Whether at least once something of the module was mounted or registered.
         succeeded: Whether at least one call of the module did what it is for.
         cut_short: Why the step did not do all that it was to do, if so.
+        answers: Calls (their name and input) and what they gave, for a comparison with another process.
     """
 
     backends: list[str] = attrs.field(factory=list)
@@ -77,6 +78,7 @@ class StepCoverage:
     instance_seen: bool = False
     succeeded: bool = False
     cut_short: str | None = None
+    answers: list[tuple[str, Any, str]] = attrs.field(factory=list)
 
 
 CANARY = "canary.txt"

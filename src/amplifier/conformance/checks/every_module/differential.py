@@ -51,6 +51,8 @@ _TEMPORARY_NAME = re.compile(r"0000\d{4}")
 """Names of new temporary files: here they are numbered, elsewhere they are drawn at random."""
 _CLOCK = re.compile(r"(\d\d):\d\d(:\d\d)?(\.\d+)?")
 _DEEPEST = 8
+_LONGEST_TEXT = 20_000
+_ADDRESS = re.compile(r"0x[0-9a-f]{6,}")
 _SHOWN_NUMBER = re.compile(r"\d{9,}(\.\d+)?")
 
 
@@ -226,6 +228,25 @@ async def answers_the_same_elsewhere(ctx: CheckContext) -> None:
                 here, there = found
                 shown = first_difference(here.text, there.text)
                 ctx.fault(clause, f"{what} {there.name} gave {shown}", given=there.given)
+
+
+@check("A25", kind="hygiene")
+async def answers_the_same_in_another_process(ctx: CheckContext) -> None:
+    """Makes the same calls on asyncio in two processes, in which texts have other hashes, and compares what they give each time."""
+    if "asyncio" not in ctx.loaded.backends or ctx.loaded.starts_processes:
+        return
+    tellings = [await _told_on_asyncio(ctx, trial) for trial in range(_TRIALS)]
+    for usual, *others in zip(*tellings, strict=False):
+        if all(other == usual for other in others):
+            text = _ADDRESS.sub("0x…", usual.text).replace(str(os.getpid()), "<process>")
+            ctx.coverage.answers.append((usual.name, usual.given, text[:_LONGEST_TEXT]))
+
+
+async def _told_on_asyncio(ctx: CheckContext, trial: int) -> list[Answer]:
+    if ctx.backend == "asyncio":
+        return await _tell(ctx, _alone, _once, trial)
+    other = attrs.evolve(ctx.fresh(), backend="asyncio", abort=None)
+    return await anyio.to_thread.run_sync(partial(run_virtually, _tell, other, _alone, _once, trial, backend="asyncio"))
 
 
 @check("A16", kind="hygiene")
