@@ -126,6 +126,7 @@ async def test_a_failure_has_its_type_and_the_next_request_works(tmp_path, reply
         assert local.payloads("llm:response")[0]["status"] == "error"
         if isinstance(reply, dict) and reply.get("then") == "die":
             model_file(tmp_path, good)
+            await wait_for(lambda: local.server.pid is None)  # until then the request goes to the one that is dying
         assert (await local.answer(short())).content == [TextBlock(text="hello")]
 
 

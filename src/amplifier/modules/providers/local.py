@@ -13,7 +13,7 @@ import logging
 import os
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -24,14 +24,7 @@ import attrs
 
 from amplifier._programs import absolute_entries, python_command, safe_search_path
 from amplifier.contracts import Coordinator
-from amplifier.errors import (
-    ConfigurationError,
-    LLMTimeoutError,
-    MissingExtraError,
-    NetworkError,
-    PlanError,
-    ProviderUnavailableError,
-)
+from amplifier.errors import ConfigurationError, LLMTimeoutError, MissingExtraError, PlanError, ProviderUnavailableError
 from amplifier.models import (
     ChatRequest,
     ConfigField,
@@ -332,7 +325,6 @@ def _plain_text(blocks: Iterable[ContentBlockUnion], omitted: dict[str, None]) -
 
 _SCRIPT = Path(__file__).with_name("_local_server_main.py")
 _CONNECT_SECONDS = 30.0
-_DYING_SECONDS = 5.0
 _INHERITED = ("PATH", "HOME", "LANG", "TMPDIR", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 _INHERITED_PREFIXES = ("LC_", "PYTHON", "GGML_", "LLAMA_", "CUDA_", "HIP_", "ROCR_", "VK_", "OMP_")
 """Environment variables that the library may need; API keys of other services are not passed on."""
@@ -394,20 +386,8 @@ class Server:
             ProviderUnavailableError: The provider is closed, or the process died.
             LLMError: The server refuses.
         """
-        async with AsyncExitStack() as stack:
-            running = await self._ready()
-            try:
-                response = await stack.enter_async_context(running.client.open(method, path, body, context))
-            except NetworkError as error:
-                # A process that is dying has closed its sockets, and it takes a moment until its end is reported.
-                with anyio.move_on_after(_DYING_SECONDS):
-                    await running.process.wait_for_death()
-                if not running.process.has_ended():
-                    raise ProviderUnavailableError(
-                        f"the model server cannot be reached: {error}", provider="local", model=context.model
-                    ) from error
-                running = await self._ready()
-                response = await stack.enter_async_context(running.client.open(method, path, body, context))
+        running = await self._ready()
+        async with running.client.open(method, path, body, context) as response:
             yield response
 
     async def aclose(self) -> None:
