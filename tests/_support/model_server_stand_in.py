@@ -2,7 +2,7 @@
 
 Started as a script in place of provider-local's own. The "model file" is the script: after the letters ``GGUF`` comes JSON
 with ``start`` (``ok``, ``error``, ``die``, ``silent``) and ``replies``, played one for each request: ``status``, ``lines`` of
-the body, and ``then``: ``end``, ``stall`` or ``die``. What was asked is in a file beside it, one JSON line for each.
+the body, and ``then``: ``end``, ``stall`` or ``die``; ``silent`` sends nothing. What was asked is in a file beside it, one JSON line for each.
 """
 
 from __future__ import annotations
@@ -46,6 +46,8 @@ def main() -> None:
             self._play(next(replies, {"status": 500, "lines": ['{"error": {"message": "script over"}}']}))
 
         def _play(self, reply: dict[str, Any]) -> None:
+            if reply.get("silent"):
+                threading.Event().wait()
             self.send_response(reply.get("status", 200))
             self.end_headers()
             for line in reply.get("lines", ()):

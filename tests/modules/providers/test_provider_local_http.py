@@ -22,8 +22,10 @@ from amplifier.errors import (
     ConfigurationError,
     ContextLengthError,
     InvalidRequestError,
+    LLMError,
     LLMTimeoutError,
     MissingExtraError,
+    NetworkError,
     PlanError,
     ProviderUnavailableError,
     StreamError,
@@ -128,6 +130,24 @@ async def test_a_failure_has_its_type_and_the_next_request_works(tmp_path, reply
             model_file(tmp_path, good)
             await wait_for(lambda: local.server.pid is None)  # until then the request goes to the one that is dying
         assert (await local.answer(short())).content == [TextBlock(text="hello")]
+
+
+async def test_every_request_in_flight_gets_a_retryable_error_when_the_server_is_killed(tmp_path):
+    failures: list[LLMError] = []
+
+    async def ask(local: Local) -> None:
+        with pytest.raises(LLMError) as caught:
+            await local.answer(short())
+        failures.append(caught.value)
+
+    async with Local.running(model_file(tmp_path, *[{"silent": True}] * 4)) as local:
+        async with anyio.create_task_group() as asking:
+            for _ in range(4):
+                asking.start_soon(ask, local)
+            await wait_for(lambda: (tmp_path / "m.asked").exists() and len(asked(tmp_path)) == 4)
+            os.kill(local.server.pid, signal.SIGKILL)
+        assert [(type(each), each.retryable) for each in failures] == [(NetworkError, True)] * 4
+        assert [each["status"] for each in local.payloads("llm:response")] == ["error"] * 4
 
 
 @pytest.mark.parametrize(
