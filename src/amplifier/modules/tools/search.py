@@ -1,4 +1,8 @@
-"""grep: lines of files that match a regular expression. A search blocks, in a worker thread."""
+"""tool-search: find text in files, and files by name, inside the allowed directories only.
+
+`grep` finds lines that match a regular expression. A search blocks, in a worker thread. It asks ripgrep which files may match, and runs the
+pattern in a process of its own, whose program is `_matcher_process`; files are found and opened by the shared files `_glob` and `_paths`.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +23,17 @@ from amplifier.contracts import Coordinator
 from amplifier.errors import ModuleLoadError
 from amplifier.models import ToolResult
 
-from ..._shared.configuration import Kind, choices, option, read_options, seconds, texts, whole_number
-from ..._shared.failure import ToolFailure, shown
-from ..._shared.processes import WorkerProcess
-from ..._shared.worker_threads import Stop, Workers
-from .._base import BuiltinTool, characters, flag, path_name, tool_input, whole, word
-from .._glob import DEFAULT_IGNORED, GlobPattern, GlobTool, Walk, directory_names
-from .._paths import AccessRoots, ConfinedPath, Workspace, open_directory, open_file, open_file_in
+from .._shared.configuration import Kind, choices, option, read_options, seconds, texts, whole_number
+from .._shared.failure import ToolFailure, shown
+from .._shared.processes import WorkerProcess
+from .._shared.worker_threads import Stop, Workers
+from ._base import BuiltinTool, characters, flag, path_name, tool_input, whole, word
+from ._glob import DEFAULT_IGNORED, GlobPattern, GlobTool, Walk, directory_names
+from ._paths import AccessRoots, ConfinedPath, Workspace, open_directory, open_file, open_file_in
+
+__all__ = ["GrepTool", "mount"]
+
+__amplifier_module_type__ = "tool"
 
 TOOLS = ("grep", "glob")
 
