@@ -377,6 +377,29 @@ async def test_a_stream_of_trio_is_read_on_the_island():
     assert closed == ["closed"]
 
 
+async def test_an_error_in_the_block_of_a_context_manager_reaches_its_exit_on_the_other_side():
+    seen: list[Any] = []
+
+    class Manager:
+        async def __aenter__(self) -> None:
+            await anyio.lowlevel.checkpoint()
+
+        async def __aexit__(self, kind: Any, *details: Any) -> bool:
+            await anyio.lowlevel.checkpoint()
+            seen.append(kind)
+            return kind is Broken
+
+    async def work(given: Any, coordinator: Any) -> str:
+        async with coordinator.get_capability("manager"):
+            raise Broken("in the block")
+        return "suppressed"
+
+    async with agent(tool=tool_module(work)) as session:
+        session.coordinator.register_capability("manager", Manager())
+        assert await session.coordinator.get("tools")["work"].execute({}) == "suppressed"
+    assert seen == [Broken]
+
+
 # ── context variables and threads ────────────────────────────────────────────────────────────────
 
 
