@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import signal
 import sys
 import time
 from collections.abc import Awaitable, Callable
@@ -171,18 +170,15 @@ async def work_until_signal(
     engine: DurableEngine, make_session: SessionFactory, concurrency: int, drain: float
 ) -> None:
     """Run turns until SIGTERM or Ctrl-C, and drain."""
-    async with anyio.create_task_group() as group:
-        worker = anyio.CancelScope()
+    from amplifier.cli.agent.signals import until_signal  # noqa: PLC0415 — the other commands save the time
 
-        async def run() -> None:
-            with worker:
-                await engine.work(make_session, concurrency=concurrency, drain=drain)
-            group.cancel_scope.cancel()
+    worker = anyio.CancelScope()
 
-        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-            group.start_soon(run)
-            async for _ in signals:
-                worker.cancel()
+    async def run() -> None:
+        with worker:
+            await engine.work(make_session, concurrency=concurrency, drain=drain)
+
+    await until_signal(run, worker.cancel)
 
 
 @turns.command("page")
