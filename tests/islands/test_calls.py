@@ -320,17 +320,21 @@ def numbers_module(made: list[int], closed: list[str]) -> Any:
                 finally:
                     closed.append("closed")
 
+            def returned(self) -> AsyncIterator[int]:
+                return self.stream()
+
         await coordinator.mount("tools", Numbers())
 
     return asyncio_only(mount)
 
 
-async def test_a_stream_is_asked_for_one_item_at_a_time_and_closed_when_it_is_left():
+@pytest.mark.parametrize("way", ["stream", "returned"])
+async def test_a_stream_is_asked_for_one_item_at_a_time_and_closed_when_it_is_left(way: str):
     made: list[int] = []
     closed: list[str] = []
     async with agent(tool=numbers_module(made, closed)) as session:
         tools: Any = session.coordinator.get("tools")
-        stream = tools["numbers"].stream()
+        stream = getattr(tools["numbers"], way)()
         async with aclosing(stream):
             assert [await anext(stream) for _ in range(3)] == [0, 1, 2]
             await anyio.wait_all_tasks_blocked()

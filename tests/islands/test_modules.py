@@ -8,6 +8,7 @@ import sys
 import threading
 from contextlib import asynccontextmanager
 from itertools import product
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import anyio.lowlevel
@@ -66,8 +67,10 @@ async def test_a_module_finds_its_own_objects_as_they_are_and_those_of_others_wr
         await coordinator.mount("tools", tool)
         seen.update(own=coordinator.get("tools")["work"] is tool, session=coordinator.session_id)
         seen["provider"] = coordinator.get("providers")["mock"].get_info().id
-        coordinator.own_attribute = {"a": 1}
+        coordinator.own_attribute = coordinator.passing = {"a": 1}
         seen["attribute"] = coordinator.own_attribute
+        del coordinator.passing
+        seen["deleted"] = not hasattr(coordinator, "passing")
         seen["config"] = coordinator.config["session"]["context"]
 
     session = agent(tool=asyncio_only(mount))
@@ -81,6 +84,7 @@ async def test_a_module_finds_its_own_objects_as_they_are_and_those_of_others_wr
         "session": session.session_id,
         "provider": "mock",
         "attribute": {"a": 1},
+        "deleted": True,
         "config": "context-simple",
     }
 
@@ -189,6 +193,30 @@ async def test_a_capability_of_the_island_can_be_called_from_trio_and_one_of_tri
         assert await get("double")(3) == 8
         assert get("name")() == "sync"
         assert get("data") == {"answer": 42}
+
+
+async def test_a_callable_object_and_functions_kept_as_attributes_run_on_their_own_side(anyio_backend_name: str):
+    on_island: list[bool] = []
+
+    class Handler:
+        async def __call__(self, event: str, data: Any) -> None:
+            await asyncio.sleep(0)
+            on_island.append(is_on_island())
+
+    async def look() -> None:
+        await asyncio.sleep(0)
+        on_island.append(is_on_island())
+
+    async def mount(coordinator: Any, config: Any) -> None:
+        coordinator.hooks.register("own:event", Handler(), name="object")
+        coordinator.register_capability("kept", SimpleNamespace(look=look))
+        coordinator.register_capability("called", Handler())
+
+    async with agent(hooks=asyncio_only(mount)) as session:
+        await session.coordinator.hooks.emit("own:event", {})
+        await session.coordinator.get_capability("kept").look()
+        await session.coordinator.get_capability("called")("own:event", {})
+    assert on_island == 3 * [anyio_backend_name == "trio"]
 
 
 async def test_a_module_opens_and_runs_a_child_session(anyio_backend_name: str):
