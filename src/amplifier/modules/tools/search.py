@@ -31,11 +31,11 @@ from ._base import BuiltinTool, characters, flag, path_name, tool_input, whole, 
 from ._glob import DEFAULT_IGNORED, GlobPattern, GlobTool, Walk, directory_names
 from ._paths import AccessRoots, ConfinedPath, Workspace, open_directory, open_file, open_file_in
 
-__all__ = ["GrepTool", "mount"]
+__all__ = ["GrepTool", "Matcher", "Search", "SearchOptions", "find_ripgrep", "mount"]
 
 __amplifier_module_type__ = "tool"
 
-TOOLS = ("grep", "glob")
+_TOOLS = ("grep", "glob")
 
 _ripgrep = Kind(
     "true to look for it, false to do without, or the program's absolute path",
@@ -61,7 +61,7 @@ class SearchOptions:
     """
 
     allowed_paths: tuple[str, ...] | None = option(texts(least=1), default=None, restricts=True)
-    tools: tuple[str, ...] | None = option(choices(*TOOLS), default=None, restricts=True)
+    tools: tuple[str, ...] | None = option(choices(*_TOOLS), default=None, restricts=True)
     ripgrep: bool | str = option(_ripgrep, default=True)
     ignore: frozenset[str] = option(directory_names, default=DEFAULT_IGNORED)
     max_matches: int = option(whole_number(1), default=200)
@@ -452,7 +452,7 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
     if options.ripgrep is True:
         found = await anyio.to_thread.run_sync(lambda: find_ripgrep(root.path for root in workspace.readable().roots))
         options = attrs.evolve(options, ripgrep=found or False)
-    for name in TOOLS if options.tools is None else options.tools:
+    for name in _TOOLS if options.tools is None else options.tools:
         if name == "grep":
             await coordinator.mount("tools", GrepTool(workspace, workers, options))
         # tool-filesystem offers the same glob; the module that is mounted first provides it.
