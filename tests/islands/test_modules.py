@@ -14,7 +14,9 @@ from typing import Any, ClassVar
 import anyio.lowlevel
 import pytest
 
+from amplifier import ModuleLoader
 from amplifier.contracts import Tool as ToolContract
+from amplifier.errors import ModuleLoadError, SessionStateError
 from amplifier.models import ToolResult
 from amplifier.testing import MockContextManager
 
@@ -219,6 +221,26 @@ async def test_a_callable_object_and_functions_kept_as_attributes_run_on_their_o
     assert on_island == 3 * [anyio_backend_name == "trio"]
 
 
+async def test_an_object_that_comes_back_deep_inside_data_runs_on_its_own_side():
+    async def native(given: Any) -> bool:
+        await anyio.lowlevel.checkpoint()
+        return is_on_island()
+
+    async def work(given: Any, coordinator: Any) -> bool:
+        tools = {"deep": {"inside": coordinator.get("tools")["native"]}}
+        return bool(await coordinator.get_capability("use")(tools))
+
+    async def use(tools: Any) -> bool:
+        return bool(await tools["deep"]["inside"].execute({}))
+
+    session = agent(tool=tool_module(work))
+    await session.coordinator.mount("tools", Tool(native), name="native")
+    session.coordinator.register_capability("use", use)
+    async with session:
+        was_on_island: Any = await session.coordinator.get("tools")["work"].execute({})
+    assert was_on_island is False
+
+
 async def test_a_module_opens_and_runs_a_child_session(anyio_backend_name: str):
     async def work(given: Any, coordinator: Any) -> ToolResult:
         child = coordinator.session.fork({"tools": []})
@@ -305,6 +327,22 @@ def test_without_such_a_module_nothing_of_it_is_imported_or_started():
     program = [sys.executable, "-c", WITHOUT]
     seen = subprocess.run(program, capture_output=True, text=True, timeout=60, check=True).stdout
     assert seen == "1 [] False\n"
+
+
+async def test_no_island_is_started_where_nothing_would_end_it(anyio_backend_name: str):
+    async def mount(coordinator: Any, config: Any) -> str:
+        return "mounted"
+
+    module = await ModuleLoader(modules={"tool-own": asyncio_only(mount)}).load("tool-own")
+    async with agent() as session:
+        pass
+    if anyio_backend_name == "asyncio":
+        assert await module(SimpleNamespace()) == "mounted"
+        return
+    with pytest.raises(ModuleLoadError, match=r"'tool-own' needs asyncio, and .* has no asyncio island"):
+        await module(SimpleNamespace())
+    with pytest.raises(SessionStateError, match="is closed; it starts no asyncio island any more"):
+        await module(session.coordinator)
 
 
 @pytest.mark.parametrize("fails", [False, True])
