@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import signal
 import sys
 import time
 from collections.abc import Awaitable, Callable
@@ -178,7 +179,7 @@ async def work_until_signal(
         with worker:
             await engine.work(make_session, concurrency=concurrency, drain=drain)
 
-    await until_signal(run, worker.cancel)
+    await until_signal(run, worker.cancel, handled=(signal.SIGTERM, signal.SIGINT))
 
 
 @turns.command("page")
