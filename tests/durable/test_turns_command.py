@@ -18,8 +18,8 @@ from dbos import DBOSClient
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
+from amplifier.cli.commands.turns import turns as turns_command
 from amplifier.durable import UnknownTurnError, _reporting, open_engine, open_local_engine
-from amplifier.durable._commands import turns as turns_command
 from tests._support.tree import ROOT
 from tests.durable.agents import agent, answering, eventually, tool, until, working
 from tests.durable.agents import open_engine as open_quick_engine

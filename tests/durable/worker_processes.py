@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from amplifier.durable._commands import work_until_signal
+from amplifier.cli.commands.turns import work_until_signal
 from tests._support.tree import ROOT
 from tests.durable.agents import asking_agent, effect_agent, open_engine, parent_agent, quick_agent
 from tests.durable.halting_agents import blocking_agent, halting_agent, poisonous_agent

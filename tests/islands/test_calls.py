@@ -320,17 +320,21 @@ def numbers_module(made: list[int], closed: list[str]) -> Any:
                 finally:
                     closed.append("closed")
 
+            def returned(self) -> AsyncIterator[int]:
+                return self.stream()
+
         await coordinator.mount("tools", Numbers())
 
     return asyncio_only(mount)
 
 
-async def test_a_stream_is_asked_for_one_item_at_a_time_and_closed_when_it_is_left():
+@pytest.mark.parametrize("way", ["stream", "returned"])
+async def test_a_stream_is_asked_for_one_item_at_a_time_and_closed_when_it_is_left(way: str):
     made: list[int] = []
     closed: list[str] = []
     async with agent(tool=numbers_module(made, closed)) as session:
         tools: Any = session.coordinator.get("tools")
-        stream = tools["numbers"].stream()
+        stream = getattr(tools["numbers"], way)()
         async with aclosing(stream):
             assert [await anext(stream) for _ in range(3)] == [0, 1, 2]
             await anyio.wait_all_tasks_blocked()
@@ -375,6 +379,29 @@ async def test_a_stream_of_trio_is_read_on_the_island():
     async with session:
         assert await session.coordinator.get("tools")["work"].execute({}) == [0, 1]
     assert closed == ["closed"]
+
+
+async def test_an_error_in_the_block_of_a_context_manager_reaches_its_exit_on_the_other_side():
+    seen: list[Any] = []
+
+    class Manager:
+        async def __aenter__(self) -> None:
+            await anyio.lowlevel.checkpoint()
+
+        async def __aexit__(self, kind: Any, *details: Any) -> bool:
+            await anyio.lowlevel.checkpoint()
+            seen.append(kind)
+            return kind is Broken
+
+    async def work(given: Any, coordinator: Any) -> str:
+        async with coordinator.get_capability("manager"):
+            raise Broken("in the block")
+        return "suppressed"
+
+    async with agent(tool=tool_module(work)) as session:
+        session.coordinator.register_capability("manager", Manager())
+        assert await session.coordinator.get("tools")["work"].execute({}) == "suppressed"
+    assert seen == [Broken]
 
 
 # ── context variables and threads ────────────────────────────────────────────────────────────────

@@ -8,12 +8,15 @@ import sys
 import threading
 from contextlib import asynccontextmanager
 from itertools import product
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import anyio.lowlevel
 import pytest
 
+from amplifier import ModuleLoader
 from amplifier.contracts import Tool as ToolContract
+from amplifier.errors import ModuleLoadError, SessionStateError
 from amplifier.models import ToolResult
 from amplifier.testing import MockContextManager
 
@@ -66,8 +69,10 @@ async def test_a_module_finds_its_own_objects_as_they_are_and_those_of_others_wr
         await coordinator.mount("tools", tool)
         seen.update(own=coordinator.get("tools")["work"] is tool, session=coordinator.session_id)
         seen["provider"] = coordinator.get("providers")["mock"].get_info().id
-        coordinator.own_attribute = {"a": 1}
+        coordinator.own_attribute = coordinator.passing = {"a": 1}
         seen["attribute"] = coordinator.own_attribute
+        del coordinator.passing
+        seen["deleted"] = not hasattr(coordinator, "passing")
         seen["config"] = coordinator.config["session"]["context"]
 
     session = agent(tool=asyncio_only(mount))
@@ -81,6 +86,7 @@ async def test_a_module_finds_its_own_objects_as_they_are_and_those_of_others_wr
         "session": session.session_id,
         "provider": "mock",
         "attribute": {"a": 1},
+        "deleted": True,
         "config": "context-simple",
     }
 
@@ -191,6 +197,50 @@ async def test_a_capability_of_the_island_can_be_called_from_trio_and_one_of_tri
         assert get("data") == {"answer": 42}
 
 
+async def test_a_callable_object_and_functions_kept_as_attributes_run_on_their_own_side(anyio_backend_name: str):
+    on_island: list[bool] = []
+
+    class Handler:
+        async def __call__(self, event: str, data: Any) -> None:
+            await asyncio.sleep(0)
+            on_island.append(is_on_island())
+
+    async def look() -> None:
+        await asyncio.sleep(0)
+        on_island.append(is_on_island())
+
+    async def mount(coordinator: Any, config: Any) -> None:
+        coordinator.hooks.register("own:event", Handler(), name="object")
+        coordinator.register_capability("kept", SimpleNamespace(look=look))
+        coordinator.register_capability("called", Handler())
+
+    async with agent(hooks=asyncio_only(mount)) as session:
+        await session.coordinator.hooks.emit("own:event", {})
+        await session.coordinator.get_capability("kept").look()
+        await session.coordinator.get_capability("called")("own:event", {})
+    assert on_island == 3 * [anyio_backend_name == "trio"]
+
+
+async def test_an_object_that_comes_back_deep_inside_data_runs_on_its_own_side():
+    async def native(given: Any) -> bool:
+        await anyio.lowlevel.checkpoint()
+        return is_on_island()
+
+    async def work(given: Any, coordinator: Any) -> bool:
+        tools = {"deep": {"inside": coordinator.get("tools")["native"]}}
+        return bool(await coordinator.get_capability("use")(tools))
+
+    async def use(tools: Any) -> bool:
+        return bool(await tools["deep"]["inside"].execute({}))
+
+    session = agent(tool=tool_module(work))
+    await session.coordinator.mount("tools", Tool(native), name="native")
+    session.coordinator.register_capability("use", use)
+    async with session:
+        was_on_island: Any = await session.coordinator.get("tools")["work"].execute({})
+    assert was_on_island is False
+
+
 async def test_a_module_opens_and_runs_a_child_session(anyio_backend_name: str):
     async def work(given: Any, coordinator: Any) -> ToolResult:
         child = coordinator.session.fork({"tools": []})
@@ -277,6 +327,22 @@ def test_without_such_a_module_nothing_of_it_is_imported_or_started():
     program = [sys.executable, "-c", WITHOUT]
     seen = subprocess.run(program, capture_output=True, text=True, timeout=60, check=True).stdout
     assert seen == "1 [] False\n"
+
+
+async def test_no_island_is_started_where_nothing_would_end_it(anyio_backend_name: str):
+    async def mount(coordinator: Any, config: Any) -> str:
+        return "mounted"
+
+    module = await ModuleLoader(modules={"tool-own": asyncio_only(mount)}).load("tool-own")
+    async with agent() as session:
+        pass
+    if anyio_backend_name == "asyncio":
+        assert await module(SimpleNamespace()) == "mounted"
+        return
+    with pytest.raises(ModuleLoadError, match=r"'tool-own' needs asyncio, and .* has no asyncio island"):
+        await module(SimpleNamespace())
+    with pytest.raises(SessionStateError, match="is closed; it starts no asyncio island any more"):
+        await module(session.coordinator)
 
 
 @pytest.mark.parametrize("fails", [False, True])

@@ -77,7 +77,7 @@ from amplifier.modules.tools import web as tool_web
 from amplifier.modules.tools._base import NoOptions
 from amplifier.modules.tools.bash._options import BashOptions
 from amplifier.modules.tools.filesystem._read_tools import FilesystemOptions
-from amplifier.modules.tools.search._grep import SearchOptions
+from amplifier.modules.tools.search import SearchOptions
 from amplifier.modules.tools.task import TaskOptions
 from amplifier.modules.tools.web._urls import WebOptions
 from amplifier.testing import TestCoordinator

@@ -20,7 +20,6 @@ import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from pathlib import Path
 from types import MethodType
 from typing import Any, Final
 
@@ -30,7 +29,7 @@ import anyio.lowlevel
 from amplifier._json import redact_text
 from amplifier.contracts._cancellation import is_cancellation_type
 from amplifier.loading._importing import is_built_in
-from amplifier.modules._shared.processes import Process, is_running, look_at, send_signal
+from amplifier.modules._shared.processes import Process, descendants, is_running, look_at, send_signal, send_to_group
 
 logger = logging.getLogger("amplifier_core.tools")
 
@@ -121,16 +120,9 @@ class _Process:
 
     def signal(self, number: signal.Signals) -> None:
         """Signal its group, unless that is our own, and whatever descends from it."""
-        everyone = [seen for entry in Path("/proc").glob("[0-9]*") if (seen := look_at(int(entry.name))) is not None]
-        parents = {self.popen.pid}
-        while found := {
-            seen for seen in everyone if seen.parent in parents and seen.is_alive and seen not in self._known
-        }:
-            self._known |= found
-            parents |= {seen.pid for seen in found}
+        self._known |= {seen for seen in descendants(self.popen.pid) if seen.is_alive}
         if self._group != os.getpgrp():
-            with contextlib.suppress(OSError):  # the group is empty
-                os.killpg(self._group, number)
+            send_to_group(self._group, number)
         for known in self._known:
             send_signal(known, number)
 

@@ -183,14 +183,14 @@ class SessionLock:
         os.close(self._file)
 
 
-def is_locked(folder: Path) -> bool:
-    """Whether a process has the session in this folder open.
+def is_locked(file: Path) -> bool:
+    """Whether a process has locked a file, which need not be there: that of a session that it has open, for example.
 
     Raises:
         OSError: The system refuses.
     """
     try:
-        descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        descriptor = os.open(file, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except (FileNotFoundError, NotADirectoryError):
         return False
     try:

@@ -101,7 +101,7 @@ class SessionIndex:
 
     def is_open(self, session_id: str) -> bool:
         """Whether a process has it open."""
-        return is_locked(self.folder(session_id))
+        return is_locked(self.folder(session_id) / LOCK_FILE)
 
     # ── reading; without a store there are no sessions ──
 
@@ -147,7 +147,7 @@ class SessionIndex:
         if fields.get("status") == RUNNING:
             folder = self.root / fields["session_id"]
             with suppress(OSError):  # where the lock cannot be examined, it may run
-                if (folder / LOCK_FILE).exists() and not is_locked(folder):
+                if (folder / LOCK_FILE).exists() and not is_locked(folder / LOCK_FILE):
                     fields["status"] = INTERRUPTED
         return SessionRecord(**fields)
 

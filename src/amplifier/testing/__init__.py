@@ -17,7 +17,6 @@ Hypothesis nor trio.
 
 from amplifier.testing._cassettes import Cassette, CassetteMode
 from amplifier.testing._sessions import replay_session
-from amplifier.testing._waiting import wait_for
 from amplifier.testing.cancel_sweep.injection import CancelledAt, cancel_at
 from amplifier.testing.cancel_sweep.report import SweepReport, Violation
 from amplifier.testing.cancel_sweep.sweep import LOOP_END_MODES, MODES, World, cancel_everywhere
@@ -29,6 +28,7 @@ from amplifier.testing.doubles.recording import (
     MockTool,
     TestCoordinator,
     create_test_coordinator,
+    wait_for,
 )
 from amplifier.testing.doubles.scripted import Delayed, MockApprovalSystem, MockProvider, ScriptedOrchestrator, script
 

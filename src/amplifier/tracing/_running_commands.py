@@ -22,6 +22,7 @@ import attrs
 from amplifier._regular_file import make_folders
 from amplifier.errors import ModelError
 from amplifier.models import from_json, to_json
+from amplifier.store._folders import is_locked
 
 from ._tasks import TaskTree, tasks_on_signal
 
@@ -88,25 +89,13 @@ def running_commands(folder: Path) -> list[RunningCommand]:
             running: RunningCommand | None = None
             with suppress(OSError, ModelError):
                 text = path.read_text(encoding="utf-8", errors="backslashreplace")
-                running = from_json(RunningCommand, text.partition("\n")[0]) if is_held(path) else None
+                running = from_json(RunningCommand, text.partition("\n")[0]) if is_locked(path) else None
             if running is not None:
                 found.append(running)
             else:
                 with suppress(OSError):  # the folder cannot be written to
                     path.unlink()
     return sorted(found, key=lambda each: (each.started, each.pid), reverse=True)
-
-
-def is_held(path: Path) -> bool:
-    """Whether the process of this file runs."""
-    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(file)
-    return False
 
 
 def request_tasks(folder: Path, running: RunningCommand) -> TaskTree:
@@ -127,7 +116,7 @@ def request_tasks(folder: Path, running: RunningCommand) -> TaskTree:
             for line in path.read_bytes()[start:].splitlines(keepends=True):
                 if line.startswith(b"{") and line.endswith(b"\n"):
                     return from_json(TaskTree, line.decode())
-            if not is_held(path):
+            if not is_locked(path):
                 raise ProcessLookupError
             time.sleep(_POLL)
     except (FileNotFoundError, ProcessLookupError):

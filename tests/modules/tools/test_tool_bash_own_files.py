@@ -111,7 +111,7 @@ REPLACING = [
     "cp planted.py S/sitecustomize.py; cp planted.py S/usercustomize.py",
     'echo \'import os; open("MARKER", "w")\' > S/evil.pth',
     "cat planted.py >> S/amplifier/_supervisor.py",
-    "cat planted.py >> S/amplifier/modules/tools/search/_matcher_process.py",
+    "cat planted.py >> S/amplifier/modules/tools/_matcher_process.py",
     "cat planted.py >> S/amplifier/modules/tools/web/__init__.py",
     "mkdir S/httpcore2; cp planted.py S/httpcore2/__init__.py; cp planted.py S/uvloop.py",
     "mkdir -p S/amplifier/modules/tools/web/__pycache__; cp planted.py S/amplifier/modules/tools/web/__pycache__/x.pyc",

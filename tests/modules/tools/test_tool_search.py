@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from amplifier.errors import ModuleLoadError
 from amplifier.modules._shared.failure import ToolFailure
 from amplifier.modules._shared.worker_threads import Stop
+from amplifier.modules.tools import search as _ripgrep
 from amplifier.modules.tools import search as tool_search
-from amplifier.modules.tools.search import _grep as _ripgrep
-from amplifier.modules.tools.search._grep import Matcher
+from amplifier.modules.tools.search import Matcher
 from amplifier.testing import cancel_everywhere, wait_for
 from tests.modules.tools.test_tool_filesystem import Desk
 

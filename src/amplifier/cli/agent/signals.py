@@ -17,7 +17,7 @@ import math
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from signal import Signals
@@ -59,17 +59,20 @@ def handled_signals() -> list[Signals]:
 
 
 async def until_signal(
-    serve: Callable[[], Awaitable[object]], stop: Callable[[], object] | None = None
+    serve: Callable[[], Awaitable[object]],
+    stop: Callable[[], object] | None = None,
+    handled: Sequence[Signals] | None = None,
 ) -> Signals | None:
     """Run a server until it ends, or a signal comes; returns the signal.
 
     Args:
         serve: Runs it.
         stop: Called for the first signal, so that it ends by itself; without one it is cancelled. A second signal always cancels it.
+        handled: Other signals than `handled_signals`.
     """
     ended_by: list[Signals] = []
     problem: Exception | None = None
-    with anyio.open_signal_receiver(*handled_signals()) as signals:
+    with anyio.open_signal_receiver(*(handled or handled_signals())) as signals:
         async with anyio.create_task_group() as group:
 
             async def watch() -> None:

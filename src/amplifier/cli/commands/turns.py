@@ -1,15 +1,185 @@
-"""``amplifier turns``: the commands of the engines, and a page with the same, for which a server is needed."""
+"""``amplifier turns``: lists, shows, stops, resumes and releases the turns of an engine, also on a page, and runs a worker that drains."""
 
 from __future__ import annotations
 
-from typing import Any
+import importlib
+import json
+import signal
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, TypeVar, get_args
 
+import anyio
+import attrs
 import click
 
-from amplifier.durable import open_engine
-from amplifier.durable._commands import turns
+from amplifier._json import visible_text
+from amplifier.durable import DurableEngine, SessionFactory, TurnState, TurnStatus, open_engine
 
 from .shared_options import import_http_server
+
+_T = TypeVar("_T")
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+_TURN = click.argument("turn_id", metavar="ID")
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+@click.group()
+@click.option(
+    "-e",
+    "--engine",
+    "url",
+    metavar="ENGINE",
+    envvar="AMPLIFIER_TURNS",
+    required=True,
+    help="A file, sqlite:///FILE or postgresql://USER:PASSWORD@HOST/DATABASE for DBOS, or temporal://HOST:PORT/NAMESPACE/TASK-QUEUE; "
+    "else that of the variable AMPLIFIER_TURNS.",
+)
+@click.pass_context
+def turns(context: click.Context, url: str) -> None:
+    """Look at the turns of an engine, and stop, resume and release them, also on a page; run a worker."""
+    if "://" not in url and context.invoked_subcommand != "work" and not Path(url).exists():
+        raise click.UsageError(f"there is no file {url}, so there are no turns; name the engine that workers use")
+    context.obj = url
+
+
+def _on_engine(url: str, do: Callable[[DurableEngine], Awaitable[_T]]) -> _T:
+    async def run() -> _T:
+        async with open_engine(url) as engine:
+            return await do(engine)
+
+    return anyio.run(run)
+
+
+def _moment(context: click.Context, parameter: click.Parameter, text: str | None) -> float | None:
+    """A moment, or how long ago it was: 90s, 10m, 2h, 7d."""
+    if text is None:
+        return None
+    try:
+        if text[-1:] in _UNITS:
+            return time.time() - timedelta(**{_UNITS[text[-1]]: float(text[:-1])}).total_seconds()
+        return datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError):
+        raise click.BadParameter(f"{text!r} is no time; write 90s, 10m, 2h, 7d, or 2026-01-31T12:00") from None
+
+
+@turns.command("list")
+@click.option("-s", "--state", type=click.Choice(get_args(TurnState)), help="Only those in this state.")
+@click.option("--session", metavar="ID", help="Only those of this session.")
+@click.option("--since", callback=_moment, metavar="TIME", help="Only those started since: 10m, 2h, 7d, or a time.")
+@click.option(
+    "-n", "--limit", type=click.IntRange(1, 1_000_000), default=100, show_default=True, help="At most so many."
+)
+@_JSON
+@click.pass_obj
+def list_turns(
+    url: str, state: TurnState | None, session: str | None, since: float | None, limit: int, as_json: bool
+) -> None:
+    """List turns, the one started last first, and count all there are."""
+
+    async def read(engine: DurableEngine) -> tuple[list[TurnStatus], dict[str, Any]]:
+        found = await engine.list(state=state, session=session, since=since, limit=limit)
+        return found, attrs.asdict(await engine.counts())
+
+    found, counts = _on_engine(url, read)
+    if as_json:
+        click.echo(json.dumps({"turns": [attrs.asdict(each) for each in found], "counts": counts}, indent=2))
+        return
+    for each in found:
+        click.echo(
+            f"{each.turn_id:36}  {each.state:9}  {_local_time(each.started)}  {_line(each.session_id):20}  attempt {each.attempt}, takeovers "
+            f"{each.takeovers}  {_line(each.error or '')}".rstrip()
+        )
+    states = ", ".join(f"{count} {name}" for name, count in counts["states"].items()) or "no turns"
+    click.echo(f"{states}; the oldest open one is {counts['oldest']:.0f} s old", err=True)
+
+
+def _local_time(moment: float) -> str:
+    return datetime.fromtimestamp(moment).astimezone().isoformat(sep=" ", timespec="seconds")
+
+
+def _line(text: str) -> str:
+    return visible_text(text, multiline=False)
+
+
+@turns.command("show")
+@_TURN
+@_JSON
+@click.pass_obj
+def show_turn(url: str, turn_id: str, as_json: bool) -> None:
+    """Show what a turn does, why it is held or failed, and what it asks."""
+    status = attrs.asdict(_on_engine(url, lambda engine: engine.status(turn_id)))
+    if as_json:
+        click.echo(json.dumps(status, indent=2))
+        return
+    for name, value in status.items():
+        if value not in (None, ()):
+            click.echo(f"{name.replace('_', ' '):12} {visible_text(str(value), multiline=True)}")
+
+
+@turns.command("stop")
+@_TURN
+@click.option("--graceful", is_flag=True, help="Let running tools finish.")
+@click.option("--reason", metavar="TEXT", help="For the events of the turn.")
+@click.pass_obj
+def stop_turn(url: str, turn_id: str, graceful: bool, reason: str | None) -> None:
+    """Ask for the end of a turn; nothing happens to one that has ended."""
+    _on_engine(url, lambda engine: engine.stop(turn_id, graceful=graceful, reason=reason))
+
+
+@turns.command("resume")
+@_TURN
+@click.pass_obj
+def resume_turn(url: str, turn_id: str) -> None:
+    """Let a turn that is held go on, with the plan that workers have now."""
+    _on_engine(url, lambda engine: engine.resume(turn_id))
+
+
+@turns.command("release")
+@_TURN
+@click.pass_obj
+def release_turn(url: str, turn_id: str) -> None:
+    """Take a running turn away from its worker, and let another one go on."""
+    _on_engine(url, lambda engine: engine.release(turn_id))
+
+
+@turns.command("work")
+@click.argument("factory", metavar="MODULE:FUNCTION")
+@click.option("-c", "--concurrency", type=click.IntRange(min=1), default=10, show_default=True, help="Turns at a time.")
+@click.option("--drain", type=float, default=30.0, show_default=True, help="Seconds for running calls after a SIGTERM.")
+@click.pass_obj
+def work(url: str, factory: str, concurrency: int, drain: float) -> None:
+    """Run turns with the sessions that MODULE:FUNCTION makes, until SIGTERM or Ctrl-C.
+
+    Calls that are running then may end, and the turns are handed over to other workers: nothing is interrupted.
+    """
+    sys.path.insert(0, "")
+    module, _, name = factory.partition(":")
+    try:
+        make_session = getattr(importlib.import_module(module), name or "make_session")
+    except (ImportError, AttributeError, ValueError) as error:
+        problem = f"{error}; expected a function that makes the session of an id, such as my_agent:make_session"
+        raise click.BadParameter(problem, param_hint="MODULE:FUNCTION") from error
+
+    _on_engine(url, lambda engine: work_until_signal(engine, make_session, concurrency, drain))
+
+
+async def work_until_signal(
+    engine: DurableEngine, make_session: SessionFactory, concurrency: int, drain: float
+) -> None:
+    """Run turns until SIGTERM or Ctrl-C, and drain."""
+    from amplifier.cli.agent.signals import until_signal  # noqa: PLC0415 — the other commands save the time
+
+    worker = anyio.CancelScope()
+
+    async def run() -> None:
+        with worker:
+            await engine.work(make_session, concurrency=concurrency, drain=drain)
+
+    await until_signal(run, worker.cancel, handled=(signal.SIGTERM, signal.SIGINT))
 
 
 @turns.command("page")

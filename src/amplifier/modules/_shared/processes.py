@@ -114,6 +114,20 @@ def all_processes() -> Iterator[Process]:
                 yield process
 
 
+def descendants(pid: int) -> list[Process]:
+    """The processes below one, zombies included; none without ``/proc``."""
+    by_parent: dict[int, list[Process]] = {}
+    for process in all_processes() if HAS_PROC else ():
+        by_parent.setdefault(process.parent, []).append(process)
+    found: list[Process] = []
+    pending = [pid]
+    while pending:
+        children = by_parent.pop(pending.pop(), [])
+        found += children
+        pending += [child.pid for child in children]
+    return found
+
+
 class ProcessTree:
     """The processes of one command.
 
@@ -133,14 +147,7 @@ class ProcessTree:
         if not self._is_supervised:
             self._process.poll()  # a zombie shell would count as a member
             return [self._leader] if send_to_group(self._leader, 0) else []
-        by_parent: dict[int, list[Process]] = {}
-        for process in all_processes():
-            by_parent.setdefault(process.parent, []).append(process)
-        self._seen, pending = [], [self._process.pid]
-        while pending:
-            children = by_parent.pop(pending.pop(), [])
-            self._seen += children
-            pending += [child.pid for child in children]
+        self._seen = descendants(self._process.pid)
         return sorted(process.pid for process in self._seen if process.is_alive)
 
     def wrappers(self) -> set[int]:

@@ -45,7 +45,7 @@ class Stop:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._callbacks: list[Callable[[], None]] = []
-        self.requested = False
+        self.requested: bool = False
 
     def check(self) -> None:
         """End the work if a stop was requested.

@@ -485,8 +485,8 @@ class EventLog:
 
     def __init__(self, options: LogOptions, hooks: Hooks) -> None:
         self.options = options
-        self.written = 0
-        self.lost = 0
+        self.written: int = 0
+        self.lost: int = 0
         self._hooks = hooks
         self._file = EventFile(options.path, options.max_bytes, options.keep)
         self._lowest = LEVELS.index(options.level)

@@ -336,7 +336,7 @@ class Cassette:
         self.run = run
         self.opened = 0
         self.sessions: WeakSet[Any] = WeakSet()
-        self.records = False
+        self.records: bool = False
         self.providers: dict[str, dict[str, Any]] = {}
         self.recorded: list[Exchange] | None = None
         self.new: list[Exchange] = []

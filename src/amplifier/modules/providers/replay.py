@@ -212,7 +212,7 @@ class RecordingProvider:
         self._session = session
         self._streams = AnswerStreams(coordinator)
         if hasattr(inner, "stream"):  # loops ask for the member
-            self.stream = self._stream
+            self.stream: Callable[..., AnswerStream] = self._stream
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)

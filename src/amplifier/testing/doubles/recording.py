@@ -1,4 +1,4 @@
-"""Doubles that answer and remember: a tool, a context, a display, a recorder of events, and a coordinator without a session around it."""
+"""Doubles that answer and remember: a tool, a context, a display, a recorder of events, and a coordinator without a session around it; waiting for what they show."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from amplifier.testing.doubles.scripted import MockApprovalSystem
 
 _UNSET: Any = object()
 _ANY_OBJECT = {"type": "object", "properties": {}}
+_INTERVAL = 0.01
+"""Seconds between two looks."""
 
 
 @final
@@ -333,3 +335,22 @@ def create_test_coordinator() -> TestCoordinator:
     for point, module in (("tools", echo), ("tools", fail), ("context", MockContextManager())):
         coordinator.mounts.mount(point, module, None, None)
     return coordinator
+
+
+async def wait_for(condition: Callable[[], bool | Awaitable[bool]], timeout: float = 1.0) -> bool:
+    """Look again and again until ``condition()``, sync or async, is true.
+
+    An event that the awaited code sets is better wherever there is one; this is for what gives no sign.
+
+    Returns:
+        True as soon as it is; False after ``timeout`` seconds, on the loop's clock.
+    """
+    with anyio.move_on_after(timeout):
+        while True:
+            holds = condition()
+            if inspect.isawaitable(holds):
+                holds = await holds
+            if holds:
+                return True
+            await anyio.sleep(_INTERVAL)
+    return False

@@ -1,4 +1,4 @@
-"""The process that runs patterns; started by `_grep` as a script, and never imported.
+"""The process that runs patterns; started by `search` as a script, and never imported.
 
 Only the standard library, and without ``site``, so that it starts in a few hundredths of a second.
 

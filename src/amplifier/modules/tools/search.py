@@ -1,4 +1,8 @@
-"""grep: lines of files that match a regular expression. A search blocks, in a worker thread."""
+"""tool-search: find text in files, and files by name, inside the allowed directories only.
+
+`grep` finds lines that match a regular expression. A search blocks, in a worker thread. It asks ripgrep which files may match, and runs the
+pattern in a process of its own, whose program is `_matcher_process`; files are found and opened by the shared files `_glob` and `_paths`.
+"""
 
 from __future__ import annotations
 
@@ -19,15 +23,19 @@ from amplifier.contracts import Coordinator
 from amplifier.errors import ModuleLoadError
 from amplifier.models import ToolResult
 
-from ..._shared.configuration import Kind, choices, option, read_options, seconds, texts, whole_number
-from ..._shared.failure import ToolFailure, shown
-from ..._shared.processes import WorkerProcess
-from ..._shared.worker_threads import Stop, Workers
-from .._base import BuiltinTool, characters, flag, path_name, tool_input, whole, word
-from .._glob import DEFAULT_IGNORED, GlobPattern, GlobTool, Walk, directory_names
-from .._paths import AccessRoots, ConfinedPath, Workspace, open_directory, open_file, open_file_in
+from .._shared.configuration import Kind, choices, option, read_options, seconds, texts, whole_number
+from .._shared.failure import ToolFailure, shown
+from .._shared.processes import WorkerProcess
+from .._shared.worker_threads import Stop, Workers
+from ._base import BuiltinTool, characters, flag, path_name, tool_input, whole, word
+from ._glob import DEFAULT_IGNORED, GlobPattern, GlobTool, Walk, directory_names
+from ._paths import AccessRoots, ConfinedPath, Workspace, open_directory, open_file, open_file_in
 
-TOOLS = ("grep", "glob")
+__all__ = ["GrepTool", "Matcher", "Search", "SearchOptions", "find_ripgrep", "mount"]
+
+__amplifier_module_type__ = "tool"
+
+_TOOLS = ("grep", "glob")
 
 _ripgrep = Kind(
     "true to look for it, false to do without, or the program's absolute path",
@@ -53,7 +61,7 @@ class SearchOptions:
     """
 
     allowed_paths: tuple[str, ...] | None = option(texts(least=1), default=None, restricts=True)
-    tools: tuple[str, ...] | None = option(choices(*TOOLS), default=None, restricts=True)
+    tools: tuple[str, ...] | None = option(choices(*_TOOLS), default=None, restricts=True)
     ripgrep: bool | str = option(_ripgrep, default=True)
     ignore: frozenset[str] = option(directory_names, default=DEFAULT_IGNORED)
     max_matches: int = option(whole_number(1), default=200)
@@ -444,7 +452,7 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
     if options.ripgrep is True:
         found = await anyio.to_thread.run_sync(lambda: find_ripgrep(root.path for root in workspace.readable().roots))
         options = attrs.evolve(options, ripgrep=found or False)
-    for name in TOOLS if options.tools is None else options.tools:
+    for name in _TOOLS if options.tools is None else options.tools:
         if name == "grep":
             await coordinator.mount("tools", GrepTool(workspace, workers, options))
         # tool-filesystem offers the same glob; the module that is mounted first provides it.
