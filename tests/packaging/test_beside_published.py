@@ -240,6 +240,13 @@ def test_the_status_is_printed_and_is_the_exit_code(beside: Environment, tmp_pat
         *("not enabled", "enabled", "enabled", "disabled", "not enabled"),
     ]
     assert beside.run(*command, "status", "now", cwd=tmp_path).returncode == 2
+    file = beside.packages / "amplifier_core_alias.pth"
+    file.write_text("# what an earlier version wrote\n")
+    status = beside.run(*command, "status", cwd=tmp_path)
+    assert (status.returncode, "another installation or version" in status.stdout) == (1, True)
+    assert beside.run(*command, "enable", cwd=tmp_path).returncode == 0
+    assert beside.run(*command, "status", cwd=tmp_path).stdout.startswith("enabled")
+    assert beside.run(*command, "disable", cwd=tmp_path).returncode == 0
     assert not list(beside.packages.glob("*.pth"))
 
 

@@ -322,3 +322,17 @@ async def test_a_function_answers_every_question() -> None:
     assert [await system.request_approval(prompt, [], 1, "deny") for prompt in "ab"] == ["Allow a", "Allow b"]
     assert len(system.requests) == 2
     system.assert_exhausted()
+
+
+async def test_an_exception_that_the_function_returns_is_raised_and_the_function_is_asked_before_the_delay() -> None:
+    asked: list[str] = []
+
+    async def answer(prompt: str) -> str:
+        asked.append(prompt)
+        return TimeoutError("nobody is there")  # type: ignore[return-value]  # what a test may do
+
+    with pytest.raises(TimeoutError, match="nobody is there"):
+        await MockApprovalSystem(answer).request_approval("A?", [], 1, "deny")
+    with anyio.move_on_after(0):
+        await MockApprovalSystem(answer, delay=5).request_approval("B?", [], 1, "deny")
+    assert asked == ["A?", "B?"]

@@ -138,11 +138,17 @@ def status() -> int:
     """Report whether the file exists; the exit code is 0 if the alias is enabled."""
     file = _file()
     try:
-        is_enabled = file.read_text(encoding="utf-8") == _line()  # not by another installation of amplifier
+        written = file.read_text(encoding="utf-8")
     except OSError:
-        is_enabled = False
-    print(f"enabled: {file}" if is_enabled else f"not enabled: `python -m amplifier.compat enable` writes {file}")
-    return 0 if is_enabled else 1
+        print(f"not enabled: `python -m amplifier.compat enable` writes {file}")
+        return 1
+    if written != _line():
+        print(
+            f"not enabled: another installation or version of amplifier wrote {file}; `python -m amplifier.compat enable` replaces it"
+        )
+        return 1
+    print(f"enabled: {file}")
+    return 0
 
 
 def _file() -> Path:

@@ -123,7 +123,7 @@ class Trace:
         rows: In the order in which they began to be known; `walk` has them as a tree.
         revision: Grows with every change; see `Row.revision`.
         notes: What a reader has to know: a missing log, lines that cannot be read.
-        lines: How many were added.
+        lines: How many lines were added.
     """
 
     def __init__(self, session_id: str) -> None:

@@ -45,6 +45,10 @@ async def test_everything_registered_through_a_view_is_tagged_and_can_be_undone(
 async def test_module_cannot_unmount_what_another_module_or_the_application_mounted(core, view):
     core.view_for("tool-b").mount("tools", Echo("b"))
     core.mount("tools", Echo("application"))
+    core.mount("context", Echo("memory"))
+    with pytest.raises(ContractError, match="the application"):
+        view.unmount("context")
+    assert core.get("context") is not None
     for name, owner in (("b", "'tool-b'"), ("application", "'the application'")):
         with pytest.raises(ContractError, match=owner):
             view.unmount("tools", name)

@@ -203,6 +203,7 @@ class EventRecorder:
 
     Attributes:
         events: Pairs of event name and payload, in order; the payloads are copies.
+        emit: The same as `record`, for code that expects a hook registry; calling the recorder is the same, too, as a handler is called.
     """
 
     def __init__(self) -> None:

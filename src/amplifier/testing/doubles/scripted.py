@@ -499,9 +499,11 @@ class MockApprovalSystem(Scripted):
             AssertionError: The script has no answer left.
         """
         self.requests.append({"prompt": prompt, "options": list(options), "timeout": timeout, "default": default})
-        answer: Any = self._answer or ("Allow" if default == "allow" else "Deny")
+        answer: Any = "Allow" if default == "allow" else "Deny"
         if self._script is not None:
             answer = self._script.take(f"request_approval({prompt!r})")
+        elif self._answer is not None:
+            answer = await self._answer(prompt)
         if self._delay > 0:
             await anyio.sleep(self._delay)
         return str(await _played(answer, prompt))
