@@ -123,9 +123,7 @@ def test_progress_is_shown_at_a_terminal_and_removed_before_the_report(tmp_path)
         cwd=tmp_path,
         size=(24, 60),
     ) as terminal:
-        terminal.expect("0/1 tool.is_a_tool:trio")
-        terminal.expect("tool-todo (tool): conforms")
-        assert terminal.end() == 0
-        assert terminal.is_as_before()
+        terminal.expect("0/1 tool.is_a_tool:trio", "tool-todo (tool): conforms")
+        terminal.ends(0)
     erased, report = terminal.screen.rfind("\x1b[2K"), terminal.screen.find("tool-todo (tool):")
     assert 0 <= erased < report

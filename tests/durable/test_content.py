@@ -32,8 +32,7 @@ async def serving(engine, *answers, tools=(), **options):
 
     async with working(engine, make_session):
         yield
-        with anyio.fail_after(60):
-            assert await engine.result(await engine.start("other", "hi")) == "Hello."
+        assert await engine.result(await engine.start("other", "hi")) == "Hello."
 
 
 @pytest.mark.parametrize("message", ["caf\udce9", "nul \0"])
@@ -49,8 +48,7 @@ async def test_an_error_whose_text_cannot_be_stored_fails_its_turn_and_not_the_w
 
 async def test_an_answer_with_nul_is_stored(kind, place):
     async with open_engine(kind, place) as engine, serving(engine, "a\0b"):
-        with anyio.fail_after(60):
-            answer = await engine.result(await engine.start("s", "go"))
+        answer = await engine.result(await engine.start("s", "go"))
         assert answer == ("a\ufffdb" if kind == "postgres" else "a\0b")
         assert (await engine.messages("s"))[1]["content"] == "a\0b"
 
@@ -58,12 +56,11 @@ async def test_an_answer_with_nul_is_stored(kind, place):
 async def test_a_prompt_of_blocks_is_the_same_in_the_process_that_runs_it(kind, place):
     image = to_dict(file(b"\x89PNG\r\n\x1a\n", name="chart.png"))
     async with open_engine(kind, place) as engine, serving(engine, "One."):
-        with anyio.fail_after(60):
-            assert await engine.result(await engine.start("s", ["nul \0", image], turn_id="t")) == "One."
-            assert await engine.start("s", ["nul \0", image], turn_id="t") == "t"
-            with pytest.raises(TurnConflictError):
-                await engine.start("s", "nul", turn_id="t")
-            assert await engine.result(await engine.start("s", f"{BLOCKS}[]")) == "One."
+        assert await engine.result(await engine.start("s", ["nul \0", image], turn_id="t")) == "One."
+        assert await engine.start("s", ["nul \0", image], turn_id="t") == "t"
+        with pytest.raises(TurnConflictError):
+            await engine.start("s", "nul", turn_id="t")
+        assert await engine.result(await engine.start("s", f"{BLOCKS}[]")) == "One."
         prompts = [message["content"] for message in await engine.messages("s") if message["role"] == "user"]
     assert prompts == [[{"type": "text", "text": "nul \0"}, image], f"{BLOCKS}[]"]
 
@@ -95,11 +92,9 @@ async def test_the_model_may_choose_any_id_for_a_call(kind, place, call_id):
     async with open_engine(kind, place) as engine:
         turn = await engine.start("s", "go")
         async with working(engine, make_session(ChatResponse(content=[], tool_calls=calls), then=hang)):
-            with anyio.fail_after(60):
-                await begun.wait()
+            await begun.wait()
         async with working(engine, make_session("Two.", then=lambda given: "again")):
-            with anyio.fail_after(60):
-                assert await engine.result(turn) == "Two."
+            assert await engine.result(turn) == "Two."
         assert [m["content"] for m in await engine.messages("s") if m["role"] == "tool"] == ["two shelves", "again"]
     assert looked == [{}]
 
@@ -128,8 +123,7 @@ async def test_a_question_may_have_any_text_and_its_options_too(kind, place):
         [question] = (await until(engine, turn, lambda status: status.questions)).questions
         assert (question.prompt, question.options) == ("caf\ufffd?\0", ("Allow caf\ufffd", "Deny\ufffd"))
         await engine.approve(turn, question.question_id, question.options[1])
-        with anyio.fail_after(60):
-            assert await engine.result(turn) == "Done."
+        assert await engine.result(turn) == "Done."
     assert chosen == ["Deny\0"]
 
 
@@ -150,9 +144,8 @@ async def test_events_and_messages_with_odd_values_are_stored(kind, place):
 
     async with open_engine(kind, place) as engine, working(engine, make_session):
         turn = await engine.start("s", "go")
-        with anyio.fail_after(60):
-            assert await engine.result(turn) == "Done."
-            events = [event async for event in engine.watch(turn)]
+        assert await engine.result(turn) == "Done."
+        events = [event async for event in engine.watch(turn)]
         assert [event.position for event in events] == list(range(1, len(events) + 1))
         assert [event.data["thing"] for event in events if event.name == "shop:seen"] == ["\ufffd"]
         assert {"role": "system", "content": "caf\ufffd", "extra": {"number": str(2**70)}} in await engine.messages("s")
@@ -162,7 +155,6 @@ async def test_a_stop_may_have_any_reason(kind, place):
     hang, begun = hanging()
     async with open_engine(kind, place) as engine, serving(engine, [("hang", {})], tools=[hang]):
         turn = await engine.start("s", "go")
-        with anyio.fail_after(60):
-            await begun.wait()
-            await engine.stop(turn, reason="caf\udce9\0")
-            assert (await until(engine, turn, lambda status: status.is_final)).state == "stopped"
+        await begun.wait()
+        await engine.stop(turn, reason="caf\udce9\0")
+        assert (await until(engine, turn, lambda status: status.is_final)).state == "stopped"

@@ -44,11 +44,10 @@ async def test_a_turn_runs_and_its_conversation_goes_on_with_the_next(kind, plac
         return session
 
     async with open_engine(kind, place) as engine, working(engine, make_session):
-        with anyio.fail_after(60):
-            first = await engine.start("anna-1", "I am Anna")
-            assert await engine.result(first) == "Hello Anna."
-            second = await engine.start("anna-1", "who am I?")
-            assert await engine.result(second) == "Your name is Anna."
+        first = await engine.start("anna-1", "I am Anna")
+        assert await engine.result(first) == "Hello Anna."
+        second = await engine.start("anna-1", "who am I?")
+        assert await engine.result(second) == "Your name is Anna."
         assert [m["content"] for m in seen[-1]] == ["I am Anna", "Hello Anna.", "who am I?"]
         assert len(await engine.messages("anna-1")) == 4
         assert (await engine.status(second)).state == "completed"
@@ -57,10 +56,9 @@ async def test_a_turn_runs_and_its_conversation_goes_on_with_the_next(kind, plac
 
 async def test_every_tool_result_is_at_its_own_call(kind, place, tmp_path):
     async with open_engine(kind, place) as engine, working(engine, effect_agent(tmp_path)):
-        with anyio.fail_after(60):
-            turns = [await engine.start(f"s{number}", "go") for number in range(3)]
-            for turn in turns:
-                assert await engine.result(turn) == "All done."
+        turns = [await engine.start(f"s{number}", "go") for number in range(3)]
+        for turn in turns:
+            assert await engine.result(turn) == "All done."
         messages = await engine.messages("s0")
     assert transcript_problems(messages, is_whole=True) == []
     assert sum(message["role"] == "tool" for message in messages) == 16
@@ -73,8 +71,7 @@ async def test_starting_the_same_turn_twice_starts_it_once(kind, place):
         with pytest.raises(TurnConflictError, match="order-17"):
             await engine.start("s", "stop", turn_id="order-17")
         async with working(engine, agent(answering("Done."))):
-            with anyio.fail_after(60):
-                assert await engine.result("order-17") == "Done."
+            assert await engine.result("order-17") == "Done."
 
 
 async def test_a_second_open_turn_of_a_session_is_refused(kind, place):
@@ -118,21 +115,19 @@ async def test_a_session_that_cannot_be_made_fails_its_turn_and_not_the_worker(k
         return agent(answering("Fine."))(session_id)
 
     async with open_engine(kind, place) as engine, working(engine, make_session):
-        with anyio.fail_after(60):
-            bad, good = await engine.start("bad", "go"), await engine.start("good", "go")
-            with pytest.raises(TurnFailedError, match="no such customer"):
-                await engine.result(bad)
-            assert await engine.result(good) == "Fine."
+        bad, good = await engine.start("bad", "go"), await engine.start("good", "go")
+        with pytest.raises(TurnFailedError, match="no such customer"):
+            await engine.result(bad)
+        assert await engine.result(good) == "Fine."
 
 
 async def test_a_context_with_messages_of_its_own_is_refused(kind, place, tmp_path):
     where = {"module": "context-persistent", "config": {"path": str(tmp_path / "own")}}
     section = {"orchestrator": "loop-basic", "context": where}
     async with open_engine(kind, place) as engine, working(engine, agent(answering("a", "b"), session=section)):
-        with anyio.fail_after(60):
-            assert await engine.result(await engine.start("s", "go")) == "a"
-            with pytest.raises(TurnFailedError, match="begins empty"):
-                await engine.result(await engine.start("s", "go on"))
+        assert await engine.result(await engine.start("s", "go")) == "a"
+        with pytest.raises(TurnFailedError, match="begins empty"):
+            await engine.result(await engine.start("s", "go on"))
 
 
 async def wait_for_question(engine, turn):
@@ -152,8 +147,7 @@ async def test_a_question_waits_for_its_answer(kind, place, option, expected):
         with pytest.raises(QuestionClosedError, match="open questions"):
             await engine.approve(turn, "another", option)
         await engine.approve(turn, question.question_id, option)
-        with anyio.fail_after(60):
-            assert await engine.result(turn) == "Done."
+        assert await engine.result(turn) == "Done."
         assert expected in (await engine.messages("s"))[2]["content"]
         with pytest.raises(QuestionClosedError, match="completed"):
             await engine.approve(turn, question.question_id, option)
@@ -182,8 +176,7 @@ async def test_a_question_is_answered_while_no_worker_runs_and_the_next_one_goes
         assert (await engine.status(turn)).questions == (question,)
         await engine.approve(turn, question.question_id, "Allow")
         async with working(engine, make_session):
-            with anyio.fail_after(60):
-                assert await engine.result(turn) == "Done."
+            assert await engine.result(turn) == "Done."
     assert (len(paid), len(models)) == (1, 2)
 
 
@@ -191,12 +184,11 @@ async def test_a_turn_is_stopped(kind, place):
     make_session = agent(answering([("hang", {})], "unreached"), hanging()[0])
     async with open_engine(kind, place) as engine, working(engine, make_session):
         turn = await engine.start("s", "go")
-        with anyio.fail_after(60):
-            await wait_until_recorded(engine, turn, "tool:pre")
-            await engine.stop(turn, reason="enough")
-            with pytest.raises(TurnStoppedError):
-                await engine.result(turn)
-            await engine.stop(turn)  # nothing happens any more
+        await wait_until_recorded(engine, turn, "tool:pre")
+        await engine.stop(turn, reason="enough")
+        with pytest.raises(TurnStoppedError):
+            await engine.result(turn)
+        await engine.stop(turn)  # nothing happens any more
         messages = await engine.messages("s")
         assert [m["role"] for m in messages] == ["user", "assistant", "tool"]
         assert (
@@ -218,12 +210,11 @@ async def test_a_graceful_stop_lets_the_tool_finish(kind, place):
     make_session = agent(answering([("slow", {})], "unreached"), tool("slow", slow))
     async with open_engine(kind, place) as engine, working(engine, make_session):
         turn = await engine.start("s", "go")
-        with anyio.fail_after(60):
-            await begun.wait()
-            await engine.stop(turn, graceful=True)
-            async for event in engine.watch(turn):
-                if event.name == "cancel:requested":
-                    go_on.set()
+        await begun.wait()
+        await engine.stop(turn, graceful=True)
+        async for event in engine.watch(turn):
+            if event.name == "cancel:requested":
+                go_on.set()
         assert (await engine.status(turn)).state == "stopped"
         assert (await engine.messages("s"))[2]["content"] == "finished"
 
@@ -235,8 +226,7 @@ async def test_a_turn_that_no_worker_has_begun_is_stopped_at_once(kind, place):
         with pytest.raises(TurnStoppedError):
             await engine.result(turn)
         async with working(engine, agent(answering("Hello."))):
-            with anyio.fail_after(60):
-                assert await engine.result(await engine.start("s", "hi")) == "Hello."
+            assert await engine.result(await engine.start("s", "hi")) == "Hello."
         assert [m["content"] for m in await engine.messages("s")] == ["hi", "Hello."]
 
 
@@ -246,8 +236,7 @@ async def test_a_turn_that_was_handed_over_and_is_then_stopped_keeps_what_was_do
     async with open_engine(kind, place) as engine:
         turn = await engine.start("s", "go")
         async with working(engine, first):
-            with anyio.fail_after(60):
-                await begun.wait()
+            await begun.wait()
         await engine.stop(turn)
         async with working(engine, first):
             with anyio.fail_after(60), pytest.raises(TurnStoppedError):
@@ -262,8 +251,7 @@ async def test_watchers_see_the_events_and_can_go_on_behind_a_position(kind, pla
     look = tool("look", lambda given: {"api_key": secret, "shelves": 2})
     async with open_engine(kind, place) as engine, working(engine, agent(answering([("look", {})], "Two."), look)):
         turn = await engine.start("s", "go")
-        with anyio.fail_after(60):
-            events = [event async for event in engine.watch(turn)]
+        events = [event async for event in engine.watch(turn)]
         names = [event.name for event in events]
         assert names[0] == "session:start"
         assert [name for name in names if name.startswith("tool:")] == ["tool:pre", "tool:post"]
@@ -296,13 +284,11 @@ async def test_a_worker_that_leaves_hands_its_turn_over_and_nothing_known_is_rep
         turn = await engine.start("s", "go")
         first = agent(model([("look", {}), ("hang", {})]), tool("look", look), hang)
         async with working(engine, first):
-            with anyio.fail_after(60):
-                await begun.wait()
-                await wait_until_recorded(engine, turn, "tool:post")
+            await begun.wait()
+            await wait_until_recorded(engine, turn, "tool:post")
         second = agent(model("Two."), tool("look", look), tool("hang", lambda given: "again", repeatable=True))
         async with working(engine, second):
-            with anyio.fail_after(60):
-                assert await engine.result(turn) == "Two."
+            assert await engine.result(turn) == "Two."
         results = [m["content"] for m in await engine.messages("s") if m["role"] == "tool"]
         assert results == ["two shelves", "again"]
         assert calls == ["model", "look", "model"]
@@ -320,8 +306,7 @@ async def test_a_call_that_may_have_had_its_effect_is_not_repeated(kind, place):
         turn = await engine.start("s", "go")
         pay = await hand_over(engine, "pay", repeatable=False)
         async with working(engine, agent(answering("I do not know."), pay)):
-            with anyio.fail_after(60):
-                assert await engine.result(turn) == "I do not know."
+            assert await engine.result(turn) == "I do not know."
         result = (await engine.messages("s"))[2]["content"]
     assert "interrupted" in result
     assert "not repeatable" in result
@@ -333,13 +318,12 @@ async def test_a_turn_whose_plan_has_changed_is_held_until_someone_decides(kind,
         turn = await engine.start("s", "go")
         await hand_over(engine, "old", repeatable=True)
         async with working(engine, agent(answering("New."), tool("new", lambda given: 1))):
-            with anyio.fail_after(60):
-                with pytest.raises(TurnHeldError, match="tool-old is not in the plan any more; tool-new is new"):
-                    await engine.result(turn)
-                with pytest.raises(SessionBusyError, match="held"):
-                    await engine.start("s", "another")
-                await engine.resume(turn)
-                assert await engine.result(turn) == "New."
+            with pytest.raises(TurnHeldError, match="tool-old is not in the plan any more; tool-new is new"):
+                await engine.result(turn)
+            with pytest.raises(SessionBusyError, match="held"):
+                await engine.start("s", "another")
+            await engine.resume(turn)
+            assert await engine.result(turn) == "New."
         assert "no tool named 'old' any more" in (await engine.messages("s"))[2]["content"]
 
 
@@ -348,11 +332,10 @@ async def test_a_held_turn_can_be_stopped(kind, place):
         turn = await engine.start("s", "go")
         await hand_over(engine, "old")
         async with working(engine, agent(answering("New."))):
-            with anyio.fail_after(60):
-                with pytest.raises(TurnHeldError):
-                    await engine.result(turn)
-                await engine.stop(turn)
-                assert (await until(engine, turn, lambda status: status.is_final)).state == "stopped"
+            with pytest.raises(TurnHeldError):
+                await engine.result(turn)
+            await engine.stop(turn)
+            assert (await until(engine, turn, lambda status: status.is_final)).state == "stopped"
 
 
 async def test_effects_and_results_agree_over_many_hand_overs(kind, place, tmp_path):
@@ -362,8 +345,7 @@ async def test_effects_and_results_agree_over_many_hand_overs(kind, place, tmp_p
             async with working(engine, effect_agent(tmp_path)):
                 await anyio.sleep(seconds)  # moments of no importance; nothing waits for them
         async with working(engine, effect_agent(tmp_path)):
-            with anyio.fail_after(60):
-                assert await engine.result(turn) == "All done."
+            assert await engine.result(turn) == "All done."
         messages = await engine.messages("s")
     assert transcript_problems(messages, is_whole=True) == []
 
@@ -392,7 +374,6 @@ async def test_no_event_is_lost_when_a_turn_ends_while_events_are_being_stored(k
 
     monkeypatch.setattr(store_class, "add_events", add_late)
     async with open_engine(kind, place) as engine, working(engine, make_session):
-        with anyio.fail_after(60):
-            events = [event async for event in engine.watch(await engine.start("s", "go"))]
+        events = [event async for event in engine.watch(await engine.start("s", "go"))]
     assert [event.position for event in events] == list(range(1, len(events) + 1))
     assert events[-1].name == "session:end"

@@ -91,8 +91,7 @@ async def test_a_process_has_one_worker_on_dbos(tmp_path):
     async with open_engine("dbos", tmp_path) as engine, working(engine, agent(answering("Hello."))):
         with pytest.raises(SessionStateError, match="DBOS runs in this process already, with a worker of amplifier"):
             await engine.work(agent(answering("Hello.")))
-        with anyio.fail_after(60):
-            assert await engine.result(await engine.start("s", "hi")) == "Hello."
+        assert await engine.result(await engine.start("s", "hi")) == "Hello."
 
 
 @pytest.mark.slow
@@ -124,8 +123,7 @@ async def test_a_file_that_is_locked_for_too_long_ends_the_worker_and_the_next_o
                     go_on.set()
                     await failed.wait()
         async with working(engine, agent(answering("Two."), tool("look", lambda given: "seen again", repeatable=True))):
-            with anyio.fail_after(60):
-                assert await engine.result(turn) == "Two."
+            assert await engine.result(turn) == "Two."
         assert (await engine.messages("s"))[2]["content"] == "seen again"
 
 
@@ -180,8 +178,7 @@ async def test_a_connection_that_is_lost_while_a_change_is_committed_loses_nothi
     make_session = agent(answering([("pay", {})], "Paid."), tool("pay", pay))
     async with open_engine("local", tmp_path) as engine, working(engine, make_session):
         turn = await engine.start("s", "pay")
-        with anyio.fail_after(60):
-            assert await engine.result(turn) == "Paid."
+        assert await engine.result(turn) == "Paid."
         assert (await engine.status(turn)).attempt == 1
     assert (lost, calls) == ([which], ["paid"])
 
@@ -222,8 +219,7 @@ async def test_a_stop_that_arrives_while_records_are_played_back_keeps_all_of_th
     async with open_engine("local", tmp_path) as engine:
         turn = await engine.start("s", "go")
         async with working(engine, agent(answering([("look", {})], [("look", {})], [("hang", {})]), look, hang)):
-            with anyio.fail_after(60):
-                await begun.wait()
+            await begun.wait()
         claimed = await store_of(engine).claim(turn, "next")
         assert claimed is not None
         running = RunningTurn(store_of(engine), claimed)
@@ -297,19 +293,17 @@ async def test_a_turn_that_dbos_gives_a_second_time_goes_on_once(tmp_path):
     async with open_engine("dbos", tmp_path) as engine:
         turn = await engine.start("s", "go")
         async with working(engine, agent(answering([("hang", {})]), hang)):
-            with anyio.fail_after(60):
-                await begun.wait()
-                name = str((await engine.status(turn)).worker)
-                # As if it had been taken for dead.
-                await anyio.to_thread.run_sync(DBOS._recover_pending_workflows, [name])
-                assert module._dispatch is not None
-                await anyio.to_thread.run_sync(module._dispatch, turn)  # it would not return if it ran the turn
-                await eventually(partial(anyio.to_thread.run_sync, all_workflows_ended))
-                status = await engine.status(turn)
-                assert (status.state, status.attempt) == ("running", 1)
+            await begun.wait()
+            name = str((await engine.status(turn)).worker)
+            # As if it had been taken for dead.
+            await anyio.to_thread.run_sync(DBOS._recover_pending_workflows, [name])
+            assert module._dispatch is not None
+            await anyio.to_thread.run_sync(module._dispatch, turn)  # it would not return if it ran the turn
+            await eventually(partial(anyio.to_thread.run_sync, all_workflows_ended))
+            status = await engine.status(turn)
+            assert (status.state, status.attempt) == ("running", 1)
         async with working(engine, agent(answering("Done."), tool("hang", lambda given: "again", repeatable=True))):
-            with anyio.fail_after(60):
-                assert await engine.result(turn) == "Done."
+            assert await engine.result(turn) == "Done."
 
 
 def all_workflows_ended() -> bool:
@@ -346,8 +340,7 @@ async def test_a_full_disk_ends_the_worker_with_a_clear_error_and_the_next_one_g
                 await failed.wait()
         await store_of(engine)._do(limit(1_000_000))
         async with working(engine, agent(answering("Two."), tool("look", lambda given: "seen again", repeatable=True))):
-            with anyio.fail_after(60):
-                assert await engine.result(turn) == "Two."
+            assert await engine.result(turn) == "Two."
         assert (await engine.messages("s"))[2]["content"] == "seen again"
 
 
@@ -360,18 +353,17 @@ async def test_a_turn_whose_end_is_too_large_to_be_stored_fails_and_the_worker_g
 
     async with open_engine("local", tmp_path) as engine, working(engine, make_session):
         transactions = store_of(engine)._do
-        with anyio.fail_after(60):
-            assert await engine.result(await engine.start("s", "go")) == answer
+        assert await engine.result(await engine.start("s", "go")) == answer
 
-            def limit_size(run):
-                transactions._database._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 15_000)  # type: ignore[attr-defined]
+        def limit_size(run):
+            transactions._database._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 15_000)  # type: ignore[attr-defined]
 
-            await transactions(limit_size)
-            with pytest.raises(
-                TurnFailedError, match=r"the turn ended \(completed\), and that cannot be stored: .* too big"
-            ):
-                await engine.result(await engine.start("s", "and again"))
-            assert await engine.result(await engine.start("other", "hi")) == "Hello."
+        await transactions(limit_size)
+        with pytest.raises(
+            TurnFailedError, match=r"the turn ended \(completed\), and that cannot be stored: .* too big"
+        ):
+            await engine.result(await engine.start("s", "and again"))
+        assert await engine.result(await engine.start("other", "hi")) == "Hello."
         assert len(await engine.messages("s")) == 2
 
 

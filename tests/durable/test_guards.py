@@ -57,8 +57,7 @@ async def test_a_consent_permits_one_repeat(kind, place):
     async with open_engine(kind, place) as engine:
         turn = await engine.start("s", "pay")
         async with working(engine, make_session):
-            with anyio.fail_after(60):
-                await begun.wait()
+            await begun.wait()
         question = None
         for answers_at_once in (True, False):
             begun = anyio.Event()
@@ -67,13 +66,11 @@ async def test_a_consent_permits_one_repeat(kind, place):
                 asked.append(question.question_id)
                 if answers_at_once:
                     await engine.approve(turn, question.question_id, question.options[0])
-                    with anyio.fail_after(60):
-                        await begun.wait()
+                    await begun.wait()
         assert question is not None
         await engine.approve(turn, question.question_id, question.options[0])  # while no worker runs
         async with working(engine, make_session):
-            with anyio.fail_after(60):
-                await begun.wait()
+            await begun.wait()
         async with working(engine, make_session):
             [question] = (await until(engine, turn, lambda status: status.questions)).questions
             asked.append(question.question_id)
@@ -104,12 +101,11 @@ async def test_a_turn_is_taken_away_from_a_worker_that_gets_nowhere(kind, place)
         turn = await engine.start("s", "go")
         await engine.release(turn)  # nothing happens to a turn that does not run
         async with working(engine, make_session):
-            with anyio.fail_after(60):
-                await begun.wait()
-                await engine.release(turn)
-                assert await engine.result(turn) == "Done."
-                await ended.wait()
-                await engine.release(turn)
+            await begun.wait()
+            await engine.release(turn)
+            assert await engine.result(turn) == "Done."
+            await ended.wait()
+            await engine.release(turn)
         status = await engine.status(turn)
     assert (status.state, status.attempt) == ("completed", 2)
 
@@ -211,8 +207,7 @@ async def test_a_turn_under_no_living_worker_goes_on(kind, place):
         assert await store_of(engine).claim(turn, "one that dies") is not None
         await store_of(engine)._do(lambda run: run("DELETE FROM amplifier_workers"))
         async with working(engine, agent(answering("At last."))):
-            with anyio.fail_after(60):
-                assert await engine.result(turn) == "At last."
+            assert await engine.result(turn) == "At last."
 
 
 @TABLES
@@ -222,8 +217,7 @@ async def test_a_turn_that_workers_die_with_fails_and_what_it_did_is_kept(kind, 
     async with open_engine(kind, place, attempts=3) as engine:
         turn = await engine.start("s", "go")
         async with working(engine, agent(answering([("look", {})], [("hang", {})]), *tools)):
-            with anyio.fail_after(60):
-                await begun.wait()
+            await begun.wait()
         await die_with(engine, turn, 3)
         async with working(engine, agent(answering("unreached"), *tools)):
             with anyio.fail_after(60), pytest.raises(TurnFailedError, match="3 workers died while they ran this turn"):
@@ -240,8 +234,7 @@ async def test_hand_overs_in_good_order_are_no_deaths(kind, place):
         for _ in range(3):
             await hand_over(engine, repeatable=True)
         async with working(engine, agent(answering("Done."), tool("hang", lambda given: "x", repeatable=True))):
-            with anyio.fail_after(60):
-                assert await engine.result(turn) == "Done."
+            assert await engine.result(turn) == "Done."
 
 
 @pytest.mark.slow
@@ -250,8 +243,7 @@ async def test_a_worker_keeps_no_connection_that_only_listens(kind, place):
     """DBOS could be ended while its listener connected, and then that connection stayed open."""
     listening = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN%'"
     async with open_engine(kind, place) as engine, working(engine, agent(answering("Done."))):
-        with anyio.fail_after(60):
-            assert await engine.result(await engine.start("s", "go")) == "Done."
+        assert await engine.result(await engine.start("s", "go")) == "Done."
         assert await store_of(engine)._do(lambda run: run(listening)) == [(0,)]
 
 
@@ -325,23 +317,22 @@ async def test_a_suspect_runs_alone_beside_turns_that_wait_for_an_answer(tmp_pat
         due = time.time() + 50  # not now
         await store_of(engine)._do(set_due)
         async with working(engine, make_session):
-            with anyio.fail_after(60):
-                asks = await engine.start("asks", "go")
-                before = await engine.start("before", "go")
-                await until(engine, asks, lambda status: status.questions)
-                await begun["before"].wait()
-                due = 0.0
-                await store_of(engine)._do(set_due)
-                go_on["before"].set()
-                await begun["suspect"].wait()
-                after = await engine.start("after", "go")
-                go_on["after"].set()
-                go_on["suspect"].set()
-                for turn in (before, suspect, after):
-                    assert await engine.result(turn) == "Done."
-                await engine.stop(asks)
-                with pytest.raises(TurnStoppedError):
-                    await engine.result(asks)
+            asks = await engine.start("asks", "go")
+            before = await engine.start("before", "go")
+            await until(engine, asks, lambda status: status.questions)
+            await begun["before"].wait()
+            due = 0.0
+            await store_of(engine)._do(set_due)
+            go_on["before"].set()
+            await begun["suspect"].wait()
+            after = await engine.start("after", "go")
+            go_on["after"].set()
+            go_on["suspect"].set()
+            for turn in (before, suspect, after):
+                assert await engine.result(turn) == "Done."
+            await engine.stop(asks)
+            with pytest.raises(TurnStoppedError):
+                await engine.result(asks)
     assert all(events[place + 1] == f"{events[place].split()[0]} ends" for place in range(0, 6, 2)), events
 
 

@@ -79,14 +79,13 @@ async def test_a_factory_that_makes_no_session_fails_its_turn_with_a_clear_sente
         return None if session_id == "nothing" else agent(answering("Hello."))(session_id)
 
     async with open_engine(kind, place) as engine, working(engine, make_session):
-        with anyio.fail_after(60):
-            with pytest.raises(TurnFailedError, match=r"TypeError: make_session must be a plain function .* async"):
-                await engine.result(await engine.start("later", "go"))
-            with pytest.raises(TurnFailedError, match="must return an AmplifierSession, got NoneType: None"):
-                await engine.result(await engine.start("nothing", "go"))
-            with pytest.raises(TurnFailedError, match=r"make_session called sys.exit\(2\)"):
-                await engine.result(await engine.start("exit", "go"))
-            assert await engine.result(await engine.start("s", "go")) == "Hello."
+        with pytest.raises(TurnFailedError, match=r"TypeError: make_session must be a plain function .* async"):
+            await engine.result(await engine.start("later", "go"))
+        with pytest.raises(TurnFailedError, match="must return an AmplifierSession, got NoneType: None"):
+            await engine.result(await engine.start("nothing", "go"))
+        with pytest.raises(TurnFailedError, match=r"make_session called sys.exit\(2\)"):
+            await engine.result(await engine.start("exit", "go"))
+        assert await engine.result(await engine.start("s", "go")) == "Hello."
 
 
 @KINDS
@@ -152,8 +151,7 @@ async def test_a_worker_whose_engine_is_closed_ends_with_a_clear_error_and_its_t
         open_engine(kind, place) as engine,
         working(engine, agent(answering("Done."), tool("hang", lambda given: "again", repeatable=True))),
     ):
-        with anyio.fail_after(60):
-            assert await engine.result(turn) == "Done."
+        assert await engine.result(turn) == "Done."
 
 
 @FILES

@@ -59,8 +59,7 @@ class Shop:
         async with open_engine(kind, place) as engine:
             turn = await engine.start("s", "go")
             async with working(engine, self.make_session):
-                with anyio.fail_after(60):
-                    await self.begun.wait()
+                await self.begun.wait()
             yield engine, turn
 
 
@@ -73,11 +72,10 @@ async def test_a_stop_while_a_later_attempt_opens_keeps_what_was_done(kind, plac
     async with shop.cut_off(kind, place) as (engine, turn):
         shop.may_open_quickly = False
         async with working(engine, shop.make_session):
-            with anyio.fail_after(60):
-                await shop.is_opening.wait()
-                await engine.stop(turn)
-                with pytest.raises(TurnStoppedError):
-                    await engine.result(turn)
+            await shop.is_opening.wait()
+            await engine.stop(turn)
+            with pytest.raises(TurnStoppedError):
+                await engine.result(turn)
         messages = await engine.messages("s")
     assert [m["role"] for m in messages] == ["user", "assistant", "tool", "assistant", "tool"]
     assert results(messages)[0] == "two shelves"
@@ -104,13 +102,12 @@ async def test_a_session_that_cannot_be_opened_later_fails_the_turn_and_keeps_wh
     async with shop.cut_off(kind, place) as (engine, turn):
         setattr(shop, how, ConnectionError("no such customer"))
         async with working(engine, shop.make_session):
-            with anyio.fail_after(60):
-                with pytest.raises(TurnFailedError, match=r"no such customer|hooks-gate"):
-                    await engine.result(turn)
-                setattr(shop, how, None)
-                messages = await engine.messages("s")
-                shop.answers = ("I am back.",)
-                assert await engine.result(await engine.start("s", "and now?")) == "I am back."
+            with pytest.raises(TurnFailedError, match=r"no such customer|hooks-gate"):
+                await engine.result(turn)
+            setattr(shop, how, None)
+            messages = await engine.messages("s")
+            shop.answers = ("I am back.",)
+            assert await engine.result(await engine.start("s", "and now?")) == "I am back."
         assert (await engine.messages("s"))[: len(messages)] == messages
     roles = [m["role"] for m in messages]
     assert roles == ["system"] * (how == "mount_problem") + ["user", "assistant", "tool", "assistant", "tool"]
@@ -122,15 +119,14 @@ async def test_a_stop_while_the_first_attempt_opens_ends_as_stopped(kind, place)
     shop.may_open_quickly = False
     async with open_engine(kind, place) as engine, working(engine, shop.make_session):
         turn = await engine.start("s", "go")
-        with anyio.fail_after(60):
-            await shop.is_opening.wait()
-            await engine.stop(turn, reason="enough")
-            with pytest.raises(TurnStoppedError):
-                await engine.result(turn)
-            status = await engine.status(turn)
-            assert (status.state, status.error) == ("stopped", None)
-            assert await engine.messages("s") == []
-            assert await engine.result(await engine.start("other", "hi")) == "Hello."
+        await shop.is_opening.wait()
+        await engine.stop(turn, reason="enough")
+        with pytest.raises(TurnStoppedError):
+            await engine.result(turn)
+        status = await engine.status(turn)
+        assert (status.state, status.error) == ("stopped", None)
+        assert await engine.messages("s") == []
+        assert await engine.result(await engine.start("other", "hi")) == "Hello."
 
 
 async def test_a_graceful_stop_while_the_session_opens_ends_as_stopped(kind, place):
@@ -138,13 +134,12 @@ async def test_a_graceful_stop_while_the_session_opens_ends_as_stopped(kind, pla
     shop.may_open_quickly = False
     async with open_engine(kind, place) as engine, working(engine, shop.make_session):
         turn = await engine.start("s", "go")
-        with anyio.fail_after(60):
-            await shop.is_opening.wait()
-            await engine.stop(turn, graceful=True)
-            await until(engine, turn, lambda status: shop.session.coordinator.cancellation.is_cancelled)
-            shop.go_on.set()
-            with pytest.raises(TurnStoppedError):
-                await engine.result(turn)
+        await shop.is_opening.wait()
+        await engine.stop(turn, graceful=True)
+        await until(engine, turn, lambda status: shop.session.coordinator.cancellation.is_cancelled)
+        shop.go_on.set()
+        with pytest.raises(TurnStoppedError):
+            await engine.result(turn)
 
 
 async def test_a_call_that_had_begun_when_the_worker_died_is_reported_as_interrupted(kind, place):
@@ -177,9 +172,8 @@ async def test_recorded_results_beside_a_call_that_was_cut_off_are_kept_when_the
     async with open_engine(kind, place) as engine:
         turn = await engine.start("s", "go")
         async with working(engine, make_session):
-            with anyio.fail_after(60):
-                await begun.wait()
-                await recorded.wait()
+            await begun.wait()
+            await recorded.wait()
         await engine.stop(turn)
         async with working(engine, make_session):
             with anyio.fail_after(60), pytest.raises(TurnStoppedError):
