@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import subprocess
 import sys
-from contextlib import closing
+from contextlib import asynccontextmanager, closing
 from functools import partial
 
 import anyio
@@ -94,23 +94,44 @@ async def test_a_process_has_one_worker_on_dbos(tmp_path):
         assert await engine.result(await engine.start("s", "hi")) == "Hello."
 
 
-@pytest.mark.slow
-async def test_a_file_that_is_locked_for_too_long_ends_the_worker_and_the_next_one_goes_on(tmp_path):
-    begun = anyio.Event()
-    go_on = anyio.Event()
+@asynccontextmanager
+async def locked(engine, file):
+    with closing(sqlite3.connect(file, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        yield
+
+
+@asynccontextmanager
+async def full(engine, file):
+    """SQLite is given no more pages, which it reports as it reports a full disk."""
+    await store_of(engine)._do(
+        lambda run: run("PRAGMA max_page_count = 1")
+    )  # less than there is: no more than there is
+    yield
+    await store_of(engine)._do(lambda run: run("PRAGMA max_page_count = 1000000"))
+
+
+@pytest.mark.parametrize(
+    ("trouble", "message"),
+    [
+        pytest.param(locked, "locked", marks=pytest.mark.slow, id="locked for too long"),
+        pytest.param(full, "disk is full", id="on a full disk"),
+    ],
+)
+async def test_a_file_that_cannot_be_written_ends_the_worker_and_the_next_one_goes_on(tmp_path, trouble, message):
+    begun, go_on, failed = anyio.Event(), anyio.Event(), anyio.Event()
 
     async def look(given):
         begun.set()
         await go_on.wait()
-        return "two shelves"
+        return "two shelves " * 10_000
 
     make_session = agent(answering([("look", {})]), tool("look", look, repeatable=True))
     async with open_local_engine(tmp_path / "turns.db", poll=0.02, lease=1.0, patience=0.1) as engine:
         turn = await engine.start("s", "go")
-        failed = anyio.Event()
 
         async def work():
-            with pytest.raises(EngineUnavailableError, match="locked"):
+            with pytest.raises(EngineUnavailableError, match=message):
                 await engine.work(make_session)
             failed.set()
 
@@ -118,8 +139,7 @@ async def test_a_file_that_is_locked_for_too_long_ends_the_worker_and_the_next_o
             async with anyio.create_task_group() as group:
                 group.start_soon(work)
                 await begun.wait()
-                with closing(sqlite3.connect(tmp_path / "turns.db", isolation_level=None)) as other:
-                    other.execute("BEGIN EXCLUSIVE")
+                async with trouble(engine, tmp_path / "turns.db"):
                     go_on.set()
                     await failed.wait()
         async with working(engine, agent(answering("Two."), tool("look", lambda given: "seen again", repeatable=True))):
@@ -308,40 +328,6 @@ async def test_a_turn_that_dbos_gives_a_second_time_goes_on_once(tmp_path):
 
 def all_workflows_ended() -> bool:
     return not DBOS.list_workflows(status=["PENDING", "ENQUEUED"])
-
-
-async def test_a_full_disk_ends_the_worker_with_a_clear_error_and_the_next_one_goes_on(tmp_path):
-    """SQLite is given no more pages, which it reports as it reports a full disk."""
-    begun, go_on, failed = anyio.Event(), anyio.Event(), anyio.Event()
-
-    async def look(given):
-        begun.set()
-        await go_on.wait()
-        return "two shelves " * 10_000
-
-    def limit(pages):
-        return lambda run: run(f"PRAGMA max_page_count = {pages}")
-
-    make_session = agent(answering([("look", {})]), tool("look", look, repeatable=True))
-    async with open_local_engine(tmp_path / "turns.db", poll=0.02, lease=1.0, patience=0.1) as engine:
-        turn = await engine.start("s", "go")
-
-        async def work():
-            with pytest.raises(EngineUnavailableError, match="disk is full"):
-                await engine.work(make_session)
-            failed.set()
-
-        with anyio.fail_after(60):
-            async with anyio.create_task_group() as group:
-                group.start_soon(work)
-                await begun.wait()
-                await store_of(engine)._do(limit(1))  # less than there is: no more than there is
-                go_on.set()
-                await failed.wait()
-        await store_of(engine)._do(limit(1_000_000))
-        async with working(engine, agent(answering("Two."), tool("look", lambda given: "seen again", repeatable=True))):
-            assert await engine.result(turn) == "Two."
-        assert (await engine.messages("s"))[2]["content"] == "seen again"
 
 
 async def test_a_turn_whose_end_is_too_large_to_be_stored_fails_and_the_worker_goes_on(tmp_path):
