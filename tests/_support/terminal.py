@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from tests._support.forked import Forked, run_forked
+from tests._support.programs import run_program
 from tests._support.tree import ROOT
 
 PATIENCE = 60.0
@@ -78,8 +79,7 @@ def run_without(package: str, *arguments: str, home: Path, cwd: Path) -> subproc
         f"import sys; sys.modules[{package!r}] = None; from amplifier.cli import main; sys.exit(main(sys.argv[1:]))"
     )
     words = [sys.executable, "-P", "-c", program, *arguments]
-    options: dict[str, Any] = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
-    return subprocess.run(words, cwd=cwd, env=environment(home), check=False, **options)
+    return run_program(words, cwd=cwd, env=environment(home))
 
 
 def start(

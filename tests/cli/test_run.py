@@ -19,6 +19,7 @@ from amplifier.cli._sessions import SessionStore
 from amplifier.store import SessionRecord
 from tests._support.backends import mostly_on
 from tests._support.forked import Forked, run_forked
+from tests._support.programs import run_program
 from tests._support.terminal import PATIENCE, command, environment, json_of, run_cli, run_without, start
 from tests.cli._scripted_agent import call, write_plan
 
@@ -344,9 +345,7 @@ def test_a_home_in_which_nothing_can_be_created_is_named_with_the_variable(tmp_p
 
 def test_a_deleted_working_directory_is_reported(home, workdir, plan):
     words = ["/bin/sh", "-c", 'rmdir "$PWD" && exec "$@"', "sh", *command("run", "say x", "--plan", plan)]
-    finished = subprocess.run(
-        words, cwd=workdir, env=environment(home), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
-    )
+    finished = run_program(words, cwd=workdir, env=environment(home))
     assert_one_message(finished, 2, "the working directory is not there any more", "-C DIRECTORY")
 
 

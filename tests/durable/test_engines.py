@@ -82,7 +82,7 @@ async def test_wrong_input_is_refused_with_a_clear_error(engine):
     with pytest.raises(PlanError, match="session"):
         await engine.start("../etc", "go")
     with pytest.raises(TypeError, match="prompt must be a str"):
-        await engine.start("s", 7)  # type: ignore[arg-type]
+        await engine.start("s", 7)
     for call in (engine.status, engine.result, engine.stop, engine.resume):
         with pytest.raises(UnknownTurnError, match="no turn 'nothing'"):
             await call("nothing")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import subprocess
 import sys
 from contextlib import asynccontextmanager, closing
 from functools import partial
@@ -29,6 +28,7 @@ from amplifier.durable.dbos import open_dbos_engine
 from amplifier.durable.temporal import open_temporal_engine
 from amplifier.errors import SessionStateError
 from tests._support.engine_servers import postgres, temporal
+from tests._support.programs import run_program
 from tests.durable.agents import (
     MAY_LEAVE,
     agent,
@@ -289,7 +289,7 @@ async def test_a_worker_that_was_taken_for_dead_writes_nothing_and_goes_on_with_
 
 
 def run_python(code: str) -> str:
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    done = run_program([sys.executable, "-c", code], timeout=60)
     return done.stdout + done.stderr
 
 

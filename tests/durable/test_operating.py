@@ -67,7 +67,7 @@ async def test_turns_are_listed_by_state_session_and_time(engine):
     assert (counts.states["queued"], counts.attempts, counts.takeovers) == (1, 0, 0)
     assert 0 <= counts.oldest < 3600
     with pytest.raises(ValueError, match="state must be one of queued, running"):
-        await engine.list(state="waiting")  # type: ignore[arg-type]
+        await engine.list(state="waiting")
 
 
 async def test_turns_of_a_session_queue_up_in_order_if_the_caller_wants_it(engine):

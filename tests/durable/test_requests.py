@@ -48,7 +48,7 @@ async def test_ids_and_prompts_of_a_wrong_form_are_refused(engine):
         with pytest.raises(ValueError, match="turn_id must have the form of a session id, 1 to 200 of"):
             await engine.start("s", "go", turn_id=wrong)
     with pytest.raises(TypeError, match="turn_id must be a str, got int: 5"):
-        await engine.start("s", "go", turn_id=5)  # type: ignore[arg-type]
+        await engine.start("s", "go", turn_id=5)
     for wrong, problem in (
         ("nul\0", "without NUL and lone surrogates"),
         ("sur\ud800", "lone surrogate at position 3"),
