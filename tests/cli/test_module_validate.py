@@ -31,15 +31,10 @@ def test_static_checks_need_no_extra(cli, monkeypatch):
     ("arguments", "message"),
     [
         (["nowhere", "--only", "T99"], "only 'T99': there is no such clause; did you mean 'T9'"),
-        (
-            ["nowhere", "--replay", "nonsense"],
-            "replay 'nonsense' is not what a report printed behind --replay; copy it",
-        ),
         (["nowhere", "--html", "no/such/folder/report.html"], "there is no folder 'no/such/folder'; make it first"),
         (["nowhere", "--junit", "no/such/j.xml"], "--junit 'no/such/j.xml': there is no folder 'no/such'"),
         (["nowhere", "--html", "x", "--junit", "./x"], "--html and --junit name the same file 'x'; give each its own"),
         (["tool-todo", "--only", "P5"], "only 'P5': this is not looked at in a module of the type 'tool'"),
-        (["tool-todo", "--only", "T5", "--static"], "only 'T5': this takes running the module; leave static out"),
         (["tool-todo", "--replay", "tool.is_a_tool:trio:bnVsbA", "--backend", "asyncio"], "expected one for asyncio"),
     ],
 )
