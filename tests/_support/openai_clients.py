@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from typing import Any
 
 from tests._support import python_parts
+from tests._support.programs import run_program
 from tests._support.tree import ROOT
 
 FOLDER = ROOT / ".openai-clients"
@@ -55,14 +55,8 @@ def found_by(client: str, script: str, servers: list[tuple[str, str]]) -> Any:
     """
     install(client)
     agents = json.dumps([(f"{address}/v1", token) for address, token in servers])
-    finished = subprocess.run(
-        [str(FOLDER / client / "bin" / "python"), "-c", _EACH],
-        env={**os.environ, "SCRIPT": script, "AGENTS": agents, "LITELLM_LOCAL_MODEL_COST_MAP": "True"},
-        capture_output=True,
-        text=True,
-        timeout=_PATIENCE,
-        check=False,
-    )
+    environment = {**os.environ, "SCRIPT": script, "AGENTS": agents, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+    finished = run_program([FOLDER / client / "bin" / "python", "-c", _EACH], env=environment, timeout=_PATIENCE)
     if finished.returncode:
         raise AssertionError(finished.stderr[-3000:])
     return json.loads(finished.stdout.splitlines()[-1])

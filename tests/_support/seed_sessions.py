@@ -51,6 +51,15 @@ async def mount_context(coordinator: Any, config: dict[str, Any]) -> MockContext
     return MockContextManager()
 
 
+def mounting(thing: Any) -> Any:
+    """A mount function that returns a thing to be mounted."""
+
+    async def mount(coordinator: Any, config: dict[str, Any] | None = None) -> Any:
+        return thing
+
+    return mount
+
+
 def module(mount: Any, on_session_ready: Any = None) -> SimpleNamespace:
     """A module with both of its lifecycle functions."""
     return SimpleNamespace(mount=mount, on_session_ready=on_session_ready)
@@ -64,7 +73,6 @@ def seed_session(
     tools: Mapping[str, Any] | None = None,
     hooks: Mapping[str, Any] | None = None,
     configs: Mapping[str, dict[str, Any]] | None = None,
-    settings: Mapping[str, Any] | None = None,
     **session_arguments: Any,
 ) -> AmplifierSession:
     """A session, not opened yet, that mounts exactly these modules.
@@ -74,12 +82,11 @@ def seed_session(
         context: The same for the context.
         providers: Mount functions by module id; likewise ``tools`` and ``hooks``.
         configs: The configuration of a module in the plan, by id.
-        settings: More for the plan's ``session`` section.
         session_arguments: Passed on to `AmplifierSession`.
     """
     sections = {"providers": providers or {}, "tools": tools or {}, "hooks": hooks or {}}
     modules = {"loop-seed": loop, "context-seed": context}
-    plan: dict[str, Any] = {"session": {"orchestrator": "loop-seed", "context": "context-seed", **(settings or {})}}
+    plan: dict[str, Any] = {"session": {"orchestrator": "loop-seed", "context": "context-seed"}}
     for section, mounts in sections.items():
         modules |= mounts
         plan[section] = [{"module": module_id, "config": (configs or {}).get(module_id, {})} for module_id in mounts]

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from tests._support.forked import Forked, run_forked
+from tests._support.programs import run_program
 from tests._support.tree import ROOT
 
 PATIENCE = 60.0
@@ -78,8 +79,7 @@ def run_without(package: str, *arguments: str, home: Path, cwd: Path) -> subproc
         f"import sys; sys.modules[{package!r}] = None; from amplifier.cli import main; sys.exit(main(sys.argv[1:]))"
     )
     words = [sys.executable, "-P", "-c", program, *arguments]
-    options: dict[str, Any] = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
-    return subprocess.run(words, cwd=cwd, env=environment(home), check=False, **options)
+    return run_program(words, cwd=cwd, env=environment(home))
 
 
 def start(
@@ -125,8 +125,11 @@ class Terminal:
         """What is on the screen and above it, see `on_screen`; for a command that ends without a chat."""
         return on_screen(self.screen, self._size)
 
-    def expect(self, wanted: str) -> str:
-        """Wait until ``wanted`` appears behind what was expected before; returns the text up to its end."""
+    def expect(self, *wanted: str) -> str:
+        """Wait until each of these appears behind what was expected before; returns the text up to the end of the last."""
+        return [self._expect_one(each) for each in wanted][-1]
+
+    def _expect_one(self, wanted: str) -> str:
         give_up = time.monotonic() + PATIENCE
         while True:
             found = self.text.find(wanted, self._seen)
@@ -144,23 +147,33 @@ class Terminal:
         """Press keys; lone surrogates are sent as the bytes they escape."""
         os.write(self._master, text.encode(errors="surrogateescape"))
 
+    def enter(self, line: str, *wanted: str) -> None:
+        """Type a line, and wait for what follows."""
+        self.type(f"{line}\n")
+        if wanted:
+            self.expect(*wanted)
+
     def say(self, line: str, *wanted: str) -> None:
         """Enter a line at the prompt of a chat, and wait for what follows."""
         self.expect("› ")
-        self.type(f"{line}\n")
-        for each in wanted:
-            self.expect(each)
+        self.enter(line, *wanted)
+
+    def answer(self, line: str, *wanted: str) -> None:
+        """Enter the answer to a question, and wait for what follows."""
+        self.expect("Your answer: ")
+        self.enter(line, *wanted)
 
     def leave(self, keys: str = "/exit\n") -> None:
         """Leave a chat at its prompt; it has to end well, with the terminal as it was."""
         self.expect("› ")
         self.type(keys)
-        assert self.end() == 0
-        assert self.is_as_before()
+        self.ends(0)
 
-    def press_ctrl_c(self) -> None:
-        """Ctrl-C, as a key: the terminal makes a signal of it."""
+    def press_ctrl_c(self, *wanted: str) -> None:
+        """Ctrl-C, as a key: the terminal makes a signal of it; wait for what follows."""
         self.type("\x03")
+        if wanted:
+            self.expect(*wanted)
 
     def send(self, which: signal.Signals) -> None:
         """Send a signal to the process."""
@@ -183,6 +196,11 @@ class Terminal:
         while self._receive(time.monotonic()):
             pass
         return self.process.returncode
+
+    def ends(self, code: int) -> None:
+        """Wait for the process, which has to end with this code and leave the terminal as it was."""
+        assert self.end() == code
+        assert self.is_as_before()
 
     def is_as_before(self) -> bool:
         """Whether the terminal has the modes it had, and the cursor is not hidden."""

@@ -125,18 +125,13 @@ def test_tab_completes_commands_and_files_and_a_mentioned_file_is_attached(backe
         terminal.expect("rt")
         terminal.type("\x15blocks @not\t")
         terminal.expect("es.txt")
-        terminal.type("\n")
-        terminal.expect("attached: notes.txt")
-        terminal.expect("text text")
-        terminal.expect("› ")
+        terminal.enter("", "attached: notes.txt", "text text", "› ")
         terminal.type("blocks @my\t")
         terminal.expect('"my notes/')
         terminal.type("on\t")
         terminal.expect('e.txt"')
-        terminal.type(" @nope\n")
-        terminal.expect("attached: my notes/one.txt")
-        terminal.expect("not attached: nope: there is no such file")
-        terminal.expect("text text")
+        terminal.enter(" @nope", "attached: my notes/one.txt")
+        terminal.expect("not attached: nope: there is no such file", "text text")
 
 
 def test_the_editor_of_the_user_writes_a_message(home, workdir, plan, tmp_path):
@@ -149,8 +144,7 @@ def test_the_editor_of_the_user_writes_a_message(home, workdir, plan, tmp_path):
         terminal.expect("› ")
         terminal.type("\x18\x05")
         terminal.expect("say from the editor")
-        terminal.type("\n")
-        terminal.expect("\nfrom the editor")
+        terminal.enter("", "\nfrom the editor")
         terminal.leave()
 
 
@@ -186,8 +180,7 @@ def test_undo_takes_a_turn_back_and_redo_does_it_again(backend, home, workdir, p
         terminal.say("/undo", "there is no turn to undo")
         terminal.say("say hello", "hello")
         terminal.say(call("risky", path=workdir / "made"), "Your answer: ")
-        terminal.type("a\n")
-        terminal.expect("it was done")
+        terminal.enter("a", "it was done")
         assert (workdir / "made").exists()
         terminal.say("/undo", "Taken back: call risky", "  made", "cannot be taken back: what risky did outside")
         assert not (workdir / "made").exists()

@@ -9,6 +9,7 @@ import pytest
 
 from amplifier.cli._sessions import SessionStore
 from tests._support.backends import mostly_on
+from tests._support.programs import run_program
 from tests._support.terminal import PATIENCE, command, environment
 
 FULL = Path("/dev/full")
@@ -17,16 +18,8 @@ FULL = Path("/dev/full")
 
 def run_in_shell(redirection: str, *arguments: str, home: Path, cwd: Path) -> subprocess.CompletedProcess[str]:
     """Run the command line with streams as a shell redirects them."""
-    return subprocess.run(
-        ["/bin/sh", "-c", f'exec "$@" {redirection}', "sh", *command(*arguments)],
-        cwd=cwd,
-        env=environment(home),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=PATIENCE,
-    )
+    words = ["/bin/sh", "-c", f'exec "$@" {redirection}', "sh", *command(*arguments)]
+    return run_program(words, cwd=cwd, env=environment(home), timeout=PATIENCE)
 
 
 @pytest.mark.slow

@@ -60,11 +60,8 @@ def test_a_call_that_was_cut_off_is_not_repeated_without_permission(backend, hom
     kill_while("s  wait_for", call("wait_for", path=gate), durable_plan, backend, home, workdir)
     gate.touch()
     with open_terminal("session", "resume", "--backend", backend, home=home, cwd=workdir) as terminal:
-        terminal.expect("Going on with the turn that was cut off.")
-        terminal.expect("Run the tool 'wait_for' again?")
-        terminal.expect("Your answer: ")
-        terminal.type("n\n")
-        terminal.expect("Tool calls that were cut off: 1 call left interrupted (wait_for).")
+        terminal.expect("Going on with the turn that was cut off.", "Run the tool 'wait_for' again?")
+        terminal.answer("n", "Tool calls that were cut off: 1 call left interrupted (wait_for).")
         terminal.expect("done: [interrupted: the process ended while this call was running")
         terminal.leave()
     assert roles(home) == ["user", "assistant", "tool", "assistant"]
@@ -128,12 +125,8 @@ def test_a_question_that_waited_for_an_answer_is_asked_again(backend, home, work
     kill_while("Your answer: ", call("risky", path=trace), durable_plan, backend, home, workdir)
     assert not trace.exists()
     with open_terminal("session", "resume", "--backend", backend, home=home, cwd=workdir) as terminal:
-        terminal.expect("Going on with the turn that was cut off.")
-        terminal.expect("May risky touch trace?")
-        terminal.expect("Your answer: ")
-        terminal.type("a\n")
-        terminal.expect("Tool calls that were cut off: 1 call started (risky).")
-        terminal.expect("done: it was done")
+        terminal.expect("Going on with the turn that was cut off.", "May risky touch trace?")
+        terminal.answer("a", "Tool calls that were cut off: 1 call started (risky).", "done: it was done")
         terminal.leave()
     assert trace.exists()
 

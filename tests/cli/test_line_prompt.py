@@ -32,9 +32,7 @@ def test_a_line_is_edited_recalled_and_pasted_at_the_terminal(backend, home, wor
         terminal.expect("› ")
         terminal.type("\x1b[200~say a\nb\x1b[201~")
         terminal.expect("say a\n… b")
-        terminal.type("\n")
-        terminal.expect("\na\nb")
-        terminal.expect("› ")
+        terminal.enter("", "\na\nb", "› ")
         terminal.type(f"say {'long ' * 40}end\n")  # four rows
         row = " ".join(["long"] * 20)
         terminal.expect(f"\n{row}\n{row}\nend\n")  # the answer: it is rendered in rows without blanks at their ends
@@ -42,8 +40,7 @@ def test_a_line_is_edited_recalled_and_pasted_at_the_terminal(backend, home, wor
         terminal.type(
             "\x0c\x1a/exit\n"
         )  # clear the screen, suspend (no shell would resume it, so it does nothing), leave
-        assert terminal.end() == 0
-        assert terminal.is_as_before()
+        terminal.ends(0)
         assert terminal.screen.count("\x1b[?2004h") == terminal.screen.count("\x1b[?2004l")
 
 
@@ -73,7 +70,7 @@ EDITS = {
 def test_keys_edit_the_line(backend, home, workdir, plan):
     with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
         for keys, sent in EDITS.values():
-            terminal.say(f"{keys}", f"\n{sent}\n")
+            terminal.say(keys, f"\n{sent}\n")
         terminal.leave("\x04")
 
 
@@ -99,8 +96,7 @@ def test_history_of_a_resumed_session_comes_first(home, workdir, plan):
         terminal.expect("› ")
         terminal.type("\x1b[A")
         terminal.expect("say asked")
-        terminal.type("\x1b[A\n")
-        terminal.expect("\nother")
+        terminal.enter("\x1b[A", "\nother")
         terminal.leave("\x04")
 
 
@@ -112,14 +108,10 @@ def test_pasted_and_recalled_text_is_sent_as_it_is_and_its_controls_are_spelled_
         terminal.expect("› ")
         terminal.type("\x1b[200~say a\u202eb\x1b[31m\tc\r\nd\x1b[201~")
         terminal.expect("say a\\u202eb[31m    c\n… d")
-        terminal.type("\n")
-        terminal.expect("\na\\u202eb[31m    c\nd")
-        terminal.expect("› ")
+        terminal.enter("", "\na\\u202eb[31m    c\nd", "› ")
         terminal.type("\x1b[200~say a\u202ebc\x1b[201~\x1b[D\x1b[D\x7f\n")  # the cursor is behind what is spelled out
         terminal.expect("\nabc")
-        terminal.expect("› ")
-        terminal.type(f"\x1b[200~say \u202e{family} {word}\x1b[201~\n")
-        terminal.expect("› ")
+        terminal.say(f"\x1b[200~say \u202e{family} {word}\x1b[201~", "› ")
         terminal.type("\x1b[A")
         terminal.expect("say \\u202e")
         terminal.type(" again\n")
@@ -165,8 +157,7 @@ def test_a_signal_while_a_line_is_being_entered_restores_the_terminal(which, bac
         terminal.expect("half a li")
         assert not terminal.is_as_before()  # raw mode
         terminal.send(which)
-        assert terminal.end() == 128 + which
-        assert terminal.is_as_before()
+        terminal.ends(128 + which)
         assert terminal.screen.count("\x1b[?2004h") == terminal.screen.count("\x1b[?2004l")
 
 
@@ -205,8 +196,7 @@ def test_a_chat_at_a_terminal_that_cannot_move_its_cursor_needs_no_prompt_toolki
         terminal.say("say hello", "\nhello")
         terminal.say("/help", "A backslash at the end of a line begins another line")
         terminal.say("say one\\", "… ")
-        terminal.type("two\n")
-        terminal.expect("\none\ntwo")
+        terminal.enter("two", "\none\ntwo")
         terminal.leave("\x04")
         assert "\x1b" not in terminal.screen
 

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from importlib.metadata import version
 
 import pytest
 
-
-def run_python(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False)
+from tests._support.programs import run_program
 
 
 def test_the_version_is_the_installed_one_also_of_the_package_as_a_program(cli):
     assert cli("--version").out == f"amplifier, version {version('amplifier')}\n"
-    finished = run_python("-m", "amplifier", "--version")
+    finished = run_program([sys.executable, "-m", "amplifier", "--version"])
     assert (finished.returncode, finished.stderr) == (0, "")
     assert finished.stdout == f"python -m amplifier, version {version('amplifier')}\n"
 
@@ -23,7 +20,7 @@ def test_the_version_is_the_installed_one_also_of_the_package_as_a_program(cli):
 @pytest.mark.parametrize("option", ["--version", "--help"])
 def test_version_and_help_import_neither_the_kernel_nor_the_commands(option):
     program = f"import sys; from amplifier.cli import main; main([{option!r}]); print(*sorted(sys.modules))"
-    loaded = run_python("-c", program).stdout.split()
+    loaded = run_program([sys.executable, "-c", program]).stdout.split()
     assert {"click", "amplifier.cli.commands.app"} <= set(loaded)
     unwanted = {
         "rich",
@@ -60,7 +57,7 @@ def test_error_for_a_misspelt_command_suggests_the_nearest_one(words, meant, cli
 @pytest.mark.parametrize("words", [["--version"], ["plan", "check", "x.yaml"], []])
 def test_without_click_one_line_names_the_extra_to_install(words):
     program = f"import sys; sys.modules['click'] = None; from amplifier.cli import main; sys.exit(main({words!r}))"
-    finished = run_python("-c", program)
+    finished = run_program([sys.executable, "-c", program])
     assert (finished.returncode, finished.stdout) == (2, "")
     assert finished.stderr == (
         "amplifier: the command line needs an optional part (click is not installed); "
@@ -71,7 +68,7 @@ def test_without_click_one_line_names_the_extra_to_install(words):
 def test_another_module_missing_is_not_blamed_on_click():
     missing = "amplifier.cli.commands.shared_options"
     program = f"import sys; sys.modules[{missing!r}] = None; from amplifier.cli import main; main(['--version'])"
-    finished = run_python("-c", program)
+    finished = run_program([sys.executable, "-c", program])
     assert finished.returncode == 1
     assert missing in finished.stderr.splitlines()[-1]
 
@@ -83,7 +80,7 @@ def test_the_help_lists_what_the_commands_report_of_themselves(width):
         "app.app._summaries = {} if sys.argv[1] == 'imported' else app.app._summaries\n"
         "app.app.main(['--help'], terminal_width=int(sys.argv[2]), max_content_width=int(sys.argv[2]))"
     )
-    known, imported = (run_python("-c", program, which, width) for which in ("known", "imported"))
+    known, imported = (run_program([sys.executable, "-c", program, which, width]) for which in ("known", "imported"))
     assert (known.returncode, known.stdout) == (0, imported.stdout)
 
 
@@ -96,18 +93,12 @@ def test_ctrl_c_while_the_command_is_still_being_imported_ends_it_quietly():
         "sys.modules.pop('click', None); sys.meta_path.insert(0, Impatient())\n"
         "from amplifier.cli import main; sys.exit(main(['--version']))"
     )
-    finished = run_python("-c", program)
+    finished = run_program([sys.executable, "-c", program])
     assert (finished.returncode, finished.stdout, finished.stderr) == (130, "", "")
 
 
 @pytest.mark.slow
 def test_usage_lines_name_the_command_that_was_typed():
-    ended = subprocess.run(
-        [sys.executable, "-m", "amplifier", "run", "--nonsense"],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    ended = run_program([sys.executable, "-m", "amplifier", "run", "--nonsense"], timeout=60)
     assert ended.returncode == 2
     assert ended.stderr.startswith("Usage: python -m amplifier run ")

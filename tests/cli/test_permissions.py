@@ -9,35 +9,21 @@ from typing import Any
 import pytest
 
 from amplifier.modules.hooks.approval import rule_for_call
-from tests._support.terminal import Terminal, open_terminal, run_cli
-
-
-def enter(terminal: Terminal, line: str, *expected: str, prompt: str = "› ") -> None:
-    terminal.type(f"{line}\n")
-    for text in expected:
-        terminal.expect(text)
-    terminal.expect(prompt)
+from tests._support.terminal import open_terminal, run_cli
 
 
 def test_modes_are_switched_by_key_and_by_name(backend, home, workdir):
     with open_terminal("run", "-p", "offline", "--backend", backend, home=home, cwd=workdir) as terminal:
         terminal.expect("› ")
-        enter(terminal, "\x1b[Z/mode", "mode edits: ", prompt="edits › ")
-        enter(terminal, "write 'one' to a.txt", "✓ write_file", prompt="edits › ")
-        terminal.type("write 'two' to .git/config\n")
-        terminal.expect("Permission needed")
-        terminal.expect("Your answer: ")
-        enter(terminal, "n", "✗ write_file", prompt="edits › ")
-        enter(terminal, "\x1b[Z/mode", "mode plan: ", prompt="plan › ")
-        enter(terminal, "write 'three' to a.txt", "denied: forbidden: plan mode: change nothing", prompt="plan › ")
-        enter(terminal, "read a.txt", "✓ read_file", prompt="plan › ")
-        enter(
-            terminal,
-            "/mode ful",
-            "there is no mode 'ful' (ask, edits, plan, full); did you mean 'full'?",
-            prompt="plan › ",
-        )
-        enter(terminal, "/mode ask", "mode ask: you are asked before anything is changed")
+        terminal.enter("\x1b[Z/mode", "mode edits: ", "edits › ")
+        terminal.enter("write 'one' to a.txt", "✓ write_file", "edits › ")
+        terminal.enter("write 'two' to .git/config", "Permission needed", "Your answer: ")
+        terminal.enter("n", "✗ write_file", "edits › ")
+        terminal.enter("\x1b[Z/mode", "mode plan: ", "plan › ")
+        terminal.enter("write 'three' to a.txt", "denied: forbidden: plan mode: change nothing", "plan › ")
+        terminal.enter("read a.txt", "✓ read_file", "plan › ")
+        terminal.enter("/mode ful", "there is no mode 'ful' (ask, edits, plan, full); did you mean 'full'?", "plan › ")
+        terminal.enter("/mode ask", "mode ask: you are asked before anything is changed", "› ")
         terminal.type("/exit\n")
         assert terminal.end() == 0
     assert (workdir / "a.txt").read_text() == "one\n"
@@ -48,23 +34,19 @@ def test_the_further_rows_of_a_long_line_are_marked_in_the_question(home, workdi
     with open_terminal(
         "run", f"write '{'word ' * 20}' to a.txt", "-p", "offline", home=home, cwd=workdir, size=(40, 60)
     ) as terminal:
-        terminal.expect("│ +word word")
-        terminal.expect("│ +↪ ")
-        terminal.expect("Your answer: ")
-        terminal.type("n\n")
+        terminal.expect("│ +word word", "│ +↪ ")
+        terminal.answer("n")
         assert terminal.end() == 0
 
 
 def test_what_is_revoked_elsewhere_is_asked_for_again_in_a_running_chat(backend, home, workdir):
     with open_terminal("run", "-p", "offline", "--backend", backend, home=home, cwd=workdir) as terminal:
         terminal.say("write '1' to here.txt", "[a] Allow always (this very call, in this session)", "Your answer: ")
-        enter(terminal, "p", "✓ write_file")
-        enter(terminal, "write '2' to here.txt", "✓ write_file")
+        terminal.enter("p", "✓ write_file", "› ")
+        terminal.enter("write '2' to here.txt", "✓ write_file", "› ")
         assert run_cli("permissions", "--revoke", "1", home=home, cwd=workdir).returncode == 0
-        terminal.type("write '3' to here.txt\n")
-        terminal.expect("Permission needed")
-        terminal.expect("Your answer: ")
-        enter(terminal, "n", "✗ write_file")
+        terminal.enter("write '3' to here.txt", "Permission needed", "Your answer: ")
+        terminal.enter("n", "✗ write_file", "› ")
         terminal.type("/exit\n")
         assert terminal.end() == 0
     assert (workdir / "here.txt").read_text() == "2\n"
@@ -89,8 +71,7 @@ def test_a_permission_is_remembered_for_the_project_and_can_be_revoked(backend, 
         ) as terminal:
             if answer is not None:
                 terminal.expect("[p] Always in this project: the command 'touch here'")
-                terminal.expect("Your answer: ")
-                terminal.type(f"{answer}\n")
+                terminal.answer(answer)
             assert terminal.end() == 0
             return terminal.text
 

@@ -19,6 +19,7 @@ from amplifier.cli._sessions import SessionStore
 from amplifier.store import SessionRecord
 from tests._support.backends import mostly_on
 from tests._support.forked import Forked, run_forked
+from tests._support.programs import run_program
 from tests._support.terminal import PATIENCE, command, environment, json_of, run_cli, run_without, start
 from tests.cli._scripted_agent import call, write_plan
 
@@ -64,11 +65,6 @@ def test_everything_that_is_kept_is_for_its_owner_alone(tmp_path, workdir, plan)
     kept = [home.parent, home, *home.rglob("*")]
     assert len(kept) > 4
     assert [path for path in kept if path.stat().st_mode & 0o077] == []
-
-
-def test_quiet_leaves_the_answer(home, workdir, plan):
-    finished = run_cli("run", "say hello", "-q", "--plan", plan, home=home, cwd=workdir)
-    assert (finished.returncode, finished.stdout, finished.stderr) == (0, "hello \n", "")
 
 
 @pytest.mark.slow
@@ -218,9 +214,9 @@ def test_a_plan_with_a_misspelt_section_is_not_run(backend, home, workdir, plan)
     assert_one_message(finished, 2, "$.hoks: unknown section 'hoks'; did you mean 'hooks'?")
 
 
-def test_a_prompt_may_be_several_words(home, workdir, plan):
+def test_a_prompt_may_be_several_words_and_quiet_leaves_the_answer(home, workdir, plan):
     finished = run_cli("run", "say", "two", "words", "-q", "--plan", plan, "--session-id", "s", home=home, cwd=workdir)
-    assert (finished.returncode, finished.stdout) == (0, "two words \n")
+    assert (finished.returncode, finished.stdout, finished.stderr) == (0, "two words \n", "")
     finished = run_cli("session", "resume", "last", "say", "more", "-q", home=home, cwd=workdir)
     assert (finished.returncode, finished.stdout) == (0, "more \n")
 
@@ -344,9 +340,7 @@ def test_a_home_in_which_nothing_can_be_created_is_named_with_the_variable(tmp_p
 
 def test_a_deleted_working_directory_is_reported(home, workdir, plan):
     words = ["/bin/sh", "-c", 'rmdir "$PWD" && exec "$@"', "sh", *command("run", "say x", "--plan", plan)]
-    finished = subprocess.run(
-        words, cwd=workdir, env=environment(home), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
-    )
+    finished = run_program(words, cwd=workdir, env=environment(home))
     assert_one_message(finished, 2, "the working directory is not there any more", "-C DIRECTORY")
 
 

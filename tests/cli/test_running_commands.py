@@ -110,12 +110,10 @@ def test_at_a_terminal_the_tasks_appear_above_the_live_lines_and_the_terminal_is
         assert (
             "\x1b[2F\x1b[Jtasks of process" in terminal.screen
         )  # the live lines, tool and turn, were taken away first
-        terminal.expect("module tool-scripted")
-        terminal.expect("s  wait_for")
+        terminal.expect("module tool-scripted", "s  wait_for")
         (workdir / "gate").touch()
         terminal.expect("it is there")
-        assert terminal.end() == 0
-        assert terminal.is_as_before()
+        terminal.ends(0)
 
 
 def test_a_run_that_is_stopped_is_named(home, workdir, plan, monkeypatch):

@@ -150,8 +150,7 @@ def test_a_session_is_written_as_a_test(store, tmp_path, monkeypatch, cli):
 def test_a_resumed_chat_begins_with_a_recap(store, tmp_path):
     keep(store, "one", title="first", provider="provider-offline", directory=str(tmp_path))
     with open_terminal("run", "--resume", "one", home=tmp_path / "home", cwd=tmp_path) as terminal:
-        terminal.expect("You asked last: second")
-        terminal.expect("The last answer: gone")
+        terminal.expect("You asked last: second", "The last answer: gone")
         terminal.leave("\x04")
 
 

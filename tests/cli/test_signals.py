@@ -137,14 +137,10 @@ def test_a_tool_that_will_not_stop_can_be_left_with_the_terminal_intact(backend,
     arguments = ("run", prompt, "--plan", plan, "--backend", backend)
     with open_terminal(*arguments, home=home, cwd=workdir) as terminal:
         terminal.expect("s  stubborn")
-        terminal.press_ctrl_c()
-        terminal.expect("Press Ctrl-C again")
-        terminal.press_ctrl_c()
-        terminal.expect("Stopping now.")
+        terminal.press_ctrl_c("Press Ctrl-C again")
+        terminal.press_ctrl_c("Stopping now.")
         clock = re.search(r"(\d+) s  stubborn", terminal.expect(" s  stubborn"))
         assert clock is not None
         terminal.expect(f"{int(clock[1]) + 3} s  stubborn")  # the patience with hammering fingers is over
-        terminal.press_ctrl_c()
-        terminal.expect("Leaving without waiting")
-        assert terminal.end() == 130
-        assert terminal.is_as_before()
+        terminal.press_ctrl_c("Leaving without waiting")
+        terminal.ends(130)

@@ -75,9 +75,7 @@ def test_what_is_typed_while_a_turn_runs_is_read_at_its_next_step(backend, home,
         terminal.expect("› say it in blue")
         terminal.type("\n")
         terminal.expect("read at the next step: say it in blue")  # at once, before the step has ended
-        terminal.type("/status\n\n")
-        terminal.expect("after this turn: /status")
-        terminal.expect("⋯")
+        terminal.enter("/status\n", "after this turn: /status", "⋯")
         rows = on_screen(terminal.screen[start:])
         assert rows[:2] == ["read at the next step: say it in blue", "after this turn: /status"]
         assert [row[:1] for row in rows[2:]] in (["⋯"], ["⋯", rows[-1][:1]])  # no live line is left behind
@@ -93,18 +91,12 @@ def test_what_is_typed_while_a_turn_runs_is_read_at_its_next_step(backend, home,
 def test_what_was_typed_and_not_read_is_given_back(backend, home, workdir, plan):
     with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
         terminal.say(call("wait_for", path=workdir / "gate"), "s  wait_for")
-        terminal.type("say one\n")
-        terminal.expect("read at the next step: say one")
+        terminal.enter("say one", "read at the next step: say one")
         terminal.type("say tw")
         terminal.expect("› say tw")
-        terminal.press_ctrl_c()
-        terminal.expect("Ctrl-C again to stop now")
-        terminal.expect("stopping after this step")
-        terminal.press_ctrl_c()
-        terminal.expect("not read any more: say one")
-        terminal.expect("… say tw")
-        terminal.type("o\n")
-        terminal.expect("say two")
+        terminal.press_ctrl_c("Ctrl-C again to stop now", "stopping after this step")
+        terminal.press_ctrl_c("not read any more: say one", "… say tw")
+        terminal.enter("o", "say two")
         terminal.leave()
 
 
@@ -115,19 +107,13 @@ def test_what_is_pasted_during_a_turn_is_one_message_and_commands_do_not_outlive
         assert "\x1b[?2004h" in terminal.screen
         terminal.type("\x1b[200~say look at\r/clear\rin the manual\x1b[201~\n")
         terminal.expect("read at the next step: say look at")
-        terminal.type("/clear\n")
-        terminal.expect("after this turn: /clear")
-        terminal.press_ctrl_c()
-        terminal.expect("Ctrl-C again to stop now")
-        terminal.press_ctrl_c()
-        terminal.expect("not read any more: say look at")
-        terminal.expect("in the manual")
+        terminal.enter("/clear", "after this turn: /clear")
+        terminal.press_ctrl_c("Ctrl-C again to stop now")
+        terminal.press_ctrl_c("not read any more: say look at", "in the manual")
         terminal.expect("/clear")  # in the line, to be entered or not
-        terminal.press_ctrl_c()
-        terminal.expect("Press Ctrl-C again to leave.")
+        terminal.press_ctrl_c("Press Ctrl-C again to leave.")
         terminal.type("/exit\n")
-        assert terminal.end() == 0
-        assert terminal.is_as_before()
+        terminal.ends(0)
         assert "forgotten" not in terminal.text
 
 
@@ -152,32 +138,23 @@ def test_what_is_typed_after_the_end_of_input_does_not_get_to_the_shell(backend,
 def test_ctrl_c_once_lets_the_running_tool_finish_and_starts_nothing_new(backend, home, workdir, plan):
     with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
         terminal.say(call("wait_for", path=workdir / "gate"), "s  wait_for")
-        terminal.press_ctrl_c()
-        terminal.expect("Stopping after the running step. Press Ctrl-C again to stop now.")
+        terminal.press_ctrl_c("Stopping after the running step. Press Ctrl-C again to stop now.")
         (workdir / "gate").touch()
-        terminal.expect("✓ wait_for")
-        terminal.expect("Stopped.")
+        terminal.expect("✓ wait_for", "Stopped.")
         terminal.expect("› ")
         assert not (workdir / "gate.cancelled").exists()
         assert "done:" not in terminal.text  # the model was not asked again
-        terminal.type("say still here\n")
-        terminal.expect("\nstill here")
+        terminal.enter("say still here", "\nstill here")
         terminal.leave()
 
 
 def test_ctrl_c_twice_stops_the_tool_at_once_and_the_chat_goes_on(backend, home, workdir, plan):
     with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
         terminal.say(call("wait_for", path=workdir / "gate"), "s  wait_for")
-        terminal.press_ctrl_c()
-        terminal.expect("Press Ctrl-C again")
-        terminal.press_ctrl_c()
-        terminal.expect("Stopping now.")
-        terminal.expect("✗ wait_for")
-        terminal.expect("Stopped.")
-        terminal.expect("› ")
+        terminal.press_ctrl_c("Press Ctrl-C again")
+        terminal.press_ctrl_c("Stopping now.", "✗ wait_for", "Stopped.", "› ")
         assert (workdir / "gate.cancelled").exists()
-        terminal.type("say still here\n")
-        terminal.expect("\nstill here")
+        terminal.enter("say still here", "\nstill here")
         terminal.leave()
 
 
@@ -185,11 +162,9 @@ def test_ctrl_c_twice_ends_a_single_question_with_130_and_a_valid_transcript(bac
     arguments = ("run", call("wait_for", path=workdir / "gate"), "--plan", plan, "--backend", backend)
     with open_terminal(*arguments, home=home, cwd=workdir) as terminal:
         terminal.expect("s  wait_for")
+        terminal.press_ctrl_c("Press Ctrl-C again")
         terminal.press_ctrl_c()
-        terminal.expect("Press Ctrl-C again")
-        terminal.press_ctrl_c()
-        assert terminal.end() == 130
-        assert terminal.is_as_before()
+        terminal.ends(130)
     (record,) = sessions(home).records()
     assert record.status == "cancelled"
     messages = sessions(home).transcript(record.session_id)
@@ -200,10 +175,8 @@ def test_ctrl_c_twice_ends_a_single_question_with_130_and_a_valid_transcript(bac
 def test_ctrl_c_twice_breaks_off_a_model_that_hangs(backend, home, workdir, plan):
     with open_terminal("run", "hang", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
         terminal.expect("hanging")
-        terminal.press_ctrl_c()
-        terminal.expect("Press Ctrl-C again")
-        terminal.press_ctrl_c()
-        terminal.expect("every finished step are kept; the answer that was cut off is not.")
+        terminal.press_ctrl_c("Press Ctrl-C again")
+        terminal.press_ctrl_c("every finished step are kept; the answer that was cut off is not.")
         assert terminal.end() == 130
 
 
@@ -217,8 +190,7 @@ def test_ctrl_c_at_the_prompt_drops_the_line_and_leaves_the_second_time(press, b
         terminal.expect("never sent")
         press(terminal)
         terminal.expect("Press Ctrl-C again to leave.")
-        terminal.say("say sent", "\nsent")
-        terminal.expect("› ")
+        terminal.say("say sent", "\nsent", "› ")
         press(terminal)
         terminal.expect("Press Ctrl-C again to leave.")
         terminal.expect("› ")
@@ -240,8 +212,7 @@ def test_a_question_is_answered_at_the_terminal(answers, happens, home, workdir,
         "run", call("risky", path=workdir / "trace"), "--plan", plan, home=home, cwd=workdir
     ) as terminal:
         for answer in answers:
-            terminal.expect("Your answer: ")
-            terminal.type(f"{answer}\n")
+            terminal.answer(answer)
         terminal.expect("✓ risky" if happens else "✗ risky")
         assert terminal.end() == 0
         assert (workdir / "trace").exists() == happens
@@ -262,9 +233,7 @@ def test_a_question_longer_than_the_screen_is_shown_to_its_end_before_it_can_be_
             terminal.expect("denied")
         else:
             terminal.expect("[y] Allow once")
-            terminal.expect("Your answer: ")
-            terminal.type("y\n")
-            terminal.expect("done: it was done")
+            terminal.answer("y", "done: it was done")
         assert terminal.end() == 0
     assert (workdir / "trace").exists() == (not answer)
 
@@ -300,8 +269,7 @@ def test_an_edit_is_shown_as_a_diff_in_the_question_and_afterwards(columns, back
 def test_allowed_always_is_not_asked_again_in_that_session(backend, home, workdir, plan):
     with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
         terminal.say(call("risky", path=workdir / "trace"), "Your answer: ")
-        terminal.type("a\n")
-        terminal.expect("✓ risky")
+        terminal.enter("a", "✓ risky")
         terminal.say(call("risky", path=workdir / "trace"))
         assert "Permission needed" not in terminal.expect("✓ risky")
         terminal.leave()
@@ -312,9 +280,7 @@ def test_a_question_shows_what_a_terminal_would_obey_and_what_was_typed_before_i
         terminal.expect("› ")
         terminal.type(call("risky", path=workdir / "trace") + "\ny\ny\ny\n")
         terminal.expect("May risky touch trace?\\x1b[2J\\u202e")
-        terminal.expect("Your answer: ")
-        terminal.type("n\n")
-        terminal.expect("✗ risky")
+        terminal.answer("n", "✗ risky")
         terminal.leave()
         assert "\x1b[2J" not in terminal.screen
         assert not (workdir / "trace").exists()
@@ -336,9 +302,7 @@ def test_a_key_that_is_no_answer_denies_and_ctrl_c_stops_the_turn_too(key, code,
 def test_no_answer_in_time_denies_and_leaves_a_clean_line(backend, home, workdir, plan):
     arguments = ("run", call("risky", path=workdir / "quick"), "--plan", plan, "--backend", backend)
     with open_terminal(*arguments, home=home, cwd=workdir) as terminal:
-        terminal.expect("(no answer within 0.3 s means deny)")
-        terminal.expect("Your answer: \n")
-        terminal.expect("✗ risky")
+        terminal.expect("(no answer within 0.3 s means deny)", "Your answer: \n", "✗ risky")
         assert terminal.end() == 0
         assert not (workdir / "quick").exists()
         assert terminal.is_as_before()
@@ -379,8 +343,7 @@ def test_a_session_goes_on_after_its_process_was_killed(backend, home, workdir, 
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     with open_terminal("run", "--resume", "last", "--backend", backend, home=home, cwd=elsewhere) as terminal:
-        terminal.expect(f"Working in {workdir}, where this session was begun.")
-        terminal.expect("Going on with session")
+        terminal.expect(f"Working in {workdir}, where this session was begun.", "Going on with session")
         terminal.say("history", "3 prompts so far")
         terminal.leave()
     messages = sessions(home).transcript(sessions(home).find("last").session_id)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 from importlib.util import find_spec
 from pathlib import Path
+
+from tests._support.programs import run_program
 
 SUITE = Path(__file__).with_name("corpus")
 LEAST = 390
@@ -37,7 +38,7 @@ def run_suite(python: str, *options: str, without: tuple[str, ...] = ()) -> tupl
         *options,
     ]
     files = [str(file) for file in sorted(SUITE.glob("check_*.py")) if file.name not in without]
-    ran = subprocess.run([*command, *files], capture_output=True, text=True, timeout=300, check=False)
+    ran = run_program([*command, *files], timeout=300)
     output = ran.stdout + ran.stderr
     passed = re.search(r"(\d+) passed", output)
     return (int(passed[1]) if passed and ran.returncode == 0 else 0), output

@@ -18,7 +18,7 @@ from amplifier.loading._loader import runs_on_island
 from amplifier.testing import MockProvider
 
 from .agent_play import Resolver
-from .published_agent import AGENT, agent_plan, write_agent
+from .published_agent import AGENT, agent_plan, write_agent, write_package
 
 
 @pytest.fixture
@@ -134,17 +134,21 @@ def own_module(**declared: Any) -> ModuleType:
     return module
 
 
+def declaring(backends: Any) -> ModuleLoader:
+    """A loader of a native module that declares these backends."""
+    return ModuleLoader(modules={"tool-own": own_module(__amplifier_backends__=backends)})
+
+
 @pytest.mark.parametrize("declared", ["asyncio", ("asyncio",), ["asyncio"], frozenset({"asyncio"})])
 async def test_a_module_that_declares_asyncio_only_is_loaded_on_both(declared: Any):
-    loader = ModuleLoader(modules={"tool-own": own_module(__amplifier_backends__=declared)})
-    assert (await loader.load("tool-own")).module_id == "tool-own"
+    assert (await declaring(declared).load("tool-own")).module_id == "tool-own"
 
 
 @pytest.mark.parametrize("declared", ["trio", ("curio",)])
 async def test_a_module_that_declares_neither_the_running_backend_nor_asyncio_is_refused(
     declared: Any, anyio_backend_name: str
 ):
-    loader = ModuleLoader(modules={"tool-own": own_module(__amplifier_backends__=declared)})
+    loader = declaring(declared)
     if anyio_backend_name in declared:
         assert (await loader.load("tool-own")).module_id == "tool-own"
         return
@@ -165,14 +169,14 @@ async def test_a_module_that_declares_both_backends_is_loaded_on_both(directory:
 
 @pytest.mark.parametrize("declared", [5, (), ("asyncio", 5), {}])
 async def test_a_declaration_that_names_no_backends_is_refused_everywhere(declared: Any):
-    loader = ModuleLoader(modules={"tool-own": own_module(__amplifier_backends__=declared)})
+    loader = declaring(declared)
     with pytest.raises(ModuleLoadError, match="expected a tuple of names") as caught:
         await loader.load("tool-own")
     assert caught.value.reason_code == "invalid_module_metadata"
 
 
 def test_without_a_running_backend_nothing_is_refused():
-    loader = ModuleLoader(modules={"tool-own": own_module(__amplifier_backends__=("trio",))})
+    loader = declaring(("trio",))
     assert loader.find("tool-own").mount is not None
 
 
@@ -288,9 +292,7 @@ async def work():
 async def test_a_call_of_asyncio_that_the_source_does_not_show_works_on_both_backends(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    root = directory / "amplifier-module-tool-lazy"
-    root.mkdir()
-    package(root, "amplifier_module_tool_lazy", LAZY)
+    root = write_package(directory, "tool-lazy", LAZY)
     (directory / "amplifier_lazy_helper.py").write_text(HELPER, encoding="utf-8")
     monkeypatch.syspath_prepend(str(directory))
     plan = agent_plan("loop-basic", ["ok"])
@@ -334,9 +336,7 @@ class Asking:
 async def test_a_published_module_uses_its_session_on_both_backends(directory: Path):
     import amplifier_core  # type: ignore[import-not-found]
 
-    root = directory / "amplifier-module-tool-asking"
-    root.mkdir()
-    package(root, "amplifier_module_tool_asking", ASKING)
+    write_package(directory, "tool-asking", ASKING)
     plan = agent_plan("loop-basic", ["ok"])
     plan["tools"] = [{"module": "tool-asking"}]
     session = amplifier_core.AmplifierSession(plan, session_id="s")

@@ -7,9 +7,9 @@ what must hold beyond the published kernel: a stop reaches a running tool, and n
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ import sniffio
 import trio
 
 from tests._support.backends import by_turns
+from tests._support.processes import is_alive
 
 from .agent_play import SCENARIOS, Approver, approve_with, build, play
 from .published_agent import agent_plan, write_agent
@@ -82,12 +83,16 @@ class Running:
         self.log = log
         self.messages: list[dict[str, Any]] = []
 
-    async def until_the_command_runs(self) -> Turn:
-        started = anyio.Event()
-        self.session.coordinator.register_capability("test.started", started.set)
-        turn = Turn(self.session)
-        await started.wait()
-        return turn
+    @asynccontextmanager
+    async def in_the_middle(self) -> AsyncIterator[Turn]:
+        """The session is open, and its turn runs the command."""
+        async with self.session:
+            approve_with(self.session, Approver(True))
+            started = anyio.Event()
+            self.session.coordinator.register_capability("test.started", started.set)
+            turn = Turn(self.session)
+            await started.wait()
+            yield turn
 
     async def remember(self) -> None:
         self.messages = await self.session.coordinator.get("context").get_messages()
@@ -104,14 +109,6 @@ async def running(directory: Path, loop: str, session_class: Any = None, script:
     plan = agent_plan(loop, script or [SLEEP])
     session, log = await build(session_class or amplifier_core.AmplifierSession, plan, directory)
     return Running(session, log)
-
-
-def is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 # ── whole turns ──────────────────────────────────────────────────────────────────────────────────
@@ -154,9 +151,7 @@ async def test_a_turn_with_all_tools_leaves_its_work_in_files_context_and_events
 @pytest.mark.parametrize("loop", LOOPS)
 async def test_an_immediate_stop_ends_the_running_command_and_the_loop_reports_it(directory: Path, loop: str):
     agent = await running(directory, loop)
-    async with agent.session:
-        approve_with(agent.session, Approver(True))
-        turn = await agent.until_the_command_runs()
+    async with agent.in_the_middle() as turn:
         agent.session.coordinator.cancellation.request_immediate()
         assert await turn == ""
         await agent.remember()
@@ -166,7 +161,7 @@ async def test_an_immediate_stop_ends_the_running_command_and_the_loop_reports_i
     assert agent.names()[-1] == "session:end"
     assert agent.names().index("orchestrator:complete") > agent.names().index("cancel:requested")
     assert agent.left == set()
-    assert not any(is_running(pid) for pid in agent.pids)
+    assert not any(is_alive(pid) for pid in agent.pids)
     if loop == "loop-basic":
         assert agent.messages[-1]["content"] == "Stopped before the tools had ended."
         assert agent.messages[-2]["role"] == "tool"
@@ -181,9 +176,7 @@ async def test_a_graceful_stop_waits_for_the_running_command(directory: Path, lo
     command = {"bash": {"command": f"while [ ! -f {release} ]; do sleep 0.01; done; echo finished"}}
     session_class = AmplifierSession if kind == "native session" else None
     agent = await running(directory, loop, session_class, script=[command, "never"])
-    async with agent.session:
-        approve_with(agent.session, Approver(True))
-        turn = await agent.until_the_command_runs()
+    async with agent.in_the_middle() as turn:
         agent.session.coordinator.cancellation.request_graceful()
         assert agent.session.coordinator.cancellation.running_tool_names == ["bash"]
         release.write_text("now")
@@ -200,9 +193,7 @@ async def test_a_graceful_stop_waits_for_the_running_command(directory: Path, lo
 @pytest.mark.parametrize("loop", LOOPS)
 async def test_a_cancelled_task_gets_its_cancellation_after_the_loop_has_unwound(directory: Path, loop: str):
     agent = await running(directory, loop)
-    async with agent.session:
-        approve_with(agent.session, Approver(True))
-        turn = await agent.until_the_command_runs()
+    async with agent.in_the_middle() as turn:
         turn.cancel()
         with pytest.raises(asyncio.CancelledError):
             await turn
@@ -213,7 +204,7 @@ async def test_a_cancelled_task_gets_its_cancellation_after_the_loop_has_unwound
         *("session:start", "cancel:requested", "cancel:completed", "orchestrator:complete"),
         *("cancel:completed", "session:end"),
     ]
-    assert not any(is_running(pid) for pid in agent.pids)
+    assert not any(is_alive(pid) for pid in agent.pids)
 
 
 async def _wait(event: str, data: dict[str, Any]) -> None:
@@ -224,9 +215,7 @@ async def _wait(event: str, data: dict[str, Any]) -> None:
 @pytest.mark.parametrize("first", ["the caller", "the token"])
 async def test_a_second_cancellation_waits_until_the_loop_has_cleaned_up(directory: Path, first: str):
     agent = await running(directory, "loop-basic")
-    async with agent.session:
-        approve_with(agent.session, Approver(True))
-        turn = await agent.until_the_command_runs()
+    async with agent.in_the_middle() as turn:
         hooks = agent.session.coordinator.hooks
         hooks.register("cancel:completed", _wait, name="waits while the loop cleans up")
         hooks.register("cancel:requested", lambda event, data: turn.cancel(), name="cancels again")
@@ -238,7 +227,7 @@ async def test_a_second_cancellation_waits_until_the_loop_has_cleaned_up(directo
             await turn
         await agent.remember()
     assert agent.messages[-1]["content"] == "Stopped before the tools had ended."
-    assert not any(is_running(pid) for pid in agent.pids)
+    assert not any(is_alive(pid) for pid in agent.pids)
 
 
 async def test_a_cancelled_scope_around_the_turn_reaches_the_loop_once(directory: Path):
@@ -259,9 +248,7 @@ async def test_a_cancelled_scope_around_the_turn_reaches_the_loop_once(directory
 @pytest.mark.parametrize("loop", LOOPS)
 async def test_after_a_stop_and_a_reset_the_next_turn_runs(directory: Path, loop: str):
     agent = await running(directory, loop, script=[SLEEP, "back again"])
-    async with agent.session:
-        approve_with(agent.session, Approver(True))
-        turn = await agent.until_the_command_runs()
+    async with agent.in_the_middle() as turn:
         agent.session.coordinator.cancellation.request_immediate()
         assert await turn == ""
         agent.session.coordinator.cancellation.reset()
@@ -298,15 +285,13 @@ async def test_an_immediate_stop_of_a_native_session_ends_the_command_of_a_publi
     from amplifier import AmplifierSession, ExecutionCancelled
 
     agent = await running(directory, loop, AmplifierSession)
-    async with agent.session:
-        approve_with(agent.session, Approver(True))
-        turn = await agent.until_the_command_runs()
+    async with agent.in_the_middle() as turn:
         agent.session.coordinator.request_cancel(immediate=True)
         with pytest.raises(ExecutionCancelled):
             await turn
         await agent.remember()
 
-    assert not any(is_running(pid) for pid in agent.pids)
+    assert not any(is_alive(pid) for pid in agent.pids)
     assert "cancel:requested" in agent.names()
     assert "cancel:completed" in agent.names()
     assert agent.names()[-1] == "session:end"

@@ -3,10 +3,10 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import pickle
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 
@@ -15,18 +15,19 @@ from amplifier import compat
 from amplifier.errors import ModelError, ModuleConflictError
 from amplifier.loading import ModuleLoader
 from amplifier.models import HookResult, Message, Usage
+from tests._support.programs import run_program
+
+from .published_agent import write_package
 
 MIRROR = Path(amplifier.__file__).parent / "compat" / "amplifier_core"
 
 
-def python(program: str, *arguments: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-W", "error", "-c", textwrap.dedent(program), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=280, cwd=folder, check=False)
+def python(program: str, *arguments: str) -> CompletedProcess[str]:
+    return run_program([sys.executable, "-W", "error", "-c", textwrap.dedent(program), *arguments])
 
 
-def compat_command(*arguments: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "amplifier.compat", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=280, cwd=folder, check=False)
+def compat_command(*arguments: str, folder: Path | None = None) -> CompletedProcess[str]:
+    return run_program([sys.executable, "-m", "amplifier.compat", *arguments], cwd=folder)
 
 
 # ── install and uninstall ──
@@ -185,12 +186,6 @@ def test_without_installing_there_is_no_such_distribution():
 # ── installed by the loader ──
 
 
-def published_module(folder: Path, name: str, body: str) -> None:
-    package = folder / f"amplifier-module-{name}" / f"amplifier_module_{name.replace('-', '_')}"
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_text(textwrap.dedent(body))
-
-
 LOAD = """
     import sys, anyio
     from amplifier.loading import ModuleLoader
@@ -236,7 +231,7 @@ IMPORTS_NOTHING = """
     ],
 )
 def test_a_loader_installs_when_a_module_imports_the_name(tmp_path, body, is_installed, answer, is_installed_later):
-    published_module(tmp_path, "tool-old", body)
+    write_package(tmp_path, "tool-old", textwrap.dedent(body))
     ended = python(LOAD, str(tmp_path))
     assert ended.stderr == ""
     assert ended.stdout.splitlines() == [f"{is_installed} amplifier_module_tool_old", answer, is_installed_later]
@@ -255,7 +250,7 @@ USES_THE_NAME = """
 
 def test_a_loader_passes_over_a_published_package_that_is_only_installed(tmp_path):
     (tmp_path / "amplifier_core.py").write_text("who = 'published'")
-    published_module(tmp_path, "tool-old", USES_THE_NAME)
+    write_package(tmp_path, "tool-old", textwrap.dedent(USES_THE_NAME))
     program = "    import sys; sys.path.insert(0, sys.argv[1])\n" + LOAD
     ended = python(program, str(tmp_path))
     assert ended.stdout.splitlines() == ["True amplifier_module_tool_old", "False", "True"]
@@ -263,7 +258,7 @@ def test_a_loader_passes_over_a_published_package_that_is_only_installed(tmp_pat
 
 def test_a_loader_refuses_a_published_module_where_the_published_package_is_imported(tmp_path, monkeypatch):
     (tmp_path / "amplifier_core.py").write_text("who = 'published'")
-    published_module(tmp_path, "tool-old", USES_THE_NAME)
+    write_package(tmp_path, "tool-old", textwrap.dedent(USES_THE_NAME))
     program = "    import sys; sys.path.insert(0, sys.argv[1]); import amplifier_core\n" + LOAD
     monkeypatch.delenv("PYTEST_VERSION", raising=False)
     ended = python(program, str(tmp_path))
@@ -341,10 +336,9 @@ SUITE = """
 """
 
 
-def run_suite(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def run_suite(folder: Path, *words: str) -> CompletedProcess[str]:
     (folder / "test_it.py").write_text(textwrap.dedent(SUITE))
-    command = [sys.executable, "-m", *words, "-q", "-p", "no:cacheprovider", "test_it.py"]
-    return subprocess.run(command, capture_output=True, text=True, timeout=280, cwd=folder, check=False)
+    return run_program([sys.executable, "-m", *words, "-q", "-p", "no:cacheprovider", "test_it.py"], cwd=folder)
 
 
 @pytest.mark.slow

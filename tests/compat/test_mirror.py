@@ -136,10 +136,6 @@ def test_a_source_of_folders_gives_copies():
     assert (source.get_module_paths(), source.get_mention_mappings()) == (["a"], {})
 
 
-# ── correlation ──
-
-
-@pytest.mark.usefixtures("alias")
 @pytest.mark.parametrize("name", ["Tool", "Provider", "Orchestrator", "ContextManager", "HookHandler"])
 def test_the_protocols_are_not_for_isinstance_as_published(name):
     import amplifier_core
@@ -150,7 +146,6 @@ def test_the_protocols_are_not_for_isinstance_as_published(name):
         isinstance(object(), protocol)
 
 
-@pytest.mark.usefixtures("alias")
 def test_a_tool_that_inherits_from_the_protocol_has_an_empty_schema():
     import amplifier_core
 

@@ -15,6 +15,8 @@ from amplifier.errors import ModuleLoadError
 from amplifier.loading import ModuleLoader
 from tests._support.forked import run_forked
 
+from .published_agent import write_package
+
 ADVICE = "python -m amplifier.compat enable"
 
 STARTS_A_CHILD = """
@@ -32,13 +34,6 @@ start()
 MISSING = "raise ModuleNotFoundError(\"No module named 'amplifier_core'\", name='amplifier_core')\n"
 
 
-def published_module(folder: Path, source: str) -> Path:
-    package = folder / "amplifier-module-tool-shout" / "amplifier_module_tool_shout"
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_text(source)
-    return package.parent
-
-
 def examine(target: Path) -> Report:
     async def run() -> Report:
         return await check_module(str(target), only=["T4"])
@@ -51,7 +46,7 @@ def examine(target: Path) -> Report:
 def test_a_module_that_cannot_be_loaded_for_want_of_the_alias_is_reported_with_the_command(
     tmp_path: Path, source: str, capsys: pytest.CaptureFixture[str]
 ):
-    target = published_module(tmp_path, source)
+    target = write_package(tmp_path, "tool-shout", source)
     loader = ModuleLoader()
     with pytest.raises(ModuleLoadError) as caught:
         loader.find("tool-shout", str(target))
@@ -68,7 +63,7 @@ def test_a_module_that_cannot_be_loaded_for_want_of_the_alias_is_reported_with_t
 def test_another_missing_package_is_reported_without_the_command(tmp_path: Path):
     loader = ModuleLoader()
     with pytest.raises(ModuleLoadError) as caught:
-        loader.find("tool-shout", str(published_module(tmp_path, "import amplifier_cores\n")))
+        loader.find("tool-shout", str(write_package(tmp_path, "tool-shout", "import amplifier_cores\n")))
     loader.cleanup()
     assert ADVICE not in str(caught.value)
 

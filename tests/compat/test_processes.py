@@ -100,6 +100,13 @@ async def playing(kind: str, directory: Path, *turns: Any, **config: Any) -> Asy
         yield play
 
 
+async def cancelled(task: asyncio.Task[Any], *ends_with: type[BaseException]) -> None:
+    """Cancel a task and wait until it has ended, with one of these errors if they are given."""
+    task.cancel()
+    with suppress(*(ends_with or (BaseException,))):
+        await task
+
+
 def shell(command: str, **more: Any) -> Any:
     return ("bash", {"command": command, **more})
 
@@ -153,9 +160,7 @@ async def test_the_children_of_the_command_end_with_it_in_a_group_of_their_own_o
     async with playing("published session", directory, shell(command), "never", start_new_session=own_session) as play:
         task = await play.begin()
         assert await wait_for(lambda: pids.exists() and "done" in pids.read_text(), 60)
-        task.cancel()
-        with suppress(BaseException):
-            await task
+        await cancelled(task)
     children = [int(pid) for pid in pids.read_text().split()[:2]]
     assert [is_running(pid) for pid in [*play.pids, *children]] == [False] * 3
 
@@ -166,9 +171,7 @@ async def test_a_command_that_ignores_the_request_is_killed(directory: Path, tmp
     async with playing("published session", directory, shell(command), "never") as play:
         task = await play.begin()
         assert await wait_for(ready.exists, 60)
-        task.cancel()
-        with suppress(BaseException):
-            await task
+        await cancelled(task)
     assert [is_running(pid) for pid in play.pids] == [False]
 
 
@@ -177,9 +180,7 @@ async def test_processes_left_by_a_call_that_returned_keep_running(directory: Pa
     async with playing("published session", directory, background, shell(LONG), "never") as play:
         tool = play.session.coordinator.get("tools")["bash"]
         task = await play.begin()
-        task.cancel()
-        with suppress(BaseException):
-            await task
+        await cancelled(task)
         kept, ended = tool.pids
         running = (is_running(kept), is_running(ended))
         os.killpg(kept, signal.SIGKILL)
@@ -194,13 +195,9 @@ async def test_only_the_processes_of_the_cancelled_session_end(directory: Path):
     ):
         first, second = await one.begin(), await other.begin()
         elsewhere = await asyncio.create_subprocess_exec("sleep", "600")
-        first.cancel()
-        with suppress(BaseException):
-            await first
+        await cancelled(first)
         running = [is_running(pid) for pid in (*one.pids, *other.pids, elsewhere.pid)]
-        second.cancel()
-        with suppress(BaseException):
-            await second
+        await cancelled(second)
         elsewhere.kill()
         await elsewhere.wait()
     assert running == [False, True, True]
@@ -241,9 +238,7 @@ async def test_a_process_that_a_worker_thread_starts_after_the_cancellation_ends
     guard_tools({"late": tool})
     task = asyncio.create_task(tool.execute({}))
     await asyncio.to_thread(reached.wait, 10)
-    task.cancel()
-    with suppress(asyncio.CancelledError):
-        await task
+    await cancelled(task, asyncio.CancelledError)
     go.set()
 
     assert await wait_for(lambda: bool(ended), 60)
@@ -258,9 +253,7 @@ async def _cancelled(tool: Any) -> list[int]:
     task = asyncio.create_task(tool.execute({}))
     assert await wait_for(lambda: bool(_children() - before), 60)
     started = sorted(_children() - before)
-    task.cancel()
-    with suppress(asyncio.CancelledError):
-        await task
+    await cancelled(task, asyncio.CancelledError)
     return started
 
 

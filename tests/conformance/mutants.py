@@ -34,6 +34,9 @@ from tests.conformance.test_builtins import CHECKED, DECLINES
 Change = Callable[[], None]
 """Changes the tree in place."""
 
+Operator = Callable[[ast.AST], Iterator[Change]]
+"""The changes of one kind that a tree allows."""
+
 _COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
     ast.In: ast.NotIn, ast.NotIn: ast.In, ast.Is: ast.IsNot, ast.IsNot: ast.Is,
@@ -61,15 +64,18 @@ def _put(holder: Any, field: str | int, value: Any) -> Change:
     return partial(holder.__setitem__ if isinstance(holder, list) else partial(setattr, holder), field, value)
 
 
+def _wherever(is_meant: Callable[[Any], bool], field: str, value: Callable[[Any], Any]) -> Operator:
+    """An operator that gives a field of each node that is meant another value."""
+
+    def changes(tree: ast.AST) -> Iterator[Change]:
+        yield from (_put(node, field, value(node)) for node in ast.walk(tree) if is_meant(node))
+
+    return changes
+
+
 def _statements(tree: ast.AST) -> Iterator[tuple[list[ast.stmt], int, ast.stmt]]:
     for body in _bodies(tree):
         yield from ((body, at, each) for at, each in enumerate(body))
-
-
-def _drop_await(tree: ast.AST) -> Iterator[Change]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Await):
-            yield _put(node, "value", node.value.value)
 
 
 def _drop_statement(tree: ast.AST, wanted: Callable[[ast.stmt], bool]) -> Iterator[Change]:
@@ -88,30 +94,6 @@ def _swap(tree: ast.AST) -> Iterator[Change]:
     for body, at, each in _statements(tree):
         if at and all(isinstance(one, (ast.Expr, ast.Assign, ast.AugAssign)) for one in (each, body[at - 1])):
             yield partial(body.__setitem__, slice(at - 1, at + 1), [each, body[at - 1]])
-
-
-def _unshield(tree: ast.AST) -> Iterator[Change]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.keyword) and node.arg == "shield":
-            yield _put(node, "value", ast.Constant(False))
-
-
-def _widen_except(tree: ast.AST) -> Iterator[Change]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ExceptHandler) and node.type is not None and _name(node.type) != "BaseException":
-            yield _put(node, "type", ast.Name("BaseException", ast.Load()))
-
-
-def _drop_finally(tree: ast.AST) -> Iterator[Change]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Try) and node.finalbody:
-            yield _put(node, "finalbody", [ast.Pass()])
-
-
-def _drop_cleanup(tree: ast.AST) -> Iterator[Change]:
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and _cleans(node.name):
-            yield _put(node, "body", [ast.Pass()])
 
 
 def _cleans(name: str) -> bool:
@@ -147,12 +129,6 @@ def _off_by_one(tree: ast.AST) -> Iterator[Change]:
             for part in ast.iter_child_nodes(node):
                 if isinstance(part, ast.Constant) and type(part.value) is int:
                     yield _put(part, "value", part.value + 1)
-
-
-def _other_comparison(tree: ast.AST) -> Iterator[Change]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Compare) and type(node.ops[0]) in _COMPARISONS:
-            yield _put(node.ops, 0, _COMPARISONS[type(node.ops[0])]())
 
 
 def _wrong_field(tree: ast.AST) -> Iterator[Change]:
@@ -212,49 +188,55 @@ def _other_constant(tree: ast.AST) -> Iterator[Change]:
                 yield _put(value, "value", not value.value if value.value in (True, False) else value.value * 2 + 1)
 
 
-def _drop_branch(tree: ast.AST) -> Iterator[Change]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.If):
-            yield _put(node, "test", ast.Constant(False))
-
-
-def _always(tree: ast.AST) -> Iterator[Change]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.If):
-            yield _put(node, "test", ast.Constant(True))
-
-
-def _less_of_a_condition(tree: ast.AST) -> Iterator[Change]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.BoolOp):
-            yield _put(node, "values", [node.values[0], node.values[0]])
-
-
-OPERATORS: dict[str, Callable[[ast.AST], Iterator[Change]]] = {
-    "await dropped": _drop_await,
+OPERATORS: dict[str, Operator] = {
+    "await dropped": _wherever(
+        lambda node: isinstance(node, ast.Expr) and isinstance(node.value, ast.Await),
+        "value",
+        lambda node: node.value.value,
+    ),
     "order swapped": _swap,
-    "shield removed": _unshield,
-    "except widened": _widen_except,
+    "shield removed": _wherever(
+        lambda node: isinstance(node, ast.keyword) and node.arg == "shield", "value", lambda node: ast.Constant(False)
+    ),
+    "except widened": _wherever(
+        lambda node: (
+            isinstance(node, ast.ExceptHandler) and node.type is not None and _name(node.type) != "BaseException"
+        ),
+        "type",
+        lambda node: ast.Name("BaseException", ast.Load()),
+    ),
     "re-raise removed": lambda tree: _drop_statement(
         tree, lambda each: isinstance(each, ast.Raise) and each.exc is None
     ),
-    "finally emptied": _drop_finally,
-    "cleanup forgotten": _drop_cleanup,
+    "finally emptied": _wherever(
+        lambda node: isinstance(node, ast.Try) and bool(node.finalbody), "finalbody", lambda node: [ast.Pass()]
+    ),
+    "cleanup forgotten": _wherever(
+        lambda node: isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and _cleans(node.name),
+        "body",
+        lambda node: [ast.Pass()],
+    ),
     "event skipped": lambda tree: _drop_statement(tree, lambda each: _is_call(each, "emit")),
     "call skipped": lambda tree: _drop_statement(tree, lambda each: _is_call(each) and not _is_call(each, "emit")),
     "assignment skipped": lambda tree: _drop_statement(tree, lambda each: isinstance(each, ast.AugAssign)),
     "state shared": _share,
     "off by one": _off_by_one,
-    "other comparison": _other_comparison,
+    "other comparison": _wherever(
+        lambda node: isinstance(node, ast.Compare) and type(node.ops[0]) in _COMPARISONS,
+        "ops",
+        lambda node: [_COMPARISONS[type(node.ops[0])](), *node.ops[1:]],
+    ),
     "wrong field": _wrong_field,
     "copy lost": _lost_copy,
     "lock missing": lambda tree: _unwrapped(tree, _LOCKS),
     "deadline missing": lambda tree: _unwrapped(tree, _DEADLINES),
     "key incomplete": _stale_key,
     "other constant": _other_constant,
-    "branch removed": _drop_branch,
-    "condition ignored": _always,
-    "half a condition": _less_of_a_condition,
+    "branch removed": _wherever(lambda node: isinstance(node, ast.If), "test", lambda node: ast.Constant(False)),
+    "condition ignored": _wherever(lambda node: isinstance(node, ast.If), "test", lambda node: ast.Constant(True)),
+    "half a condition": _wherever(
+        lambda node: isinstance(node, ast.BoolOp), "values", lambda node: [node.values[0], node.values[0]]
+    ),
 }
 
 

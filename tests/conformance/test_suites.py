@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests._support.programs import run_program
 from tests.conformance.modules import SOUND_TOOL, write_module
 
 SUITE = """
@@ -31,15 +32,9 @@ def run_files(
     for file, text in zip(files, texts, strict=True):
         file.write_text(text, encoding="utf-8")
     (folder / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
-    return subprocess.run(
-        [sys.executable, "-m", "pytest", "-v", "-rxsf", "-p", "no:cacheprovider", *arguments, *map(str, files)],
-        cwd=cwd or folder,
-        env={**os.environ, "PYTEST_ADDOPTS": "", "HYPOTHESIS_STORAGE_DIRECTORY": str(folder), "COLUMNS": "300"},
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
+    words = [sys.executable, "-m", "pytest", "-v", "-rxsf", "-p", "no:cacheprovider", *arguments, *map(str, files)]
+    environment = {**os.environ, "PYTEST_ADDOPTS": "", "HYPOTHESIS_STORAGE_DIRECTORY": str(folder), "COLUMNS": "300"}
+    return run_program(words, cwd=cwd or folder, env=environment)
 
 
 def run_file(folder: Path, text: str, *arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:

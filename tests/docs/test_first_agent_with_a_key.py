@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests._support.aimock import Aimock, running_aimock
+from tests._support.programs import run_program
 from tests._support.tree import ROOT
 from tests.docs.test_tutorials import blocks_of
 
@@ -61,16 +61,7 @@ def with_a_key(service: Aimock, *command: str, desk: Path) -> str:
         "ANTHROPIC_BASE_URL": service.url,
         "AMPLIFIER_HOME": str(desk.parent / "home"),
     }
-    ended = subprocess.run(
-        [sys.executable, *command],
-        cwd=desk,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=280,
-    )
+    ended = run_program([sys.executable, *command], cwd=desk, env=environment)
     assert ended.returncode == 0, ended.stderr
     return ended.stdout
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests._support.programs import run_program
 from tests.compat.published_loops import BASIC
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "run-published-modules.md"
@@ -74,15 +75,7 @@ def test_a_stranger_gets_from_nothing_to_an_answer(tmp_path: Path):
     assert [command.split()[0] for command in commands] == ["pip", "pip", "amplifier", "amplifier", "amplifier"]
     surroundings, said = environment(tmp_path), {}
     for command in commands:
-        ended = subprocess.run(
-            ["sh", "-c", command],
-            cwd=tmp_path,
-            env=surroundings,
-            capture_output=True,
-            text=True,
-            timeout=280,
-            check=False,
-        )
+        ended = run_program(["sh", "-c", command], cwd=tmp_path, env=surroundings)
         assert ended.returncode == 0, f"{command}\n{ended.stdout}\n{ended.stderr}"
         said[command] = ended.stdout
     assert "amplifier_module_loop_streaming 1.0.0" in said["amplifier module list"]

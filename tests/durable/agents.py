@@ -174,10 +174,11 @@ class Denying:
 async def working(
     engine: DurableEngine, make_session: Callable[[str], AmplifierSession], **options: Any
 ) -> AsyncIterator[None]:
-    """A worker in this process, until the block is left."""
+    """A worker in this process, until the block is left; what the block waits for has to come within two minutes."""
     async with anyio.create_task_group() as group:
         await group.start(partial(engine.work, make_session, **options))
-        yield
+        with anyio.fail_after(120):
+            yield
         group.cancel_scope.cancel()
 
 
@@ -234,8 +235,7 @@ async def hand_over(engine: DurableEngine, name: str = "hang", repeatable: bool 
     """Run the open turn with a model that calls a `hanging` tool, until that has begun; returns the tool."""
     hang, begun = hanging(name, repeatable)
     async with working(engine, agent(answering([(name, {})]), hang)):
-        with anyio.fail_after(60):
-            await begun.wait()
+        await begun.wait()
     return hang
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from uuid import uuid4
 
@@ -10,8 +10,10 @@ import anyio
 import pytest
 import sqlalchemy as sa
 
+from amplifier.durable import DurableEngine
 from amplifier.durable.temporal import open_temporal_engine
 from tests._support.engine_servers import Postgres, Temporal, postgres, temporal
+from tests.durable.agents import open_engine
 
 
 @pytest.fixture(scope="session")
@@ -52,3 +54,10 @@ def place(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> str:
         connection.execute(sa.text(f"CREATE DATABASE {name}"))
     engine.dispose()
     return url.set(drivername="postgresql", database=name).render_as_string()
+
+
+@pytest.fixture
+async def engine(kind: str, place: str) -> AsyncIterator[DurableEngine]:
+    """An engine of this kind whose workers notice everything quickly, open until the end of the test."""
+    async with open_engine(kind, place) as opened:
+        yield opened

@@ -24,7 +24,6 @@ from tests.durable.agents import (
     effect_agent,
     hand_over,
     hanging,
-    open_engine,
     tool,
     until,
     working,
@@ -34,7 +33,7 @@ from tests.modules.durable_agent import transcript_problems
 pytestmark = pytest.mark.parametrize("kind", ENGINES)
 
 
-async def test_a_turn_runs_and_its_conversation_goes_on_with_the_next(kind, place):
+async def test_a_turn_runs_and_its_conversation_goes_on_with_the_next(engine):
     seen = []
     provider = answering("Hello Anna.", "Your name is Anna.")
 
@@ -43,96 +42,76 @@ async def test_a_turn_runs_and_its_conversation_goes_on_with_the_next(kind, plac
         session.coordinator.hooks.register("provider:request", lambda event, data: seen.append(data["messages"]))
         return session
 
-    async with open_engine(kind, place) as engine, working(engine, make_session):
-        with anyio.fail_after(60):
-            first = await engine.start("anna-1", "I am Anna")
-            assert await engine.result(first) == "Hello Anna."
-            second = await engine.start("anna-1", "who am I?")
-            assert await engine.result(second) == "Your name is Anna."
+    async with working(engine, make_session):
+        first = await engine.start("anna-1", "I am Anna")
+        assert await engine.result(first) == "Hello Anna."
+        second = await engine.start("anna-1", "who am I?")
+        assert await engine.result(second) == "Your name is Anna."
         assert [m["content"] for m in seen[-1]] == ["I am Anna", "Hello Anna.", "who am I?"]
         assert len(await engine.messages("anna-1")) == 4
         assert (await engine.status(second)).state == "completed"
         assert await engine.messages("bert-1") == []
 
 
-async def test_every_tool_result_is_at_its_own_call(kind, place, tmp_path):
-    async with open_engine(kind, place) as engine, working(engine, effect_agent(tmp_path)):
-        with anyio.fail_after(60):
-            turns = [await engine.start(f"s{number}", "go") for number in range(3)]
-            for turn in turns:
-                assert await engine.result(turn) == "All done."
+async def test_every_tool_result_is_at_its_own_call(engine, tmp_path):
+    async with working(engine, effect_agent(tmp_path)):
+        turns = [await engine.start(f"s{number}", "go") for number in range(3)]
+        for turn in turns:
+            assert await engine.result(turn) == "All done."
         messages = await engine.messages("s0")
     assert transcript_problems(messages, is_whole=True) == []
     assert sum(message["role"] == "tool" for message in messages) == 16
 
 
-async def test_starting_the_same_turn_twice_starts_it_once(kind, place):
-    async with open_engine(kind, place) as engine:
-        assert await engine.start("s", "go", turn_id="order-17") == "order-17"
-        assert await engine.start("s", "go", turn_id="order-17") == "order-17"
-        with pytest.raises(TurnConflictError, match="order-17"):
-            await engine.start("s", "stop", turn_id="order-17")
-        async with working(engine, agent(answering("Done."))):
-            with anyio.fail_after(60):
-                assert await engine.result("order-17") == "Done."
+async def test_starting_the_same_turn_twice_starts_it_once(engine):
+    assert await engine.start("s", "go", turn_id="order-17") == "order-17"
+    assert await engine.start("s", "go", turn_id="order-17") == "order-17"
+    with pytest.raises(TurnConflictError, match="order-17"):
+        await engine.start("s", "stop", turn_id="order-17")
+    async with working(engine, agent(answering("Done."))):
+        assert await engine.result("order-17") == "Done."
 
 
-async def test_a_second_open_turn_of_a_session_is_refused(kind, place):
-    async with open_engine(kind, place) as engine:
-        first = await engine.start("s", "go")
-        with pytest.raises(SessionBusyError, match=first):
-            await engine.start("s", "go on")
+async def test_a_second_open_turn_of_a_session_is_refused(engine):
+    first = await engine.start("s", "go")
+    with pytest.raises(SessionBusyError, match=first):
+        await engine.start("s", "go on")
 
 
-async def test_wrong_input_is_refused_with_a_clear_error(kind, place):
-    async with open_engine(kind, place) as engine:
-        with pytest.raises(PlanError, match="session"):
-            await engine.start("../etc", "go")
-        with pytest.raises(TypeError, match="prompt must be a str"):
-            await engine.start("s", 7)  # type: ignore[arg-type]
-        for call in (engine.status, engine.result, engine.stop, engine.resume):
-            with pytest.raises(UnknownTurnError, match="no turn 'nothing'"):
-                await call("nothing")
-        with pytest.raises(UnknownTurnError):
-            await anext(aiter(engine.watch("nothing")))
-        with pytest.raises(ValueError, match="at least 1"):
-            await engine.work(agent(answering("x")), concurrency=0)
+async def test_wrong_input_is_refused_with_a_clear_error(engine):
+    with pytest.raises(PlanError, match="session"):
+        await engine.start("../etc", "go")
+    with pytest.raises(TypeError, match="prompt must be a str"):
+        await engine.start("s", 7)
+    for call in (engine.status, engine.result, engine.stop, engine.resume):
+        with pytest.raises(UnknownTurnError, match="no turn 'nothing'"):
+            await call("nothing")
+    with pytest.raises(UnknownTurnError):
+        await anext(aiter(engine.watch("nothing")))
+    with pytest.raises(ValueError, match="at least 1"):
+        await engine.work(agent(answering("x")), concurrency=0)
 
 
-async def test_an_error_of_the_turn_is_reported_and_the_conversation_kept(kind, place):
-    def fail(request):
-        raise RuntimeError("no model today")
-
-    async with open_engine(kind, place) as engine, working(engine, agent(answering(fail))):
-        turn = await engine.start("s", "go")
-        with anyio.fail_after(60), pytest.raises(TurnFailedError, match="no model today") as caught:
-            await engine.result(turn)
-        assert caught.value.error_type == "RuntimeError"
-        assert [m["role"] for m in await engine.messages("s")] == ["user"]
-
-
-async def test_a_session_that_cannot_be_made_fails_its_turn_and_not_the_worker(kind, place):
+async def test_a_session_that_cannot_be_made_fails_its_turn_and_not_the_worker(engine):
     def make_session(session_id):
         if session_id == "bad":
             raise LookupError("no such customer")
         return agent(answering("Fine."))(session_id)
 
-    async with open_engine(kind, place) as engine, working(engine, make_session):
-        with anyio.fail_after(60):
-            bad, good = await engine.start("bad", "go"), await engine.start("good", "go")
-            with pytest.raises(TurnFailedError, match="no such customer"):
-                await engine.result(bad)
-            assert await engine.result(good) == "Fine."
+    async with working(engine, make_session):
+        bad, good = await engine.start("bad", "go"), await engine.start("good", "go")
+        with pytest.raises(TurnFailedError, match="no such customer"):
+            await engine.result(bad)
+        assert await engine.result(good) == "Fine."
 
 
-async def test_a_context_with_messages_of_its_own_is_refused(kind, place, tmp_path):
+async def test_a_context_with_messages_of_its_own_is_refused(engine, tmp_path):
     where = {"module": "context-persistent", "config": {"path": str(tmp_path / "own")}}
     section = {"orchestrator": "loop-basic", "context": where}
-    async with open_engine(kind, place) as engine, working(engine, agent(answering("a", "b"), session=section)):
-        with anyio.fail_after(60):
-            assert await engine.result(await engine.start("s", "go")) == "a"
-            with pytest.raises(TurnFailedError, match="begins empty"):
-                await engine.result(await engine.start("s", "go on"))
+    async with working(engine, agent(answering("a", "b"), session=section)):
+        assert await engine.result(await engine.start("s", "go")) == "a"
+        with pytest.raises(TurnFailedError, match="begins empty"):
+            await engine.result(await engine.start("s", "go on"))
 
 
 async def wait_for_question(engine, turn):
@@ -140,10 +119,10 @@ async def wait_for_question(engine, turn):
 
 
 @pytest.mark.parametrize(("option", "expected"), [("Allow", "paid"), ("Deny", "denied")])
-async def test_a_question_waits_for_its_answer(kind, place, option, expected):
+async def test_a_question_waits_for_its_answer(engine, option, expected):
     pay = tool("pay", lambda given: "paid")
     make_session = agent(answering([("pay", {})], "Done."), pay, hooks=asking())
-    async with open_engine(kind, place) as engine, working(engine, make_session):
+    async with working(engine, make_session):
         turn = await engine.start("s", "pay")
         question = await wait_for_question(engine, turn)
         assert (question.prompt, question.options, question.tool_name) == ("May I pay?", ("Allow", "Deny"), "pay")
@@ -152,14 +131,13 @@ async def test_a_question_waits_for_its_answer(kind, place, option, expected):
         with pytest.raises(QuestionClosedError, match="open questions"):
             await engine.approve(turn, "another", option)
         await engine.approve(turn, question.question_id, option)
-        with anyio.fail_after(60):
-            assert await engine.result(turn) == "Done."
+        assert await engine.result(turn) == "Done."
         assert expected in (await engine.messages("s"))[2]["content"]
         with pytest.raises(QuestionClosedError, match="completed"):
             await engine.approve(turn, question.question_id, option)
 
 
-async def test_a_question_is_answered_while_no_worker_runs_and_the_next_one_goes_on(kind, place):
+async def test_a_question_is_answered_while_no_worker_runs_and_the_next_one_goes_on(engine):
     paid = []
     models = []
 
@@ -175,28 +153,25 @@ async def test_a_question_is_answered_while_no_worker_runs_and_the_next_one_goes
             answering([("pay", {})], "Done.") if len(models) == 1 else answering("Done."), pay, hooks=asking()
         )(session_id)
 
-    async with open_engine(kind, place) as engine:
-        turn = await engine.start("s", "pay")
-        async with working(engine, make_session):
-            question = await wait_for_question(engine, turn)
-        assert (await engine.status(turn)).questions == (question,)
-        await engine.approve(turn, question.question_id, "Allow")
-        async with working(engine, make_session):
-            with anyio.fail_after(60):
-                assert await engine.result(turn) == "Done."
+    turn = await engine.start("s", "pay")
+    async with working(engine, make_session):
+        question = await wait_for_question(engine, turn)
+    assert (await engine.status(turn)).questions == (question,)
+    await engine.approve(turn, question.question_id, "Allow")
+    async with working(engine, make_session):
+        assert await engine.result(turn) == "Done."
     assert (len(paid), len(models)) == (1, 2)
 
 
-async def test_a_turn_is_stopped(kind, place):
+async def test_a_turn_is_stopped(engine):
     make_session = agent(answering([("hang", {})], "unreached"), hanging()[0])
-    async with open_engine(kind, place) as engine, working(engine, make_session):
+    async with working(engine, make_session):
         turn = await engine.start("s", "go")
-        with anyio.fail_after(60):
-            await wait_until_recorded(engine, turn, "tool:pre")
-            await engine.stop(turn, reason="enough")
-            with pytest.raises(TurnStoppedError):
-                await engine.result(turn)
-            await engine.stop(turn)  # nothing happens any more
+        await wait_until_recorded(engine, turn, "tool:pre")
+        await engine.stop(turn, reason="enough")
+        with pytest.raises(TurnStoppedError):
+            await engine.result(turn)
+        await engine.stop(turn)  # nothing happens any more
         messages = await engine.messages("s")
         assert [m["role"] for m in messages] == ["user", "assistant", "tool"]
         assert (
@@ -207,7 +182,7 @@ async def test_a_turn_is_stopped(kind, place):
         )
 
 
-async def test_a_graceful_stop_lets_the_tool_finish(kind, place):
+async def test_a_graceful_stop_lets_the_tool_finish(engine):
     begun, go_on = anyio.Event(), anyio.Event()
 
     async def slow(given):
@@ -216,54 +191,48 @@ async def test_a_graceful_stop_lets_the_tool_finish(kind, place):
         return "finished"
 
     make_session = agent(answering([("slow", {})], "unreached"), tool("slow", slow))
-    async with open_engine(kind, place) as engine, working(engine, make_session):
+    async with working(engine, make_session):
         turn = await engine.start("s", "go")
-        with anyio.fail_after(60):
-            await begun.wait()
-            await engine.stop(turn, graceful=True)
-            async for event in engine.watch(turn):
-                if event.name == "cancel:requested":
-                    go_on.set()
+        await begun.wait()
+        await engine.stop(turn, graceful=True)
+        async for event in engine.watch(turn):
+            if event.name == "cancel:requested":
+                go_on.set()
         assert (await engine.status(turn)).state == "stopped"
         assert (await engine.messages("s"))[2]["content"] == "finished"
 
 
-async def test_a_turn_that_no_worker_has_begun_is_stopped_at_once(kind, place):
-    async with open_engine(kind, place) as engine:
-        turn = await engine.start("s", "go")
-        await engine.stop(turn)
-        with pytest.raises(TurnStoppedError):
-            await engine.result(turn)
-        async with working(engine, agent(answering("Hello."))):
-            with anyio.fail_after(60):
-                assert await engine.result(await engine.start("s", "hi")) == "Hello."
-        assert [m["content"] for m in await engine.messages("s")] == ["hi", "Hello."]
+async def test_a_turn_that_no_worker_has_begun_is_stopped_at_once(engine):
+    turn = await engine.start("s", "go")
+    await engine.stop(turn)
+    with pytest.raises(TurnStoppedError):
+        await engine.result(turn)
+    async with working(engine, agent(answering("Hello."))):
+        assert await engine.result(await engine.start("s", "hi")) == "Hello."
+    assert [m["content"] for m in await engine.messages("s")] == ["hi", "Hello."]
 
 
-async def test_a_turn_that_was_handed_over_and_is_then_stopped_keeps_what_was_done(kind, place):
+async def test_a_turn_that_was_handed_over_and_is_then_stopped_keeps_what_was_done(engine):
     hang, begun = hanging()
     first = agent(answering([("look", {})], [("hang", {})]), tool("look", lambda given: "two shelves"), hang)
-    async with open_engine(kind, place) as engine:
-        turn = await engine.start("s", "go")
-        async with working(engine, first):
-            with anyio.fail_after(60):
-                await begun.wait()
-        await engine.stop(turn)
-        async with working(engine, first):
-            with anyio.fail_after(60), pytest.raises(TurnStoppedError):
-                await engine.result(turn)
-        contents = [m["content"] for m in await engine.messages("s") if m["role"] == "tool"]
-        assert contents[0] == "two shelves"
-        assert len(contents) == 2
+    turn = await engine.start("s", "go")
+    async with working(engine, first):
+        await begun.wait()
+    await engine.stop(turn)
+    async with working(engine, first):
+        with anyio.fail_after(60), pytest.raises(TurnStoppedError):
+            await engine.result(turn)
+    contents = [m["content"] for m in await engine.messages("s") if m["role"] == "tool"]
+    assert contents[0] == "two shelves"
+    assert len(contents) == 2
 
 
-async def test_watchers_see_the_events_and_can_go_on_behind_a_position(kind, place):
+async def test_watchers_see_the_events_and_can_go_on_behind_a_position(engine):
     secret = "sk-" + "a1B2" * 12
     look = tool("look", lambda given: {"api_key": secret, "shelves": 2})
-    async with open_engine(kind, place) as engine, working(engine, agent(answering([("look", {})], "Two."), look)):
+    async with working(engine, agent(answering([("look", {})], "Two."), look)):
         turn = await engine.start("s", "go")
-        with anyio.fail_after(60):
-            events = [event async for event in engine.watch(turn)]
+        events = [event async for event in engine.watch(turn)]
         names = [event.name for event in events]
         assert names[0] == "session:start"
         assert [name for name in names if name.startswith("tool:")] == ["tool:pre", "tool:post"]
@@ -274,7 +243,7 @@ async def test_watchers_see_the_events_and_can_go_on_behind_a_position(kind, pla
         assert again == events[3:]
 
 
-async def test_a_worker_that_leaves_hands_its_turn_over_and_nothing_known_is_repeated(kind, place):
+async def test_a_worker_that_leaves_hands_its_turn_over_and_nothing_known_is_repeated(engine):
     hang, begun = hanging(repeatable=True)
     calls = []
 
@@ -292,21 +261,18 @@ async def test_a_worker_that_leaves_hands_its_turn_over_and_nothing_known_is_rep
 
         return answering(*map(asked, answers))
 
-    async with open_engine(kind, place) as engine:
-        turn = await engine.start("s", "go")
-        first = agent(model([("look", {}), ("hang", {})]), tool("look", look), hang)
-        async with working(engine, first):
-            with anyio.fail_after(60):
-                await begun.wait()
-                await wait_until_recorded(engine, turn, "tool:post")
-        second = agent(model("Two."), tool("look", look), tool("hang", lambda given: "again", repeatable=True))
-        async with working(engine, second):
-            with anyio.fail_after(60):
-                assert await engine.result(turn) == "Two."
-        results = [m["content"] for m in await engine.messages("s") if m["role"] == "tool"]
-        assert results == ["two shelves", "again"]
-        assert calls == ["model", "look", "model"]
-        assert {event.attempt async for event in engine.watch(turn)} >= {1}
+    turn = await engine.start("s", "go")
+    first = agent(model([("look", {}), ("hang", {})]), tool("look", look), hang)
+    async with working(engine, first):
+        await begun.wait()
+        await wait_until_recorded(engine, turn, "tool:post")
+    second = agent(model("Two."), tool("look", look), tool("hang", lambda given: "again", repeatable=True))
+    async with working(engine, second):
+        assert await engine.result(turn) == "Two."
+    results = [m["content"] for m in await engine.messages("s") if m["role"] == "tool"]
+    assert results == ["two shelves", "again"]
+    assert calls == ["model", "look", "model"]
+    assert {event.attempt async for event in engine.watch(turn)} >= {1}
 
 
 async def wait_until_recorded(engine, turn, name):
@@ -315,60 +281,52 @@ async def wait_until_recorded(engine, turn, name):
             return
 
 
-async def test_a_call_that_may_have_had_its_effect_is_not_repeated(kind, place):
-    async with open_engine(kind, place) as engine:
-        turn = await engine.start("s", "go")
-        pay = await hand_over(engine, "pay", repeatable=False)
-        async with working(engine, agent(answering("I do not know."), pay)):
-            with anyio.fail_after(60):
-                assert await engine.result(turn) == "I do not know."
-        result = (await engine.messages("s"))[2]["content"]
+async def test_a_call_that_may_have_had_its_effect_is_not_repeated(engine):
+    turn = await engine.start("s", "go")
+    pay = await hand_over(engine, "pay", repeatable=False)
+    async with working(engine, agent(answering("I do not know."), pay)):
+        assert await engine.result(turn) == "I do not know."
+    result = (await engine.messages("s"))[2]["content"]
     assert "interrupted" in result
     assert "not repeatable" in result
     assert len(pay.calls) == 1
 
 
-async def test_a_turn_whose_plan_has_changed_is_held_until_someone_decides(kind, place):
-    async with open_engine(kind, place) as engine:
-        turn = await engine.start("s", "go")
-        await hand_over(engine, "old", repeatable=True)
-        async with working(engine, agent(answering("New."), tool("new", lambda given: 1))):
-            with anyio.fail_after(60):
-                with pytest.raises(TurnHeldError, match="tool-old is not in the plan any more; tool-new is new"):
-                    await engine.result(turn)
-                with pytest.raises(SessionBusyError, match="held"):
-                    await engine.start("s", "another")
-                await engine.resume(turn)
-                assert await engine.result(turn) == "New."
-        assert "no tool named 'old' any more" in (await engine.messages("s"))[2]["content"]
+async def test_a_turn_whose_plan_has_changed_is_held_until_someone_decides(engine):
+    turn = await engine.start("s", "go")
+    await hand_over(engine, "old", repeatable=True)
+    async with working(engine, agent(answering("New."), tool("new", lambda given: 1))):
+        with pytest.raises(TurnHeldError, match="tool-old is not in the plan any more; tool-new is new"):
+            await engine.result(turn)
+        with pytest.raises(SessionBusyError, match="held"):
+            await engine.start("s", "another")
+        await engine.resume(turn)
+        assert await engine.result(turn) == "New."
+    assert "no tool named 'old' any more" in (await engine.messages("s"))[2]["content"]
 
 
-async def test_a_held_turn_can_be_stopped(kind, place):
-    async with open_engine(kind, place) as engine:
-        turn = await engine.start("s", "go")
-        await hand_over(engine, "old")
-        async with working(engine, agent(answering("New."))):
-            with anyio.fail_after(60):
-                with pytest.raises(TurnHeldError):
-                    await engine.result(turn)
-                await engine.stop(turn)
-                assert (await until(engine, turn, lambda status: status.is_final)).state == "stopped"
+async def test_a_held_turn_can_be_stopped(engine):
+    turn = await engine.start("s", "go")
+    await hand_over(engine, "old")
+    async with working(engine, agent(answering("New."))):
+        with pytest.raises(TurnHeldError):
+            await engine.result(turn)
+        await engine.stop(turn)
+        assert (await until(engine, turn, lambda status: status.is_final)).state == "stopped"
 
 
-async def test_effects_and_results_agree_over_many_hand_overs(kind, place, tmp_path):
-    async with open_engine(kind, place) as engine:
-        turn = await engine.start("s", "go")
-        for seconds in (0.05, 0.1, 0.15, 0.2):
-            async with working(engine, effect_agent(tmp_path)):
-                await anyio.sleep(seconds)  # moments of no importance; nothing waits for them
+async def test_effects_and_results_agree_over_many_hand_overs(engine, tmp_path):
+    turn = await engine.start("s", "go")
+    for seconds in (0.05, 0.1, 0.15, 0.2):
         async with working(engine, effect_agent(tmp_path)):
-            with anyio.fail_after(60):
-                assert await engine.result(turn) == "All done."
-        messages = await engine.messages("s")
+            await anyio.sleep(seconds)  # moments of no importance; nothing waits for them
+    async with working(engine, effect_agent(tmp_path)):
+        assert await engine.result(turn) == "All done."
+    messages = await engine.messages("s")
     assert transcript_problems(messages, is_whole=True) == []
 
 
-async def test_no_event_is_lost_when_a_turn_ends_while_events_are_being_stored(kind, place, monkeypatch):
+async def test_no_event_is_lost_when_a_turn_ends_while_events_are_being_stored(kind, engine, monkeypatch):
     storing, ended = anyio.Event(), anyio.Event()
     store_class = TurnRecord if kind == "temporal" else TurnStore
     add_events = store_class.add_events
@@ -391,8 +349,7 @@ async def test_no_event_is_lost_when_a_turn_ends_while_events_are_being_stored(k
         return session
 
     monkeypatch.setattr(store_class, "add_events", add_late)
-    async with open_engine(kind, place) as engine, working(engine, make_session):
-        with anyio.fail_after(60):
-            events = [event async for event in engine.watch(await engine.start("s", "go"))]
+    async with working(engine, make_session):
+        events = [event async for event in engine.watch(await engine.start("s", "go"))]
     assert [event.position for event in events] == list(range(1, len(events) + 1))
     assert events[-1].name == "session:end"

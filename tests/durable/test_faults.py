@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-import subprocess
 import sys
-from contextlib import closing
+from contextlib import asynccontextmanager, closing
 from functools import partial
 
 import anyio
@@ -29,6 +28,7 @@ from amplifier.durable.dbos import open_dbos_engine
 from amplifier.durable.temporal import open_temporal_engine
 from amplifier.errors import SessionStateError
 from tests._support.engine_servers import postgres, temporal
+from tests._support.programs import run_program
 from tests.durable.agents import (
     MAY_LEAVE,
     agent,
@@ -91,27 +91,47 @@ async def test_a_process_has_one_worker_on_dbos(tmp_path):
     async with open_engine("dbos", tmp_path) as engine, working(engine, agent(answering("Hello."))):
         with pytest.raises(SessionStateError, match="DBOS runs in this process already, with a worker of amplifier"):
             await engine.work(agent(answering("Hello.")))
-        with anyio.fail_after(60):
-            assert await engine.result(await engine.start("s", "hi")) == "Hello."
+        assert await engine.result(await engine.start("s", "hi")) == "Hello."
 
 
-@pytest.mark.slow
-async def test_a_file_that_is_locked_for_too_long_ends_the_worker_and_the_next_one_goes_on(tmp_path):
-    begun = anyio.Event()
-    go_on = anyio.Event()
+@asynccontextmanager
+async def locked(engine, file):
+    with closing(sqlite3.connect(file, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        yield
+
+
+@asynccontextmanager
+async def full(engine, file):
+    """SQLite is given no more pages, which it reports as it reports a full disk."""
+    await store_of(engine)._do(
+        lambda run: run("PRAGMA max_page_count = 1")
+    )  # less than there is: no more than there is
+    yield
+    await store_of(engine)._do(lambda run: run("PRAGMA max_page_count = 1000000"))
+
+
+@pytest.mark.parametrize(
+    ("trouble", "message"),
+    [
+        pytest.param(locked, "locked", marks=pytest.mark.slow, id="locked for too long"),
+        pytest.param(full, "disk is full", id="on a full disk"),
+    ],
+)
+async def test_a_file_that_cannot_be_written_ends_the_worker_and_the_next_one_goes_on(tmp_path, trouble, message):
+    begun, go_on, failed = anyio.Event(), anyio.Event(), anyio.Event()
 
     async def look(given):
         begun.set()
         await go_on.wait()
-        return "two shelves"
+        return "two shelves " * 10_000
 
     make_session = agent(answering([("look", {})]), tool("look", look, repeatable=True))
     async with open_local_engine(tmp_path / "turns.db", poll=0.02, lease=1.0, patience=0.1) as engine:
         turn = await engine.start("s", "go")
-        failed = anyio.Event()
 
         async def work():
-            with pytest.raises(EngineUnavailableError, match="locked"):
+            with pytest.raises(EngineUnavailableError, match=message):
                 await engine.work(make_session)
             failed.set()
 
@@ -119,13 +139,11 @@ async def test_a_file_that_is_locked_for_too_long_ends_the_worker_and_the_next_o
             async with anyio.create_task_group() as group:
                 group.start_soon(work)
                 await begun.wait()
-                with closing(sqlite3.connect(tmp_path / "turns.db", isolation_level=None)) as other:
-                    other.execute("BEGIN EXCLUSIVE")
+                async with trouble(engine, tmp_path / "turns.db"):
                     go_on.set()
                     await failed.wait()
         async with working(engine, agent(answering("Two."), tool("look", lambda given: "seen again", repeatable=True))):
-            with anyio.fail_after(60):
-                assert await engine.result(turn) == "Two."
+            assert await engine.result(turn) == "Two."
         assert (await engine.messages("s"))[2]["content"] == "seen again"
 
 
@@ -180,8 +198,7 @@ async def test_a_connection_that_is_lost_while_a_change_is_committed_loses_nothi
     make_session = agent(answering([("pay", {})], "Paid."), tool("pay", pay))
     async with open_engine("local", tmp_path) as engine, working(engine, make_session):
         turn = await engine.start("s", "pay")
-        with anyio.fail_after(60):
-            assert await engine.result(turn) == "Paid."
+        assert await engine.result(turn) == "Paid."
         assert (await engine.status(turn)).attempt == 1
     assert (lost, calls) == ([which], ["paid"])
 
@@ -222,8 +239,7 @@ async def test_a_stop_that_arrives_while_records_are_played_back_keeps_all_of_th
     async with open_engine("local", tmp_path) as engine:
         turn = await engine.start("s", "go")
         async with working(engine, agent(answering([("look", {})], [("look", {})], [("hang", {})]), look, hang)):
-            with anyio.fail_after(60):
-                await begun.wait()
+            await begun.wait()
         claimed = await store_of(engine).claim(turn, "next")
         assert claimed is not None
         running = RunningTurn(store_of(engine), claimed)
@@ -273,7 +289,7 @@ async def test_a_worker_that_was_taken_for_dead_writes_nothing_and_goes_on_with_
 
 
 def run_python(code: str) -> str:
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    done = run_program([sys.executable, "-c", code], timeout=60)
     return done.stdout + done.stderr
 
 
@@ -297,58 +313,21 @@ async def test_a_turn_that_dbos_gives_a_second_time_goes_on_once(tmp_path):
     async with open_engine("dbos", tmp_path) as engine:
         turn = await engine.start("s", "go")
         async with working(engine, agent(answering([("hang", {})]), hang)):
-            with anyio.fail_after(60):
-                await begun.wait()
-                name = str((await engine.status(turn)).worker)
-                # As if it had been taken for dead.
-                await anyio.to_thread.run_sync(DBOS._recover_pending_workflows, [name])
-                assert module._dispatch is not None
-                await anyio.to_thread.run_sync(module._dispatch, turn)  # it would not return if it ran the turn
-                await eventually(partial(anyio.to_thread.run_sync, all_workflows_ended))
-                status = await engine.status(turn)
-                assert (status.state, status.attempt) == ("running", 1)
+            await begun.wait()
+            name = str((await engine.status(turn)).worker)
+            # As if it had been taken for dead.
+            await anyio.to_thread.run_sync(DBOS._recover_pending_workflows, [name])
+            assert module._dispatch is not None
+            await anyio.to_thread.run_sync(module._dispatch, turn)  # it would not return if it ran the turn
+            await eventually(partial(anyio.to_thread.run_sync, all_workflows_ended))
+            status = await engine.status(turn)
+            assert (status.state, status.attempt) == ("running", 1)
         async with working(engine, agent(answering("Done."), tool("hang", lambda given: "again", repeatable=True))):
-            with anyio.fail_after(60):
-                assert await engine.result(turn) == "Done."
+            assert await engine.result(turn) == "Done."
 
 
 def all_workflows_ended() -> bool:
     return not DBOS.list_workflows(status=["PENDING", "ENQUEUED"])
-
-
-async def test_a_full_disk_ends_the_worker_with_a_clear_error_and_the_next_one_goes_on(tmp_path):
-    """SQLite is given no more pages, which it reports as it reports a full disk."""
-    begun, go_on, failed = anyio.Event(), anyio.Event(), anyio.Event()
-
-    async def look(given):
-        begun.set()
-        await go_on.wait()
-        return "two shelves " * 10_000
-
-    def limit(pages):
-        return lambda run: run(f"PRAGMA max_page_count = {pages}")
-
-    make_session = agent(answering([("look", {})]), tool("look", look, repeatable=True))
-    async with open_local_engine(tmp_path / "turns.db", poll=0.02, lease=1.0, patience=0.1) as engine:
-        turn = await engine.start("s", "go")
-
-        async def work():
-            with pytest.raises(EngineUnavailableError, match="disk is full"):
-                await engine.work(make_session)
-            failed.set()
-
-        with anyio.fail_after(60):
-            async with anyio.create_task_group() as group:
-                group.start_soon(work)
-                await begun.wait()
-                await store_of(engine)._do(limit(1))  # less than there is: no more than there is
-                go_on.set()
-                await failed.wait()
-        await store_of(engine)._do(limit(1_000_000))
-        async with working(engine, agent(answering("Two."), tool("look", lambda given: "seen again", repeatable=True))):
-            with anyio.fail_after(60):
-                assert await engine.result(turn) == "Two."
-        assert (await engine.messages("s"))[2]["content"] == "seen again"
 
 
 async def test_a_turn_whose_end_is_too_large_to_be_stored_fails_and_the_worker_goes_on(tmp_path):
@@ -360,18 +339,17 @@ async def test_a_turn_whose_end_is_too_large_to_be_stored_fails_and_the_worker_g
 
     async with open_engine("local", tmp_path) as engine, working(engine, make_session):
         transactions = store_of(engine)._do
-        with anyio.fail_after(60):
-            assert await engine.result(await engine.start("s", "go")) == answer
+        assert await engine.result(await engine.start("s", "go")) == answer
 
-            def limit_size(run):
-                transactions._database._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 15_000)  # type: ignore[attr-defined]
+        def limit_size(run):
+            transactions._database._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 15_000)  # type: ignore[attr-defined]
 
-            await transactions(limit_size)
-            with pytest.raises(
-                TurnFailedError, match=r"the turn ended \(completed\), and that cannot be stored: .* too big"
-            ):
-                await engine.result(await engine.start("s", "and again"))
-            assert await engine.result(await engine.start("other", "hi")) == "Hello."
+        await transactions(limit_size)
+        with pytest.raises(
+            TurnFailedError, match=r"the turn ended \(completed\), and that cannot be stored: .* too big"
+        ):
+            await engine.result(await engine.start("s", "and again"))
+        assert await engine.result(await engine.start("other", "hi")) == "Hello."
         assert len(await engine.messages("s")) == 2
 
 

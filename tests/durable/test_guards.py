@@ -43,7 +43,7 @@ TABLES = pytest.mark.parametrize(
 
 
 @KINDS
-async def test_a_consent_permits_one_repeat(kind, place):
+async def test_a_consent_permits_one_repeat(engine):
     paid: list[anyio.Event] = []
     begun = anyio.Event()
 
@@ -54,35 +54,31 @@ async def test_a_consent_permits_one_repeat(kind, place):
 
     make_session = agent(answering([("pay", {})]), tool("pay", pay))
     asked = []
-    async with open_engine(kind, place) as engine:
-        turn = await engine.start("s", "pay")
-        async with working(engine, make_session):
-            with anyio.fail_after(60):
-                await begun.wait()
-        question = None
-        for answers_at_once in (True, False):
-            begun = anyio.Event()
-            async with working(engine, make_session):
-                [question] = (await until(engine, turn, lambda status: status.questions)).questions
-                asked.append(question.question_id)
-                if answers_at_once:
-                    await engine.approve(turn, question.question_id, question.options[0])
-                    with anyio.fail_after(60):
-                        await begun.wait()
-        assert question is not None
-        await engine.approve(turn, question.question_id, question.options[0])  # while no worker runs
-        async with working(engine, make_session):
-            with anyio.fail_after(60):
-                await begun.wait()
+    turn = await engine.start("s", "pay")
+    async with working(engine, make_session):
+        await begun.wait()
+    question = None
+    for answers_at_once in (True, False):
+        begun = anyio.Event()
         async with working(engine, make_session):
             [question] = (await until(engine, turn, lambda status: status.questions)).questions
             asked.append(question.question_id)
+            if answers_at_once:
+                await engine.approve(turn, question.question_id, question.options[0])
+                await begun.wait()
+    assert question is not None
+    await engine.approve(turn, question.question_id, question.options[0])  # while no worker runs
+    async with working(engine, make_session):
+        await begun.wait()
+    async with working(engine, make_session):
+        [question] = (await until(engine, turn, lambda status: status.questions)).questions
+        asked.append(question.question_id)
     assert len(paid) == 3
     assert len(set(asked)) == 3
 
 
 @KINDS
-async def test_a_turn_is_taken_away_from_a_worker_that_gets_nowhere(kind, place):
+async def test_a_turn_is_taken_away_from_a_worker_that_gets_nowhere(engine):
     attempts = []
     begun, ended = anyio.Event(), anyio.Event()
 
@@ -100,34 +96,31 @@ async def test_a_turn_is_taken_away_from_a_worker_that_gets_nowhere(kind, place)
         return "Done." if request.messages[-1].role == "tool" else [("hang", {})]
 
     make_session = agent(answering(again, again), tool("hang", hang, repeatable=True))
-    async with open_engine(kind, place) as engine:
-        turn = await engine.start("s", "go")
-        await engine.release(turn)  # nothing happens to a turn that does not run
-        async with working(engine, make_session):
-            with anyio.fail_after(60):
-                await begun.wait()
-                await engine.release(turn)
-                assert await engine.result(turn) == "Done."
-                await ended.wait()
-                await engine.release(turn)
-        status = await engine.status(turn)
+    turn = await engine.start("s", "go")
+    await engine.release(turn)  # nothing happens to a turn that does not run
+    async with working(engine, make_session):
+        await begun.wait()
+        await engine.release(turn)
+        assert await engine.result(turn) == "Done."
+        await ended.wait()
+        await engine.release(turn)
+    status = await engine.status(turn)
     assert (status.state, status.attempt) == ("completed", 2)
 
 
 @TABLES
-async def test_a_graceful_stop_does_not_weaken_an_immediate_one(kind, place):
+async def test_a_graceful_stop_does_not_weaken_an_immediate_one(kind, engine):
     """Of a turn that runs, waits and runs again: whoever records something hears of the immediate stop."""
     step = StepName(key="1/1/c", kind="tool", name="pay")
-    async with open_engine(kind, place) as engine:
-        store = store_of(engine)
-        turn_id = await engine.start("s", "go")
-        turn = await store.claim(turn_id, "worker")
-        assert turn is not None
-        await engine.stop(turn_id, reason="enough")
-        await engine.stop(turn_id, graceful=True, reason="when you are ready")
-        stop = await store.begin_step(turn, step)
-        await engine.release(turn_id)
-        again = await store.claim(turn_id, "worker")
+    store = store_of(engine)
+    turn_id = await engine.start("s", "go")
+    turn = await store.claim(turn_id, "worker")
+    assert turn is not None
+    await engine.stop(turn_id, reason="enough")
+    await engine.stop(turn_id, graceful=True, reason="when you are ready")
+    stop = await store.begin_step(turn, step)
+    await engine.release(turn_id)
+    again = await store.claim(turn_id, "worker")
     assert stop is not None
     assert again is not None
     assert (stop.graceful, stop.reason) == (False, "enough")
@@ -205,14 +198,12 @@ async def test_a_call_whose_beginning_waits_for_a_stop_hears_of_it(kind, place, 
 
 
 @TABLES
-async def test_a_turn_under_no_living_worker_goes_on(kind, place):
-    async with open_engine(kind, place) as engine:
-        turn = await engine.start("s", "go")
-        assert await store_of(engine).claim(turn, "one that dies") is not None
-        await store_of(engine)._do(lambda run: run("DELETE FROM amplifier_workers"))
-        async with working(engine, agent(answering("At last."))):
-            with anyio.fail_after(60):
-                assert await engine.result(turn) == "At last."
+async def test_a_turn_under_no_living_worker_goes_on(engine):
+    turn = await engine.start("s", "go")
+    assert await store_of(engine).claim(turn, "one that dies") is not None
+    await store_of(engine)._do(lambda run: run("DELETE FROM amplifier_workers"))
+    async with working(engine, agent(answering("At last."))):
+        assert await engine.result(turn) == "At last."
 
 
 @TABLES
@@ -222,8 +213,7 @@ async def test_a_turn_that_workers_die_with_fails_and_what_it_did_is_kept(kind, 
     async with open_engine(kind, place, attempts=3) as engine:
         turn = await engine.start("s", "go")
         async with working(engine, agent(answering([("look", {})], [("hang", {})]), *tools)):
-            with anyio.fail_after(60):
-                await begun.wait()
+            await begun.wait()
         await die_with(engine, turn, 3)
         async with working(engine, agent(answering("unreached"), *tools)):
             with anyio.fail_after(60), pytest.raises(TurnFailedError, match="3 workers died while they ran this turn"):
@@ -240,18 +230,16 @@ async def test_hand_overs_in_good_order_are_no_deaths(kind, place):
         for _ in range(3):
             await hand_over(engine, repeatable=True)
         async with working(engine, agent(answering("Done."), tool("hang", lambda given: "x", repeatable=True))):
-            with anyio.fail_after(60):
-                assert await engine.result(turn) == "Done."
+            assert await engine.result(turn) == "Done."
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["postgres"])
-async def test_a_worker_keeps_no_connection_that_only_listens(kind, place):
+async def test_a_worker_keeps_no_connection_that_only_listens(engine):
     """DBOS could be ended while its listener connected, and then that connection stayed open."""
     listening = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN%'"
-    async with open_engine(kind, place) as engine, working(engine, agent(answering("Done."))):
-        with anyio.fail_after(60):
-            assert await engine.result(await engine.start("s", "go")) == "Done."
+    async with working(engine, agent(answering("Done."))):
+        assert await engine.result(await engine.start("s", "go")) == "Done."
         assert await store_of(engine)._do(lambda run: run(listening)) == [(0,)]
 
 
@@ -325,23 +313,22 @@ async def test_a_suspect_runs_alone_beside_turns_that_wait_for_an_answer(tmp_pat
         due = time.time() + 50  # not now
         await store_of(engine)._do(set_due)
         async with working(engine, make_session):
-            with anyio.fail_after(60):
-                asks = await engine.start("asks", "go")
-                before = await engine.start("before", "go")
-                await until(engine, asks, lambda status: status.questions)
-                await begun["before"].wait()
-                due = 0.0
-                await store_of(engine)._do(set_due)
-                go_on["before"].set()
-                await begun["suspect"].wait()
-                after = await engine.start("after", "go")
-                go_on["after"].set()
-                go_on["suspect"].set()
-                for turn in (before, suspect, after):
-                    assert await engine.result(turn) == "Done."
-                await engine.stop(asks)
-                with pytest.raises(TurnStoppedError):
-                    await engine.result(asks)
+            asks = await engine.start("asks", "go")
+            before = await engine.start("before", "go")
+            await until(engine, asks, lambda status: status.questions)
+            await begun["before"].wait()
+            due = 0.0
+            await store_of(engine)._do(set_due)
+            go_on["before"].set()
+            await begun["suspect"].wait()
+            after = await engine.start("after", "go")
+            go_on["after"].set()
+            go_on["suspect"].set()
+            for turn in (before, suspect, after):
+                assert await engine.result(turn) == "Done."
+            await engine.stop(asks)
+            with pytest.raises(TurnStoppedError):
+                await engine.result(asks)
     assert all(events[place + 1] == f"{events[place].split()[0]} ends" for place in range(0, 6, 2)), events
 
 
@@ -396,21 +383,20 @@ async def test_a_suspect_waits_longer_each_time():
 
 
 @TABLES
-async def test_turns_that_were_due_while_no_worker_ran_are_made_up_for_by_one(kind, place):
-    async with open_engine(kind, place) as engine:
-        store = store_of(engine)
-        await engine.schedule("hourly", "anna", "go", every=3600)
-        earlier = time.time() - 5.5 * 3600
-        await store._do(lambda run: run("UPDATE amplifier_schedules SET next_at = :at RETURNING 1", at=earlier))
-        assert await engine.list() == []
-        async with working(engine, agent(answering("Done."))):
+async def test_turns_that_were_due_while_no_worker_ran_are_made_up_for_by_one(engine):
+    store = store_of(engine)
+    await engine.schedule("hourly", "anna", "go", every=3600)
+    earlier = time.time() - 5.5 * 3600
+    await store._do(lambda run: run("UPDATE amplifier_schedules SET next_at = :at RETURNING 1", at=earlier))
+    assert await engine.list() == []
+    async with working(engine, agent(answering("Done."))):
 
-            async def has_looked() -> bool:
-                [found] = await engine.schedules()
-                return found.next_at > time.time()
+        async def has_looked() -> bool:
+            [found] = await engine.schedules()
+            return found.next_at > time.time()
 
-            await eventually(has_looked)
-            [turn] = await engine.list()
-            assert await engine.result(turn.turn_id) == "Done."
-        [found] = await engine.schedules()
-        assert found.next_at == pytest.approx(earlier + 6 * 3600)
+        await eventually(has_looked)
+        [turn] = await engine.list()
+        assert await engine.result(turn.turn_id) == "Done."
+    [found] = await engine.schedules()
+    assert found.next_at == pytest.approx(earlier + 6 * 3600)

@@ -23,6 +23,27 @@ KINDS = pytest.mark.parametrize(
 )
 
 
+class Handler(BaseHTTPRequestHandler):
+    """Writes no log."""
+
+    def log_message(self, *_):
+        pass
+
+
+@contextmanager
+def serving(handler: type[Handler], is_over: threading.Event) -> Iterator[str]:
+    """The address of a server, until the block is left; then the handlers that wait are told that it is over."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/ended"
+        finally:
+            is_over.set()
+            server.shutdown()
+            thread.join()
+
+
 class Receiver:
     """Takes notices; the first ones get these answers, and those that are None get none at all."""
 
@@ -34,7 +55,7 @@ class Receiver:
 
     @contextmanager
     def serving(self) -> Iterator[None]:
-        class Handler(BaseHTTPRequestHandler):
+        class Taking(Handler):
             def do_POST(handler):
                 self.taken.append(json.loads(handler.rfile.read(int(handler.headers["Content-Length"]))))
                 answer = self.answers.pop(0) if self.answers else 204
@@ -44,19 +65,8 @@ class Receiver:
                 handler.send_response(answer)
                 handler.end_headers()
 
-            def log_message(self, *_):
-                pass
-
-        with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-            self.url = f"http://127.0.0.1:{server.server_port}/ended"
-            serving = threading.Thread(target=server.serve_forever)
-            serving.start()
-            try:
-                yield
-            finally:
-                self.is_over.set()
-                server.shutdown()
-                serving.join()
+        with serving(Taking, self.is_over) as self.url:
+            yield
 
     async def has(self, count: int) -> bool:
         return len(self.taken) >= count
@@ -74,7 +84,7 @@ def answering_with(status: int, location: str, *, is_endless: bool) -> Iterator[
     """A server that sends a caller elsewhere, or whose headers never end; asked there, it is content."""
     is_over = threading.Event()
 
-    class Handler(BaseHTTPRequestHandler):
+    class Answering(Handler):
         def do_POST(handler):
             handler.rfile.read(int(handler.headers["Content-Length"]))
             handler.send_response(status)
@@ -88,18 +98,8 @@ def answering_with(status: int, location: str, *, is_endless: bool) -> Iterator[
             handler.send_response(200)
             handler.end_headers()
 
-        def log_message(self, *_):
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        serving = threading.Thread(target=server.serve_forever)
-        serving.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}/"
-        finally:
-            is_over.set()
-            server.shutdown()
-            serving.join()
+    with serving(Answering, is_over) as url:
+        yield url
 
 
 async def test_notice_that_is_sent_elsewhere_was_not_taken():

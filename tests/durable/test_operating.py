@@ -30,7 +30,6 @@ from tests.durable.agents import (
     eventually,
     hanging,
     mounting,
-    open_engine,
     tool,
     until,
     working,
@@ -39,68 +38,62 @@ from tests.durable.agents import (
 pytestmark = pytest.mark.parametrize("kind", ENGINES)
 
 
-async def test_turns_are_listed_by_state_session_and_time(kind, place):
+async def test_turns_are_listed_by_state_session_and_time(engine):
     began = time.time() - 1
-    async with open_engine(kind, place) as engine:
-        first = await engine.start("anna", "go")
-        second = await engine.start("bert", "go")
-        async with working(engine, agent(answering("Done."))):
-            with anyio.fail_after(60):
-                await until(engine, first, lambda status: status.is_final)
-                await until(engine, second, lambda status: status.is_final)
-        await engine.start("carl", "go")
+    first = await engine.start("anna", "go")
+    second = await engine.start("bert", "go")
+    async with working(engine, agent(answering("Done."))):
+        await until(engine, first, lambda status: status.is_final)
+        await until(engine, second, lambda status: status.is_final)
+    await engine.start("carl", "go")
 
-        async def is_listed() -> bool:
-            states = [each.state for each in await engine.list(since=began)]
-            return len(states) == 3 and states.count("queued") == 1
+    async def is_listed() -> bool:
+        states = [each.state for each in await engine.list(since=began)]
+        return len(states) == 3 and states.count("queued") == 1
 
-        await eventually(is_listed)  # Temporal lists what was so a moment ago
-        [waiting] = await engine.list(state="queued")
-        assert (waiting.session_id, waiting.attempt, waiting.ended) == ("carl", 0, None)
-        [found] = await engine.list(session="anna")
-        status = await engine.status(first)
-        assert (found.turn_id, found.state, found.attempt, found.takeovers) == (first, status.state, 1, 0)
-        assert found.started >= began
-        assert found.ended is not None
-        assert found.ended >= found.started
-        assert await engine.list(since=time.time() + 3600) == []
-        assert len(await engine.list(limit=1)) == 1
-        counts = await engine.counts()
-        assert sum(counts.states.values()) == 3
-        assert (counts.states["queued"], counts.attempts, counts.takeovers) == (1, 0, 0)
-        assert 0 <= counts.oldest < 3600
-        with pytest.raises(ValueError, match="state must be one of queued, running"):
-            await engine.list(state="waiting")  # type: ignore[arg-type]
+    await eventually(is_listed)  # Temporal lists what was so a moment ago
+    [waiting] = await engine.list(state="queued")
+    assert (waiting.session_id, waiting.attempt, waiting.ended) == ("carl", 0, None)
+    [found] = await engine.list(session="anna")
+    status = await engine.status(first)
+    assert (found.turn_id, found.state, found.attempt, found.takeovers) == (first, status.state, 1, 0)
+    assert found.started >= began
+    assert found.ended is not None
+    assert found.ended >= found.started
+    assert await engine.list(since=time.time() + 3600) == []
+    assert len(await engine.list(limit=1)) == 1
+    counts = await engine.counts()
+    assert sum(counts.states.values()) == 3
+    assert (counts.states["queued"], counts.attempts, counts.takeovers) == (1, 0, 0)
+    assert 0 <= counts.oldest < 3600
+    with pytest.raises(ValueError, match="state must be one of queued, running"):
+        await engine.list(state="waiting")
 
 
-async def test_turns_of_a_session_queue_up_in_order_if_the_caller_wants_it(kind, place):
+async def test_turns_of_a_session_queue_up_in_order_if_the_caller_wants_it(engine):
     answers = answering("One.", "Two.", "Three.")
-    async with open_engine(kind, place) as engine:
-        first = await engine.start("s", "1")
-        second = await engine.start("s", "2", queue=True)
-        third = await engine.start("s", "3", queue=True, turn_id="third")
-        assert await engine.start("s", "3", queue=True, turn_id="third") == third
-        with pytest.raises(SessionBusyError):
-            await engine.start("s", "4")
-        assert [(await engine.status(turn)).state for turn in (first, second, third)] == ["queued"] * 3
-        async with working(engine, agent(answers)):
-            with anyio.fail_after(60):
-                assert [await engine.result(turn) for turn in (third, second, first)] == ["Three.", "Two.", "One."]
-        messages = await engine.messages("s")
-        assert [each["content"] for each in messages if each["role"] == "user"] == ["1", "2", "3"]
+    first = await engine.start("s", "1")
+    second = await engine.start("s", "2", queue=True)
+    third = await engine.start("s", "3", queue=True, turn_id="third")
+    assert await engine.start("s", "3", queue=True, turn_id="third") == third
+    with pytest.raises(SessionBusyError):
+        await engine.start("s", "4")
+    assert [(await engine.status(turn)).state for turn in (first, second, third)] == ["queued"] * 3
+    async with working(engine, agent(answers)):
+        assert [await engine.result(turn) for turn in (third, second, first)] == ["Three.", "Two.", "One."]
+    messages = await engine.messages("s")
+    assert [each["content"] for each in messages if each["role"] == "user"] == ["1", "2", "3"]
 
 
-async def test_a_turn_that_waits_behind_another_can_be_stopped_and_the_next_one_goes_on(kind, place):
-    async with open_engine(kind, place) as engine:
-        first, second, third = [await engine.start("s", str(number), queue=True) for number in range(3)]
-        await engine.stop(second)
-        with anyio.fail_after(60), pytest.raises(TurnStoppedError):
-            await engine.result(second)
-        await engine.stop(first)
-        async with working(engine, agent(answering("Done."))):
-            with anyio.fail_after(60):
-                assert await engine.result(third) == "Done."
-        assert [each["content"] for each in await engine.messages("s")] == ["2", "Done."]
+async def test_a_turn_that_waits_behind_another_can_be_stopped_and_the_next_one_goes_on(engine):
+    first, second, third = [await engine.start("s", str(number), queue=True) for number in range(3)]
+    await engine.stop(second)
+    with anyio.fail_after(60), pytest.raises(TurnStoppedError):
+        await engine.result(second)
+    await engine.stop(first)
+    async with working(engine, agent(answering("Done."))):
+        assert await engine.result(third) == "Done."
+    assert [each["content"] for each in await engine.messages("s")] == ["2", "Done."]
 
 
 def waiting_agent(begun: anyio.Event, release: anyio.Event, name: str = "pay", **plan: Any):
@@ -112,7 +105,7 @@ def waiting_agent(begun: anyio.Event, release: anyio.Event, name: str = "pay", *
     return agent(answering([(name, {})], "Paid."), tool(name, pay, repeatable=False), **plan)
 
 
-async def test_a_worker_that_drains_lets_a_running_call_end_and_hands_the_turn_over(kind, place):
+async def test_a_worker_that_drains_lets_a_running_call_end_and_hands_the_turn_over(engine):
     begun, release, calls = anyio.Event(), anyio.Event(), []
     answers = answering([("pay", {})], "Paid.")
 
@@ -123,51 +116,49 @@ async def test_a_worker_that_drains_lets_a_running_call_end_and_hands_the_turn_o
         return "paid"
 
     make_session = agent(answers, tool("pay", pay, repeatable=False))
-    async with open_engine(kind, place) as engine:
-        turn = await engine.start("s", "go")
-        with anyio.fail_after(60):
-            async with anyio.create_task_group() as group:
+    turn = await engine.start("s", "go")
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as group:
 
-                async def work() -> None:
-                    with scope:
-                        await engine.work(make_session, drain=60)
+            async def work() -> None:
+                with scope:
+                    await engine.work(make_session, drain=60)
 
-                scope = anyio.CancelScope()
-                group.start_soon(work)
-                await begun.wait()
-                scope.cancel()
-                assert (await engine.status(turn)).state == "running"
-                release.set()  # the worker ends when the call has, and begins no model call
-            async with working(engine, make_session):
-                assert await engine.result(turn) == "Paid."
-        status = await engine.status(turn)
-        assert (calls, status.attempt, status.takeovers) == (["pay"], 2, 0)
-        assert "interrupted" not in str(await engine.messages("s"))
+            scope = anyio.CancelScope()
+            group.start_soon(work)
+            await begun.wait()
+            scope.cancel()
+            assert (await engine.status(turn)).state == "running"
+            release.set()  # the worker ends when the call has, and begins no model call
+        async with working(engine, make_session):
+            assert await engine.result(turn) == "Paid."
+    status = await engine.status(turn)
+    assert (calls, status.attempt, status.takeovers) == (["pay"], 2, 0)
+    assert "interrupted" not in str(await engine.messages("s"))
 
 
-async def test_a_turn_waits_for_a_worker_that_has_its_plan_beside_one_that_has_another(kind, place):
+async def test_a_turn_waits_for_a_worker_that_has_its_plan_beside_one_that_has_another(engine):
     begun, release = anyio.Event(), anyio.Event()
     old = waiting_agent(begun, release)
     new = waiting_agent(begun, release, agents={"helper": {"description": "helps"}}, tools=["tool-pay", "tool-pay"])
-    async with open_engine(kind, place) as engine:
-        turn = await engine.start("s", "go")
-        with anyio.fail_after(90):
-            async with working(engine, old):
-                await begun.wait()
-            release.set()
-            async with working(engine, new):
-                held = await until(engine, turn, lambda status: status.state == "held")
-                assert "the plan is not the one" in str(held.error)
-                with pytest.raises(TurnHeldError, match="plan"):
-                    await engine.result(turn)
-
-                async def is_listed() -> bool:
-                    return [each.error_type for each in await engine.list(state="held")] == ["PlanChanged"]
-
-                await eventually(is_listed)
-            async with working(engine, old):
+    turn = await engine.start("s", "go")
+    with anyio.fail_after(90):
+        async with working(engine, old):
+            await begun.wait()
+        release.set()
+        async with working(engine, new):
+            held = await until(engine, turn, lambda status: status.state == "held")
+            assert "the plan is not the one" in str(held.error)
+            with pytest.raises(TurnHeldError, match="plan"):
                 await engine.result(turn)
-        assert (await engine.status(turn)).state == "completed"
+
+            async def is_listed() -> bool:
+                return [each.error_type for each in await engine.list(state="held")] == ["PlanChanged"]
+
+            await eventually(is_listed)
+        async with working(engine, old):
+            await engine.result(turn)
+    assert (await engine.status(turn)).state == "completed"
 
 
 def parent_and_child(begun: anyio.Event, release: anyio.Event, calls: list[str]):
@@ -210,29 +201,28 @@ def parent_and_child(begun: anyio.Event, release: anyio.Event, calls: list[str])
     return make_session, asked
 
 
-async def test_a_child_that_was_cut_off_with_its_parent_goes_on_where_it_was(kind, place):
+async def test_a_child_that_was_cut_off_with_its_parent_goes_on_where_it_was(engine):
     calls: list[str] = []
     begun, release = anyio.Event(), anyio.Event()
     make_session, asked = parent_and_child(begun, release, calls)
-    async with open_engine(kind, place) as engine:
-        turn = await engine.start("s", "go")
-        with anyio.fail_after(90):
-            async with working(engine, make_session):
-                await begun.wait()
-            assert asked == ["parent", "child", "child"]
-            release.set()
-            async with working(engine, make_session):
-                assert await engine.result(turn) == "All finished."
-        assert calls == ["look", "wait", "wait"]  # the second wait was cut off, and may be repeated
-        assert asked == ["parent", "child", "child", "child", "parent"]
-        [result] = [each for each in await engine.messages("s") if each["role"] == "tool"]
-        assert "The child is finished." in str(result["content"])
-        assert 'model_calls": 3' in str(result["content"])  # those before the cut count as well
+    turn = await engine.start("s", "go")
+    with anyio.fail_after(90):
+        async with working(engine, make_session):
+            await begun.wait()
+        assert asked == ["parent", "child", "child"]
+        release.set()
+        async with working(engine, make_session):
+            assert await engine.result(turn) == "All finished."
+    assert calls == ["look", "wait", "wait"]  # the second wait was cut off, and may be repeated
+    assert asked == ["parent", "child", "child", "child", "parent"]
+    [result] = [each for each in await engine.messages("s") if each["role"] == "tool"]
+    assert "The child is finished." in str(result["content"])
+    assert 'model_calls": 3' in str(result["content"])  # those before the cut count as well
 
 
-async def test_a_delayed_turn_waits_and_one_past_its_deadline_fails(kind, place):
+async def test_a_delayed_turn_waits_and_one_past_its_deadline_fails(engine):
     make_session = agent(answering([("hang", {})]), hanging()[0])
-    async with open_engine(kind, place) as engine, working(engine, make_session):
+    async with working(engine, make_session):
         later = await engine.start("later", "go", delay=3600)
         late = await engine.start("late", "go", deadline=2)
         with anyio.fail_after(60), pytest.raises(TurnFailedError) as caught:
@@ -256,49 +246,46 @@ async def test_a_delayed_turn_waits_and_one_past_its_deadline_fails(kind, place)
                 await engine.start("s", "go", **wrong)
 
 
-async def test_a_turn_with_a_higher_priority_is_begun_first(kind, place):
+async def test_a_turn_with_a_higher_priority_is_begun_first(kind, engine):
     order: list[str] = []
 
     def make_session(session_id: str) -> AmplifierSession:
         order.append(session_id)
         return agent(answering("Done."))(session_id)
 
-    async with open_engine(kind, place) as engine:
-        turns = [await engine.start(f"s{number}", "go", priority=number) for number in (5, 3, 1)]
-        with anyio.fail_after(60):
-            async with working(engine, make_session, concurrency=1):
-                for turn in turns:
-                    await engine.result(turn)
-        if kind == "temporal":  # its server has the order, and does not promise one among its partitions
-            server: Any = vars(engine)["_turns"].server
-            workflow = turn_workflow_id(vars(engine)["_turns"].queue, turns[0])
-            history = await server.call(server.client.get_workflow_handle(workflow).fetch_history)
-            scheduled = [each.activity_task_scheduled_event_attributes for each in history.events]
-            assert max(each.priority.priority_key for each in scheduled) == 5
-            return
+    turns = [await engine.start(f"s{number}", "go", priority=number) for number in (5, 3, 1)]
+    with anyio.fail_after(60):
+        async with working(engine, make_session, concurrency=1):
+            for turn in turns:
+                await engine.result(turn)
+    if kind == "temporal":  # its server has the order, and does not promise one among its partitions
+        server: Any = vars(engine)["_turns"].server
+        workflow = turn_workflow_id(vars(engine)["_turns"].queue, turns[0])
+        history = await server.call(server.client.get_workflow_handle(workflow).fetch_history)
+        scheduled = [each.activity_task_scheduled_event_attributes for each in history.events]
+        assert max(each.priority.priority_key for each in scheduled) == 5
+        return
     assert order == ["s1", "s3", "s5"]
 
 
-async def test_turns_that_ended_long_ago_are_forgotten(kind, place):
-    async with open_engine(kind, place) as engine:
-        turn = await engine.start("s", "go")
-        async with working(engine, agent(answering("Done."))):
-            with anyio.fail_after(60):
-                await engine.result(turn)
-        if kind == "temporal":
-            with pytest.raises(DurableError, match="retention period"):
-                await engine.forget(older_than=0)
-            return
-        with pytest.raises(ValueError, match="older_than must be a number"):
-            await engine.forget(older_than=float("nan"))
-        assert await engine.forget(older_than=3600) == 0
-        assert await engine.forget(older_than=-1) == 1
-        with pytest.raises(UnknownTurnError):
-            await engine.status(turn)
-        assert len(await engine.messages("s")) == 2
+async def test_turns_that_ended_long_ago_are_forgotten(kind, engine):
+    turn = await engine.start("s", "go")
+    async with working(engine, agent(answering("Done."))):
+        await engine.result(turn)
+    if kind == "temporal":
+        with pytest.raises(DurableError, match="retention period"):
+            await engine.forget(older_than=0)
+        return
+    with pytest.raises(ValueError, match="older_than must be a number"):
+        await engine.forget(older_than=float("nan"))
+    assert await engine.forget(older_than=3600) == 0
+    assert await engine.forget(older_than=-1) == 1
+    with pytest.raises(UnknownTurnError):
+        await engine.status(turn)
+    assert len(await engine.messages("s")) == 2
 
 
-async def test_a_worker_makes_as_many_calls_of_a_tool_at_once_as_it_may(kind, place):
+async def test_a_worker_makes_as_many_calls_of_a_tool_at_once_as_it_may(engine):
     running: list[int] = [0]
     seen: list[int] = []
 
@@ -314,10 +301,9 @@ async def test_a_worker_makes_as_many_calls_of_a_tool_at_once_as_it_may(kind, pl
     def make_session(session_id: str) -> AmplifierSession:
         return agent(answering([("pay", {})] * 4, "Paid."), tool("pay", pay))(session_id)
 
-    async with open_engine(kind, place) as engine, working(engine, make_session, limits=limits):
-        with anyio.fail_after(60):
-            for turn in [await engine.start(f"s{number}", "go") for number in range(3)]:
-                assert await engine.result(turn) == "Paid."
+    async with working(engine, make_session, limits=limits):
+        for turn in [await engine.start(f"s{number}", "go") for number in range(3)]:
+            assert await engine.result(turn) == "Paid."
     assert seen == [1] * 12
     with pytest.raises(ValueError, match="at_once"):
         CallLimit(at_once=0)
@@ -325,7 +311,7 @@ async def test_a_worker_makes_as_many_calls_of_a_tool_at_once_as_it_may(kind, pl
 
 @pytest.mark.parametrize(("repeatable", "calls"), [(True, 3), (False, 1), (None, 1)])
 async def test_a_tool_that_failed_is_called_again_if_it_is_repeatable_and_its_limit_allows_it(
-    kind, place, repeatable, calls
+    engine, repeatable, calls
 ):
     tried: list[str] = []
 
@@ -337,15 +323,14 @@ async def test_a_tool_that_failed_is_called_again_if_it_is_repeatable_and_its_li
 
     make_session = agent(answering([("look", {})], "Done."), tool("look", look, repeatable=repeatable))
     limits = {"look": CallLimit(retries=5, backoff=0.001)}
-    async with open_engine(kind, place) as engine, working(engine, make_session, limits=limits):
-        with anyio.fail_after(60):
-            assert await engine.result(await engine.start("s", "go")) == "Done."
+    async with working(engine, make_session, limits=limits):
+        assert await engine.result(await engine.start("s", "go")) == "Done."
         [result] = [each for each in await engine.messages("s") if each["role"] == "tool"]
     assert len(tried) == calls
     assert ("two shelves" in str(result["content"])) is (calls == 3)
 
 
-async def test_a_tool_that_always_fails_is_called_as_often_as_its_limit_says_and_the_model_sees_the_error(kind, place):
+async def test_a_tool_that_always_fails_is_called_as_often_as_its_limit_says_and_the_model_sees_the_error(engine):
     tried: list[str] = []
 
     def look(_: Any) -> str:
@@ -354,9 +339,8 @@ async def test_a_tool_that_always_fails_is_called_as_often_as_its_limit_says_and
 
     make_session = agent(answering([("look", {}), ("gone", {})], "Done."), tool("look", look, repeatable=True))
     limits = {name: CallLimit(retries=2, backoff=0.001) for name in ("look", "gone")}
-    async with open_engine(kind, place) as engine, working(engine, make_session, limits=limits):
-        with anyio.fail_after(60):
-            assert await engine.result(await engine.start("s", "go")) == "Done."
+    async with working(engine, make_session, limits=limits):
+        assert await engine.result(await engine.start("s", "go")) == "Done."
         results = [str(each["content"]) for each in await engine.messages("s") if each["role"] == "tool"]
     assert len(tried) == 3
     assert "the shop does not answer" in results[0]
@@ -370,7 +354,7 @@ class City:
     people: int
 
 
-async def test_the_answer_of_a_turn_has_the_type_that_it_was_started_with(kind, place):
+async def test_the_answer_of_a_turn_has_the_type_that_it_was_started_with(engine):
     begun = anyio.Event()
 
     async def look(_: Any) -> str:
@@ -381,25 +365,24 @@ async def test_the_answer_of_a_turn_has_the_type_that_it_was_started_with(kind, 
 
     answers = answering([("look", {})], '{"name": "Paris", "people": 2000000}', '{"result": [1, 2]}', "no JSON")
     make_session = agent(answers, tool("look", look, repeatable=True))
-    async with open_engine(kind, place) as engine:
-        turn = await engine.start("s", "which city?", result_type=City)
-        with anyio.fail_after(60):
-            async with working(engine, make_session):
-                await begun.wait()
-            async with working(engine, make_session):  # the type is stored with the turn
-                assert await engine.result(turn, result_type=City) == City("Paris", 2_000_000)
-                with pytest.raises(ResultError):
-                    await engine.result(turn, result_type=list[int])
-                numbers = await engine.start("t", "which numbers?", result_type=list[int])
-                assert await engine.result(numbers, result_type=list[int]) == [1, 2]
-        assert (await engine.status(turn)).answer == '{"name":"Paris","people":2000000}'
-        with pytest.raises(TurnConflictError):
-            await engine.start("s", "which city?", turn_id=turn)
-        with pytest.raises(TypeError, match="JSON Schema"):
-            await engine.start("u", "go", result_type=anyio.Event)
+    turn = await engine.start("s", "which city?", result_type=City)
+    with anyio.fail_after(60):
+        async with working(engine, make_session):
+            await begun.wait()
+        async with working(engine, make_session):  # the type is stored with the turn
+            assert await engine.result(turn, result_type=City) == City("Paris", 2_000_000)
+            with pytest.raises(ResultError):
+                await engine.result(turn, result_type=list[int])
+            numbers = await engine.start("t", "which numbers?", result_type=list[int])
+            assert await engine.result(numbers, result_type=list[int]) == [1, 2]
+    assert (await engine.status(turn)).answer == '{"name":"Paris","people":2000000}'
+    with pytest.raises(TurnConflictError):
+        await engine.start("s", "which city?", turn_id=turn)
+    with pytest.raises(TypeError, match="JSON Schema"):
+        await engine.start("u", "go", result_type=anyio.Event)
 
 
-async def test_a_tool_whose_declaration_cannot_be_read_is_not_called_again(kind, place):
+async def test_a_tool_whose_declaration_cannot_be_read_is_not_called_again(engine):
     tried: list[str] = []
 
     class Look:
@@ -416,14 +399,13 @@ async def test_a_tool_whose_declaration_cannot_be_read_is_not_called_again(kind,
 
     make_session = agent(answering([("look", {})], "Done."), Look())
     limits = {"look": CallLimit(retries=2, backoff=0.001)}
-    async with open_engine(kind, place) as engine, working(engine, make_session, limits=limits):
-        with anyio.fail_after(60):
-            assert await engine.result(await engine.start("s", "go")) == "Done."
+    async with working(engine, make_session, limits=limits):
+        assert await engine.result(await engine.start("s", "go")) == "Done."
     assert tried == ["look"]
 
 
-async def test_a_schedule_starts_turns_again_and_again_until_it_is_removed(kind, place):
-    async with open_engine(kind, place) as engine, working(engine, agent(answering(*["Done."] * 100))):
+async def test_a_schedule_starts_turns_again_and_again_until_it_is_removed(engine):
+    async with working(engine, agent(answering(*["Done."] * 100))):
         began = time.time()
         await engine.schedule("tick", "anna", "not any more", every=86400)
         await engine.schedule("tick", "anna", "go", every=1, first=began - 0.5)
@@ -456,8 +438,7 @@ async def _is_empty(engine) -> bool:
     "wrong",
     [{"every": 0}, {"every": 1.5}, {"every": True}, {"every": 60, "first": -1.0}, {"every": 60, "name": "x" * 171}],
 )
-async def test_a_schedule_that_makes_no_sense_is_refused(kind, place, wrong):
-    async with open_engine(kind, place) as engine:
-        with pytest.raises(ValueError, match="every must be a whole number"):
-            await engine.schedule(**{"name": "tick", "session_id": "anna", "prompt": "go", **wrong})
-        assert await engine.schedules() == []
+async def test_a_schedule_that_makes_no_sense_is_refused(engine, wrong):
+    with pytest.raises(ValueError, match="every must be a whole number"):
+        await engine.schedule(**{"name": "tick", "session_id": "anna", "prompt": "go", **wrong})
+    assert await engine.schedules() == []

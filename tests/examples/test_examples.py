@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from contextlib import ExitStack
 from functools import partial
@@ -15,6 +14,7 @@ import pytest
 
 from amplifier.conformance import check_module
 from tests._support.engine_servers import temporal
+from tests._support.programs import run_program
 from tests._support.tree import ROOT
 
 EXAMPLES = ROOT / "examples"
@@ -24,16 +24,8 @@ BOTH = ["asyncio", "trio"]
 def run_example(name: str, *arguments: str, cwd: Path) -> str:
     """What an example prints; it has to end well and to warn of nothing."""
     keys = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY")
-    ended = subprocess.run(
-        [sys.executable, "-W", "error", str(EXAMPLES / name), *arguments],
-        cwd=cwd,
-        env={key: value for key, value in os.environ.items() if key not in keys},
-        stdin=subprocess.DEVNULL,
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=280,
-    )
+    environment = {key: value for key, value in os.environ.items() if key not in keys}
+    ended = run_program([sys.executable, "-W", "error", EXAMPLES / name, *arguments], cwd=cwd, env=environment)
     assert ended.returncode == 0, ended.stderr
     assert list(cwd.iterdir()) == []
     return ended.stdout
@@ -102,16 +94,7 @@ def test_the_trio_application_gives_up_on_one_turn_and_stops_another(tmp_path):
 def test_the_plan_runs_at_the_command_line(tmp_path):
     (tmp_path / "desk").mkdir()
     command = [sys.executable, "-m", "amplifier", "run", "-q", "--plan", str(EXAMPLES / "agent.yaml"), "list the files"]
-    ended = subprocess.run(
-        command,
-        cwd=tmp_path / "desk",
-        env={**os.environ, "AMPLIFIER_HOME": str(tmp_path / "home")},
-        stdin=subprocess.DEVNULL,
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=280,
-    )
+    ended = run_program(command, cwd=tmp_path / "desk", env={**os.environ, "AMPLIFIER_HOME": str(tmp_path / "home")})
     assert ended.returncode == 0, ended.stderr
     assert "0 visible entries" in ended.stdout
 
@@ -136,9 +119,7 @@ def test_the_modules_keep_their_contracts(name, backends):
 @pytest.mark.timeout(300)
 def test_the_custom_tool_keeps_its_contract_by_the_test_beside_it(tmp_path):
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(EXAMPLES / "test_custom_tool.py")]
-    ended = subprocess.run(
-        command, cwd=tmp_path, stdin=subprocess.DEVNULL, check=False, capture_output=True, text=True, timeout=280
-    )
+    ended = run_program(command, cwd=tmp_path)
     assert ended.returncode == 0, ended.stdout
     assert re.search(r"^80 passed", ended.stdout, re.MULTILINE)
 

@@ -9,7 +9,14 @@ from typing import Any
 
 import pytest
 
+from amplifier.testing import TestCoordinator
 from tests._support.seed_sessions import CONTEXT_ON_DISK, LOOP_ON_DISK
+
+
+@pytest.fixture
+def coordinator() -> TestCoordinator:
+    """A coordinator without a session."""
+    return TestCoordinator()
 
 
 @pytest.fixture

@@ -11,11 +11,6 @@ from amplifier.testing import EventRecorder, TestCoordinator
 CHANNEL = "observability.events"
 
 
-@pytest.fixture
-def coordinator() -> TestCoordinator:
-    return TestCoordinator()
-
-
 async def test_a_module_registers_in_mount_and_a_consumer_flattens(coordinator: TestCoordinator) -> None:
     async def mount(coordinator, config):
         coordinator.register_contributor(

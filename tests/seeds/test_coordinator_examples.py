@@ -37,11 +37,6 @@ class MyTool:
         self.is_open = False
 
 
-@pytest.fixture
-def coordinator() -> TestCoordinator:
-    return TestCoordinator()
-
-
 # ── capability system ──
 
 

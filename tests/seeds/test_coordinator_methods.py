@@ -60,11 +60,6 @@ class MyTool:
         self.is_open = False
 
 
-@pytest.fixture
-def coordinator() -> TestCoordinator:
-    return TestCoordinator()
-
-
 @pytest.mark.parametrize(("name", "parameters"), SIGNATURES.items())
 def test_every_method_has_the_signature_of_the_document(name: str, parameters: list[tuple[str, Any]]) -> None:
     found = list(inspect.signature(getattr(ModuleCoordinator, name)).parameters.values())[1:]

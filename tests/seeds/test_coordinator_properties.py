@@ -12,7 +12,7 @@ import pytest
 from amplifier import AmplifierSession, HookRegistry, HookResult, ModuleCoordinator, ModuleLoader
 from amplifier.plan import parse_plan
 from amplifier.testing import EventRecorder, MockProvider, MockTool
-from tests._support.seed_sessions import seed_session
+from tests._support.seed_sessions import mounting, seed_session
 
 logger = logging.getLogger("seeds")
 
@@ -78,12 +78,8 @@ async def test_typical_property_usage(caplog: pytest.LogCaptureFixture) -> None:
         seen.update(my_config=my_config, session_config=session_config, providers=providers)
 
     provider = MockProvider()
-
-    async def mount_provider(coordinator, config):
-        return provider
-
     session = seed_session(
-        providers={"provider-x": mount_provider},
+        providers={"provider-x": mounting(provider)},
         hooks={"hooks-x": mount},
         configs={"hooks-x": {"level": 3}},
         session_id="the-child",
@@ -227,16 +223,10 @@ async def test_mount_points_serve_introspection(caplog: pytest.LogCaptureFixture
         tool_count = len(coordinator.mount_points["tools"])
         logger.info(f"Session has {tool_count} tools mounted")
 
-    async def mount_provider(coordinator, config):
-        return MockProvider(name="anthropic")
-
-    async def mount_tool(coordinator, config):
-        return MockTool("bash")
-
+    providers = {"provider-x": mounting(MockProvider(name="anthropic"))}
+    tools = {"tool-x": mounting(MockTool("bash"))}
     with caplog.at_level(logging.INFO, logger="seeds"):
-        async with seed_session(
-            providers={"provider-x": mount_provider}, tools={"tool-x": mount_tool}, hooks={"hooks-x": mount}
-        ) as session:
+        async with seed_session(providers=providers, tools=tools, hooks={"hooks-x": mount}) as session:
             assert session.failures == []
     assert caplog.messages == ["Provider available: anthropic", "Session has 1 tools mounted"]
 

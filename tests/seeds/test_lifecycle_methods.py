@@ -11,7 +11,7 @@ import pytest
 from amplifier import HookResult
 from amplifier.events import ALL_EVENTS
 from amplifier.testing import MockTool
-from tests._support.seed_sessions import module, seed_session
+from tests._support.seed_sessions import module, mounting, seed_session
 
 # ── mount ──
 
@@ -112,17 +112,11 @@ async def test_the_anti_pattern_before_shares_a_coordinator_between_sessions() -
             return await _coordinator.get("tools")["search"].execute(**request.params)
         return None
 
-    def searching(tool: MockTool):
-        async def mount_search(coordinator, config=None):
-            return tool
-
-        return mount_search
-
     first, second = MockTool("search", output="first"), MockTool("search", output="second")
     request = SimpleNamespace(params={"input": {"query": "x"}})
-    async with seed_session(tools={"tool-search": searching(first)}, hooks={"hooks-x": mount}):
+    async with seed_session(tools={"tool-search": mounting(first)}, hooks={"hooks-x": mount}):
         assert (await handle_request(request)).output == "first"
-        async with seed_session(tools={"tool-search": searching(second)}, hooks={"hooks-x": mount}):
+        async with seed_session(tools={"tool-search": mounting(second)}, hooks={"hooks-x": mount}):
             assert (await handle_request(request)).output == "second"
     assert first.call_count == second.call_count == 1
 
@@ -143,18 +137,12 @@ async def test_the_correct_pattern_wires_per_session_in_on_session_ready() -> No
             return await search_tool.execute(**request.params)
         return None
 
-    def searching(tool: MockTool):
-        async def mount_search(coordinator, config=None):
-            return tool
-
-        return mount_search
-
     request = SimpleNamespace(params={"input": {"query": "x"}})
     mine = {"tool-mine": module(mount, on_session_ready)}  # before the search tool: ready comes after all mounts
     first, second = MockTool("search", output="first"), MockTool("search", output="second")
     async with (
-        seed_session(tools={**mine, "tool-search": searching(first)}) as one,
-        seed_session(tools={**mine, "tool-search": searching(second)}) as two,
+        seed_session(tools={**mine, "tool-search": mounting(first)}) as one,
+        seed_session(tools={**mine, "tool-search": mounting(second)}) as two,
         seed_session(tools=mine) as without,
     ):
         assert (await handle_request(one.coordinator, request)).output == "first"

@@ -22,7 +22,7 @@ from amplifier.testing import (
     MockProvider,
     MockTool,
 )
-from tests._support.seed_sessions import seed_session
+from tests._support.seed_sessions import mounting, seed_session
 
 
 class MyOrchestrator:
@@ -146,16 +146,8 @@ def test_the_protocol_takes_prompt_context_providers_tools_and_hooks() -> None:
 
 async def test_mount_at_session_by_name_is_understood_and_a_turn_runs() -> None:
     provider, tool = MockProvider([("test_tool", {"x": 1}), "All done."]), MockTool("test_tool")
-
-    async def mount_provider(coordinator, config):
-        return provider
-
-    async def mount_tool(coordinator, config):
-        return tool
-
-    async with seed_session(
-        loop=mount, providers={"provider-x": mount_provider}, tools={"tool-x": mount_tool}
-    ) as session:
+    providers, tools = {"provider-x": mounting(provider)}, {"tool-x": mounting(tool)}
+    async with seed_session(loop=mount, providers=providers, tools=tools) as session:
         assert isinstance(session.coordinator.get("orchestrator"), MyOrchestrator)
         assert await session.execute("do it") == "All done."
     assert tool.calls == [{"x": 1}]

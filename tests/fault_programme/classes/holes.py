@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 
+from tests._support.programs import run_program
 from tests._support.tree import ROOT
 
 from ..parts import Chunk, Outcome, part_of
@@ -20,15 +20,8 @@ def run(test: str, match: str) -> Outcome:
     """Run the tests of a file whose names match, in a process of its own."""
     outcome = Outcome()
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider", "--no-header", "-m", ""]
-    finished = subprocess.run(
-        [*command, f"tests/{test}", "-k", match],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    finished = run_program([*command, f"tests/{test}", "-k", match], cwd=ROOT, env=environment, timeout=3600)
     if finished.returncode != 0:
         outcome.fail(f"{test}, {match}: {finished.stdout[-_TAIL:]}")
     passed = re.search(r"(\d+) passed", finished.stdout)
