@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import inspect
 import random
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio.lowlevel
 
 from amplifier.conformance.checks.registry import check
-from amplifier.conformance.oracles.calls import NEVER
+from amplifier.conformance.oracles.calls import NEVER, with_instance
 from amplifier.conformance.oracles.turn_rules import (
     error_violations,
     hook_violations,
@@ -59,6 +60,14 @@ _known: set[Any] = set()
 """Loops that have run a turn in this process."""
 
 
+@asynccontextmanager
+async def known_loop(ctx: CheckContext) -> AsyncIterator[MountedModule | None]:
+    """The mounted loop, after a first turn in another session; None if mount gave none."""
+    await run_first_turn(ctx)
+    async with with_instance(ctx) as mounted:
+        yield mounted
+
+
 async def run_first_turn(ctx: CheckContext) -> None:
     """Run one turn without checking it: the scripted model needs to know whether the loop offers it tools."""
     if ctx.loaded.target.file in _known:
@@ -100,27 +109,22 @@ async def has_the_shape(ctx: CheckContext) -> None:
             ctx.fault("O1", f"execute is not async: it returned {type(outcome.value).__name__}")
 
 
-@check(*EVERY_TURN, kind="behaviour", types=LOOPS, inputs="turns")
-async def keeps_turns(ctx: CheckContext) -> None:
+@check(*EVERY_TURN, kind="behaviour", types=LOOPS, inputs="turns", on=known_loop)
+async def keeps_turns(mounted: MountedModule) -> None:
     """Runs turns with scripted models, tools and hooks that deny, modify, ask or inject, errors and graceful stops, and compares what the loop does with the script."""
-    await run_first_turn(ctx)
-    async with ctx.mount() as mounted:
-        if mounted.instance is None:
-            return
-        session = ScriptedSession(mounted, ctx.case)
-        for turn in await session.run_turns():
-            for violations in (hook_violations, error_violations, turn_violations):
-                report(ctx, violations(turn), session, turn)
-            report(ctx, stop_violations(turn, is_on_island=ctx.is_on_island), session, turn)
-        report(ctx, repeated_answer_violations(session.turns), session)
-        _check_next_turn(ctx, session)
-        if session.gave_up == "O20":
-            ctx.fault(
-                "O20", "after a deny at provider:request the loop asks its hooks again without end", given=ctx.case
-            )
-        elif session.gave_up is not None:
-            what = "in a turn of a few answers the model was asked again without end"
-            ctx.fault(session.gave_up, what, given=ctx.case)
+    ctx = mounted.ctx
+    session = ScriptedSession(mounted, ctx.case)
+    for turn in await session.run_turns():
+        for violations in (hook_violations, error_violations, turn_violations):
+            report(ctx, violations(turn), session, turn)
+        report(ctx, stop_violations(turn, is_on_island=ctx.is_on_island), session, turn)
+    report(ctx, repeated_answer_violations(session.turns), session)
+    _check_next_turn(ctx, session)
+    if session.gave_up == "O20":
+        ctx.fault("O20", "after a deny at provider:request the loop asks its hooks again without end", given=ctx.case)
+    elif session.gave_up is not None:
+        what = "in a turn of a few answers the model was asked again without end"
+        ctx.fault(session.gave_up, what, given=ctx.case)
 
 
 def _check_next_turn(ctx: CheckContext, session: ScriptedSession) -> None:
@@ -132,30 +136,27 @@ def _check_next_turn(ctx: CheckContext, session: ScriptedSession) -> None:
         ctx.expect(is_good, "O26", what, error=outcome and outcome.error, given=session.case)
 
 
-@check("O14", kind="behaviour", types=LOOPS)
-async def tells_failures_from_successes(ctx: CheckContext) -> None:
+@check("O14", kind="behaviour", types=LOOPS, on=known_loop)
+async def tells_failures_from_successes(mounted: MountedModule) -> None:
     """Compares the stored results of tools that raise with those of tools that return nothing."""
-    await run_first_turn(ctx)
-    async with ctx.mount() as mounted:
-        if mounted.instance is None:
+    ctx = mounted.ctx
+    calls = [
+        {"call": "alpha", "does": "nothing"},
+        {"call": "beta", "does": "empty"},
+        {"call": "gamma", "does": "raises Unplanned it broke"},
+        {"call": "alpha", "does": "raises ValueError no such thing"},
+    ]
+    session = ScriptedSession(
+        mounted, {"turns": [{"prompt": "Try.", "answers": [{"blocks": calls}, {"blocks": [{"say": "Well. "}]}]}]}
+    )
+    turn = (await session.run_turns())[0]
+    stored = {call_id: result for _, each in turn.entries("stored") for call_id, result in results_in(each.data)}
+    texts = [words_of(stored.get(call.id, "")).replace(call.id, "").strip() for call in turn.script.calls]
+    for call, text in list(zip(turn.script.calls, texts, strict=True))[2:]:
+        if call.id in stored and (not text or text in texts[:2]):
+            what = f"for a tool that raised the model gets {text!r}, as for one that succeeded without output"
+            ctx.fault("O14", what)
             return
-        calls = [
-            {"call": "alpha", "does": "nothing"},
-            {"call": "beta", "does": "empty"},
-            {"call": "gamma", "does": "raises Unplanned it broke"},
-            {"call": "alpha", "does": "raises ValueError no such thing"},
-        ]
-        session = ScriptedSession(
-            mounted, {"turns": [{"prompt": "Try.", "answers": [{"blocks": calls}, {"blocks": [{"say": "Well. "}]}]}]}
-        )
-        turn = (await session.run_turns())[0]
-        stored = {call_id: result for _, each in turn.entries("stored") for call_id, result in results_in(each.data)}
-        texts = [words_of(stored.get(call.id, "")).replace(call.id, "").strip() for call in turn.script.calls]
-        for call, text in list(zip(turn.script.calls, texts, strict=True))[2:]:
-            if call.id in stored and (not text or text in texts[:2]):
-                what = f"for a tool that raised the model gets {text!r}, as for one that succeeded without output"
-                ctx.fault("O14", what)
-                return
 
 
 @check("O25", kind="behaviour", types=LOOPS)
@@ -178,28 +179,26 @@ async def _asked(ctx: CheckContext, config: dict[str, Any]) -> str | None:
         return next((each.name for _, each in turn.entries("asked")), None)
 
 
-@check("O27", "O28", kind="behaviour", types=LOOPS)
-async def tells_how_it_goes(ctx: CheckContext) -> None:
+@check("O27", "O28", kind="behaviour", types=LOOPS, on=with_instance)
+async def tells_how_it_goes(mounted: MountedModule) -> None:
     """Reads the events of a plain turn: content_block, prompt:submit and prompt:complete."""
-    async with ctx.mount() as mounted:
-        if mounted.instance is None:
-            return
-        turn = await ScriptedSession(mounted, {**ONE_TOOL, "streams": True}).run_turn()
-        if turn.outcome is None or not turn.outcome.returned:
-            return
-        names = [each.name for _, each in turn.events]
-        kind = type(mounted.instance)
-        generates = any(inspect.isasyncgenfunction(getattr(kind, name, None)) for name in dir(kind))
-        if not generates and not any(name.startswith("content_block:") for name in names):
-            ctx.fault("O27", "no content_block event was emitted, and no member is an async generator")
-        submitted, stored = turn.positions("event", "prompt:submit"), turn.positions("stored", "user")
-        ctx.expect(submitted, "O28", "prompt:submit was not emitted")
-        if submitted and stored and stored[0] < submitted[0]:
-            ctx.fault("O28", "prompt:submit was emitted after the prompt had been stored")
-        complete, answered = turn.positions("event", "prompt:complete"), turn.positions("answered")
-        ctx.expect(complete, "O28", "prompt:complete was not emitted")
-        if complete and answered and complete[0] < answered[-1]:
-            ctx.fault("O28", "prompt:complete was emitted before the answer")
+    ctx = mounted.ctx
+    turn = await ScriptedSession(mounted, {**ONE_TOOL, "streams": True}).run_turn()
+    if turn.outcome is None or not turn.outcome.returned:
+        return
+    names = [each.name for _, each in turn.events]
+    kind = type(mounted.instance)
+    generates = any(inspect.isasyncgenfunction(getattr(kind, name, None)) for name in dir(kind))
+    if not generates and not any(name.startswith("content_block:") for name in names):
+        ctx.fault("O27", "no content_block event was emitted, and no member is an async generator")
+    submitted, stored = turn.positions("event", "prompt:submit"), turn.positions("stored", "user")
+    ctx.expect(submitted, "O28", "prompt:submit was not emitted")
+    if submitted and stored and stored[0] < submitted[0]:
+        ctx.fault("O28", "prompt:submit was emitted after the prompt had been stored")
+    complete, answered = turn.positions("event", "prompt:complete"), turn.positions("answered")
+    ctx.expect(complete, "O28", "prompt:complete was not emitted")
+    if complete and answered and complete[0] < answered[-1]:
+        ctx.fault("O28", "prompt:complete was emitted before the answer")
 
 
 _SECONDS = 60.0

@@ -9,7 +9,8 @@ import copy
 import itertools
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
@@ -17,7 +18,7 @@ import anyio
 from amplifier.conformance.checks.registry import check
 from amplifier.conformance.inputs.fake_server import REDACTED, SIGNATURE, THOUGHT
 from amplifier.conformance.inputs.server_process import is_served, received_requests, with_scenario
-from amplifier.conformance.oracles.calls import check_methods
+from amplifier.conformance.oracles.calls import check_method, with_instance
 from amplifier.conformance.oracles.provider_rules import (
     asking,
     call_tuples,
@@ -78,14 +79,29 @@ _USAGE_KEYS = ("input_tokens", "output_tokens")
 _CACHE_KEYS = ("cache_read_tokens", "cache_write_tokens")
 
 
-def usable(mounted: MountedModule) -> bool:
-    """Whether there is a provider that can be called."""
-    return isinstance(mounted.instance, Provider)
+@asynccontextmanager
+async def with_provider(ctx: CheckContext, **options: Any) -> AsyncIterator[MountedModule | None]:
+    """The mounted provider; None if there is none that can be called."""
+    async with ctx.mount(**options) as mounted:
+        yield mounted if isinstance(mounted.instance, Provider) else None
+
+
+@asynccontextmanager
+async def with_stream(ctx: CheckContext) -> AsyncIterator[MountedModule | None]:
+    """The mounted provider; None if it has no stream."""
+    async with with_provider(ctx) as mounted:
+        yield None if mounted is None or not callable(getattr(mounted.instance, "stream", None)) else mounted
 
 
 async def complete(mounted: MountedModule, request: ChatRequest, **options: Any) -> Outcome:
     """Call complete."""
     return await mounted.call(mounted.instance.complete, request, **options)
+
+
+async def complete_alone(ctx: CheckContext, request: ChatRequest, config: dict[str, Any] | None = None) -> Outcome:
+    """What a fresh provider makes of a request; late if there is none that can be called."""
+    async with with_provider(ctx, config=config) as mounted:
+        return Outcome(kind="late") if mounted is None else await complete(mounted, request)
 
 
 async def send(mounted: MountedModule, request: ChatRequest, **options: Any) -> Outcome:
@@ -98,23 +114,16 @@ async def send(mounted: MountedModule, request: ChatRequest, **options: Any) -> 
     return outcome
 
 
-@check("P1", kind="structure", types=_PROVIDER)
-async def has_five_members(ctx: CheckContext) -> None:
+@check("P1", kind="structure", types=_PROVIDER, on=with_instance)
+async def has_five_members(mounted: MountedModule) -> None:
     """Reads the name and calls each of the four methods; two of them have to be async."""
-    async with ctx.mount() as mounted:
-        provider = mounted.instance
-        if provider is None:
-            return
-        own_name: Any = getattr(provider, "name", None)
-        if not isinstance(own_name, str) or not own_name:
-            ctx.fault("P1", f"the provider's name is {own_name!r}; expected a text")
-        calls: list[tuple[str, bool, tuple[Any, ...], dict[str, Any]]] = [
-            ("get_info", False, (), {}),
-            ("list_models", True, (), {}),
-            ("complete", True, (asking("Hello."),), {}),
-            ("parse_tool_calls", False, (_answer([], "call"),), {}),
-        ]
-        await check_methods(mounted, "P1", calls)
+    own_name: Any = getattr(mounted.instance, "name", None)
+    if not isinstance(own_name, str) or not own_name:
+        mounted.ctx.fault("P1", f"the provider's name is {own_name!r}; expected a text")
+    await check_method(mounted, "P1", "get_info", is_async=False)
+    await check_method(mounted, "P1", "list_models")
+    await check_method(mounted, "P1", "complete", asking("Hello."))
+    await check_method(mounted, "P1", "parse_tool_calls", _answer([], "call"), is_async=False)
 
 
 _OF_RESPONSES = ("P3", "P4", "P5", "P6", "P7", "P8", "P9", "P14", "P23")
@@ -127,8 +136,8 @@ _OF_RESPONSES = ("P3", "P4", "P5", "P6", "P7", "P8", "P9", "P14", "P23")
 )  # fmt: skip
 async def takes_every_request(ctx: CheckContext) -> None:
     """Sends requests with every role and block type, and checks the requests afterwards and the responses."""
-    async with ctx.mount() as mounted:
-        if not usable(mounted):
+    async with with_provider(ctx) as mounted:
+        if mounted is None:
             return
         request = request_from(ctx.case)
         outcome = await send(mounted, request)
@@ -143,8 +152,7 @@ def _is_refused(outcome: Outcome) -> bool:
 
 async def _answers_plainly(ctx: CheckContext) -> bool:
     """Whether a fresh provider answers an ordinary first request."""
-    async with ctx.mount() as mounted:
-        return usable(mounted) and (await complete(mounted, asking("Hello."))).returned
+    return (await complete_alone(ctx, asking("Hello."))).returned
 
 
 def expect_unchanged(ctx: CheckContext, request: ChatRequest, before: Any) -> None:
@@ -194,24 +202,21 @@ def _check_echo(ctx: CheckContext, request: ChatRequest, response: Any) -> None:
 
 @check(
     "P3", "P4", "P5", "P6", "P8", "P9", "P10", "P11", "P14", "P19", "P23",
-    kind="behaviour", types=_PROVIDER, inputs="provider_dialogues", needs_success=_OF_RESPONSES,
+    kind="behaviour", types=_PROVIDER, inputs="provider_dialogues", needs_success=_OF_RESPONSES, on=with_provider,
 )  # fmt: skip
-async def leads_a_conversation(ctx: CheckContext) -> None:
+async def leads_a_conversation(mounted: MountedModule) -> None:
     """Holds conversations of several turns with tool results; checks responses, events, ids and earlier requests."""
-    case = ctx.case
-    async with ctx.mount() as mounted:
-        if not usable(mounted):
+    ctx, case = mounted.ctx, mounted.ctx.case
+    dialogue = _Dialogue(ctx, mounted)
+    request = asking(case["words"][0])
+    request.tools = request.tools if case["tools"] else None
+    for words in [*case["words"][1:], ""]:
+        response = await dialogue.turn(request, case["options"])
+        if response is None:
             return
-        dialogue = _Dialogue(ctx, mounted)
-        request = asking(case["words"][0])
-        request.tools = request.tools if case["tools"] else None
-        for words in [*case["words"][1:], ""]:
-            response = await dialogue.turn(request, case["options"])
-            if response is None:
-                return
-            request = continued(request, response, words)
-            if case.get("compacts") and request.messages[-1].role == "user":
-                del request.messages[:-1]  # the rest does not fit the budget any more
+        request = continued(request, response, words)
+        if case.get("compacts") and request.messages[-1].role == "user":
+            del request.messages[:-1]  # the rest does not fit the budget any more
 
 
 class _Dialogue:
@@ -273,8 +278,8 @@ class _Dialogue:
 @check("P5", kind="behaviour", types=_PROVIDER)
 async def counts_each_call_alone(ctx: CheckContext) -> None:
     """Sends one request several times; where the content stays the same, the counted tokens must not grow from call to call."""
-    async with ctx.mount() as mounted:
-        if not usable(mounted):
+    async with with_provider(ctx) as mounted:
+        if mounted is None:
             return
         responses = [(await complete(mounted, asking("Hello."))).value for _ in range(4)]
         models = (await mounted.call(mounted.instance.list_models)).value
@@ -317,8 +322,7 @@ async def says_what_it_cannot_do(ctx: CheckContext) -> None:
     if not await _answers_plainly(ctx):
         return
     for options in _ODD_OPTIONS:
-        async with ctx.mount() as mounted:
-            outcome = await complete(mounted, from_dict(ChatRequest, {**to_dict(asking("Hello.")), **options}))
+        outcome = await complete_alone(ctx, from_dict(ChatRequest, {**to_dict(asking("Hello.")), **options}))
         if outcome.kind == "raised":
             check_error(ctx, outcome)
         elif outcome.returned and not isinstance(outcome.value, ChatResponse):
@@ -388,24 +392,22 @@ _BLOCKS: tuple[dict[str, Any], ...] = (
 """Blocks of a response; those without a type are calls, of which two are equal but for their ids."""
 
 
-@check("P10", kind="behaviour", types=_PROVIDER)
-async def reads_calls(ctx: CheckContext) -> None:
+@check("P10", kind="behaviour", types=_PROVIDER, on=with_provider)
+async def reads_calls(mounted: MountedModule) -> None:
     """Passes responses with calls between other blocks to parse_tool_calls."""
-    async with ctx.mount() as mounted:
-        if not usable(mounted):
+    ctx = mounted.ctx
+    for reason, blocks in itertools.product(_FINISH_REASONS, (_BLOCKS, _BLOCKS[::-1], _BLOCKS[:1], ())):
+        response = _answer(blocks, "toolu_é")
+        response.finish_reason = reason
+        before = snapshot(response)
+        parsed, expected = _parsed(mounted, response), call_tuples(response.tool_calls or [])
+        if parsed != expected:
+            ended = "" if reason is None else f" with the finish_reason {reason!r}"
+            ctx.fault("P10", f"parse_tool_calls gave {parsed!r} for a response{ended}; expected {expected!r}")
+        elif snapshot(response) != before:
+            ctx.fault("P10", "parse_tool_calls changed the response")
+        if ctx.faults:
             return
-        for reason, blocks in itertools.product(_FINISH_REASONS, (_BLOCKS, _BLOCKS[::-1], _BLOCKS[:1], ())):
-            response = _answer(blocks, "toolu_é")
-            response.finish_reason = reason
-            before = snapshot(response)
-            parsed, expected = _parsed(mounted, response), call_tuples(response.tool_calls or [])
-            if parsed != expected:
-                ended = "" if reason is None else f" with the finish_reason {reason!r}"
-                ctx.fault("P10", f"parse_tool_calls gave {parsed!r} for a response{ended}; expected {expected!r}")
-            elif snapshot(response) != before:
-                ctx.fault("P10", "parse_tool_calls changed the response")
-            if ctx.faults:
-                return
 
 
 def _answer(blocks: Sequence[dict[str, Any]], word: str) -> ChatResponse:
@@ -435,8 +437,8 @@ _CONNECTING = ("socket.connect", "socket.getaddrinfo", "subprocess.Popen", "urll
 @check("P12", "P13", "P20", "P24", kind="structure", types=_PROVIDER)
 async def describes_itself(ctx: CheckContext) -> None:
     """Calls get_info while it watches for connections, and list_models with and without credentials."""
-    async with ctx.mount() as mounted:
-        if not usable(mounted):
+    async with with_provider(ctx) as mounted:
+        if mounted is None:
             return
         with audited(*_CONNECTING) as seen:
             outcome = await mounted.call(mounted.instance.get_info)
@@ -454,8 +456,8 @@ async def describes_itself(ctx: CheckContext) -> None:
         return
     with without_secrets(ctx.loaded):
         try:
-            async with ctx.mount(config={}) as mounted:
-                if usable(mounted):
+            async with with_provider(ctx, config={}) as mounted:
+                if mounted is not None:
                     await _check_models(mounted, " without credentials")
         except MountFailed:
             return
@@ -487,15 +489,15 @@ async def declines_politely(ctx: CheckContext) -> None:
         ctx.fault("P15", what, error=failed.outcome.error)
 
 
-@check("P18", kind="structure", types=_PROVIDER)
-async def can_be_closed(ctx: CheckContext) -> None:
+@check("P18", kind="structure", types=_PROVIDER, on=CheckContext.mount)
+async def can_be_closed(mounted: MountedModule) -> None:
     """Looks for a cleanup that can close a provider with a close method."""
-    async with ctx.mount() as mounted:
-        provider = mounted.instance
-        closing = [name for name in ("aclose", "close") if callable(getattr(provider, name, None))]
-        is_closed = mounted.is_structured or mounted.cleanup is not None or mounted.registered_cleanups
-        if provider is not None and closing and not is_closed:
-            ctx.fault("P18", f"the provider has {closing[0]}(), and mount returned no cleanup that could call it")
+    ctx = mounted.ctx
+    provider = mounted.instance
+    closing = [name for name in ("aclose", "close") if callable(getattr(provider, name, None))]
+    is_closed = mounted.is_structured or mounted.cleanup is not None or mounted.registered_cleanups
+    if provider is not None and closing and not is_closed:
+        ctx.fault("P18", f"the provider has {closing[0]}(), and mount returned no cleanup that could call it")
 
 
 @check("P17", kind="behaviour", types=_PROVIDER)
@@ -519,8 +521,8 @@ async def shows_what_it_sends(ctx: CheckContext) -> None:
 async def _events_of_a_call(ctx: CheckContext, flags: dict[str, bool]) -> dict[str, set[str]] | None:
     """The keys of the payloads of one call's events; None if there was no answer."""
     try:
-        async with ctx.mount(config={**ctx.loaded.config, **flags}) as mounted:
-            if not usable(mounted) or not (await complete(mounted, asking("Hello."))).returned:
+        async with with_provider(ctx, config={**ctx.loaded.config, **flags}) as mounted:
+            if mounted is None or not (await complete(mounted, asking("Hello."))).returned:
                 return None
             found: dict[str, set[str]] = {}
             for name, payload in mounted.events.events:
@@ -534,8 +536,8 @@ async def _events_of_a_call(ctx: CheckContext, flags: dict[str, bool]) -> dict[s
 async def streams_the_same(ctx: CheckContext) -> None:
     """Compares the last chunk of a stream with the response of complete, and the deltas with the whole."""
     for words in _STREAMED:
-        async with ctx.mount() as mounted:
-            if not usable(mounted) or not callable(getattr(mounted.instance, "stream", None)):
+        async with with_stream(ctx) as mounted:
+            if mounted is None:
                 return
             response = await _streamed_response(mounted, words)
         if response is None or ctx.faults:
@@ -592,34 +594,30 @@ async def _streamed(provider: Any, request: ChatRequest, *, is_left: bool = Fals
     return chunks
 
 
-@check("P22", kind="behaviour", types=_PROVIDER)
-async def streams_without_a_block(ctx: CheckContext) -> None:
+@check("P22", kind="behaviour", types=_PROVIDER, on=with_stream)
+async def streams_without_a_block(mounted: MountedModule) -> None:
     """Reads a stream with async for alone, to its end, others only to their first chunks, and one until its reader is cancelled."""
-    async with ctx.mount() as mounted:
-        if not usable(mounted) or not callable(getattr(mounted.instance, "stream", None)):
-            return
-        blocked = await mounted.call(_streamed, mounted.instance, asking("Hello."))
-        if not blocked.returned or not blocked.value:
-            return  # another kind of stream, or none for this request
-        bare = await mounted.call(_read_bare, mounted.instance, asking("Hello."))
-        if not bare.returned:
-            ctx.fault("P22", f"reading a stream with async for alone {bare}", error=bare.error)
-        elif bare.value is None:
-            ctx.fault("P22", "what stream returns is no async iterator: it lacks __aiter__ or __anext__")
-        elif [chunk.kind for chunk in bare.value[-1:]] != [chunk.kind for chunk in blocked.value[-1:]]:
-            ctx.fault("P22", "read with async for alone a stream ends with another kind of chunk than inside its block")
-        if ctx.faults:
-            return
-        early = await mounted.call(_leave_early, mounted.instance, asking("Hello."))
-        again = await mounted.call(_streamed, mounted.instance, asking("Hello."))
-        if early.kind == "late" or (early.returned and again.kind == "late"):
-            ctx.fault(
-                "P22", f"of {_EARLY} streams that were left early, in their blocks, or after them, one never ends"
-            )
-            return
-        left = await mounted.call(_cancelled_reader, mounted.instance, asking("Hello."))
-        if left.returned and left.value is not None:
-            ctx.fault("P22", f"after its reader was cancelled a stream goes on: {left.value}")
+    ctx = mounted.ctx
+    blocked = await mounted.call(_streamed, mounted.instance, asking("Hello."))
+    if not blocked.returned or not blocked.value:
+        return  # another kind of stream, or none for this request
+    bare = await mounted.call(_read_bare, mounted.instance, asking("Hello."))
+    if not bare.returned:
+        ctx.fault("P22", f"reading a stream with async for alone {bare}", error=bare.error)
+    elif bare.value is None:
+        ctx.fault("P22", "what stream returns is no async iterator: it lacks __aiter__ or __anext__")
+    elif [chunk.kind for chunk in bare.value[-1:]] != [chunk.kind for chunk in blocked.value[-1:]]:
+        ctx.fault("P22", "read with async for alone a stream ends with another kind of chunk than inside its block")
+    if ctx.faults:
+        return
+    early = await mounted.call(_leave_early, mounted.instance, asking("Hello."))
+    again = await mounted.call(_streamed, mounted.instance, asking("Hello."))
+    if early.kind == "late" or (early.returned and again.kind == "late"):
+        ctx.fault("P22", f"of {_EARLY} streams that were left early, in their blocks, or after them, one never ends")
+        return
+    left = await mounted.call(_cancelled_reader, mounted.instance, asking("Hello."))
+    if left.returned and left.value is not None:
+        ctx.fault("P22", f"after its reader was cancelled a stream goes on: {left.value}")
 
 
 async def _read_bare(provider: Any, request: ChatRequest) -> list[StreamChunk] | None:
@@ -670,9 +668,8 @@ def _check_deltas(ctx: CheckContext, chunks: list[StreamChunk], response: ChatRe
 
 
 async def _whole(ctx: CheckContext, words: tuple[str, ...]) -> str | None:
-    async with ctx.mount() as mounted:
-        outcome = await complete(mounted, _said(words))
-        return without_ids(outcome.value) if isinstance(outcome.value, ChatResponse) else None
+    response = (await complete_alone(ctx, _said(words))).value
+    return without_ids(response) if isinstance(response, ChatResponse) else None
 
 
 # ── what is sent and received: providers that can be configured to use the fake LLM server ──
@@ -697,8 +694,8 @@ async def _exchange(
     config = _config(ctx, scenario)
     if config is None:
         return None
-    async with ctx.mount(config=config) as mounted:
-        if not usable(mounted):
+    async with with_provider(ctx, config=config) as mounted:
+        if mounted is None:
             return None
         received_requests()
         outcome = await complete(mounted, request)
@@ -833,10 +830,7 @@ async def names_failures(ctx: CheckContext) -> None:
 
 async def _check_refusal(ctx: CheckContext, config: dict[str, Any], what: str, may_help: bool | None) -> None:
     try:
-        async with ctx.mount(config=config) as mounted:
-            if not usable(mounted):
-                return
-            outcome = await complete(mounted, asking("Hello."))
+        outcome = await complete_alone(ctx, asking("Hello."), config)
     except MountFailed:
         return
     if outcome.returned:

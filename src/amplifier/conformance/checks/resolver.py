@@ -32,22 +32,22 @@ RESOLVERS = ("resolver",)
 Method = Callable[..., Any]
 
 
-@check("R1", "R2", kind="structure", types=RESOLVERS)
-async def has_the_shape(ctx: CheckContext) -> None:
+@check("R1", "R2", kind="structure", types=RESOLVERS, on=CheckContext.mount)
+async def has_the_shape(mounted: MountedModule) -> None:
     """Reads resolve and async_resolve and their parameters, and calls them without a hint."""
-    async with ctx.mount() as mounted:
-        resolver = resolver_of(mounted)
-        if resolver is None:
-            if mounted.returned is not None and not callable(mounted.returned):
-                ctx.fault("R1", f"{type(mounted.returned).__name__} has neither resolve nor async_resolve")
-            if mounted.mount_points:
-                ctx.fault("R1", f"mount gave no resolver; it is at {', '.join(mounted.mount_points)}")
-            return
-        methods = methods_of(resolver)
-        if not methods:
-            ctx.fault("R1", f"{type(resolver).__name__} has neither resolve nor async_resolve")
-        for method in methods:
-            await _check_method(mounted, method, is_only=len(methods) == 1)
+    ctx = mounted.ctx
+    resolver = resolver_of(mounted)
+    if resolver is None:
+        if mounted.returned is not None and not callable(mounted.returned):
+            ctx.fault("R1", f"{type(mounted.returned).__name__} has neither resolve nor async_resolve")
+        if mounted.mount_points:
+            ctx.fault("R1", f"mount gave no resolver; it is at {', '.join(mounted.mount_points)}")
+        return
+    methods = methods_of(resolver)
+    if not methods:
+        ctx.fault("R1", f"{type(resolver).__name__} has neither resolve nor async_resolve")
+    for method in methods:
+        await _check_method(mounted, method, is_only=len(methods) == 1)
 
 
 async def _check_method(mounted: MountedModule, method: Method, *, is_only: bool) -> None:
@@ -81,22 +81,22 @@ def _takes_hint(method: Method) -> bool:
 # ── results ──
 
 
-@check("R2", "R3", "R4", "R7", "R8", kind="behaviour", types=RESOLVERS)
-async def answers_ordinary_questions(ctx: CheckContext) -> None:
+@check("R2", "R3", "R4", "R7", "R8", kind="behaviour", types=RESOLVERS, on=CheckContext.mount)
+async def answers_ordinary_questions(mounted: MountedModule) -> None:
     """Asks for modules that exist and for some that do not, and checks what is returned or raised."""
-    async with ctx.mount() as mounted:
-        _restore_path(ctx)
-        before = _surroundings(mounted)
-        for method in methods_of(resolver_of(mounted)):
-            has_found = False
-            for question in questions_about(ctx.loaded.target):
-                located = await _check_result(mounted, method, question)
-                if has_found and question.hint is None:
-                    _expect_not_found(ctx, located, question)
-                has_found |= located.returned
-                _check_side_effects(mounted, before, question)
-                if ctx.faults:
-                    return
+    ctx = mounted.ctx
+    _restore_path(ctx)
+    before = _surroundings(mounted)
+    for method in methods_of(resolver_of(mounted)):
+        has_found = False
+        for question in questions_about(ctx.loaded.target):
+            located = await _check_result(mounted, method, question)
+            if has_found and question.hint is None:
+                _expect_not_found(ctx, located, question)
+            has_found |= located.returned
+            _check_side_effects(mounted, before, question)
+            if ctx.faults:
+                return
 
 
 @check("R6", kind="behaviour", types=RESOLVERS)
@@ -273,18 +273,18 @@ def _is_hidden(error: BaseException | None) -> bool:
 _WAITING = ("socket.connect", "socket.getaddrinfo", "subprocess.Popen", "os.system", "urllib.Request", "time.sleep")
 
 
-@check("R9", kind="hygiene", types=RESOLVERS)
-async def offers_to_be_awaited(ctx: CheckContext) -> None:
+@check("R9", kind="hygiene", types=RESOLVERS, on=CheckContext.mount)
+async def offers_to_be_awaited(mounted: MountedModule) -> None:
     """Watches whether resolve starts programs, opens connections or sleeps; then there should be an async_resolve."""
-    async with ctx.mount() as mounted:
-        resolver = resolver_of(mounted)
-        if not methods_of(resolver) or callable(getattr(resolver, "async_resolve", None)):
+    ctx = mounted.ctx
+    resolver = resolver_of(mounted)
+    if not methods_of(resolver) or callable(getattr(resolver, "async_resolve", None)):
+        return
+    for question in questions_about(ctx.loaded.target):
+        with audited(*_WAITING) as seen:
+            await mounted.call(locate, methods_of(resolver)[0], question, mounted.directory)
+        if seen:
+            event = seen[0].partition(" ")[0]
+            what = f"asked for {question}, resolve waits ({event}), and there is no async_resolve"
+            ctx.fault("R9", what, given=question.given)
             return
-        for question in questions_about(ctx.loaded.target):
-            with audited(*_WAITING) as seen:
-                await mounted.call(locate, methods_of(resolver)[0], question, mounted.directory)
-            if seen:
-                event = seen[0].partition(" ")[0]
-                what = f"asked for {question}, resolve waits ({event}), and there is no async_resolve"
-                ctx.fault("R9", what, given=question.given)
-                return

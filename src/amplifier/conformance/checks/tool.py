@@ -202,17 +202,17 @@ _SNAKE_CASE = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 _LONGEST_NAME = 64
 
 
-@check("T1", "T2", "T3", "T14", kind="structure", types=_TOOL)
-async def is_a_tool(ctx: CheckContext) -> None:
+@check("T1", "T2", "T3", "T14", kind="structure", types=_TOOL, on=CheckContext.mount)
+async def is_a_tool(mounted: MountedModule) -> None:
     """Reads name and description of the mounted tool, and calls execute with an empty input."""
-    async with ctx.mount() as mounted:
-        for at, tool in mounted.instances.items():
-            name = await _read(mounted, tool, "name", "T2")
-            await _read(mounted, tool, "description", "T3")
-            if isinstance(name, str) and name.strip():
-                is_good = _SNAKE_CASE.fullmatch(name) and len(name) <= _LONGEST_NAME
-                ctx.expect(is_good, "T14", f"the name is {name!r}; expected snake_case, at most {_LONGEST_NAME} long")
-            await _check_execute(mounted, at, tool)
+    ctx = mounted.ctx
+    for at, tool in mounted.instances.items():
+        name = await _read(mounted, tool, "name", "T2")
+        await _read(mounted, tool, "description", "T3")
+        if isinstance(name, str) and name.strip():
+            is_good = _SNAKE_CASE.fullmatch(name) and len(name) <= _LONGEST_NAME
+            ctx.expect(is_good, "T14", f"the name is {name!r}; expected snake_case, at most {_LONGEST_NAME} long")
+        await _check_execute(mounted, at, tool)
 
 
 async def _read(mounted: MountedModule, tool: Any, member: str, clause: str) -> Any:
@@ -249,24 +249,24 @@ async def _check_execute(mounted: MountedModule, at: str, tool: Any) -> None:
     mounted.ctx.expect(outcome.is_async is not False, "T1", what)
 
 
-@check("T7", "T11", kind="structure", types=_TOOL)
-async def describes_its_input(ctx: CheckContext) -> None:
+@check("T7", "T11", kind="structure", types=_TOOL, on=CheckContext.mount)
+async def describes_its_input(mounted: MountedModule) -> None:
     """Reads the schema twice and validates it against the meta-schema of JSON Schema."""
-    async with ctx.mount() as mounted:
-        for at, tool in mounted.instances.items():
-            try:
-                schema = tool_schema(tool)
-            except ContractError as error:
-                ctx.fault("T7", str(error), error=error.__cause__)
-                continue
-            if schema is None:
-                ctx.fault("T11", f"the tool {at!r} gives no schema of its input")
-                continue
-            problem = schema_problem(schema)
-            if problem is not None:
-                ctx.fault("T7", f"the schema of {at!r} is not a valid JSON Schema of an object: {problem}")
-            elif schema != schema_of(tool):
-                ctx.fault("T7", f"the schema of {at!r} is another one every time it is read")
+    ctx = mounted.ctx
+    for at, tool in mounted.instances.items():
+        try:
+            schema = tool_schema(tool)
+        except ContractError as error:
+            ctx.fault("T7", str(error), error=error.__cause__)
+            continue
+        if schema is None:
+            ctx.fault("T11", f"the tool {at!r} gives no schema of its input")
+            continue
+        problem = schema_problem(schema)
+        if problem is not None:
+            ctx.fault("T7", f"the schema of {at!r} is not a valid JSON Schema of an object: {problem}")
+        elif schema != schema_of(tool):
+            ctx.fault("T7", f"the schema of {at!r} is another one every time it is read")
 
 
 @check(

@@ -360,16 +360,16 @@ async def _clean_up_configured(mounted: MountedModule, key: str, is_folder: bool
         mounted.ctx.fault("A15", f"cleanup deleted a user's file in {what}", given={key: "…/given"})
 
 
-@check("A19", kind="hygiene")
-async def announces_its_events(ctx: CheckContext) -> None:
+@check("A19", kind="hygiene", on=CheckContext.mount)
+async def announces_its_events(mounted: MountedModule) -> None:
     """Compares emitted events that are not in the catalogue with the events that the module contributes."""
-    async with ctx.mount() as mounted:
-        await run_typical_operations(mounted)
-        announced: set[str] = set()
-        for contribution in await mounted.session.coordinator.collect_contributions("observability.events"):
-            announced.update(contribution if isinstance(contribution, (list, tuple, set)) else [str(contribution)])
-        for name in sorted({name for name, _ in mounted.events.events} - set(CATALOGUE) - announced):
-            ctx.fault("A19", f"it emits {name!r}, which it does not announce on the channel 'observability.events'")
+    ctx = mounted.ctx
+    await run_typical_operations(mounted)
+    announced: set[str] = set()
+    for contribution in await mounted.session.coordinator.collect_contributions("observability.events"):
+        announced.update(contribution if isinstance(contribution, (list, tuple, set)) else [str(contribution)])
+    for name in sorted({name for name, _ in mounted.events.events} - set(CATALOGUE) - announced):
+        ctx.fault("A19", f"it emits {name!r}, which it does not announce on the channel 'observability.events'")
 
 
 _MAX_SETTINGS = 12
