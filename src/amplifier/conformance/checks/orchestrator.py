@@ -34,25 +34,22 @@ LOOPS = ("orchestrator",)
 EVERY_TURN = tuple(f"O{number}" for number in (*range(3, 25), 26, 29, 30))
 """The clauses that any turn may break."""
 
-ONE_TOOL: dict[str, Any] = {
-    "turns": [
-        {
-            "prompt": "Look, and tell.",
-            "answers": [{"blocks": [{"call": "alpha"}]}, {"blocks": [{"say": "Seen. "}]}],
-        }
-    ]
-}
+
+def one_turn(prompt: str, *answers: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+    """A case of one turn, in which the model answers with these blocks one after the other."""
+    return {**more, "turns": [{"prompt": prompt, "answers": [{"blocks": blocks} for blocks in answers]}]}
+
+
+_DONE = [{"say": "Done. "}]
+ONE_TOOL = one_turn("Look, and tell.", [{"call": "alpha"}], [{"say": "Seen. "}])
 
 
 def report(
     ctx: CheckContext, violations: Iterable[tuple[str, str]], session: ScriptedSession, turn: RecordedTurn | None = None
 ) -> None:
-    """Report violations, one for each clause."""
+    """Report violations."""
     error = None if turn is None or turn.outcome is None else turn.outcome.error
-    first: dict[str, str] = {}
     for clause, what in violations:
-        first.setdefault(clause, what)
-    for clause, what in first.items():
         ctx.fault(clause, what, error=error, given=session.case)
 
 
@@ -84,19 +81,9 @@ async def has_the_shape(ctx: CheckContext) -> None:
     async with ctx.mount() as mounted:
         if mounted.instance is None:
             return
-        execute = getattr(mounted.instance, "execute", None)
-        if not callable(execute):
-            ctx.fault("O1", f"{type(mounted.instance).__name__} has no execute")
-            return
-        if inspect.isasyncgenfunction(execute):
-            ctx.fault("O1", "execute is an async generator, which cannot be awaited")
-            return
-        names = ("prompt", "context", "providers", "tools", "hooks")
-        required = (*names, "coordinator") if needs_coordinator(execute) else names
-        problem = binding_error(execute, **dict.fromkeys(required))
+        problem = _problem_with_execute(mounted.instance)
         if problem is not None:
-            what = f"execute does not take prompt, context, providers, tools and hooks by keyword: {problem}"
-            ctx.fault("O1", what)
+            ctx.fault("O1", problem)
             return
         outcome = (await ScriptedSession(mounted, ONE_TOOL).run_turn(with_coordinator=False)).outcome
         if outcome is not None and outcome.kind == "raised":
@@ -107,6 +94,18 @@ async def has_the_shape(ctx: CheckContext) -> None:
         outcome = await mounted.call(mounted.instance.execute, **arguments)
         if outcome.is_async is False:
             ctx.fault("O1", f"execute is not async: it returned {type(outcome.value).__name__}")
+
+
+def _problem_with_execute(loop: Any) -> str | None:
+    execute = getattr(loop, "execute", None)
+    if not callable(execute):
+        return f"{type(loop).__name__} has no execute"
+    if inspect.isasyncgenfunction(execute):
+        return "execute is an async generator, which cannot be awaited"
+    names = ("prompt", "context", "providers", "tools", "hooks")
+    required = (*names, "coordinator") if needs_coordinator(execute) else names
+    problem = binding_error(execute, **dict.fromkeys(required))
+    return problem and f"execute does not take prompt, context, providers, tools and hooks by keyword: {problem}"
 
 
 @check(*EVERY_TURN, kind="behaviour", types=LOOPS, inputs="turns", on=known_loop)
@@ -146,10 +145,7 @@ async def tells_failures_from_successes(mounted: MountedModule) -> None:
         {"call": "gamma", "does": "raises Unplanned it broke"},
         {"call": "alpha", "does": "raises ValueError no such thing"},
     ]
-    session = ScriptedSession(
-        mounted, {"turns": [{"prompt": "Try.", "answers": [{"blocks": calls}, {"blocks": [{"say": "Well. "}]}]}]}
-    )
-    turn = (await session.run_turns())[0]
+    turn = (await ScriptedSession(mounted, one_turn("Try.", calls, _DONE)).run_turns())[0]
     stored = {call_id: result for _, each in turn.entries("stored") for call_id, result in results_in(each.data)}
     texts = [words_of(stored.get(call.id, "")).replace(call.id, "").strip() for call in turn.script.calls]
     for call, text in list(zip(turn.script.calls, texts, strict=True))[2:]:
@@ -216,37 +212,22 @@ _ACTIONS = {
 _TRANSCRIPT = ("O5", "O6", "O11", "O12", "O13")
 """The clauses that a turn cut short has to keep."""
 
-_SAID = {"blocks": [{"say": "Done. "}]}
-_PARALLEL: dict[str, Any] = {
-    "turns": [
-        {
-            "prompt": "Do both.",
-            "answers": [
-                {"blocks": [{"think": "hm"}, {"call": "alpha", "steps": 2, "idle": 40}, {"call": "beta", "steps": 0}]},
-                {"blocks": [{"call": "gamma", "does": "raises ValueError no"}, {"call": "alpha", "does": "unknown"}]},
-                _SAID,
-            ],
-        }
-    ]
-}
-_HOOKED: dict[str, Any] = {
-    "streams": True,
-    "turns": [
-        {
-            "prompt": "Do what you may.",
-            "answers": [
-                {
-                    "blocks": [
-                        {"call": "alpha", "pre": "ask yes", "post": "inject"},
-                        {"call": "beta", "pre": "deny"},
-                        {"call": "gamma", "pre": "inject", "post": "inject once", "steps": 1},
-                    ]
-                },
-                _SAID,
-            ],
-        }
+_PARALLEL = one_turn(
+    "Do both.",
+    [{"think": "hm"}, {"call": "alpha", "steps": 2, "idle": 40}, {"call": "beta", "steps": 0}],
+    [{"call": "gamma", "does": "raises ValueError no"}, {"call": "alpha", "does": "unknown"}],
+    _DONE,
+)
+_HOOKED = one_turn(
+    "Do what you may.",
+    [
+        {"call": "alpha", "pre": "ask yes", "post": "inject"},
+        {"call": "beta", "pre": "deny"},
+        {"call": "gamma", "pre": "inject", "post": "inject once", "steps": 1},
     ],
-}
+    _DONE,
+    streams=True,
+)
 CANCELLED = {"parallel tools": _PARALLEL, "hooks that object": _HOOKED}
 
 
@@ -275,7 +256,7 @@ async def has_a_limit(ctx: CheckContext) -> None:
         return
     async with ctx.mount() as mounted:
         for error in (None, "NotFoundError", None):
-            answers = [{"blocks": [{"call": "alpha"}]}, {"error": error} if error else _SAID]
+            answers = [{"blocks": [{"call": "alpha"}]}, {"error": error} if error else {"blocks": _DONE}]
             session = ScriptedSession(mounted, {"turns": [{"prompt": "Go.", "answers": answers}]})
             await session.run_turns()
             session.detach()
@@ -384,10 +365,9 @@ async def _check_ended(
     ctx: CheckContext, session: ScriptedSession, given: dict[str, Any], where: str, *, is_cut_short: bool
 ) -> None:
     """Report what is wrong with the transcript of a turn that was cut short, and whatever it started and did not end with it."""
-    turn, wanted = session.turn, set(_TRANSCRIPT)
+    turn = session.turn
     for clause, what in turn_violations(turn) if is_cut_short else ():
-        if clause in wanted:
-            wanted.discard(clause)
+        if clause in _TRANSCRIPT:
             ctx.fault(clause, what, given=given, cancelled_at=where)
     ended = len(turn.log)
     for _ in range(_SETTLING_STEPS if session.running else 2):

@@ -207,72 +207,57 @@ def _check_echo(ctx: CheckContext, request: ChatRequest, response: Any) -> None:
 async def leads_a_conversation(mounted: MountedModule) -> None:
     """Holds conversations of several turns with tool results; checks responses, events, ids and earlier requests."""
     ctx, case = mounted.ctx, mounted.ctx.case
-    dialogue = _Dialogue(ctx, mounted)
+    ids: set[str] = set()
+    past: list[tuple[str, Any, Any]] = []
     request = asking(case["words"][0])
     request.tools = request.tools if case["tools"] else None
     for words in [*case["words"][1:], ""]:
-        response = await dialogue.turn(request, case["options"])
-        if response is None:
+        emitted, before = len(mounted.events.get_events("llm:response")), snapshot(request)
+        outcome = await send(mounted, request, **copy.deepcopy(case["options"]))
+        if outcome.kind == "raised":
+            await _check_failure(ctx, outcome, turns=len(past) // 2 + 1)
+        response = outcome.value
+        if not isinstance(response, ChatResponse) or _is_over(ctx):
+            return
+        own = {call.id for call in calls_of(response)}
+        for again in sorted(own & ids)[:1]:
+            ctx.fault("P9", f"the id {again!r} was given to a call of an earlier answer, too")
+        ids |= own
+        check_events(ctx, response, (await response_events(mounted, emitted + 1))[emitted:])
+        for what, value, earlier in past:
+            if snapshot(value) != earlier:
+                clause = "P8" if what == "request" else "P14"
+                ctx.fault(clause, f"an earlier {what} was changed when the next one was asked for")
+                break
+        past += [("request", request, before), ("response", response, snapshot(response))]
+        if _is_over(ctx):
             return
         request = continued(request, response, words)
         if case.get("compacts") and request.messages[-1].role == "user":
             del request.messages[:-1]  # the rest does not fit the budget any more
 
 
-class _Dialogue:
-    """The requests and responses of a conversation so far."""
+def _is_over(ctx: CheckContext) -> bool:
+    """Whether anything but an event is wrong; a conversation whose events are wrong goes on."""
+    return any(fault.clause not in ("P11", "P23") for fault in ctx.faults)
 
-    def __init__(self, ctx: CheckContext, mounted: MountedModule) -> None:
-        self._ctx = ctx
-        self._mounted = mounted
-        self._ids: set[str] = set()
-        self._past: list[tuple[str, Any, Any]] = []
 
-    async def turn(self, request: ChatRequest, options: dict[str, Any]) -> ChatResponse | None:
-        """Send a request and check the response; None if there was none."""
-        emitted = len(self._mounted.events.get_events("llm:response"))
-        before = snapshot(request)
-        outcome = await send(self._mounted, request, **copy.deepcopy(options))
-        if not outcome.returned:
-            await self._check_failure(outcome, options)
-            return None
-        response = outcome.value
-        if not isinstance(response, ChatResponse) or self._has_failed():
-            return None
-        again = sorted({call.id for call in calls_of(response)} & self._ids)
-        if again:
-            self._ctx.fault("P9", f"the id {again[0]!r} was given to a call of an earlier answer, too")
-        self._ids.update(call.id for call in calls_of(response))
-        check_events(self._ctx, response, (await response_events(self._mounted, emitted + 1))[emitted:])
-        for what, value, earlier in self._past:
-            if snapshot(value) != earlier:
-                clause = "P8" if what == "request" else "P14"
-                self._ctx.fault(clause, f"an earlier {what} was changed when the next one was asked for")
-                break
-        self._past += [("request", request, before), ("response", response, snapshot(response))]
-        return None if self._has_failed() else response
-
-    def _has_failed(self) -> bool:
-        """Whether anything but an event is wrong; a conversation whose events are wrong goes on."""
-        return any(fault.clause not in ("P11", "P23") for fault in self._ctx.faults)
-
-    async def _check_failure(self, outcome: Outcome, options: dict[str, Any]) -> None:
-        if outcome.kind != "raised":
-            return
-        turns = len(self._past) // 2 + 1
-        if options and not self._past and await _answers_plainly(self._ctx):
-            what = f"complete with the keywords {sorted(options)} {outcome}; without them it answers"
-            self._ctx.fault("P3", what, error=outcome.error)
-            return
-        check_error(self._ctx, outcome)
-        if not self._past or not isinstance(outcome.error, InvalidRequestError):
-            return
-        # Refused at a later turn: either so many turns are too many, or the provider refuses its own response.
-        async with self._ctx.mount() as fresh:
-            plain = [await complete(fresh, asking("Hello.")) for _ in range(turns)]
-        if all(each.returned for each in plain):
-            what = f"a conversation with the provider's own answers was refused at turn {turns}: {outcome.error}"
-            self._ctx.fault("P6", what, error=outcome.error)
+async def _check_failure(ctx: CheckContext, outcome: Outcome, turns: int) -> None:
+    """Report what is wrong with an error that the turn of a conversation ended with."""
+    options = ctx.case["options"]
+    if options and turns == 1 and await _answers_plainly(ctx):
+        what = f"complete with the keywords {sorted(options)} {outcome}; without them it answers"
+        ctx.fault("P3", what, error=outcome.error)
+        return
+    check_error(ctx, outcome)
+    if turns == 1 or not isinstance(outcome.error, InvalidRequestError):
+        return
+    # Refused at a later turn: either so many turns are too many, or the provider refuses its own response.
+    async with ctx.mount() as fresh:
+        plain = [await complete(fresh, asking("Hello.")) for _ in range(turns)]
+    if all(each.returned for each in plain):
+        what = f"a conversation with the provider's own answers was refused at turn {turns}: {outcome.error}"
+        ctx.fault("P6", what, error=outcome.error)
 
 
 @check("P5", kind="behaviour", types=_PROVIDER)
@@ -705,39 +690,19 @@ async def _exchange(
         return outcome.value, sent[-1], mounted.events
 
 
-@check("P6", "P10", kind="behaviour", types=_PROVIDER)
-async def reads_the_wire(ctx: CheckContext) -> None:
-    """Lets the server think, answer and call a tool, and compares the response with what it sent, block by block."""
-    found = await _exchange(ctx, "thinking", asking("Use a tool."))
+@check("P6", kind="behaviour", types=_PROVIDER)
+async def translates_both_ways(ctx: CheckContext) -> None:
+    """Lets the server think, answer and call a tool; reads what the conversation became on the wire, and what the answer became in the response."""
+    found = await _exchange(ctx, "thinking", _conversation())
     if found is None:
         return
     response, sent, _ = found
-    calls = calls_of(response)
-    if [(call.name, call.arguments) for call in calls] != [("look", {"text": "é 0"})]:
-        what = f"the service called 'look' with {{'text': 'é 0'}}; the response has {call_tuples(calls)!r}"
-        ctx.fault("P6", what)
-    if not any(isinstance(block, TextBlock) and "Use a tool." in block.text for block in response.content):
-        ctx.fault("P6", f"the text that the service sent is not in the response: {response.content!r}"[:300])
-    if _has_signatures(sent):
-        _check_thoughts(ctx, response)
-
-
-def _has_signatures(sent: dict[str, Any]) -> bool:
-    """Whether the provider uses the protocol with signed thinking blocks."""
-    return str(sent["path"]).rsplit("/", 1)[-1].startswith("messages")
-
-
-def _check_thoughts(ctx: CheckContext, response: ChatResponse) -> None:
-    types = [block.type for block in response.content]
-    expected = ["thinking", "redacted_thinking", "text", "tool_call"]
-    if types != expected:
-        ctx.fault("P6", f"the service sent blocks {expected!r}; the response has {types!r}")
-        return
-    thought, redacted = response.content[0], response.content[1]
-    if not isinstance(thought, ThinkingBlock) or (thought.thinking, thought.signature) != (THOUGHT, SIGNATURE):
-        ctx.fault("P6", f"the service sent a thought with the signature {SIGNATURE!r}; the response has {thought!r}")
-    elif getattr(redacted, "data", None) != REDACTED:
-        ctx.fault("P6", f"the service sent a redacted thought {REDACTED!r}; the response has {redacted!r}")
+    # Of the protocols only this one has signed thinking blocks.
+    is_signed = str(sent["path"]).rsplit("/", 1)[-1].startswith("messages")
+    for problem in (_problem_with_sent(sent["body"], is_signed), _problem_with_received(response, is_signed)):
+        if problem is not None:
+            ctx.fault("P6", problem)
+            return
 
 
 def _conversation() -> ChatRequest:
@@ -762,36 +727,44 @@ def _conversation() -> ChatRequest:
     )
 
 
-@check("P6", kind="behaviour", types=_PROVIDER)
-async def writes_the_wire(ctx: CheckContext) -> None:
-    """Reads what a conversation became on the wire: every part, in order, with ids and signatures."""
-    found = await _exchange(ctx, "auto", _conversation())
-    if found is not None:
-        _check_sent(ctx, found[1])
-
-
-def _check_sent(ctx: CheckContext, sent: dict[str, Any]) -> None:
-    body = sent["body"]
-    text = json.dumps(body.get("messages") or body.get("input") or body)
-    everything = json.dumps(body)
-    words = ["zero", "one", "two", "three", "four", "five", "six", "seven"]
-    for word in words:
-        if f"mark-{word}" not in everything:
-            ctx.fault("P6", f"the text 'mark-{word}' of the conversation did not reach the service")
-            return
-    places = [text.find(f"mark-{word}") for word in words[1:]]
+def _problem_with_sent(body: dict[str, Any], is_signed: bool) -> str | None:
+    """What of the conversation is not in an HTTP request: a part, their order, an id or a signature."""
+    everything, text = json.dumps(body), json.dumps(body.get("messages") or body.get("input") or body)
+    marks = [f"mark-{word}" for word in ("zero", "one", "two", "three", "four", "five", "six", "seven")]
+    for mark in marks:
+        if mark not in everything:
+            return f"the text {mark!r} of the conversation did not reach the service"
+    places = [text.find(mark) for mark in marks[1:]]
     if places != sorted(places):
-        ctx.fault("P6", "the parts of the conversation reached the service in another order")
-        return
+        return "the parts of the conversation reached the service in another order"
     for each in ("toolu_mark1", "toolu_mark2"):
-        if everything.count(each) < 2:
-            times = everything.count(each)
-            ctx.fault("P6", f"the id {each!r} of a call and its result reached the service {times} times")
-            return
-    for what, text in (("signature", _SENT_SIGNATURE), ("redacted thought", _SENT_REDACTED)):
-        if _has_signatures(sent) and text not in everything:
-            ctx.fault("P6", f"the {what} {text!r} of the conversation did not reach the service")
-            return
+        times = everything.count(each)
+        if times < 2:
+            return f"the id {each!r} of a call and its result reached the service {times} times"
+    for what, sent in (("signature", _SENT_SIGNATURE), ("redacted thought", _SENT_REDACTED)):
+        if is_signed and sent not in everything:
+            return f"the {what} {sent!r} of the conversation did not reach the service"
+    return None
+
+
+def _problem_with_received(response: ChatResponse, is_signed: bool) -> str | None:
+    """What of the service's answer is not in the response: the call, the text or a thought."""
+    calls = calls_of(response)
+    if [(call.name, call.arguments) for call in calls] != [("look", {"text": "é 0"})]:
+        return f"the service called 'look' with {{'text': 'é 0'}}; the response has {call_tuples(calls)!r}"
+    if not any(isinstance(block, TextBlock) and "mark-seven" in block.text for block in response.content):
+        return f"the text that the service sent is not in the response: {response.content!r}"[:300]
+    types, expected = [block.type for block in response.content], ["thinking", "redacted_thinking", "text", "tool_call"]
+    if not is_signed:
+        return None
+    if types != expected:
+        return f"the service sent blocks {expected!r}; the response has {types!r}"
+    thought, redacted = response.content[:2]
+    if not isinstance(thought, ThinkingBlock) or (thought.thinking, thought.signature) != (THOUGHT, SIGNATURE):
+        return f"the service sent a thought with the signature {SIGNATURE!r}; the response has {thought!r}"
+    if getattr(redacted, "data", None) != REDACTED:
+        return f"the service sent a redacted thought {REDACTED!r}; the response has {redacted!r}"
+    return None
 
 
 @check("P16", kind="behaviour", types=_PROVIDER)

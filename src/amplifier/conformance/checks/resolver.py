@@ -138,28 +138,25 @@ async def _check_result(mounted: MountedModule, method: Method, question: Questi
         _check_error(ctx, answered, question)
         await _check_without_hint(mounted, method, question, answered)
         return answered
-    source = answered.value
-    if isinstance(source, (str, type)) or not callable(getattr(source, "resolve", None)):
-        clause = "R4" if is_unknown and source is None else "R3"
-        what = f"asked for {question} it answered {_shown(source)}; expected a ModuleSource or ModuleNotFoundError"
-        ctx.fault(clause, what, given=given)
-        return answered
-    located = await mounted.call(source.resolve)
-    if not located.returned:
-        _check_error(ctx, located, question)
-        return located
-    path = located.value
-    resolved = f"asked for {question}, its source resolved to"
-    if not isinstance(path, Path):
-        clause = "R4" if is_unknown and path is None else "R3"
-        ctx.fault(clause, f"{resolved} {_shown(path)}; expected a Path", given=given)
+    source, located = answered.value, answered
+    found, expected = f"asked for {question} it answered", "a ModuleSource or ModuleNotFoundError"
+    is_source = not isinstance(source, (str, type)) and callable(getattr(source, "resolve", None))
+    if is_source:
+        located = await mounted.call(source.resolve)
+        if not located.returned:
+            _check_error(ctx, located, question)
+            return located
+        found, expected = f"asked for {question}, its source resolved to", "a Path"
+    path, wrong = located.value, ""
+    if not is_source or not isinstance(path, Path):
+        is_unknown = is_unknown and path is None
+        wrong = f"{_shown(path)}; expected {expected}"
     elif not path.is_dir():
-        missing = "a file" if path.exists() else "nothing at all"
-        what = f"{resolved} {_relative(mounted, path)}, where there is {missing}"
-        ctx.fault("R4" if is_unknown else "R3", what, given=given)
+        wrong = f"{_relative(mounted, path)}, where there is {'a file' if path.exists() else 'nothing at all'}"
     elif not holds_a_package(path):
-        what = f"{resolved} {_relative(mounted, path)}, which holds no package"
-        ctx.fault("R4" if is_unknown else "R3", what, given=given)
+        wrong = f"{_relative(mounted, path)}, which holds no package"
+    if wrong:
+        ctx.fault("R4" if is_unknown else "R3", f"{found} {wrong}", given=given)
     return located
 
 

@@ -14,9 +14,7 @@ import locale
 import os
 import random
 import re
-import sys
 import time
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
@@ -42,6 +40,7 @@ from amplifier.conformance.target.mounted import CANCEL_GRACE, CheckContext, Mou
 from amplifier.conformance.target.process import ProcessState
 from amplifier.conformance.target.source import texts_in
 from amplifier.conformance.target.use import FOREIGN, Operation, other_operations, schema_of, typical_operations
+from amplifier.contracts import clauses_for
 
 _ROUNDS = 12
 """How often the typical calls are made in a session before, as shared counters may show late; once by a module that starts processes."""
@@ -203,8 +202,20 @@ def _second(ctx: CheckContext, first: MountedModule) -> AbstractAsyncContextMana
     return ctx.mount(beside=first) if shares_all else ctx.mount(neighbour=first)
 
 
+@asynccontextmanager
+async def _used(ctx: CheckContext) -> AsyncIterator[Scene]:
+    """An instance that was used before; of a context the last use clears everything."""
+    async with _alone(ctx) as scene:
+        calls = [*other_operations(scene.mounted), *_lasting(scene.mounted)]
+        for operation in [*calls, *(calls[:1] if ctx.loaded.module_type == "resolver" else ())]:
+            await scene.mounted.call(operation.run, scene.mounted)
+        yield scene
+
+
 _CIRCUMSTANCES: tuple[tuple[str, str, _Setting], ...] = (
     ("A16", "because of another session that had been used before,", _after_another),
+    ("C14", "when it was used before, and cleared or replaced,", _used),
+    ("R6", "after other questions", _used),
     ("A25", "in another time zone", partial(_alone, zone="XXX-13:45")),
     ("A25", "in a locale whose encoding is ASCII", partial(_alone, language="C")),
 )
@@ -212,67 +223,23 @@ _CIRCUMSTANCES: tuple[tuple[str, str, _Setting], ...] = (
 _NAMED = re.compile(r"local|time.?zone|locale|\btz\b", re.IGNORECASE)
 
 
-@check("A16", "A25", kind="hygiene")
+@check("A16", "A25", "C14", "R6", kind="hygiene")
 async def answers_the_same_elsewhere(ctx: CheckContext) -> None:
-    """Tells the same calls after another session that was used, in another time zone and in another locale; the answers are those of a new process."""
+    """Tells the same calls after another session that was used, in a context that was cleared and a resolver that was asked before, in another time zone and in another locale; the answers are those of a new process."""
+    own = {clause.id for clause in clauses_for(ctx.loaded.module_type)}  # type: ignore[arg-type]  # a known type
     for config in ctx.configs:
         of_config = attrs.evolve(ctx, loaded=attrs.evolve(ctx.loaded, config=config))
         usual = await _tell(of_config, _alone, _once)
         for clause, what, setting in _CIRCUMSTANCES:
-            if any(fault.clause == clause for fault in ctx.faults) or (clause == "A25" and ctx.loaded.starts_processes):
+            if clause not in own or any(fault.clause == clause for fault in ctx.faults):
+                continue
+            if clause != "A16" and ctx.loaded.starts_processes:
                 continue  # what programs print is theirs
             found = await _difference(of_config, usual, setting)
             if found is not None and not (clause == "A25" and _NAMED.search(await _described(ctx))):
                 here, there = found
                 shown = first_difference(here.text, there.text)
                 ctx.fault(clause, f"{what} {there.name} gave {shown}", given=there.given)
-
-
-@check("A16", kind="hygiene")
-async def shares_no_state(ctx: CheckContext) -> None:
-    """Uses one session while another one is open; it leaves the globals of the module and of its classes as they were, but for what is kept by session id."""
-    if ctx.loaded.starts_processes:
-        return
-    fresh = attrs.evolve(ctx.fresh(), loaded=attrs.evolve(load_anew(ctx.loaded), given=ctx.loaded.given))
-    async with fresh.mount() as used, _second(fresh, used):
-        for operation in _lasting(used):
-            await used.call(operation.run, used)  # what is made at the first use, such as a table, may be made for all
-        before = _globals(used)
-        for operation in [*other_operations(used), *other_operations(used, FOREIGN), *_lasting(used)]:
-            await used.call(operation.run, used)
-            for place, now in _globals(used).items():
-                changes = sorted(set(now) ^ set(before.get(place, []))) or now
-                if now != before.get(place) and not any(used.session.session_id in each for each in changes):
-                    what = (
-                        f"{operation.name} in one session changed {place}, which all sessions share: {changes[0][:150]}"
-                    )
-                    ctx.fault("A16", what, given=operation.given)
-                    return
-
-
-_CHANGEABLE = (dict, list, set, deque, bytearray)
-_PLAIN = (str, bytes, int, float, type(None))
-
-
-def _globals(mounted: MountedModule) -> dict[str, list[str]]:
-    """What the globals of the module's Python modules and classes hold, by name: plain values as Python writes them, others by identity."""
-    target = mounted.loaded.target
-    top = target.import_name if target.origin == "installed" else target.import_name.partition(".")[0]
-    found: dict[str, list[str]] = {}
-    for name, module in list(sys.modules.items()):
-        own = vars(module).values() if name == top or name.startswith(f"{top}.") else ()
-        holders: list[Any] = [module, *(each for each in own if isinstance(each, type) and each.__module__ == name)]
-        for holder in holders if own else ():
-            for key, value in vars(holder).items():
-                if isinstance(value, (*_CHANGEABLE, *_PLAIN)) and not key.startswith("__"):
-                    held = value if isinstance(value, _CHANGEABLE) else [value]
-                    entries = held.items() if isinstance(held, dict) else ((each,) for each in held)
-                    found[f"{holder.__name__}.{key}"] = sorted(": ".join(map(_written, each)) for each in entries)
-    return found
-
-
-def _written(value: Any) -> str:
-    return repr(value) if isinstance(value, _PLAIN) else f"{type(value).__name__} {id(value)}"
 
 
 async def _difference(ctx: CheckContext, usual: list[Answer], setting: _Setting) -> tuple[Answer, Answer] | None:
@@ -334,49 +301,14 @@ _MOST_PAIRS = 12
 _STALE = {"tool": "T10", "provider": "P14", "hook": "H3"}
 
 
-@check("T10", "P14", "H3", "C14", "R6", kind="behaviour", types=("tool", "provider", "hook", "context", "resolver"))
+@check("T10", "P14", "H3", kind="behaviour", types=_STALE)
 async def answers_the_same_when_used(ctx: CheckContext) -> None:
-    """Makes calls in a used instance and in fresh ones: a context that was cleared and a resolver answer as a fresh one, and no call gets the answer to another."""
-    kind = ctx.loaded.module_type
+    """Makes calls in a used instance and in fresh ones: no call gets the answer to another, and none changes the answer to an earlier one."""
     if ctx.loaded.starts_processes:
         return
-    if kind in ("context", "resolver"):
-        await _compare_all(ctx, *_REPLACED if kind == "context" else ("R6", "after other questions"))
-    else:
-        await _find_stale_answer(ctx, _STALE[kind])
-    if kind == "tool":
+    await _find_stale_answer(ctx, _STALE[ctx.loaded.module_type])
+    if ctx.loaded.module_type == "tool":
         await _find_live_answer(ctx)
-
-
-_REPLACED = ("C14", "when it was used before, and cleared or replaced,")
-
-
-@asynccontextmanager
-async def _used(ctx: CheckContext) -> AsyncIterator[Scene]:
-    async with _alone(ctx) as scene:
-        for operation in [*other_operations(scene.mounted), *_lasting(scene.mounted)]:
-            await scene.mounted.call(operation.run, scene.mounted)
-        yield scene
-
-
-async def _compare_all(ctx: CheckContext, clause: str, what: str) -> None:
-    """Report a call that a used instance answers in another way than a fresh one; of a context after everything was replaced."""
-    async with ctx.mount() as mounted:
-        names = [each.name for each in _lasting(mounted)]
-    order = list(range(len(names)))
-    random.Random(ctx.seed).shuffle(order)
-    alone = {number: await _tell(ctx, _alone, partial(_at, numbers=(number,))) for number in order}
-    if clause == "R6":
-        order += reversed(order)
-        after = await _tell(ctx, _alone, partial(_at, numbers=order))
-    else:
-        at = [(number,) if names[number].startswith("set") else (names.index("clear"), number) for number in order]
-        after = [(await _tell(ctx, _used, partial(_at, numbers=each)))[-1] for each in at]
-    for number, answer in zip(order, after, strict=False):
-        if [answer] != alone[number] == await _tell(ctx, _alone, partial(_at, numbers=(number,)), trial=1):
-            shown = first_difference(alone[number][0].text, answer.text)
-            ctx.fault(clause, f"{what} {answer.name} gave {shown}", given=answer.given)
-            return
 
 
 def _at(mounted: MountedModule, numbers: Sequence[int]) -> list[Operation]:
