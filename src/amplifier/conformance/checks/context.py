@@ -10,7 +10,7 @@ import ast
 import copy
 import itertools
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import anyio
@@ -182,20 +182,6 @@ async def observe_context(ctx: CheckContext, *, placed: bool | None = None) -> A
         yield ObservedContext(ctx, mounted) if isinstance(mounted.instance, ContextManager) else None
 
 
-async def remounted(observed: ObservedContext) -> bool:
-    """Close the context and mount it again in the same session and directory; return whether that worked."""
-    await observed.mounted.close()
-    observed.mounted.is_cleaned = False
-    # The view of an undone module registers nothing.
-    observed.mounted.coordinator = observed.mounted.session.coordinator.view_for(OWNER)
-    try:
-        await observed.mounted.mount(observed.ctx.loaded.config)
-    except MountFailed:
-        return False
-    observed.context = observed.mounted.instance
-    return isinstance(observed.context, ContextManager)
-
-
 _COMPACTIONS = ("context:pre_compact", "context:post_compact", "context:compaction")
 
 
@@ -365,9 +351,16 @@ class _Program:
 
     async def _remount(self, step: dict[str, Any], when: str) -> None:
         """Close it and mount it again: it holds everything, or nothing if it never keeps anything."""
-        observed, before = self._observed, self._observed.expected
+        observed, before, mounted = self._observed, self._observed.expected, self._observed.mounted
         clause = "A9" if self._cancelled else "C3" if before else "C14"
-        if not await remounted(observed):
+        await mounted.close()
+        mounted.is_cleaned = False
+        mounted.coordinator = mounted.session.coordinator.view_for(OWNER)  # that of an undone module registers nothing
+        observed.context = None
+        with suppress(MountFailed):
+            await mounted.mount(observed.ctx.loaded.config)
+            observed.context = mounted.instance
+        if not isinstance(observed.context, ContextManager):
             observed.ctx.fault(clause, f"{when}, it could not be mounted again in the same session")
             return
         stored = await observed.stored(clause)
@@ -557,7 +550,14 @@ async def shows_what_fits(observed: ObservedContext) -> None:
     history, budget = _long_conversation(ctx.case)
     # Adding messages one by one to a file takes long.
     is_file = ctx.case["placed"] and ctx.loaded.config != ctx.loaded.given
-    if not await _stored(observed, history, "both" if is_file else ctx.case["how"]):
+    how = "both" if is_file else ctx.case["how"]
+    at = {"add": 0, "set": len(history), "both": len(history) - 10}[how]
+    # A message that set_messages replaces must not count.
+    if how != "add" and not (await observed.add(spoken(1, "user", 3)) and await observed.set(history[:at])):
+        return
+    if not await observed.add_all(history[at:]):
+        return
+    if not await observed.compare("C3", f"after storing {len(history)} messages"):
         return
     before = await observed.view(PLENTY)
     view: list[dict[str, Any]] | None = None
@@ -601,17 +601,6 @@ def _enlarge(history: list[Message], role: str, budget: int) -> None:
             number = int((mark_of(history[at]) or "m0")[1:])
             history[at]["content"] = prose(number, 12 * budget)
             return
-
-
-async def _stored(observed: ObservedContext, history: list[Message], how: str) -> bool:
-    """Store a conversation by add_message, set_messages or both."""
-    at = {"add": 0, "set": len(history), "both": len(history) - 10}[how]
-    # A message that set_messages replaces must not count.
-    if how != "add" and not (await observed.add(spoken(1, "user", 3)) and await observed.set(history[:at])):
-        return False
-    return await observed.add_all(history[at:]) and await observed.compare(
-        "C3", f"after storing {len(history)} messages"
-    )
 
 
 def _check_events(observed: ObservedContext, view: Any) -> None:

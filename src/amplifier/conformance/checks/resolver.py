@@ -85,14 +85,18 @@ def _takes_hint(method: Method) -> bool:
 async def answers_ordinary_questions(mounted: MountedModule) -> None:
     """Asks for modules that exist and for some that do not, and checks what is returned or raised."""
     ctx = mounted.ctx
-    _restore_path(ctx)
+    # What the module may have put on sys.path before is removed, so that it is seen to happen again.
+    own = ctx.loaded.target.search_path
+    sys.path[:] = [entry for entry in sys.path if entry in _PATH or (own is not None and entry == str(own))]
     before = _surroundings(mounted)
     for method in methods_of(resolver_of(mounted)):
         has_found = False
         for question in questions_about(ctx.loaded.target):
             located = await _check_result(mounted, method, question)
-            if has_found and question.hint is None:
-                _expect_not_found(ctx, located, question)
+            # Its own directories exist, as it has found another module.
+            if has_found and question.hint is None and isinstance(located.error, FileNotFoundError):
+                what = f"asked for {question} it {located}; expected ModuleNotFoundError"
+                ctx.fault("R4", what, given=question.given, error=located.error)
             has_found |= located.returned
             _check_side_effects(mounted, before, question)
             if ctx.faults:
@@ -120,13 +124,6 @@ async def finds_what_is_new(ctx: CheckContext) -> None:
             what = f"{new!r} was added while the session ran and is found, but not once it was asked for before"
             ctx.fault("R6", f"{what}: then it {endings[1]}", given=Question(new).given, error=endings[1].error)
             return
-
-
-def _expect_not_found(ctx: CheckContext, located: Outcome, question: Question) -> None:
-    """Report a FileNotFoundError of a resolver whose own directories exist, as it has found another module."""
-    if isinstance(located.error, FileNotFoundError):
-        what = f"asked for {question} it {located}; expected ModuleNotFoundError"
-        ctx.fault("R4", what, given=question.given, error=located.error)
 
 
 async def _check_result(mounted: MountedModule, method: Method, question: Question) -> Outcome:
@@ -210,12 +207,6 @@ def _surroundings(mounted: MountedModule) -> dict[str, Any]:
 
 _PATH = tuple(sys.path)
 """sys.path before any module was loaded."""
-
-
-def _restore_path(ctx: CheckContext) -> None:
-    """Remove what the module may have put on sys.path before this check, so that the check sees it happen again."""
-    own = ctx.loaded.target.search_path
-    sys.path[:] = [entry for entry in sys.path if entry in _PATH or (own is not None and entry == str(own))]
 
 
 def _check_side_effects(mounted: MountedModule, before: dict[str, Any], question: Question) -> None:

@@ -87,13 +87,10 @@ class Leftovers:
 
     async def found(self) -> list[str]:
         """What exists now and did not then, after it had the time to end."""
-        return [*await new_tasks(self._tasks), *self._threads_and_processes()]
-
-    def _threads_and_processes(self) -> list[str]:
-        counted = ("the thread", "the process")
+        counted, tasks = ("the thread", "the process"), await new_tasks(self._tasks)
         if not any(each.startswith(counted) for each in self._before.leaks()):
-            return []
-        return [each for each in self._before.leaks_after_patience() if each.startswith(counted)]
+            return tasks
+        return [*tasks, *(each for each in self._before.leaks_after_patience() if each.startswith(counted))]
 
 
 CALLS = 5

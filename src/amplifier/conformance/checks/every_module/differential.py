@@ -14,7 +14,9 @@ import locale
 import os
 import random
 import re
+import sys
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
@@ -147,12 +149,16 @@ async def _tell(ctx: CheckContext, setting: _Setting, program: _Program, trial: 
     What a module draws at random is another thing in each trial.
     """
     random.seed(ctx.seed + trial)
-    fresh = attrs.evolve(ctx.fresh(), loaded=attrs.evolve(load_anew(ctx.loaded), given=ctx.loaded.given))
     try:
-        async with setting(fresh) as scene:
+        async with setting(_anew(ctx)) as scene:
             return [await scene.call(each) for each in program(scene.mounted)]
     except MountFailed as failed:
         return [Answer("mount", None, str(failed), str(failed.outcome))]
+
+
+def _anew(ctx: CheckContext) -> CheckContext:
+    """A context for the module as it is when it was just imported."""
+    return attrs.evolve(ctx.fresh(), loaded=attrs.evolve(load_anew(ctx.loaded), given=ctx.loaded.given))
 
 
 def _lasting(mounted: MountedModule) -> list[Operation]:
@@ -161,9 +167,15 @@ def _lasting(mounted: MountedModule) -> list[Operation]:
 
 
 def _once(mounted: MountedModule) -> list[Operation]:
-    """Calls with other texts, then the typical ones."""
-    others = [*other_operations(mounted), *other_operations(mounted, FOREIGN)]
-    return [*([] if mounted.loaded.starts_processes else others), *_lasting(mounted)]
+    """Calls with other texts, then the typical ones; of a context these first, for what was cleared shows in the first call."""
+    others = [] if mounted.loaded.starts_processes else _others(mounted)
+    typical = _lasting(mounted)
+    return [*typical, *others] if mounted.loaded.module_type == "context" else [*others, *typical]
+
+
+def _others(mounted: MountedModule) -> list[Operation]:
+    """The typical operations with two other texts."""
+    return [*other_operations(mounted), *other_operations(mounted, FOREIGN)]
 
 
 # ── circumstances ──
@@ -191,64 +203,109 @@ async def _after_another(ctx: CheckContext) -> AsyncIterator[Scene]:
         # The first one last, because the last one may clear everything.
         for operation in [*calls * (1 if ctx.loaded.starts_processes else _ROUNDS), *calls[:1]]:
             await first.call(operation.run, first)
-        async with _second(ctx, first) as second:
+        # The same user's, elsewhere; but a context without settings that name a place has to tell sessions apart.
+        is_placed = "{directory}" in repr(ctx.loaded.config)
+        shares_all = ctx.loaded.module_type == "context" and ctx.loaded.config == ctx.loaded.given and not is_placed
+        async with ctx.mount(beside=first) if shares_all else ctx.mount(neighbour=first) as second:
             yield Scene(second, first)
-
-
-def _second(ctx: CheckContext, first: MountedModule) -> AbstractAsyncContextManager[MountedModule]:
-    """Another session of the same user: elsewhere, but a context without settings that name a place has to tell sessions apart."""
-    is_placed = "{directory}" in repr(ctx.loaded.config)
-    shares_all = ctx.loaded.module_type == "context" and ctx.loaded.config == ctx.loaded.given and not is_placed
-    return ctx.mount(beside=first) if shares_all else ctx.mount(neighbour=first)
 
 
 @asynccontextmanager
 async def _used(ctx: CheckContext) -> AsyncIterator[Scene]:
-    """An instance that was used before; of a context the last use clears everything."""
+    """An instance that was used before: a context until it was cleared, a resolver in another order and once more."""
     async with _alone(ctx) as scene:
         calls = [*other_operations(scene.mounted), *_lasting(scene.mounted)]
-        for operation in [*calls, *(calls[:1] if ctx.loaded.module_type == "resolver" else ())]:
+        for operation in [*calls[::-1], *calls[:1]] if ctx.loaded.module_type == "resolver" else calls:
             await scene.mounted.call(operation.run, scene.mounted)
         yield scene
 
 
-_CIRCUMSTANCES: tuple[tuple[str, str, _Setting], ...] = (
-    ("A16", "because of another session that had been used before,", _after_another),
-    ("C14", "when it was used before, and cleared or replaced,", _used),
-    ("R6", "after other questions", _used),
-    ("A25", "in another time zone", partial(_alone, zone="XXX-13:45")),
-    ("A25", "in a locale whose encoding is ASCII", partial(_alone, language="C")),
+def _replacing(mounted: MountedModule) -> list[Operation]:
+    """The calls that replace everything in a context."""
+    return [each for each in _lasting(mounted) if each.name.startswith("set_messages")]
+
+
+_CIRCUMSTANCES: tuple[tuple[str, str, _Setting, _Program], ...] = (
+    ("A16", "because of another session that had been used before,", _after_another, _once),
+    ("C14", "when it was used before, and cleared,", _used, _once),
+    ("C14", "when it was used before, cleared and replaced,", _used, _replacing),
+    ("R6", "after other questions", _used, _once),
+    ("A25", "in another time zone", partial(_alone, zone="XXX-13:45"), _once),
+    ("A25", "in a locale whose encoding is ASCII", partial(_alone, language="C"), _once),
 )
-"""The clause that a difference breaks, how it is reported, and the circumstance."""
+"""The clause that a difference breaks, how it is reported, the circumstance, and what is told."""
 _NAMED = re.compile(r"local|time.?zone|locale|\btz\b", re.IGNORECASE)
 
 
 @check("A16", "A25", "C14", "R6", kind="hygiene")
 async def answers_the_same_elsewhere(ctx: CheckContext) -> None:
-    """Tells the same calls after another session that was used, in a context that was cleared and a resolver that was asked before, in another time zone and in another locale; the answers are those of a new process."""
+    """Tells the same calls after another session that was used, in a used context and resolver, in another time zone and in another locale; the answers are those of a new process."""
     own = {clause.id for clause in clauses_for(ctx.loaded.module_type)}  # type: ignore[arg-type]  # a known type
     for config in ctx.configs:
         of_config = attrs.evolve(ctx, loaded=attrs.evolve(ctx.loaded, config=config))
-        usual = await _tell(of_config, _alone, _once)
-        for clause, what, setting in _CIRCUMSTANCES:
+        for clause, what, setting, program in _CIRCUMSTANCES:
             if clause not in own or any(fault.clause == clause for fault in ctx.faults):
                 continue
             if clause != "A16" and ctx.loaded.starts_processes:
                 continue  # what programs print is theirs
-            found = await _difference(of_config, usual, setting)
+            found = await _difference(of_config, setting, program)
             if found is not None and not (clause == "A25" and _NAMED.search(await _described(ctx))):
                 here, there = found
                 shown = first_difference(here.text, there.text)
                 ctx.fault(clause, f"{what} {there.name} gave {shown}", given=there.given)
 
 
-async def _difference(ctx: CheckContext, usual: list[Answer], setting: _Setting) -> tuple[Answer, Answer] | None:
+@check("A16", kind="hygiene")
+async def shares_no_state(ctx: CheckContext) -> None:
+    """Uses a session; it leaves the globals of the module and of its classes as they were, but for what is kept by session id."""
+    if ctx.loaded.starts_processes:
+        return
+    async with _anew(ctx).mount() as used:
+        for operation in _lasting(used):
+            await used.call(operation.run, used)  # what is made at the first use, such as a table, may be made for all
+        before = _globals(used)
+        for operation in _once(used):
+            await used.call(operation.run, used)
+            for place, now in _globals(used).items():
+                changes = sorted(set(now) ^ set(before.get(place, []))) or now
+                if now != before.get(place) and not any(used.session.session_id in each for each in changes):
+                    what = f"{operation.name} in one session changed {place}, which all sessions share"
+                    ctx.fault("A16", f"{what}: {changes[0][:150]}", given=operation.given)
+                    return
+
+
+_CHANGEABLE = (dict, list, set, deque, bytearray)
+_PLAIN = (str, bytes, int, float, type(None))
+
+
+def _globals(mounted: MountedModule) -> dict[str, list[str]]:
+    """What the globals of the module's Python modules and classes hold, by name: plain values as Python writes them, others by identity."""
+    target = mounted.loaded.target
+    top = target.import_name if target.origin == "installed" else target.import_name.partition(".")[0]
+    found: dict[str, list[str]] = {}
+    for name, module in list(sys.modules.items()):
+        own = vars(module).values() if name == top or name.startswith(f"{top}.") else ()
+        holders: list[Any] = [module, *(each for each in own if isinstance(each, type) and each.__module__ == name)]
+        for holder in holders if own else ():
+            for key, value in vars(holder).items():
+                if isinstance(value, (*_CHANGEABLE, *_PLAIN)) and not key.startswith("__"):
+                    held = value if isinstance(value, _CHANGEABLE) else [value]
+                    entries = held.items() if isinstance(held, dict) else ((each,) for each in held)
+                    found[f"{holder.__name__}.{key}"] = sorted(": ".join(map(_written, each)) for each in entries)
+    return found
+
+
+def _written(value: Any) -> str:
+    return repr(value) if isinstance(value, _PLAIN) else f"{type(value).__name__} {id(value)}"
+
+
+async def _difference(ctx: CheckContext, setting: _Setting, program: _Program) -> tuple[Answer, Answer] | None:
     """The first answer that is another one in a setting, each time in the same way."""
-    other = await _tell(ctx, setting, _once)
+    usual, other = await _tell(ctx, _alone, program), await _tell(ctx, setting, program)
     for trial in range(1, _TRIALS):
-        if other == usual or await _tell(ctx, _alone, _once, trial) != usual:
+        if other == usual or await _tell(ctx, _alone, program, trial) != usual:
             return None
-        if await _tell(ctx, setting, _once, trial) != other:
+        if await _tell(ctx, setting, program, trial) != other:
             return None
     return next((pair for pair in zip(usual, other, strict=False) if pair[0] != pair[1]), None)
 
@@ -312,14 +369,14 @@ async def answers_the_same_when_used(ctx: CheckContext) -> None:
 
 
 def _at(mounted: MountedModule, numbers: Sequence[int]) -> list[Operation]:
-    operations = [*_lasting(mounted), *other_operations(mounted), *other_operations(mounted, FOREIGN)]
+    operations = [*_lasting(mounted), *_others(mounted)]
     return [operations[number] for number in numbers]
 
 
 async def _find_stale_answer(ctx: CheckContext, clause: str) -> None:
     """Report a call that gets exactly what a similar call before it got, and something else in a fresh session."""
     async with ctx.mount() as mounted:
-        operations = [*_lasting(mounted), *other_operations(mounted), *other_operations(mounted, FOREIGN)]
+        operations = [*_lasting(mounted), *_others(mounted)]
     pairs = _similar(operations, set(texts_in(ctx.loaded.target)))
     budget = ctx.budget(_CALLS)
     for first, second in pairs[:_MOST_PAIRS]:
@@ -526,22 +583,22 @@ async def _disturbance(ctx: CheckContext, number: int) -> str | None:
     for head_start in _HEAD_STARTS:
         async with ctx.mount() as mounted:
             mounted.suspend_at("llm:request", "llm:response")
-            together = await _at_once(mounted, number, head_start)
+            pair = _pair(mounted, number) or ()
+            outcomes = await _run_concurrently(mounted, pair, head_start)
+            first, second = (Scene(mounted).answer(*each) for each in zip(pair, outcomes, strict=True))
+            together = first, second, await _state(mounted)
         problem = _wrong_result(orders, together, is_steady) or (_wrong_state(orders, together) if is_steady else None)
         if ctx.loaded.module_type == "provider":
             problem = problem or _wrong_answer([*orders, together])
-        if problem is not None and (not is_steady or await _is_deterministic(ctx, number, orders[0])):
+        # Whether slower calls show the same: a result may depend on the time or on chance.
+        paused = [await _in_turn(ctx, number, pause=pause) for pause in _PAUSES if problem is not None and is_steady]
+        if problem is not None and all(_equal(each, orders[0]) for each in paused):
             return problem
     return None
 
 
 def _equal(one: _Run, other: _Run) -> bool:
     return _same([*one[:2], *one[2]], [*other[:2], *other[2]])
-
-
-async def _is_deterministic(ctx: CheckContext, number: int, usual: _Run) -> bool:
-    """Whether slower calls show the same: a result may depend on the time or on chance."""
-    return all([_equal(await _in_turn(ctx, number, pause=pause), usual) for pause in _PAUSES])
 
 
 async def _in_turn(ctx: CheckContext, number: int, swapped: bool = False, pause: float = 0.0) -> _Run:
@@ -552,13 +609,6 @@ async def _in_turn(ctx: CheckContext, number: int, swapped: bool = False, pause:
             await anyio.sleep(pause)
             answers[index] = await _answer(mounted, pair[index])
         return answers[0], answers[1], await _state(mounted)
-
-
-async def _at_once(mounted: MountedModule, number: int, head_start: int) -> _Run:
-    pair = _pair(mounted, number) or ()
-    outcomes = await _run_concurrently(mounted, pair, head_start)
-    first, second = (Scene(mounted).answer(*each) for each in zip(pair, outcomes, strict=True))
-    return first, second, await _state(mounted)
 
 
 async def _run_concurrently(
@@ -612,7 +662,8 @@ def _wrong_result(orders: list[_Run], together: _Run, is_steady: bool) -> str | 
         got, usual, other = (run[:2][index] for run in (together, *orders))
         if not got.is_good or not usual.is_good:
             continue  # a refusal does not count: it may be busy
-        if all(_MARKS[index] in each.text for each in (usual, other)) and _has_swapped(index, got.text):
+        is_swapped = _MARKS[index] not in got.text and _MARKS[1 - index] in got.text
+        if is_swapped and all(_MARKS[index] in each.text for each in (usual, other)):
             return f"one got the result of the other, {got.text[:150]}"
         if is_steady and is_stateless and not _same([got], [usual]):
             return f"one got {got.text[:150]}, and {usual.text[:150]} when it was made alone"
@@ -630,11 +681,6 @@ def _wrong_answer(runs: list[_Run]) -> str | None:
         return "the answer to one holds a word of the other"
     *orders, together = ([each.is_good for each in run[:2]] for run in runs)
     return "one of them failed" if not all(together) and all(map(all, orders)) else None
-
-
-def _has_swapped(index: int, text: str) -> bool:
-    """Whether the result of one of the two calls holds the mark of the other one instead of its own."""
-    return _MARKS[index] not in text and _MARKS[1 - index] in text
 
 
 def _wrong_state(orders: list[_Run], together: _Run) -> str | None:

@@ -282,7 +282,10 @@ async def _clean_up(ctx: CheckContext, config: dict[str, Any]) -> None:
     async with ctx.mount(config=config) as mounted:
         tasks = task_ids()
         given = files_below(mounted.directory)
-        await _run_watching_open_files(mounted)
+        for operation in typical_operations(mounted):  # run again if a file is open after it, to see the number grow
+            if (found := await find_growing_file(mounted, operation)) is not None:
+                what = f"{CALLS} equal calls of {operation.name} left {found} more open until cleanup"
+                ctx.fault("A23", what, given=operation.given)
         used = files_below(mounted.directory)
         await _clean_up_twice(mounted)
         for registration in mounted.registrations if mounted.cleanup is not None or mounted.is_structured else ():
@@ -302,15 +305,6 @@ async def _clean_up(ctx: CheckContext, config: dict[str, Any]) -> None:
     left += [] if stopped is None else [f"{part.what}, which would not stop," for part in stopped.would_not_stop]
     for each in left:
         ctx.fault("A14", f"{each} remains after cleanup")
-
-
-async def _run_watching_open_files(mounted: MountedModule) -> None:
-    """Run every typical operation; those after which a file is open are run again, to see whether the number grows."""
-    for operation in typical_operations(mounted):
-        found = await find_growing_file(mounted, operation)
-        if found is not None:
-            what = f"{CALLS} equal calls of {operation.name} left {found} more open until cleanup"
-            mounted.ctx.fault("A23", what, given=operation.given)
 
 
 async def _clean_up_twice(mounted: MountedModule, when: str = "") -> None:
