@@ -6,15 +6,15 @@ Loops run in a scripted session, and the rules of the contract read the log of w
 from __future__ import annotations
 
 import inspect
-import random
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio.lowlevel
 
+from amplifier.conformance.checks.every_module.cancellation import chosen_suspensions
 from amplifier.conformance.checks.registry import check
-from amplifier.conformance.oracles.calls import NEVER, with_instance
+from amplifier.conformance.oracles.calls import with_instance
 from amplifier.conformance.oracles.turn_rules import (
     error_violations,
     hook_violations,
@@ -22,12 +22,11 @@ from amplifier.conformance.oracles.turn_rules import (
     stop_violations,
     turn_violations,
 )
-from amplifier.conformance.target.calls import binding_error, reraise_own_cancellation
+from amplifier.conformance.target.calls import binding_error
 from amplifier.conformance.target.mounted import CheckContext, MountedModule
 from amplifier.conformance.target.source import settings_in
 from amplifier.conformance.target.turn_script import RecordedTurn, results_in, words_of
 from amplifier.conformance.target.turn_session import MAX_ENDLESS_MODEL_CALLS, ScriptedSession, needs_coordinator
-from amplifier.testing import cancel_at
 
 LOOPS = ("orchestrator",)
 
@@ -272,31 +271,28 @@ async def _count(mounted: MountedModule, checked: CheckContext | None = None) ->
 
 @check("O5", "O6", "O11", "O12", "O13", "A7", "A8", "A9", kind="cancellation", types=LOOPS)
 async def keeps_the_transcript_when_cancelled(ctx: CheckContext) -> None:
-    """Cancels turns at each suspension of models, tools, hooks, context and loop, and reads the transcript."""
+    """Cancels turns at each suspension of models, tools, hooks and context, and reads the transcript."""
     await run_first_turn(ctx)
     for name, case in CANCELLED.items():
         async with ctx.mount() as mounted:
             if mounted.instance is None:
                 return
             session = ScriptedSession(mounted, case)
-            outcome = await mounted.call(cancel_at, NEVER, session.execute_unguarded, False)
-            if not outcome.returned:
+            outcome = (await session.run_turn()).outcome
+            if outcome is None or not outcome.returned:
                 what = f"the turn with {name} does not end by itself, so it was not cancelled at every suspension"
                 ctx.notes.append(what)
                 continue
-            places = [("suspension of a double", k) for k in _chosen(ctx, session.suspensions)]
-            places += [("suspension", k) for k in _chosen(ctx, outcome.value.suspensions)]
             last, tried = "", set[str]()
-            for what, k in places:
-                cancel, given = _cancel_in_double if "double" in what else _cancel_in_loop, {"turn": name, what: k}
+            for k in chosen_suspensions(ctx, session.suspensions, ctx.points * 4):
                 where = ""
                 for _ in range(_REPEATS):
                     session.reset()
-                    where, has_ended = await cancel(ctx, session, k, given)
+                    turn, where = await session.run_and_cancel(k), session.cancelled_where
                     if where:
-                        await _check_ended(ctx, session, given, where, is_cut_short=not has_ended)
-                    elif cancel is _cancel_in_double:
-                        _check_works(ctx, session.turn, last)
+                        await _check_ended(ctx, session, {"turn": name, "suspension of a double": k})
+                    else:
+                        _check_works(ctx, turn, last)
                     if ctx.faults:
                         return
                     last = where or last
@@ -309,38 +305,6 @@ async def keeps_the_transcript_when_cancelled(ctx: CheckContext) -> None:
                 return
 
 
-def _chosen(ctx: CheckContext, count: int) -> list[int]:
-    points, most = range(1, count + 1), ctx.points * 4
-    return list(points) if count <= most else sorted(random.Random(ctx.seed).sample(points, most))
-
-
-async def _cancel_in_double(
-    ctx: CheckContext, session: ScriptedSession, k: int, given: dict[str, Any]
-) -> tuple[str, bool]:
-    """Cancel a turn at the k-th suspension of a double; where that was, and whether the turn ended by itself all the same."""
-    outcome = (await session.run_and_cancel(k)).outcome
-    where = session.cancelled_where
-    if where and outcome is not None and (outcome.kind == "raised" or session.was_delivered):
-        what = f"a turn was cancelled, and execute {outcome}"
-        ctx.fault("A7", what, given=given, cancelled_at=where, error=outcome.error)
-    return where, outcome is not None
-
-
-async def _cancel_in_loop(
-    ctx: CheckContext, session: ScriptedSession, k: int, given: dict[str, Any]
-) -> tuple[str, bool]:
-    """Cancel a turn at the k-th suspension of the task that runs it; where that was, and whether the turn ended by itself all the same."""
-    with ctx.watchdog(what="a cancelled turn"):
-        try:
-            trial = await cancel_at(k, session.execute_unguarded)
-        except BaseException as error:  # noqa: BLE001 — foreign code: this is what is being looked for
-            reraise_own_cancellation(error)
-            what = f"a turn was cancelled, and execute raised {type(error).__name__}: {str(error)[:200]}"
-            ctx.fault("A7", what, given=given, error=error)
-            return "", True
-    return (trial.where if trial.fired else ""), trial.returned
-
-
 def _check_works(ctx: CheckContext, turn: RecordedTurn, where: str) -> None:
     """Report a turn that was not cancelled, and did not return."""
     if turn.outcome is None or not turn.outcome.returned:
@@ -348,12 +312,14 @@ def _check_works(ctx: CheckContext, turn: RecordedTurn, where: str) -> None:
         ctx.fault("A9", f"after a cancelled turn execute {turn.outcome}", cancelled_at=where, error=error)
 
 
-async def _check_ended(
-    ctx: CheckContext, session: ScriptedSession, given: dict[str, Any], where: str, *, is_cut_short: bool
-) -> None:
-    """Report what is wrong with the transcript of a turn that was cut short, and whatever it started and did not end with it."""
-    turn = session.turn
-    for clause, what in turn_violations(turn) if is_cut_short else ():
+async def _check_ended(ctx: CheckContext, session: ScriptedSession, given: dict[str, Any]) -> None:
+    """Report a cancelled turn that ended by itself, what is wrong with the transcript of another, and whatever it started and did not end with it."""
+    turn, where = session.turn, session.cancelled_where
+    outcome = turn.outcome  # none if the cancellation came out of execute
+    if outcome is not None and (outcome.kind == "raised" or session.was_delivered):
+        what = f"a turn was cancelled, and execute {outcome}"
+        ctx.fault("A7", what, given=given, cancelled_at=where, error=outcome.error)
+    for clause, what in turn_violations(turn) if outcome is None else ():
         if clause in _TRANSCRIPT:
             ctx.fault(clause, what, given=given, cancelled_at=where)
     ended = len(turn.log)

@@ -11,14 +11,11 @@ with a process is cancelled as soon as its process is there, and the module is c
 
 from __future__ import annotations
 
-import copy
 import gc
 import json
 import random
 import time
-from collections.abc import Iterator
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 import anyio
@@ -26,8 +23,6 @@ import anyio.lowlevel
 import attrs
 
 from amplifier.conformance.checks.registry import check
-from amplifier.conformance.inputs.json_schema import resolved
-from amplifier.conformance.inputs.values import properties_of
 from amplifier.conformance.oracles.calls import NEVER, first_difference
 from amplifier.conformance.target.calls import (
     CALL_SECONDS,
@@ -48,7 +43,7 @@ from amplifier.conformance.target.process import (
     open_files,
 )
 from amplifier.conformance.target.source import starts_programs
-from amplifier.conformance.target.use import Operation, execute, schema_of, typical_operations
+from amplifier.conformance.target.use import Operation, typical_operations
 from amplifier.testing import cancel_at
 
 _SETTLING_STEPS = 5
@@ -133,9 +128,8 @@ _COSTLY = (3, 3)
 """A module that starts processes is cancelled at so many points of a call, so many times at each."""
 
 
-def chosen_suspensions(ctx: CheckContext, suspensions: int, most: int | None = None) -> list[int]:
+def chosen_suspensions(ctx: CheckContext, suspensions: int, most: int) -> list[int]:
     """All suspensions of a call, or a sample with the first and the last one."""
-    most = ctx.points if most is None else min(ctx.points, most)
     every = range(1, suspensions + 1)
     if suspensions <= most:
         return list(every)
@@ -386,7 +380,6 @@ _ATTEMPTS = (0, 20, 20)
 A process that ends by itself while the module is being closed shows nothing, so that is tried again.
 """
 _PROCESS_PAUSE = 0.005
-_MAX_NUMBER = 1_000
 
 
 @check("A14", kind="cancellation", real_time=True)
@@ -395,7 +388,7 @@ async def ends_its_processes(ctx: CheckContext) -> None:
     if not SEES_PROCESSES or not starts_programs(ctx.loaded.target):
         return
     async with ctx.mount() as mounted:
-        count = len(list(_operations(mounted)))
+        count = len(typical_operations(mounted))
     for index in range(min(count, _MAX_OPERATIONS)):
         for looks in _ATTEMPTS:
             if not await _cancel_with_a_process(ctx, index, looks):
@@ -404,33 +397,11 @@ async def ends_its_processes(ctx: CheckContext) -> None:
                 return
 
 
-def _operations(mounted: MountedModule) -> Iterator[Operation]:
-    """The typical operations, and before each one the same with the largest numbers, such as seconds to wait."""
-    for operation in typical_operations(mounted):
-        if mounted.loaded.module_type == "tool":
-            name, given = operation.given["tool"], operation.given["input"]
-            largest = _with_largest_numbers(schema_of(mounted.instances[name]) or {}, given)
-            if largest != given:
-                run = partial(execute, name, largest)
-                yield Operation(operation.name, {"tool": name, "input": largest}, run)
-                continue
-        yield operation
-
-
-def _with_largest_numbers(schema: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
-    changed = copy.deepcopy(given)
-    for name, part in properties_of(resolved(schema, schema)).items():
-        most = resolved(part, schema).get("maximum")
-        if name in given and isinstance(most, (int, float)) and most <= _MAX_NUMBER:
-            changed[name] = most
-    return changed
-
-
 async def _cancel_with_a_process(ctx: CheckContext, index: int, looks: int) -> bool:
     """Cancel a call that has started a process, close the module and look for the process; whether there was one."""
     async with ctx.mount() as mounted:
         before = Resources()
-        operation = list(_operations(mounted))[index]
+        operation = typical_operations(mounted)[index]
         had_process = await _cancelled(mounted, operation, before, looks)
     if before.left_processes():
         for left in [each for each in before.leaks_after_patience() if each.startswith("the process")][:1]:
