@@ -95,7 +95,11 @@ class ToolCallSeries(CallSeries):
                     await self._call(mounted, tool, given)
                     if self.is_over:
                         break
-            self._check_unchanged(before, _description(tool))
+            after = _description(tool)
+            for clause, what in {"T2": "name", "T3": "description", "T7": "schema"}.items():
+                if clause in before and clause in after and after[clause] != before[clause]:
+                    change = first_difference(str(before[clause]), str(after[clause]))
+                    self.fault(clause, f"after some calls the {what} is {change}", None)
             await mounted.close()
             for name in (await mounted.temporary_files_left())[:1]:
                 self.fault("A14", f"after calls with inputs of all kinds the temporary file {name!r} remains", None)
@@ -179,13 +183,6 @@ class ToolCallSeries(CallSeries):
         if not is_stuck:
             _polling.add(self._tool)
         return is_stuck
-
-    def _check_unchanged(self, before: dict[str, Any], after: dict[str, Any]) -> None:
-        names = {"T2": "name", "T3": "description", "T7": "schema"}
-        for clause, value in before.items():
-            if clause in after and after[clause] != value:
-                change = first_difference(str(value), str(after[clause]))
-                self.fault(clause, f"after some calls the {names[clause]} is {change}", None)
 
 
 def _description(tool: Any) -> dict[str, Any]:

@@ -333,8 +333,10 @@ class Files:
         return next(filter(None, (self._problem(*each) for each in contents.items())), None)
 
     def _problem(self, name: str, content: bytes | None) -> str | None:
-        if content is None or (name in self.old and content == self.old[name]) or _is_database(name, content):
+        if content is None or (name in self.old and content == self.old[name]):
             return None
+        if content.startswith(b"SQLite format 3") or is_of_a_database(name):
+            return None  # SQLite keeps it consistent whatever its bytes
         shown = repr(name.removeprefix("work/"))
         whole = self.new.get(name)
         if whole is None:
@@ -348,11 +350,6 @@ class Files:
         if content == whole or (content and content.endswith(b"\n") and whole.startswith(content)):
             return None  # new, or a log with complete lines
         return f"the file {shown} holds neither what it held before nor what it was to hold"
-
-
-def _is_database(name: str, content: bytes) -> bool:
-    """Whether a file belongs to SQLite, which keeps it consistent whatever its bytes."""
-    return content.startswith(b"SQLite format 3") or is_of_a_database(name)
 
 
 def is_of_a_database(name: str) -> bool:

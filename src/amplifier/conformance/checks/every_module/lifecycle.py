@@ -198,15 +198,12 @@ async def mounts(ctx: CheckContext) -> None:
     except MountFailed as failed:
         clause = _POINT_CLAUSES.get(ctx.loaded.module_type, "R1")
         error = failed.outcome.error
-        if error is None or not _is_misuse(error):
+        # Whether the coordinator refused what mount wanted to put at a mount point.
+        frames = () if error is None else traceback.walk_tb(error.__traceback__)
+        if not any(frame.f_code is Mounts.mount.__code__ for frame, _ in frames):
             raise
         what = f"mount {failed.outcome}; expected {_EXPECTED.get(ctx.loaded.module_type, 'a resolver')}"
         ctx.fault(clause, what, error=error)
-
-
-def _is_misuse(error: BaseException) -> bool:
-    """Whether the coordinator refused what mount wanted to put at a mount point."""
-    return any(frame.f_code is Mounts.mount.__code__ for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 async def _check_mount(ctx: CheckContext) -> None:
