@@ -67,7 +67,9 @@ class ObservedContext:
     async def add(self, message: Message, clause: str = "C3") -> bool:
         """Add a message; return whether that worked."""
         clause = "C13" if message.get("content", "") is None else clause
-        return await self._change([*self.expected, copy.deepcopy(message)], clause, "add_message", message)
+        if is_done := await self._do(clause, "add_message", message):
+            self.expected.append(copy.deepcopy(message))
+        return is_done
 
     async def add_all(self, messages: Sequence[Message], clause: str = "C3") -> bool:
         """Add messages one after the other, up to the first that fails; return whether all worked."""
@@ -78,18 +80,19 @@ class ObservedContext:
 
     async def set(self, messages: Sequence[Message], clause: str = "C14") -> bool:
         """Replace all messages; return whether that worked."""
-        return await self._change(copy.deepcopy(list(messages)), clause, "set_messages", list(messages))
+        if is_done := await self._do(clause, "set_messages", list(messages)):
+            self.expected = copy.deepcopy(list(messages))
+        return is_done
 
     async def clear(self) -> bool:
         """Remove all messages; return whether that worked."""
-        return await self._change([], "C14", "clear")
+        if is_done := await self._do("C14", "clear"):
+            self.expected = []
+        return is_done
 
-    async def _change(self, expected: list[Message], clause: str, name: str, *given: Any) -> bool:
+    async def _do(self, clause: str, name: str, *given: Any) -> bool:
         outcome = await self.mounted.call(getattr(self.context, name), *map(self._watched, given))
-        if self._worked(outcome, name, clause, *given):
-            self.expected = expected
-            return True
-        return False
+        return self._worked(outcome, name, clause, *given)
 
     async def stored(self, clause: str = "C6") -> Any:
         """The result of get_messages; None if it fails."""
