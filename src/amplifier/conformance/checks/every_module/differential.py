@@ -244,7 +244,9 @@ async def answers_the_same_elsewhere(ctx: CheckContext) -> None:
     circumstances = [each for each in _CIRCUMSTANCES if each[0] in own]
     for config in ctx.configs:
         of_config = attrs.evolve(ctx, loaded=attrs.evolve(ctx.loaded, config=config))
-        usual = {each: await _tell(of_config, _alone, each) for each in {each[3] for each in circumstances}}
+        usual = {
+            each: await _tell(of_config, _alone, each) for each in dict.fromkeys(each[3] for each in circumstances)
+        }
         for clause, what, setting, program in circumstances:
             if any(fault.clause == clause for fault in ctx.faults) or (clause != "A16" and ctx.loaded.starts_processes):
                 continue  # what programs print is theirs
