@@ -74,25 +74,19 @@ async def run_first_turn(ctx: CheckContext) -> None:
             await ScriptedSession(mounted, ONE_TOOL).run_turn()
 
 
-@check("O1", kind="structure", types=LOOPS)
-async def has_the_shape(ctx: CheckContext) -> None:
+@check("O1", kind="structure", types=LOOPS, on=with_instance)
+async def has_the_shape(mounted: MountedModule) -> None:
     """Reads execute and its parameters, and runs a turn with the five arguments of the contract alone."""
-    async with ctx.mount() as mounted:
-        if mounted.instance is None:
-            return
-        problem = _problem_with_execute(mounted.instance)
-        if problem is not None:
-            ctx.fault("O1", problem)
-            return
+    what, error = _problem_with_execute(mounted.instance), None
+    if what is None:
         outcome = (await ScriptedSession(mounted, ONE_TOOL).run_turn(with_coordinator=False)).outcome
         if outcome is not None and outcome.kind == "raised":
             what = f"called with prompt, context, providers, tools and hooks, execute {outcome}"
-            ctx.fault("O1", what, error=outcome.error)
-    async with ctx.mount() as mounted:
-        arguments = ScriptedSession(mounted, ONE_TOOL).arguments()
-        outcome = await mounted.call(mounted.instance.execute, **arguments)
-        if outcome.is_async is False:
-            ctx.fault("O1", f"execute is not async: it returned {type(outcome.value).__name__}")
+            error = outcome.error
+        elif outcome is not None and outcome.is_async is False:
+            what = f"execute is not async: it returned {type(outcome.value).__name__}"
+    if what is not None:
+        mounted.ctx.fault("O1", what, error=error)
 
 
 def _problem_with_execute(loop: Any) -> str | None:
