@@ -12,9 +12,8 @@ from typing import Any
 
 import anyio.lowlevel
 
-from amplifier.conformance.checks.every_module.cancellation import chosen_suspensions
 from amplifier.conformance.checks.registry import check
-from amplifier.conformance.oracles.calls import with_instance
+from amplifier.conformance.oracles.calls import chosen_suspensions, with_instance
 from amplifier.conformance.oracles.turn_rules import (
     error_violations,
     hook_violations,

@@ -37,11 +37,7 @@ from amplifier.conformance.inputs.values import (
     required_of,
     valid_inputs,
 )
-from amplifier.conformance.oracles.calls import (
-    SECONDS_PER_CALL,
-    CallSeries,
-    first_difference,
-)
+from amplifier.conformance.oracles.calls import SECONDS_PER_CALL, CallSeries, first_difference
 from amplifier.conformance.target.calls import binding_error, waits_for_ever
 from amplifier.conformance.target.mounted import CANARY, CheckContext, MountedModule, MountFailed
 from amplifier.conformance.target.process import files_below, refused_access

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -87,6 +88,14 @@ async def check_method(
         ctx.fault(clause, f"{name} is {'not async: it' if is_async else 'async: it'} {what}")
     elif isinstance(outcome.error, TypeError) and ctx.location_of(outcome.error) is None:
         ctx.fault(clause, f"{name} cannot be called as the contract demands: {outcome.error}")
+
+
+def chosen_suspensions(ctx: CheckContext, suspensions: int, most: int) -> list[int]:
+    """All suspensions of a call, or a sample with the first and the last one."""
+    every = range(1, suspensions + 1)
+    if suspensions <= most:
+        return list(every)
+    return sorted({1, suspensions, *random.Random(ctx.seed).sample(every, most)})
 
 
 _AROUND = 24

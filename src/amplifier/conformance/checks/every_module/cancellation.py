@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import gc
 import json
-import random
 import time
 from contextlib import suppress
 from typing import Any
@@ -23,7 +22,7 @@ import anyio.lowlevel
 import attrs
 
 from amplifier.conformance.checks.registry import check
-from amplifier.conformance.oracles.calls import NEVER, first_difference
+from amplifier.conformance.oracles.calls import NEVER, chosen_suspensions, first_difference
 from amplifier.conformance.target.calls import (
     CALL_SECONDS,
     Budget,
@@ -126,14 +125,6 @@ _CALLS = 10_000
 """The budget in the quick profile; only modules with many long operations reach it."""
 _COSTLY = (3, 3)
 """A module that starts processes is cancelled at so many points of a call, so many times at each."""
-
-
-def chosen_suspensions(ctx: CheckContext, suspensions: int, most: int) -> list[int]:
-    """All suspensions of a call, or a sample with the first and the last one."""
-    every = range(1, suspensions + 1)
-    if suspensions <= most:
-        return list(every)
-    return sorted({1, suspensions, *random.Random(ctx.seed).sample(every, most)})
 
 
 def all_files(mounted: MountedModule) -> Contents:

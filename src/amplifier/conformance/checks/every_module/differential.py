@@ -27,15 +27,9 @@ import anyio.lowlevel
 import anyio.to_thread
 import attrs
 
-from amplifier.conformance.checks.every_module.cancellation import (
-    Contents,
-    Files,
-    all_files,
-    cancel_once,
-    chosen_suspensions,
-)
+from amplifier.conformance.checks.every_module.cancellation import Contents, Files, all_files, cancel_once
 from amplifier.conformance.checks.registry import check
-from amplifier.conformance.oracles.calls import NEVER, first_difference
+from amplifier.conformance.oracles.calls import NEVER, chosen_suspensions, first_difference
 from amplifier.conformance.target.calls import Outcome, call_with_deadline, run_virtually
 from amplifier.conformance.target.locate import load_anew
 from amplifier.conformance.target.mounted import CANCEL_GRACE, CheckContext, MountedModule, MountFailed
