@@ -673,7 +673,7 @@ async def _exchange(
 
 
 @check("P6", kind="behaviour", types=_PROVIDER)
-async def translates_both_ways(ctx: CheckContext) -> None:
+async def reads_the_wire(ctx: CheckContext) -> None:
     """Lets the server think, answer and call a tool; reads what the conversation became on the wire, and what the answer became in the response."""
     found = await _exchange(ctx, "thinking", _conversation())
     if found is None:
