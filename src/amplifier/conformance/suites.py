@@ -18,7 +18,7 @@ from typing import Any, Literal
 import anyio
 import attrs
 
-from amplifier.conformance._report import ClauseOutcome, Report, cause_lines, causes_of
+from amplifier.conformance._report import Report, cause_lines, causes_of
 from amplifier.conformance.engine.controller import check_module
 from amplifier.conformance.engine.job import reject_unknown, require_packages
 from amplifier.conformance.target.locate import find_target, is_path
@@ -94,7 +94,8 @@ class Suite:
             reason = reason or "recommended, not required:"
         if found:
             return ("failed", text) if reason is None else ("xfailed", f"{reason}\n{text}")
-        if _was_examined(outcome, backend):
+        # A clause that is kept without a backend was read from the source.
+        if backend in outcome.backends or (outcome.status == "kept" and not outcome.backends):
             return "passed", ""
         why = "; ".join([*report.notes, *report.limitations]) or "see the report of amplifier module validate"
         is_to_be_shown = outcome.level == "required" and backend in report.backends and outcome.status != "broken"
@@ -104,11 +105,6 @@ class Suite:
 
 
 _reports: dict[str, Report] = {}
-
-
-def _was_examined(outcome: ClauseOutcome, backend: str) -> bool:
-    """Whether a clause was examined on a backend, or without running anything."""
-    return backend in outcome.backends or (outcome.status == "kept" and not outcome.backends)
 
 
 def conformance_tests(module: str | Path, **options: Any) -> Suite:

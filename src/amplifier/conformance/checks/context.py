@@ -10,7 +10,7 @@ import ast
 import copy
 import itertools
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import anyio
@@ -27,7 +27,7 @@ from amplifier.conformance.inputs.conversations import (
     tokens,
     tool_turn,
 )
-from amplifier.conformance.oracles.calls import check_methods
+from amplifier.conformance.oracles.calls import check_method, with_instance
 from amplifier.conformance.oracles.view_rules import difference, holds, is_whole, marks, shortened, view_violations
 from amplifier.conformance.target.calls import Outcome, reraise_own_cancellation
 from amplifier.conformance.target.mounted import OWNER, CheckContext, MountedModule, MountFailed
@@ -66,11 +66,10 @@ class ObservedContext:
 
     async def add(self, message: Message, clause: str = "C3") -> bool:
         """Add a message; return whether that worked."""
-        outcome = await self.mounted.call(self.context.add_message, self._watched(message))
-        if self._worked(outcome, "add_message", "C13" if message.get("content", "") is None else clause, message):
+        clause = "C13" if message.get("content", "") is None else clause
+        if is_done := await self._do(clause, "add_message", message):
             self.expected.append(copy.deepcopy(message))
-            return True
-        return False
+        return is_done
 
     async def add_all(self, messages: Sequence[Message], clause: str = "C3") -> bool:
         """Add messages one after the other, up to the first that fails; return whether all worked."""
@@ -81,19 +80,19 @@ class ObservedContext:
 
     async def set(self, messages: Sequence[Message], clause: str = "C14") -> bool:
         """Replace all messages; return whether that worked."""
-        outcome = await self.mounted.call(self.context.set_messages, self._watched(list(messages)))
-        if self._worked(outcome, "set_messages", clause, list(messages)):
+        if is_done := await self._do(clause, "set_messages", list(messages)):
             self.expected = copy.deepcopy(list(messages))
-            return True
-        return False
+        return is_done
 
     async def clear(self) -> bool:
         """Remove all messages; return whether that worked."""
-        outcome = await self.mounted.call(self.context.clear)
-        if self._worked(outcome, "clear", "C14"):
+        if is_done := await self._do("C14", "clear"):
             self.expected = []
-            return True
-        return False
+        return is_done
+
+    async def _do(self, clause: str, name: str, *given: Any) -> bool:
+        outcome = await self.mounted.call(getattr(self.context, name), *map(self._watched, given))
+        return self._worked(outcome, name, clause, *given)
 
     async def stored(self, clause: str = "C6") -> Any:
         """The result of get_messages; None if it fails."""
@@ -172,30 +171,18 @@ class ObservedContext:
 
 
 @asynccontextmanager
-async def observe_context(ctx: CheckContext, *, placed: bool = True) -> AsyncIterator[ObservedContext | None]:
+async def observe_context(ctx: CheckContext, *, placed: bool | None = None) -> AsyncIterator[ObservedContext | None]:
     """Mount a fresh context; None when mount gave none.
 
     Args:
         ctx: The check.
-        placed: Whether it keeps files, if it can.
+        placed: Whether it keeps files, if it can; by default as the case says, or it does.
     """
+    if placed is None:
+        placed = ctx.case is None or ctx.case["placed"]
     config = ctx.loaded.config if placed else ctx.loaded.given
     async with ctx.mount(config=config) as mounted:
         yield ObservedContext(ctx, mounted) if isinstance(mounted.instance, ContextManager) else None
-
-
-async def remounted(observed: ObservedContext) -> bool:
-    """Close the context and mount it again in the same session and directory; return whether that worked."""
-    await observed.mounted.close()
-    observed.mounted.is_cleaned = False
-    # The view of an undone module registers nothing.
-    observed.mounted.coordinator = observed.mounted.session.coordinator.view_for(OWNER)
-    try:
-        await observed.mounted.mount(observed.ctx.loaded.config)
-    except MountFailed:
-        return False
-    observed.context = observed.mounted.instance
-    return isinstance(observed.context, ContextManager)
 
 
 _COMPACTIONS = ("context:pre_compact", "context:post_compact", "context:compaction")
@@ -233,39 +220,30 @@ PATIENCE = 12.0
 """Seconds that a call may take when many run at the same time, on a busy machine."""
 
 
-@check("C1", kind="structure", types=_CONTEXT)
-async def has_five_methods(ctx: CheckContext) -> None:
+@check("C1", kind="structure", types=_CONTEXT, on=with_instance)
+async def has_five_methods(mounted: MountedModule) -> None:
     """Calls each of the five methods with the arguments of the contract; each has to be async."""
-    async with ctx.mount() as mounted:
-        if mounted.instance is None:
-            return
-        message = {"role": "user", "content": "hello"}
-        calls: list[tuple[str, bool, tuple[Any, ...], dict[str, Any]]] = [
-            ("add_message", True, (message,), {}),
-            ("get_messages_for_request", True, (), {}),
-            ("get_messages_for_request", True, (), {"token_budget": 1000, "provider": None}),
-            ("get_messages", True, (), {}),
-            ("set_messages", True, ([dict(message)],), {}),
-            ("clear", True, (), {}),
-        ]
-        await check_methods(mounted, "C1", calls)
+    message = {"role": "user", "content": "hello"}
+    await check_method(mounted, "C1", "add_message", message)
+    await check_method(mounted, "C1", "get_messages_for_request")
+    await check_method(mounted, "C1", "get_messages_for_request", token_budget=1000, provider=None)
+    await check_method(mounted, "C1", "get_messages")
+    await check_method(mounted, "C1", "set_messages", [dict(message)])
+    await check_method(mounted, "C1", "clear")
 
 
 @check(
     "A9", "C3", "C4", "C5", "C6", "C7", "C9", "C10", "C11", "C12", "C13", "C14", "C15", "C16",
-    kind="behaviour", types=_CONTEXT, inputs="context_programs",
+    kind="behaviour", types=_CONTEXT, inputs="context_programs", on=observe_context,
 )  # fmt: skip
-async def follows_the_model(ctx: CheckContext) -> None:
+async def follows_the_model(observed: ObservedContext) -> None:
     """Runs programs of operations against a plain list, and compares both after every step."""
-    async with observe_context(ctx, placed=ctx.case["placed"]) as observed:
-        if observed is None:
+    program = _Program(observed)
+    for number, step in enumerate(observed.ctx.case["steps"]):
+        await program.do(step, number)
+        observed.expect_untouched()
+        if observed.has_faults:
             return
-        program = _Program(observed)
-        for number, step in enumerate(ctx.case["steps"]):
-            await program.do(step, number)
-            observed.expect_untouched()
-            if observed.has_faults:
-                return
 
 
 _BASE = [spoken(10, "user", 30), *tool_turn(20, 2, 30), spoken(30, "assistant", 30)]
@@ -376,9 +354,16 @@ class _Program:
 
     async def _remount(self, step: dict[str, Any], when: str) -> None:
         """Close it and mount it again: it holds everything, or nothing if it never keeps anything."""
-        observed, before = self._observed, self._observed.expected
+        observed, before, mounted = self._observed, self._observed.expected, self._observed.mounted
         clause = "A9" if self._cancelled else "C3" if before else "C14"
-        if not await remounted(observed):
+        await mounted.close()
+        mounted.is_cleaned = False
+        mounted.coordinator = mounted.session.coordinator.view_for(OWNER)  # that of an undone module registers nothing
+        observed.context = None
+        with suppress(MountFailed):
+            await mounted.mount(observed.ctx.loaded.config)
+            observed.context = mounted.instance
+        if not isinstance(observed.context, ContextManager):
             observed.ctx.fault(clause, f"{when}, it could not be mounted again in the same session")
             return
         stored = await observed.stored(clause)
@@ -416,9 +401,32 @@ class _Program:
             observed.ctx.fault("C6", f"{when}, what is stored is not what it was: to ask for a view has changed it")
 
     async def _burst(self, step: dict[str, Any], when: str) -> None:
-        numbers = range(self._units + 1, self._units + 1 + step["count"])
-        self._units += step["count"]
-        await _add_concurrently(self._observed, [[spoken(number * 10, "user", 4)] for number in numbers], when)
+        """Add several messages at the same time; all have to be stored."""
+        observed, count = self._observed, step["count"]
+        added = [spoken((self._units + number) * 10, "user", 4) for number in range(1, count + 1)]
+        self._units += count
+        failed: list[str] = []
+
+        async def add(message: Message) -> None:
+            call = observed.mounted.call(observed.context.add_message, copy.deepcopy(message), seconds=PATIENCE)
+            if not (outcome := await call).returned:
+                failed.append(f"add_message {outcome}, called from {count} tasks at once")
+
+        async with anyio.create_task_group() as group:
+            for message in added:
+                group.start_soon(add, message)
+        stored = None if failed else await observed.stored("C15")
+        if stored is not None:
+            tail = stored[len(observed.expected) :]
+            found = difference(stored[: len(observed.expected)], observed.expected)
+            if found is None and len(tail) != count:
+                found = f"of {count} messages added from {count} tasks at once {len(tail)} are there"
+            elif found is None and not all(any(holds(one, message) for one in tail) for message in added):
+                found = "a message added beside others is lost"
+            failed += [] if found is None else [found]
+            observed.expected += copy.deepcopy(tail)
+        for what in failed[:1]:
+            observed.ctx.fault("C15", f"{when}, {what}")
 
     def _messages(self, step: dict[str, Any]) -> list[Message]:
         self._units += 1
@@ -429,43 +437,6 @@ class _Program:
         if step["do"] == "say":
             self._said = {"role": step["role"], "content": step["content"], **step["extra"]}
         return [copy.deepcopy(self._said)]
-
-
-async def _add_concurrently(observed: ObservedContext, queues: list[list[Message]], when: str) -> None:
-    """Add the messages of every queue in a task of its own; all have to be stored, each queue in its order."""
-    failed: list[str] = []
-
-    async def feed(queue: list[Message]) -> None:
-        for message in queue:
-            outcome = await observed.mounted.call(
-                observed.context.add_message, copy.deepcopy(message), seconds=PATIENCE
-            )
-            if not outcome.returned:
-                failed.append(f"add_message {outcome}")
-            await anyio.lowlevel.checkpoint()
-
-    async with anyio.create_task_group() as group:
-        for queue in queues:
-            group.start_soon(feed, queue)
-    if failed:
-        observed.ctx.fault("C15", f"{when}, {failed[0]}, called from {len(queues)} tasks at once")
-        return
-    stored = await observed.stored("C15")
-    if stored is None:
-        return
-    found = difference(stored[: len(observed.expected)], observed.expected)
-    tail = stored[len(observed.expected) :]
-    wanted = [message for queue in queues for message in queue]
-    if found is None and len(tail) != len(wanted):
-        found = f"of {len(wanted)} messages added from {len(queues)} tasks at once {len(tail)} are there"
-    for queue in queues if found is None else ():
-        places = [next((at for at, one in enumerate(tail) if holds(one, message)), -1) for message in queue]
-        if -1 in places or places != sorted(places):
-            found = "a message added beside others is lost, or comes before one that the same task added earlier"
-    if found is not None:
-        observed.ctx.fault("C15", f"{when}, {found}")
-        return
-    observed.expected += copy.deepcopy(tail)
 
 
 @check("C15", kind="behaviour", types=_CONTEXT)
@@ -543,35 +514,30 @@ async def _replace_concurrently(observed: ObservedContext) -> None:
     await observed.compare("C15", "after two set_messages at once and an add_message")
 
 
-@check("C3", kind="behaviour", types=_CONTEXT)
-async def keeps_a_thousand(ctx: CheckContext) -> None:
+@check("C3", kind="behaviour", types=_CONTEXT, on=observe_context)
+async def keeps_a_thousand(observed: ObservedContext) -> None:
     """Stores well over a thousand messages, some very long, by set_messages and then by add_message, and compares them."""
-    async with observe_context(ctx) as observed:
-        if observed is None:
-            return
-        many = [spoken(number, "user" if number % 2 else "assistant", 4) for number in range(2500)]
-        many[7]["content"] = prose(7, 60_000)
-        long = [*tool_turn(2600, 2, 30_000), spoken(2700, "system", 30_000), spoken(2800, "assistant", 30_000)]
-        if await observed.set(many, clause="C3") and await observed.add_all(long):
-            await observed.compare("C3", f"after {len(observed.expected)} messages")
+    many = [spoken(number, "user" if number % 2 else "assistant", 4) for number in range(2500)]
+    many[7]["content"] = prose(7, 60_000)
+    long = [*tool_turn(2600, 2, 30_000), spoken(2700, "system", 30_000), spoken(2800, "assistant", 30_000)]
+    if await observed.set(many, clause="C3") and await observed.add_all(long):
+        await observed.compare("C3", f"after {len(observed.expected)} messages")
 
 
-@check("C19", "C3", kind="behaviour", types=_CONTEXT)
-async def refuses_what_has_no_role(ctx: CheckContext) -> None:
+@check("C19", "C3", kind="behaviour", types=_CONTEXT, on=observe_context)
+async def refuses_what_has_no_role(observed: ObservedContext) -> None:
     """Adds a message without a role, which should raise a ValueError and not be stored."""
-    async with observe_context(ctx) as observed:
-        if observed is None:
-            return
-        outcome = await observed.mounted.call(observed.context.add_message, {"content": "without a role"})
-        if outcome.returned:
-            ctx.fault("C19", "a message without a role was accepted")
-        elif not isinstance(outcome.error, ValueError):
-            ctx.fault("C19", f"a message without a role {outcome}; expected a ValueError", error=outcome.error)
-        stored = None if outcome.returned else await observed.stored()
-        if stored:
-            ctx.fault("C19", "a message without a role was refused, and stored all the same")
-        elif stored is not None and await observed.add(spoken(10, "user", 3)):
-            await observed.compare("C3", "after a message that was refused")
+    ctx = observed.ctx
+    outcome = await observed.mounted.call(observed.context.add_message, {"content": "without a role"})
+    if outcome.returned:
+        ctx.fault("C19", "a message without a role was accepted")
+    elif not isinstance(outcome.error, ValueError):
+        ctx.fault("C19", f"a message without a role {outcome}; expected a ValueError", error=outcome.error)
+    stored = None if outcome.returned else await observed.stored()
+    if stored:
+        ctx.fault("C19", "a message without a role was refused, and stored all the same")
+    elif stored is not None and await observed.add(spoken(10, "user", 3)):
+        await observed.compare("C3", "after a message that was refused")
 
 
 # ── compacted views ──
@@ -579,30 +545,35 @@ async def refuses_what_has_no_role(ctx: CheckContext) -> None:
 
 @check(
     "C6", "C7", "C8", "C9", "C10", "C11", "C12", "C17",
-    kind="behaviour", types=_CONTEXT, inputs="long_conversations",
+    kind="behaviour", types=_CONTEXT, inputs="long_conversations", on=observe_context,
 )  # fmt: skip
-async def shows_what_fits(ctx: CheckContext) -> None:
+async def shows_what_fits(observed: ObservedContext) -> None:
     """Requests views of long conversations with budgets for a fraction of them, and checks their content and size."""
-    async with observe_context(ctx, placed=ctx.case["placed"]) as observed:
-        if observed is None:
+    ctx = observed.ctx
+    history, budget = _long_conversation(ctx.case)
+    # Adding messages one by one to a file takes long.
+    is_file = ctx.case["placed"] and ctx.loaded.config != ctx.loaded.given
+    how = "both" if is_file else ctx.case["how"]
+    at = {"add": 0, "set": len(history), "both": len(history) - 10}[how]
+    # A message that set_messages replaces must not count.
+    if how != "add" and not (await observed.add(spoken(1, "user", 3)) and await observed.set(history[:at])):
+        return
+    if not await observed.add_all(history[at:]):
+        return
+    if not await observed.compare("C3", f"after storing {len(history)} messages"):
+        return
+    before = await observed.view(PLENTY)
+    view: list[dict[str, Any]] | None = None
+    for _ in range(ctx.case["again"]):
+        view = await observed.view(budget)
+        observed.check_view(view, budget)
+        if view is None or ctx.faults:
             return
-        history, budget = _long_conversation(ctx.case)
-        # Adding messages one by one to a file takes long.
-        is_file = ctx.case["placed"] and ctx.loaded.config != ctx.loaded.given
-        if not await _stored(observed, history, "both" if is_file else ctx.case["how"]):
-            return
-        before = await observed.view(PLENTY)
-        view: list[dict[str, Any]] | None = None
-        for _ in range(ctx.case["again"]):
-            view = await observed.view(budget)
-            observed.check_view(view, budget)
-            if view is None or ctx.faults:
-                return
-        _check_events(observed, view)
-        if await observed.compare("C6", "after a compacted view"):
-            after = await observed.view(PLENTY)
-            if is_whole(history, before) and not is_whole(history, after):
-                ctx.fault("C6", "a budget for everything, asked for after a small one, no longer shows everything")
+    _check_events(observed, view)
+    if await observed.compare("C6", "after a compacted view"):
+        after = await observed.view(PLENTY)
+        if is_whole(history, before) and not is_whole(history, after):
+            ctx.fault("C6", "a budget for everything, asked for after a small one, no longer shows everything")
 
 
 def _long_conversation(case: dict[str, Any]) -> tuple[list[Message], int]:
@@ -635,17 +606,6 @@ def _enlarge(history: list[Message], role: str, budget: int) -> None:
             return
 
 
-async def _stored(observed: ObservedContext, history: list[Message], how: str) -> bool:
-    """Store a conversation by add_message, set_messages or both."""
-    at = {"add": 0, "set": len(history), "both": len(history) - 10}[how]
-    # A message that set_messages replaces must not count.
-    if how != "add" and not (await observed.add(spoken(1, "user", 3)) and await observed.set(history[:at])):
-        return False
-    return await observed.add_all(history[at:]) and await observed.compare(
-        "C3", f"after storing {len(history)} messages"
-    )
-
-
 def _check_events(observed: ObservedContext, view: Any) -> None:
     if is_whole(observed.expected, view):
         return
@@ -660,14 +620,13 @@ def _check_events(observed: ObservedContext, view: Any) -> None:
             return
 
 
-@check("C13", kind="behaviour", types=_CONTEXT)
-async def takes_messages_without_content(ctx: CheckContext) -> None:
+@check("C13", kind="behaviour", types=_CONTEXT, on=observe_context)
+async def takes_messages_without_content(observed: ObservedContext) -> None:
     """Requests a small view of a conversation whose newest message has no content; what the view shows of it is not checked."""
     history = [*(spoken(number * 10, "user", 30) for number in range(1, 21)), {"role": "assistant", "content": None}]
-    async with observe_context(ctx) as observed:
-        if observed is not None and await observed.set(history):
-            await observed.view(400)
-            ctx.fill_input({"token_budget": 400, "messages": history})
+    if await observed.set(history):
+        await observed.view(400)
+        observed.ctx.fill_input({"token_budget": 400, "messages": history})
 
 
 @check("C8", kind="behaviour", types=_CONTEXT)
@@ -712,32 +671,27 @@ async def asks_the_provider(ctx: CheckContext) -> None:
             await observed.view(provider=Window())  # a provider need not report its window
 
 
-@check("C20", kind="behaviour", types=_CONTEXT)
-async def keeps_its_beginning(ctx: CheckContext) -> None:
+@check("C20", kind="behaviour", types=_CONTEXT, on=observe_context)
+async def keeps_its_beginning(observed: ObservedContext) -> None:
     """Requests views of a growing conversation that fits, twice after each message, and of one that does not, twice."""
     history = [spoken(1, "system", 10), *built([{"role": "user", "words": 8}, {"calls": 2, "words": 6}] * 4, first=1)]
-    async with observe_context(ctx) as observed:
-        if observed is None:
+    ctx, before = observed.ctx, list[Any]()
+    for number, message in enumerate(history, 1):
+        if not await observed.add(message):
             return
-        before: list[Any] = []
-        for number, message in enumerate(history, 1):
-            if not await observed.add(message):
-                return
-            view, again = await observed.view(PLENTY), await observed.view(PLENTY)
-            if view is None or again is None:
-                return
-            if view != again:
-                ctx.fault("C20", f"two views of the same {number} messages differ")
-            elif view[: len(before)] != before:
-                ctx.fault(
-                    "C20", f"the view of {number} messages does not begin with that of {number - 1}, and both fit"
-                )
-            if ctx.faults:
-                return
-            before = view
-        small = tokens(history) // 3
-        if await observed.view(small) != await observed.view(small):
-            ctx.fault("C20", "two compacted views of the same messages differ")
+        view, again = await observed.view(PLENTY), await observed.view(PLENTY)
+        if view is None or again is None:
+            return
+        if view != again:
+            ctx.fault("C20", f"two views of the same {number} messages differ")
+        elif view[: len(before)] != before:
+            ctx.fault("C20", f"the view of {number} messages does not begin with that of {number - 1}, and both fit")
+        if ctx.faults:
+            return
+        before = view
+    small = tokens(history) // 3
+    if await observed.view(small) != await observed.view(small):
+        ctx.fault("C20", "two compacted views of the same messages differ")
 
 
 class _Failing(Window):
@@ -748,32 +702,30 @@ class _Failing(Window):
         raise ProviderUnavailableError("this provider is away", provider=self.name)
 
 
-@check("C21", kind="behaviour", types=_CONTEXT)
-async def needs_no_summary(ctx: CheckContext) -> None:
+@check("C21", kind="behaviour", types=_CONTEXT, on=observe_context)
+async def needs_no_summary(observed: ObservedContext) -> None:
     """Requests a view that has to be compacted, for a provider that refuses to answer."""
-    async with observe_context(ctx) as observed:
-        if observed is None or not await observed.set([spoken(number, "user", 200) for number in range(80)]):
-            return
-        away = _Failing(9_000, 6_000)
-        outcome = await observed.mounted.call(observed.context.get_messages_for_request, provider=away)
-        if not outcome.returned:
-            ctx.fault(
-                "C21", f"get_messages_for_request {outcome}, because the provider does not answer", error=outcome.error
-            )
-        else:
-            await observed.compare("C6", "after a request for which the provider did not answer")
+    if not await observed.set([spoken(number, "user", 200) for number in range(80)]):
+        return
+    away = _Failing(9_000, 6_000)
+    outcome = await observed.mounted.call(observed.context.get_messages_for_request, provider=away)
+    if outcome.returned:
+        await observed.compare("C6", "after a request for which the provider did not answer")
+        return
+    what = f"get_messages_for_request {outcome}, because the provider does not answer"
+    observed.ctx.fault("C21", what, error=outcome.error)
 
 
-@check("C22", kind="behaviour", types=_CONTEXT)
-async def keeps_the_request(ctx: CheckContext) -> None:
+@check("C22", kind="behaviour", types=_CONTEXT, on=observe_context)
+async def keeps_the_request(observed: ObservedContext) -> None:
     """Requests a small view of a long conversation whose newest request is followed by tool calls, with room for all of these."""
     newest = [spoken(800, "user", 60), *tool_turn(810, 2, 20), *tool_turn(850, 1, 20)]
-    async with observe_context(ctx) as observed:
-        if observed is None or not await observed.set([*(spoken(at, "user", 60) for at in range(60)), *newest]):
-            return
-        view = await observed.view(4 * tokens(newest))
-        if view is not None and not any(message.get("content") == newest[0]["content"] for message in view):
-            ctx.fault("C22", "a view with room for the newest request and all after it does not show it word for word")
+    if not await observed.set([*(spoken(at, "user", 60) for at in range(60)), *newest]):
+        return
+    view = await observed.view(4 * tokens(newest))
+    if view is not None and not any(message.get("content") == newest[0]["content"] for message in view):
+        what = "a view with room for the newest request and all after it does not show it word for word"
+        observed.ctx.fault("C22", what)
 
 
 @check("C18", kind="structure", types=_CONTEXT)

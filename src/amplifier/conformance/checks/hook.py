@@ -11,9 +11,7 @@ import attrs
 
 from amplifier.conformance.checks.registry import check
 from amplifier.conformance.inputs.json_schema import fingerprint, json_problem
-from amplifier.conformance.inputs.payloads import (
-    NEUTRAL,
-)
+from amplifier.conformance.inputs.payloads import NEUTRAL
 from amplifier.conformance.oracles.calls import CallSeries
 from amplifier.conformance.target.calls import binding_error
 from amplifier.conformance.target.mounted import OWNER, CheckContext, MountedModule, MountFailed
@@ -185,25 +183,26 @@ async def _events_with(ctx: CheckContext, config: dict[str, Any]) -> set[str] | 
 
 
 @check(
-    "H1", "H3", "H4", "H5", "H6", "H7", "H8", "H13", "H14", "H15", kind="behaviour", types=_HOOK, inputs="hook_events"
-)
-async def answers_events(ctx: CheckContext) -> None:
+    "H1", "H3", "H4", "H5", "H6", "H7", "H8", "H13", "H14", "H15",
+    kind="behaviour", types=_HOOK, inputs="hook_events", on=CheckContext.mount,
+)  # fmt: skip
+async def answers_events(mounted: MountedModule) -> None:
     """Passes events to every handler: known and unknown ones with payloads right and wrong, and those of a session in which tools fail."""
-    events = [(str(each["event"]), each["data"]) for each in ctx.case["events"]]
-    async with ctx.mount() as mounted:
-        series = EventSeries(ctx)
-        if ctx.case.get("routed"):
-            for event, data in events:
-                for registration in mounted.registrations:
-                    if registration.event in (event, "*"):
-                        await series.run(mounted, registration, [(event, data)])
-        else:
-            seen: list[Any] = []
+    case = mounted.ctx.case
+    events = [(str(each["event"]), each["data"]) for each in case["events"]]
+    series = EventSeries(mounted.ctx)
+    if case.get("routed"):
+        for event, data in events:
             for registration in mounted.registrations:
-                if registration.handler not in seen:
-                    seen.append(registration.handler)
-                    await series.run(mounted, registration, events)
-        series.check_payloads()
+                if registration.event in (event, "*"):
+                    await series.run(mounted, registration, [(event, data)])
+    else:
+        seen: list[Any] = []
+        for registration in mounted.registrations:
+            if registration.handler not in seen:
+                seen.append(registration.handler)
+                await series.run(mounted, registration, events)
+    series.check_payloads()
 
 
 class _NobodyAnswers:
@@ -219,23 +218,19 @@ class _NobodyAnswers:
         raise ApprovalTimeoutError(f"no one has answered {prompt!r}")
 
 
-@check("H15", kind="behaviour", types=("hook",))
-async def denies_without_an_answer(ctx: CheckContext) -> None:
+@check("H15", kind="behaviour", types=("hook",), on=CheckContext.mount)
+async def denies_without_an_answer(mounted: MountedModule) -> None:
     """Passes events to handlers that ask the user themselves, with an approval system that never answers."""
-    async with ctx.mount() as mounted:
-        away = _NobodyAnswers()
-        mounted.session.coordinator.approval_system = away
-        for operation in typical_operations(mounted):
-            asked = away.asked
-            outcome = await mounted.call(operation.run, mounted, seconds=_LONGEST_QUESTION)
-            action = outcome.value.get("action") if isinstance(outcome.value, dict) else None
-            if away.asked > asked and action in ("continue", "modify", "inject_context"):
-                ctx.fault(
-                    "H15",
-                    f"{operation.name} asked, got no answer, and let it pass with {action!r}",
-                    given=operation.given,
-                )
-                return
+    away = _NobodyAnswers()
+    mounted.session.coordinator.approval_system = away
+    for operation in typical_operations(mounted):
+        asked = away.asked
+        outcome = await mounted.call(operation.run, mounted, seconds=_LONGEST_QUESTION)
+        action = outcome.value.get("action") if isinstance(outcome.value, dict) else None
+        if away.asked > asked and action in ("continue", "modify", "inject_context"):
+            what = f"{operation.name} asked, got no answer, and let it pass with {action!r}"
+            mounted.ctx.fault("H15", what, given=operation.given)
+            return
 
 
 _LONGEST_QUESTION = 4_000.0

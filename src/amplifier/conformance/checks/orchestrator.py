@@ -6,14 +6,14 @@ Loops run in a scripted session, and the rules of the contract read the log of w
 from __future__ import annotations
 
 import inspect
-import random
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio.lowlevel
 
 from amplifier.conformance.checks.registry import check
-from amplifier.conformance.oracles.calls import NEVER
+from amplifier.conformance.oracles.calls import chosen_suspensions, with_instance
 from amplifier.conformance.oracles.turn_rules import (
     error_violations,
     hook_violations,
@@ -21,42 +21,46 @@ from amplifier.conformance.oracles.turn_rules import (
     stop_violations,
     turn_violations,
 )
-from amplifier.conformance.target.calls import binding_error, reraise_own_cancellation
+from amplifier.conformance.target.calls import binding_error
 from amplifier.conformance.target.mounted import CheckContext, MountedModule
 from amplifier.conformance.target.source import settings_in
 from amplifier.conformance.target.turn_script import RecordedTurn, results_in, words_of
 from amplifier.conformance.target.turn_session import MAX_ENDLESS_MODEL_CALLS, ScriptedSession, needs_coordinator
-from amplifier.testing import cancel_at
 
 LOOPS = ("orchestrator",)
 
 EVERY_TURN = tuple(f"O{number}" for number in (*range(3, 25), 26, 29, 30))
 """The clauses that any turn may break."""
 
-ONE_TOOL: dict[str, Any] = {
-    "turns": [
-        {
-            "prompt": "Look, and tell.",
-            "answers": [{"blocks": [{"call": "alpha"}]}, {"blocks": [{"say": "Seen. "}]}],
-        }
-    ]
-}
+
+def one_turn(prompt: str, *answers: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+    """A case of one turn, in which the model answers with these blocks one after the other."""
+    return {**more, "turns": [{"prompt": prompt, "answers": [{"blocks": blocks} for blocks in answers]}]}
+
+
+_DONE = [{"say": "Done. "}]
+ONE_TOOL = one_turn("Look, and tell.", [{"call": "alpha"}], [{"say": "Seen. "}])
 
 
 def report(
     ctx: CheckContext, violations: Iterable[tuple[str, str]], session: ScriptedSession, turn: RecordedTurn | None = None
 ) -> None:
-    """Report violations, one for each clause."""
+    """Report violations."""
     error = None if turn is None or turn.outcome is None else turn.outcome.error
-    first: dict[str, str] = {}
     for clause, what in violations:
-        first.setdefault(clause, what)
-    for clause, what in first.items():
         ctx.fault(clause, what, error=error, given=session.case)
 
 
 _known: set[Any] = set()
 """Loops that have run a turn in this process."""
+
+
+@asynccontextmanager
+async def known_loop(ctx: CheckContext) -> AsyncIterator[MountedModule | None]:
+    """The mounted loop, after a first turn in another session; None if mount gave none."""
+    await run_first_turn(ctx)
+    async with with_instance(ctx) as mounted:
+        yield mounted
 
 
 async def run_first_turn(ctx: CheckContext) -> None:
@@ -69,58 +73,49 @@ async def run_first_turn(ctx: CheckContext) -> None:
             await ScriptedSession(mounted, ONE_TOOL).run_turn()
 
 
-@check("O1", kind="structure", types=LOOPS)
-async def has_the_shape(ctx: CheckContext) -> None:
+@check("O1", kind="structure", types=LOOPS, on=with_instance)
+async def has_the_shape(mounted: MountedModule) -> None:
     """Reads execute and its parameters, and runs a turn with the five arguments of the contract alone."""
-    async with ctx.mount() as mounted:
-        if mounted.instance is None:
-            return
-        execute = getattr(mounted.instance, "execute", None)
-        if not callable(execute):
-            ctx.fault("O1", f"{type(mounted.instance).__name__} has no execute")
-            return
-        if inspect.isasyncgenfunction(execute):
-            ctx.fault("O1", "execute is an async generator, which cannot be awaited")
-            return
-        names = ("prompt", "context", "providers", "tools", "hooks")
-        required = (*names, "coordinator") if needs_coordinator(execute) else names
-        problem = binding_error(execute, **dict.fromkeys(required))
-        if problem is not None:
-            what = f"execute does not take prompt, context, providers, tools and hooks by keyword: {problem}"
-            ctx.fault("O1", what)
-            return
+    what, error = _problem_with_execute(mounted.instance), None
+    if what is None:
         outcome = (await ScriptedSession(mounted, ONE_TOOL).run_turn(with_coordinator=False)).outcome
         if outcome is not None and outcome.kind == "raised":
             what = f"called with prompt, context, providers, tools and hooks, execute {outcome}"
-            ctx.fault("O1", what, error=outcome.error)
-    async with ctx.mount() as mounted:
-        arguments = ScriptedSession(mounted, ONE_TOOL).arguments()
-        outcome = await mounted.call(mounted.instance.execute, **arguments)
-        if outcome.is_async is False:
-            ctx.fault("O1", f"execute is not async: it returned {type(outcome.value).__name__}")
+            error = outcome.error
+        elif outcome is not None and outcome.is_async is False:
+            what = f"execute is not async: it returned {type(outcome.value).__name__}"
+    if what is not None:
+        mounted.ctx.fault("O1", what, error=error)
 
 
-@check(*EVERY_TURN, kind="behaviour", types=LOOPS, inputs="turns")
-async def keeps_turns(ctx: CheckContext) -> None:
+def _problem_with_execute(loop: Any) -> str | None:
+    execute = getattr(loop, "execute", None)
+    if not callable(execute):
+        return f"{type(loop).__name__} has no execute"
+    if inspect.isasyncgenfunction(execute):
+        return "execute is an async generator, which cannot be awaited"
+    names = ("prompt", "context", "providers", "tools", "hooks")
+    required = (*names, "coordinator") if needs_coordinator(execute) else names
+    problem = binding_error(execute, **dict.fromkeys(required))
+    return problem and f"execute does not take prompt, context, providers, tools and hooks by keyword: {problem}"
+
+
+@check(*EVERY_TURN, kind="behaviour", types=LOOPS, inputs="turns", on=known_loop)
+async def keeps_turns(mounted: MountedModule) -> None:
     """Runs turns with scripted models, tools and hooks that deny, modify, ask or inject, errors and graceful stops, and compares what the loop does with the script."""
-    await run_first_turn(ctx)
-    async with ctx.mount() as mounted:
-        if mounted.instance is None:
-            return
-        session = ScriptedSession(mounted, ctx.case)
-        for turn in await session.run_turns():
-            for violations in (hook_violations, error_violations, turn_violations):
-                report(ctx, violations(turn), session, turn)
-            report(ctx, stop_violations(turn, is_on_island=ctx.is_on_island), session, turn)
-        report(ctx, repeated_answer_violations(session.turns), session)
-        _check_next_turn(ctx, session)
-        if session.gave_up == "O20":
-            ctx.fault(
-                "O20", "after a deny at provider:request the loop asks its hooks again without end", given=ctx.case
-            )
-        elif session.gave_up is not None:
-            what = "in a turn of a few answers the model was asked again without end"
-            ctx.fault(session.gave_up, what, given=ctx.case)
+    ctx = mounted.ctx
+    session = ScriptedSession(mounted, ctx.case)
+    for turn in await session.run_turns():
+        for violations in (hook_violations, error_violations, turn_violations):
+            report(ctx, violations(turn), session, turn)
+        report(ctx, stop_violations(turn, is_on_island=ctx.is_on_island), session, turn)
+    report(ctx, repeated_answer_violations(session.turns), session)
+    _check_next_turn(ctx, session)
+    if session.gave_up == "O20":
+        ctx.fault("O20", "after a deny at provider:request the loop asks its hooks again without end", given=ctx.case)
+    elif session.gave_up is not None:
+        what = "in a turn of a few answers the model was asked again without end"
+        ctx.fault(session.gave_up, what, given=ctx.case)
 
 
 def _check_next_turn(ctx: CheckContext, session: ScriptedSession) -> None:
@@ -132,30 +127,24 @@ def _check_next_turn(ctx: CheckContext, session: ScriptedSession) -> None:
         ctx.expect(is_good, "O26", what, error=outcome and outcome.error, given=session.case)
 
 
-@check("O14", kind="behaviour", types=LOOPS)
-async def tells_failures_from_successes(ctx: CheckContext) -> None:
+@check("O14", kind="behaviour", types=LOOPS, on=known_loop)
+async def tells_failures_from_successes(mounted: MountedModule) -> None:
     """Compares the stored results of tools that raise with those of tools that return nothing."""
-    await run_first_turn(ctx)
-    async with ctx.mount() as mounted:
-        if mounted.instance is None:
+    ctx = mounted.ctx
+    calls = [
+        {"call": "alpha", "does": "nothing"},
+        {"call": "beta", "does": "empty"},
+        {"call": "gamma", "does": "raises Unplanned it broke"},
+        {"call": "alpha", "does": "raises ValueError no such thing"},
+    ]
+    turn = (await ScriptedSession(mounted, one_turn("Try.", calls, _DONE)).run_turns())[0]
+    stored = {call_id: result for _, each in turn.entries("stored") for call_id, result in results_in(each.data)}
+    texts = [words_of(stored.get(call.id, "")).replace(call.id, "").strip() for call in turn.script.calls]
+    for call, text in list(zip(turn.script.calls, texts, strict=True))[2:]:
+        if call.id in stored and (not text or text in texts[:2]):
+            what = f"for a tool that raised the model gets {text!r}, as for one that succeeded without output"
+            ctx.fault("O14", what)
             return
-        calls = [
-            {"call": "alpha", "does": "nothing"},
-            {"call": "beta", "does": "empty"},
-            {"call": "gamma", "does": "raises Unplanned it broke"},
-            {"call": "alpha", "does": "raises ValueError no such thing"},
-        ]
-        session = ScriptedSession(
-            mounted, {"turns": [{"prompt": "Try.", "answers": [{"blocks": calls}, {"blocks": [{"say": "Well. "}]}]}]}
-        )
-        turn = (await session.run_turns())[0]
-        stored = {call_id: result for _, each in turn.entries("stored") for call_id, result in results_in(each.data)}
-        texts = [words_of(stored.get(call.id, "")).replace(call.id, "").strip() for call in turn.script.calls]
-        for call, text in list(zip(turn.script.calls, texts, strict=True))[2:]:
-            if call.id in stored and (not text or text in texts[:2]):
-                what = f"for a tool that raised the model gets {text!r}, as for one that succeeded without output"
-                ctx.fault("O14", what)
-                return
 
 
 @check("O25", kind="behaviour", types=LOOPS)
@@ -178,28 +167,26 @@ async def _asked(ctx: CheckContext, config: dict[str, Any]) -> str | None:
         return next((each.name for _, each in turn.entries("asked")), None)
 
 
-@check("O27", "O28", kind="behaviour", types=LOOPS)
-async def tells_how_it_goes(ctx: CheckContext) -> None:
+@check("O27", "O28", kind="behaviour", types=LOOPS, on=with_instance)
+async def tells_how_it_goes(mounted: MountedModule) -> None:
     """Reads the events of a plain turn: content_block, prompt:submit and prompt:complete."""
-    async with ctx.mount() as mounted:
-        if mounted.instance is None:
-            return
-        turn = await ScriptedSession(mounted, {**ONE_TOOL, "streams": True}).run_turn()
-        if turn.outcome is None or not turn.outcome.returned:
-            return
-        names = [each.name for _, each in turn.events]
-        kind = type(mounted.instance)
-        generates = any(inspect.isasyncgenfunction(getattr(kind, name, None)) for name in dir(kind))
-        if not generates and not any(name.startswith("content_block:") for name in names):
-            ctx.fault("O27", "no content_block event was emitted, and no member is an async generator")
-        submitted, stored = turn.positions("event", "prompt:submit"), turn.positions("stored", "user")
-        ctx.expect(submitted, "O28", "prompt:submit was not emitted")
-        if submitted and stored and stored[0] < submitted[0]:
-            ctx.fault("O28", "prompt:submit was emitted after the prompt had been stored")
-        complete, answered = turn.positions("event", "prompt:complete"), turn.positions("answered")
-        ctx.expect(complete, "O28", "prompt:complete was not emitted")
-        if complete and answered and complete[0] < answered[-1]:
-            ctx.fault("O28", "prompt:complete was emitted before the answer")
+    ctx = mounted.ctx
+    turn = await ScriptedSession(mounted, {**ONE_TOOL, "streams": True}).run_turn()
+    if turn.outcome is None or not turn.outcome.returned:
+        return
+    names = [each.name for _, each in turn.events]
+    kind = type(mounted.instance)
+    generates = any(inspect.isasyncgenfunction(getattr(kind, name, None)) for name in dir(kind))
+    if not generates and not any(name.startswith("content_block:") for name in names):
+        ctx.fault("O27", "no content_block event was emitted, and no member is an async generator")
+    submitted, stored = turn.positions("event", "prompt:submit"), turn.positions("stored", "user")
+    ctx.expect(submitted, "O28", "prompt:submit was not emitted")
+    if submitted and stored and stored[0] < submitted[0]:
+        ctx.fault("O28", "prompt:submit was emitted after the prompt had been stored")
+    complete, answered = turn.positions("event", "prompt:complete"), turn.positions("answered")
+    ctx.expect(complete, "O28", "prompt:complete was not emitted")
+    if complete and answered and complete[0] < answered[-1]:
+        ctx.fault("O28", "prompt:complete was emitted before the answer")
 
 
 _SECONDS = 60.0
@@ -217,37 +204,22 @@ _ACTIONS = {
 _TRANSCRIPT = ("O5", "O6", "O11", "O12", "O13")
 """The clauses that a turn cut short has to keep."""
 
-_SAID = {"blocks": [{"say": "Done. "}]}
-_PARALLEL: dict[str, Any] = {
-    "turns": [
-        {
-            "prompt": "Do both.",
-            "answers": [
-                {"blocks": [{"think": "hm"}, {"call": "alpha", "steps": 2, "idle": 40}, {"call": "beta", "steps": 0}]},
-                {"blocks": [{"call": "gamma", "does": "raises ValueError no"}, {"call": "alpha", "does": "unknown"}]},
-                _SAID,
-            ],
-        }
-    ]
-}
-_HOOKED: dict[str, Any] = {
-    "streams": True,
-    "turns": [
-        {
-            "prompt": "Do what you may.",
-            "answers": [
-                {
-                    "blocks": [
-                        {"call": "alpha", "pre": "ask yes", "post": "inject"},
-                        {"call": "beta", "pre": "deny"},
-                        {"call": "gamma", "pre": "inject", "post": "inject once", "steps": 1},
-                    ]
-                },
-                _SAID,
-            ],
-        }
+_PARALLEL = one_turn(
+    "Do both.",
+    [{"think": "hm"}, {"call": "alpha", "steps": 2, "idle": 40}, {"call": "beta", "steps": 0}],
+    [{"call": "gamma", "does": "raises ValueError no"}, {"call": "alpha", "does": "unknown"}],
+    _DONE,
+)
+_HOOKED = one_turn(
+    "Do what you may.",
+    [
+        {"call": "alpha", "pre": "ask yes", "post": "inject"},
+        {"call": "beta", "pre": "deny"},
+        {"call": "gamma", "pre": "inject", "post": "inject once", "steps": 1},
     ],
-}
+    _DONE,
+    streams=True,
+)
 CANCELLED = {"parallel tools": _PARALLEL, "hooks that object": _HOOKED}
 
 
@@ -274,19 +246,6 @@ async def has_a_limit(ctx: CheckContext) -> None:
     if second < first:
         ctx.fault("O23", f"in a first turn the model was asked {first} times, in the next one {second} times")
         return
-    async with ctx.mount() as mounted:
-        for error in (None, "NotFoundError", None):
-            answers = [{"blocks": [{"call": "alpha"}]}, {"error": error} if error else _SAID]
-            session = ScriptedSession(mounted, {"turns": [{"prompt": "Go.", "answers": answers}]})
-            await session.run_turns()
-            session.detach()
-        session = ScriptedSession(mounted, ONE_TOOL)
-        await session.run_and_cancel(8)
-        session.detach()
-        after = await _count(mounted)
-        if after < first:
-            what = f"at first the model was asked {first} times; after turns of other kinds only {after} times"
-            ctx.fault("O23", what)
 
 
 async def _count(mounted: MountedModule, checked: CheckContext | None = None) -> int:
@@ -305,31 +264,28 @@ async def _count(mounted: MountedModule, checked: CheckContext | None = None) ->
 
 @check("O5", "O6", "O11", "O12", "O13", "A7", "A8", "A9", kind="cancellation", types=LOOPS)
 async def keeps_the_transcript_when_cancelled(ctx: CheckContext) -> None:
-    """Cancels turns at each suspension of models, tools, hooks, context and loop, and reads the transcript."""
+    """Cancels turns at each suspension of models, tools, hooks and context, and reads the transcript."""
     await run_first_turn(ctx)
     for name, case in CANCELLED.items():
         async with ctx.mount() as mounted:
             if mounted.instance is None:
                 return
             session = ScriptedSession(mounted, case)
-            outcome = await mounted.call(cancel_at, NEVER, session.execute_unguarded, False)
-            if not outcome.returned:
+            outcome = (await session.run_turn()).outcome
+            if outcome is None or not outcome.returned:
                 what = f"the turn with {name} does not end by itself, so it was not cancelled at every suspension"
                 ctx.notes.append(what)
                 continue
-            places = [("suspension of a double", k) for k in _chosen(ctx, session.suspensions)]
-            places += [("suspension", k) for k in _chosen(ctx, outcome.value.suspensions)]
             last, tried = "", set[str]()
-            for what, k in places:
-                cancel, given = _cancel_in_double if "double" in what else _cancel_in_loop, {"turn": name, what: k}
+            for k in chosen_suspensions(ctx, session.suspensions, ctx.points * 4):
                 where = ""
                 for _ in range(_REPEATS):
                     session.reset()
-                    where, has_ended = await cancel(ctx, session, k, given)
+                    turn, where = await session.run_and_cancel(k), session.cancelled_where
                     if where:
-                        await _check_ended(ctx, session, given, where, is_cut_short=not has_ended)
-                    elif cancel is _cancel_in_double:
-                        _check_works(ctx, session.turn, last)
+                        await _check_ended(ctx, session, {"turn": name, "suspension of a double": k})
+                    else:
+                        _check_works(ctx, turn, last)
                     if ctx.faults:
                         return
                     last = where or last
@@ -342,38 +298,6 @@ async def keeps_the_transcript_when_cancelled(ctx: CheckContext) -> None:
                 return
 
 
-def _chosen(ctx: CheckContext, count: int) -> list[int]:
-    points, most = range(1, count + 1), ctx.points * 4
-    return list(points) if count <= most else sorted(random.Random(ctx.seed).sample(points, most))
-
-
-async def _cancel_in_double(
-    ctx: CheckContext, session: ScriptedSession, k: int, given: dict[str, Any]
-) -> tuple[str, bool]:
-    """Cancel a turn at the k-th suspension of a double; where that was, and whether the turn ended by itself all the same."""
-    outcome = (await session.run_and_cancel(k)).outcome
-    where = session.cancelled_where
-    if where and outcome is not None and (outcome.kind == "raised" or session.was_delivered):
-        what = f"a turn was cancelled, and execute {outcome}"
-        ctx.fault("A7", what, given=given, cancelled_at=where, error=outcome.error)
-    return where, outcome is not None
-
-
-async def _cancel_in_loop(
-    ctx: CheckContext, session: ScriptedSession, k: int, given: dict[str, Any]
-) -> tuple[str, bool]:
-    """Cancel a turn at the k-th suspension of the task that runs it; where that was, and whether the turn ended by itself all the same."""
-    with ctx.watchdog(what="a cancelled turn"):
-        try:
-            trial = await cancel_at(k, session.execute_unguarded)
-        except BaseException as error:  # noqa: BLE001 — foreign code: this is what is being looked for
-            reraise_own_cancellation(error)
-            what = f"a turn was cancelled, and execute raised {type(error).__name__}: {str(error)[:200]}"
-            ctx.fault("A7", what, given=given, error=error)
-            return "", True
-    return (trial.where if trial.fired else ""), trial.returned
-
-
 def _check_works(ctx: CheckContext, turn: RecordedTurn, where: str) -> None:
     """Report a turn that was not cancelled, and did not return."""
     if turn.outcome is None or not turn.outcome.returned:
@@ -381,14 +305,15 @@ def _check_works(ctx: CheckContext, turn: RecordedTurn, where: str) -> None:
         ctx.fault("A9", f"after a cancelled turn execute {turn.outcome}", cancelled_at=where, error=error)
 
 
-async def _check_ended(
-    ctx: CheckContext, session: ScriptedSession, given: dict[str, Any], where: str, *, is_cut_short: bool
-) -> None:
-    """Report what is wrong with the transcript of a turn that was cut short, and whatever it started and did not end with it."""
-    turn, wanted = session.turn, set(_TRANSCRIPT)
-    for clause, what in turn_violations(turn) if is_cut_short else ():
-        if clause in wanted:
-            wanted.discard(clause)
+async def _check_ended(ctx: CheckContext, session: ScriptedSession, given: dict[str, Any]) -> None:
+    """Report a cancelled turn that ended by itself, what is wrong with the transcript of another, and whatever it started and did not end with it."""
+    turn, where = session.turn, session.cancelled_where
+    outcome = turn.outcome  # none if the cancellation came out of execute
+    if outcome is not None and (outcome.kind == "raised" or session.was_delivered):
+        what = f"a turn was cancelled, and execute {outcome}"
+        ctx.fault("A7", what, given=given, cancelled_at=where, error=outcome.error)
+    for clause, what in turn_violations(turn) if outcome is None else ():
+        if clause in _TRANSCRIPT:
             ctx.fault(clause, what, given=given, cancelled_at=where)
     ended = len(turn.log)
     for _ in range(_SETTLING_STEPS if session.running else 2):

@@ -9,7 +9,8 @@ import copy
 import itertools
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
@@ -17,7 +18,7 @@ import anyio
 from amplifier.conformance.checks.registry import check
 from amplifier.conformance.inputs.fake_server import REDACTED, SIGNATURE, THOUGHT
 from amplifier.conformance.inputs.server_process import is_served, received_requests, with_scenario
-from amplifier.conformance.oracles.calls import check_methods
+from amplifier.conformance.oracles.calls import check_method, with_instance
 from amplifier.conformance.oracles.provider_rules import (
     asking,
     call_tuples,
@@ -78,14 +79,29 @@ _USAGE_KEYS = ("input_tokens", "output_tokens")
 _CACHE_KEYS = ("cache_read_tokens", "cache_write_tokens")
 
 
-def usable(mounted: MountedModule) -> bool:
-    """Whether there is a provider that can be called."""
-    return isinstance(mounted.instance, Provider)
+@asynccontextmanager
+async def with_provider(ctx: CheckContext, **options: Any) -> AsyncIterator[MountedModule | None]:
+    """The mounted provider; None if there is none that can be called."""
+    async with ctx.mount(**options) as mounted:
+        yield mounted if isinstance(mounted.instance, Provider) else None
+
+
+@asynccontextmanager
+async def with_stream(ctx: CheckContext) -> AsyncIterator[MountedModule | None]:
+    """The mounted provider; None if it has no stream."""
+    async with with_provider(ctx) as mounted:
+        yield None if mounted is None or not callable(getattr(mounted.instance, "stream", None)) else mounted
 
 
 async def complete(mounted: MountedModule, request: ChatRequest, **options: Any) -> Outcome:
     """Call complete."""
     return await mounted.call(mounted.instance.complete, request, **options)
+
+
+async def complete_alone(ctx: CheckContext, request: ChatRequest, config: dict[str, Any] | None = None) -> Outcome:
+    """What a fresh provider makes of a request; late if there is none that can be called."""
+    async with with_provider(ctx, config=config) as mounted:
+        return Outcome(kind="late") if mounted is None else await complete(mounted, request)
 
 
 async def send(mounted: MountedModule, request: ChatRequest, **options: Any) -> Outcome:
@@ -98,23 +114,16 @@ async def send(mounted: MountedModule, request: ChatRequest, **options: Any) -> 
     return outcome
 
 
-@check("P1", kind="structure", types=_PROVIDER)
-async def has_five_members(ctx: CheckContext) -> None:
+@check("P1", kind="structure", types=_PROVIDER, on=with_instance)
+async def has_five_members(mounted: MountedModule) -> None:
     """Reads the name and calls each of the four methods; two of them have to be async."""
-    async with ctx.mount() as mounted:
-        provider = mounted.instance
-        if provider is None:
-            return
-        own_name: Any = getattr(provider, "name", None)
-        if not isinstance(own_name, str) or not own_name:
-            ctx.fault("P1", f"the provider's name is {own_name!r}; expected a text")
-        calls: list[tuple[str, bool, tuple[Any, ...], dict[str, Any]]] = [
-            ("get_info", False, (), {}),
-            ("list_models", True, (), {}),
-            ("complete", True, (asking("Hello."),), {}),
-            ("parse_tool_calls", False, (_answer([], "call"),), {}),
-        ]
-        await check_methods(mounted, "P1", calls)
+    own_name: Any = getattr(mounted.instance, "name", None)
+    if not isinstance(own_name, str) or not own_name:
+        mounted.ctx.fault("P1", f"the provider's name is {own_name!r}; expected a text")
+    await check_method(mounted, "P1", "get_info", is_async=False)
+    await check_method(mounted, "P1", "list_models")
+    await check_method(mounted, "P1", "complete", asking("Hello."))
+    await check_method(mounted, "P1", "parse_tool_calls", _answer([], "call"), is_async=False)
 
 
 _OF_RESPONSES = ("P3", "P4", "P5", "P6", "P7", "P8", "P9", "P14", "P23")
@@ -127,24 +136,20 @@ _OF_RESPONSES = ("P3", "P4", "P5", "P6", "P7", "P8", "P9", "P14", "P23")
 )  # fmt: skip
 async def takes_every_request(ctx: CheckContext) -> None:
     """Sends requests with every role and block type, and checks the requests afterwards and the responses."""
-    async with ctx.mount() as mounted:
-        if not usable(mounted):
+    async with with_provider(ctx) as mounted:
+        if mounted is None:
             return
         request = request_from(ctx.case)
         outcome = await send(mounted, request)
         _check_echo(ctx, request, outcome.value)
-    if _is_refused(outcome) and await _answers_plainly(ctx):
+    is_refused = outcome.kind == "raised" and not isinstance(outcome.error, _OTHER_REASONS)
+    if is_refused and await _answers_plainly(ctx):
         ctx.fault("P7", f"complete {outcome}; a plain request is answered", error=outcome.error)
-
-
-def _is_refused(outcome: Outcome) -> bool:
-    return outcome.kind == "raised" and not isinstance(outcome.error, _OTHER_REASONS)
 
 
 async def _answers_plainly(ctx: CheckContext) -> bool:
     """Whether a fresh provider answers an ordinary first request."""
-    async with ctx.mount() as mounted:
-        return usable(mounted) and (await complete(mounted, asking("Hello."))).returned
+    return (await complete_alone(ctx, asking("Hello."))).returned
 
 
 def expect_unchanged(ctx: CheckContext, request: ChatRequest, before: Any) -> None:
@@ -194,87 +199,69 @@ def _check_echo(ctx: CheckContext, request: ChatRequest, response: Any) -> None:
 
 @check(
     "P3", "P4", "P5", "P6", "P8", "P9", "P10", "P11", "P14", "P19", "P23",
-    kind="behaviour", types=_PROVIDER, inputs="provider_dialogues", needs_success=_OF_RESPONSES,
+    kind="behaviour", types=_PROVIDER, inputs="provider_dialogues", needs_success=_OF_RESPONSES, on=with_provider,
 )  # fmt: skip
-async def leads_a_conversation(ctx: CheckContext) -> None:
+async def leads_a_conversation(mounted: MountedModule) -> None:
     """Holds conversations of several turns with tool results; checks responses, events, ids and earlier requests."""
-    case = ctx.case
-    async with ctx.mount() as mounted:
-        if not usable(mounted):
-            return
-        dialogue = _Dialogue(ctx, mounted)
-        request = asking(case["words"][0])
-        request.tools = request.tools if case["tools"] else None
-        for words in [*case["words"][1:], ""]:
-            response = await dialogue.turn(request, case["options"])
-            if response is None:
-                return
-            request = continued(request, response, words)
-            if case.get("compacts") and request.messages[-1].role == "user":
-                del request.messages[:-1]  # the rest does not fit the budget any more
-
-
-class _Dialogue:
-    """The requests and responses of a conversation so far."""
-
-    def __init__(self, ctx: CheckContext, mounted: MountedModule) -> None:
-        self._ctx = ctx
-        self._mounted = mounted
-        self._ids: set[str] = set()
-        self._past: list[tuple[str, Any, Any]] = []
-
-    async def turn(self, request: ChatRequest, options: dict[str, Any]) -> ChatResponse | None:
-        """Send a request and check the response; None if there was none."""
-        emitted = len(self._mounted.events.get_events("llm:response"))
-        before = snapshot(request)
-        outcome = await send(self._mounted, request, **copy.deepcopy(options))
-        if not outcome.returned:
-            await self._check_failure(outcome, options)
-            return None
+    ctx, case = mounted.ctx, mounted.ctx.case
+    ids: set[str] = set()
+    past: list[tuple[str, Any, Any]] = []
+    request = asking(case["words"][0])
+    request.tools = request.tools if case["tools"] else None
+    for words in [*case["words"][1:], ""]:
+        emitted, before = len(mounted.events.get_events("llm:response")), snapshot(request)
+        outcome = await send(mounted, request, **copy.deepcopy(case["options"]))
+        if outcome.kind == "raised":
+            await _check_failure(ctx, outcome, turns=len(past) // 2 + 1)
         response = outcome.value
-        if not isinstance(response, ChatResponse) or self._has_failed():
-            return None
-        again = sorted({call.id for call in calls_of(response)} & self._ids)
-        if again:
-            self._ctx.fault("P9", f"the id {again[0]!r} was given to a call of an earlier answer, too")
-        self._ids.update(call.id for call in calls_of(response))
-        check_events(self._ctx, response, (await response_events(self._mounted, emitted + 1))[emitted:])
-        for what, value, earlier in self._past:
+        if not isinstance(response, ChatResponse) or _is_over(ctx):
+            return
+        own = {call.id for call in calls_of(response)}
+        for again in sorted(own & ids)[:1]:
+            ctx.fault("P9", f"the id {again!r} was given to a call of an earlier answer, too")
+        ids |= own
+        check_events(ctx, response, (await response_events(mounted, emitted + 1))[emitted:])
+        for what, value, earlier in past:
             if snapshot(value) != earlier:
                 clause = "P8" if what == "request" else "P14"
-                self._ctx.fault(clause, f"an earlier {what} was changed when the next one was asked for")
+                ctx.fault(clause, f"an earlier {what} was changed when the next one was asked for")
                 break
-        self._past += [("request", request, before), ("response", response, snapshot(response))]
-        return None if self._has_failed() else response
+        past += [("request", request, before), ("response", response, snapshot(response))]
+        if _is_over(ctx):
+            return
+        request = continued(request, response, words)
+        if case.get("compacts") and request.messages[-1].role == "user":
+            del request.messages[:-1]  # the rest does not fit the budget any more
 
-    def _has_failed(self) -> bool:
-        """Whether anything but an event is wrong; a conversation whose events are wrong goes on."""
-        return any(fault.clause not in ("P11", "P23") for fault in self._ctx.faults)
 
-    async def _check_failure(self, outcome: Outcome, options: dict[str, Any]) -> None:
-        if outcome.kind != "raised":
-            return
-        turns = len(self._past) // 2 + 1
-        if options and not self._past and await _answers_plainly(self._ctx):
-            what = f"complete with the keywords {sorted(options)} {outcome}; without them it answers"
-            self._ctx.fault("P3", what, error=outcome.error)
-            return
-        check_error(self._ctx, outcome)
-        if not self._past or not isinstance(outcome.error, InvalidRequestError):
-            return
-        # Refused at a later turn: either so many turns are too many, or the provider refuses its own response.
-        async with self._ctx.mount() as fresh:
-            plain = [await complete(fresh, asking("Hello.")) for _ in range(turns)]
-        if all(each.returned for each in plain):
-            what = f"a conversation with the provider's own answers was refused at turn {turns}: {outcome.error}"
-            self._ctx.fault("P6", what, error=outcome.error)
+def _is_over(ctx: CheckContext) -> bool:
+    """Whether anything but an event is wrong; a conversation whose events are wrong goes on."""
+    return any(fault.clause not in ("P11", "P23") for fault in ctx.faults)
+
+
+async def _check_failure(ctx: CheckContext, outcome: Outcome, turns: int) -> None:
+    """Report what is wrong with an error that the turn of a conversation ended with."""
+    options = ctx.case["options"]
+    if options and turns == 1 and await _answers_plainly(ctx):
+        what = f"complete with the keywords {sorted(options)} {outcome}; without them it answers"
+        ctx.fault("P3", what, error=outcome.error)
+        return
+    check_error(ctx, outcome)
+    if turns == 1 or not isinstance(outcome.error, InvalidRequestError):
+        return
+    # Refused at a later turn: either so many turns are too many, or the provider refuses its own response.
+    async with ctx.mount() as fresh:
+        plain = [await complete(fresh, asking("Hello.")) for _ in range(turns)]
+    if all(each.returned for each in plain):
+        what = f"a conversation with the provider's own answers was refused at turn {turns}: {outcome.error}"
+        ctx.fault("P6", what, error=outcome.error)
 
 
 @check("P5", kind="behaviour", types=_PROVIDER)
 async def counts_each_call_alone(ctx: CheckContext) -> None:
     """Sends one request several times; where the content stays the same, the counted tokens must not grow from call to call."""
-    async with ctx.mount() as mounted:
-        if not usable(mounted):
+    async with with_provider(ctx) as mounted:
+        if mounted is None:
             return
         responses = [(await complete(mounted, asking("Hello."))).value for _ in range(4)]
         models = (await mounted.call(mounted.instance.list_models)).value
@@ -317,8 +304,7 @@ async def says_what_it_cannot_do(ctx: CheckContext) -> None:
     if not await _answers_plainly(ctx):
         return
     for options in _ODD_OPTIONS:
-        async with ctx.mount() as mounted:
-            outcome = await complete(mounted, from_dict(ChatRequest, {**to_dict(asking("Hello.")), **options}))
+        outcome = await complete_alone(ctx, from_dict(ChatRequest, {**to_dict(asking("Hello.")), **options}))
         if outcome.kind == "raised":
             check_error(ctx, outcome)
         elif outcome.returned and not isinstance(outcome.value, ChatResponse):
@@ -388,24 +374,22 @@ _BLOCKS: tuple[dict[str, Any], ...] = (
 """Blocks of a response; those without a type are calls, of which two are equal but for their ids."""
 
 
-@check("P10", kind="behaviour", types=_PROVIDER)
-async def reads_calls(ctx: CheckContext) -> None:
+@check("P10", kind="behaviour", types=_PROVIDER, on=with_provider)
+async def reads_calls(mounted: MountedModule) -> None:
     """Passes responses with calls between other blocks to parse_tool_calls."""
-    async with ctx.mount() as mounted:
-        if not usable(mounted):
+    ctx = mounted.ctx
+    for reason, blocks in itertools.product(_FINISH_REASONS, (_BLOCKS, _BLOCKS[::-1], _BLOCKS[:1], ())):
+        response = _answer(blocks, "toolu_é")
+        response.finish_reason = reason
+        before = snapshot(response)
+        parsed, expected = _parsed(mounted, response), call_tuples(response.tool_calls or [])
+        if parsed != expected:
+            ended = "" if reason is None else f" with the finish_reason {reason!r}"
+            ctx.fault("P10", f"parse_tool_calls gave {parsed!r} for a response{ended}; expected {expected!r}")
+        elif snapshot(response) != before:
+            ctx.fault("P10", "parse_tool_calls changed the response")
+        if ctx.faults:
             return
-        for reason, blocks in itertools.product(_FINISH_REASONS, (_BLOCKS, _BLOCKS[::-1], _BLOCKS[:1], ())):
-            response = _answer(blocks, "toolu_é")
-            response.finish_reason = reason
-            before = snapshot(response)
-            parsed, expected = _parsed(mounted, response), call_tuples(response.tool_calls or [])
-            if parsed != expected:
-                ended = "" if reason is None else f" with the finish_reason {reason!r}"
-                ctx.fault("P10", f"parse_tool_calls gave {parsed!r} for a response{ended}; expected {expected!r}")
-            elif snapshot(response) != before:
-                ctx.fault("P10", "parse_tool_calls changed the response")
-            if ctx.faults:
-                return
 
 
 def _answer(blocks: Sequence[dict[str, Any]], word: str) -> ChatResponse:
@@ -435,8 +419,8 @@ _CONNECTING = ("socket.connect", "socket.getaddrinfo", "subprocess.Popen", "urll
 @check("P12", "P13", "P20", "P24", kind="structure", types=_PROVIDER)
 async def describes_itself(ctx: CheckContext) -> None:
     """Calls get_info while it watches for connections, and list_models with and without credentials."""
-    async with ctx.mount() as mounted:
-        if not usable(mounted):
+    async with with_provider(ctx) as mounted:
+        if mounted is None:
             return
         with audited(*_CONNECTING) as seen:
             outcome = await mounted.call(mounted.instance.get_info)
@@ -454,8 +438,8 @@ async def describes_itself(ctx: CheckContext) -> None:
         return
     with without_secrets(ctx.loaded):
         try:
-            async with ctx.mount(config={}) as mounted:
-                if usable(mounted):
+            async with with_provider(ctx, config={}) as mounted:
+                if mounted is not None:
                     await _check_models(mounted, " without credentials")
         except MountFailed:
             return
@@ -487,15 +471,15 @@ async def declines_politely(ctx: CheckContext) -> None:
         ctx.fault("P15", what, error=failed.outcome.error)
 
 
-@check("P18", kind="structure", types=_PROVIDER)
-async def can_be_closed(ctx: CheckContext) -> None:
+@check("P18", kind="structure", types=_PROVIDER, on=CheckContext.mount)
+async def can_be_closed(mounted: MountedModule) -> None:
     """Looks for a cleanup that can close a provider with a close method."""
-    async with ctx.mount() as mounted:
-        provider = mounted.instance
-        closing = [name for name in ("aclose", "close") if callable(getattr(provider, name, None))]
-        is_closed = mounted.is_structured or mounted.cleanup is not None or mounted.registered_cleanups
-        if provider is not None and closing and not is_closed:
-            ctx.fault("P18", f"the provider has {closing[0]}(), and mount returned no cleanup that could call it")
+    ctx = mounted.ctx
+    provider = mounted.instance
+    closing = [name for name in ("aclose", "close") if callable(getattr(provider, name, None))]
+    is_closed = mounted.is_structured or mounted.cleanup is not None or mounted.registered_cleanups
+    if provider is not None and closing and not is_closed:
+        ctx.fault("P18", f"the provider has {closing[0]}(), and mount returned no cleanup that could call it")
 
 
 @check("P17", kind="behaviour", types=_PROVIDER)
@@ -519,8 +503,8 @@ async def shows_what_it_sends(ctx: CheckContext) -> None:
 async def _events_of_a_call(ctx: CheckContext, flags: dict[str, bool]) -> dict[str, set[str]] | None:
     """The keys of the payloads of one call's events; None if there was no answer."""
     try:
-        async with ctx.mount(config={**ctx.loaded.config, **flags}) as mounted:
-            if not usable(mounted) or not (await complete(mounted, asking("Hello."))).returned:
+        async with with_provider(ctx, config={**ctx.loaded.config, **flags}) as mounted:
+            if mounted is None or not (await complete(mounted, asking("Hello."))).returned:
                 return None
             found: dict[str, set[str]] = {}
             for name, payload in mounted.events.events:
@@ -534,8 +518,8 @@ async def _events_of_a_call(ctx: CheckContext, flags: dict[str, bool]) -> dict[s
 async def streams_the_same(ctx: CheckContext) -> None:
     """Compares the last chunk of a stream with the response of complete, and the deltas with the whole."""
     for words in _STREAMED:
-        async with ctx.mount() as mounted:
-            if not usable(mounted) or not callable(getattr(mounted.instance, "stream", None)):
+        async with with_stream(ctx) as mounted:
+            if mounted is None:
                 return
             response = await _streamed_response(mounted, words)
         if response is None or ctx.faults:
@@ -592,34 +576,25 @@ async def _streamed(provider: Any, request: ChatRequest, *, is_left: bool = Fals
     return chunks
 
 
-@check("P22", kind="behaviour", types=_PROVIDER)
-async def streams_without_a_block(ctx: CheckContext) -> None:
-    """Reads a stream with async for alone, to its end, others only to their first chunks, and one until its reader is cancelled."""
-    async with ctx.mount() as mounted:
-        if not usable(mounted) or not callable(getattr(mounted.instance, "stream", None)):
-            return
-        blocked = await mounted.call(_streamed, mounted.instance, asking("Hello."))
-        if not blocked.returned or not blocked.value:
-            return  # another kind of stream, or none for this request
-        bare = await mounted.call(_read_bare, mounted.instance, asking("Hello."))
-        if not bare.returned:
-            ctx.fault("P22", f"reading a stream with async for alone {bare}", error=bare.error)
-        elif bare.value is None:
-            ctx.fault("P22", "what stream returns is no async iterator: it lacks __aiter__ or __anext__")
-        elif [chunk.kind for chunk in bare.value[-1:]] != [chunk.kind for chunk in blocked.value[-1:]]:
-            ctx.fault("P22", "read with async for alone a stream ends with another kind of chunk than inside its block")
-        if ctx.faults:
-            return
-        early = await mounted.call(_leave_early, mounted.instance, asking("Hello."))
-        again = await mounted.call(_streamed, mounted.instance, asking("Hello."))
-        if early.kind == "late" or (early.returned and again.kind == "late"):
-            ctx.fault(
-                "P22", f"of {_EARLY} streams that were left early, in their blocks, or after them, one never ends"
-            )
-            return
-        left = await mounted.call(_cancelled_reader, mounted.instance, asking("Hello."))
-        if left.returned and left.value is not None:
-            ctx.fault("P22", f"after its reader was cancelled a stream goes on: {left.value}")
+@check("P22", kind="behaviour", types=_PROVIDER, on=with_stream)
+async def streams_without_a_block(mounted: MountedModule) -> None:
+    """Reads a stream with async for alone, to its end, and another one until its reader is cancelled."""
+    ctx = mounted.ctx
+    blocked = await mounted.call(_streamed, mounted.instance, asking("Hello."))
+    if not blocked.returned or not blocked.value:
+        return  # another kind of stream, or none for this request
+    bare = await mounted.call(_read_bare, mounted.instance, asking("Hello."))
+    if not bare.returned:
+        ctx.fault("P22", f"reading a stream with async for alone {bare}", error=bare.error)
+    elif bare.value is None:
+        ctx.fault("P22", "what stream returns is no async iterator: it lacks __aiter__ or __anext__")
+    elif [chunk.kind for chunk in bare.value[-1:]] != [chunk.kind for chunk in blocked.value[-1:]]:
+        ctx.fault("P22", "read with async for alone a stream ends with another kind of chunk than inside its block")
+    if ctx.faults:
+        return
+    left = await mounted.call(_cancelled_reader, mounted.instance, asking("Hello."))
+    if left.returned and left.value is not None:
+        ctx.fault("P22", f"after its reader was cancelled a stream goes on: {left.value}")
 
 
 async def _read_bare(provider: Any, request: ChatRequest) -> list[StreamChunk] | None:
@@ -627,16 +602,6 @@ async def _read_bare(provider: Any, request: ChatRequest) -> list[StreamChunk] |
     if not hasattr(type(stream), "__aiter__") or not hasattr(type(stream), "__anext__"):
         return None
     return [chunk async for chunk in stream]
-
-
-_EARLY = 20
-"""How many streams are left before their ends: each may keep a slot."""
-
-
-async def _leave_early(provider: Any, request: ChatRequest) -> None:
-    for _ in range(_EARLY):
-        async with provider.stream(request) as stream:
-            await anext(aiter(stream), None)
 
 
 async def _cancelled_reader(provider: Any, request: ChatRequest) -> str | None:
@@ -670,9 +635,8 @@ def _check_deltas(ctx: CheckContext, chunks: list[StreamChunk], response: ChatRe
 
 
 async def _whole(ctx: CheckContext, words: tuple[str, ...]) -> str | None:
-    async with ctx.mount() as mounted:
-        outcome = await complete(mounted, _said(words))
-        return without_ids(outcome.value) if isinstance(outcome.value, ChatResponse) else None
+    response = (await complete_alone(ctx, _said(words))).value
+    return without_ids(response) if isinstance(response, ChatResponse) else None
 
 
 # ── what is sent and received: providers that can be configured to use the fake LLM server ──
@@ -697,8 +661,8 @@ async def _exchange(
     config = _config(ctx, scenario)
     if config is None:
         return None
-    async with ctx.mount(config=config) as mounted:
-        if not usable(mounted):
+    async with with_provider(ctx, config=config) as mounted:
+        if mounted is None:
             return None
         received_requests()
         outcome = await complete(mounted, request)
@@ -708,39 +672,19 @@ async def _exchange(
         return outcome.value, sent[-1], mounted.events
 
 
-@check("P6", "P10", kind="behaviour", types=_PROVIDER)
+@check("P6", kind="behaviour", types=_PROVIDER)
 async def reads_the_wire(ctx: CheckContext) -> None:
-    """Lets the server think, answer and call a tool, and compares the response with what it sent, block by block."""
-    found = await _exchange(ctx, "thinking", asking("Use a tool."))
+    """Lets the server think, answer and call a tool; reads what the conversation became on the wire, and what the answer became in the response."""
+    found = await _exchange(ctx, "thinking", _conversation())
     if found is None:
         return
     response, sent, _ = found
-    calls = calls_of(response)
-    if [(call.name, call.arguments) for call in calls] != [("look", {"text": "é 0"})]:
-        what = f"the service called 'look' with {{'text': 'é 0'}}; the response has {call_tuples(calls)!r}"
-        ctx.fault("P6", what)
-    if not any(isinstance(block, TextBlock) and "Use a tool." in block.text for block in response.content):
-        ctx.fault("P6", f"the text that the service sent is not in the response: {response.content!r}"[:300])
-    if _has_signatures(sent):
-        _check_thoughts(ctx, response)
-
-
-def _has_signatures(sent: dict[str, Any]) -> bool:
-    """Whether the provider uses the protocol with signed thinking blocks."""
-    return str(sent["path"]).rsplit("/", 1)[-1].startswith("messages")
-
-
-def _check_thoughts(ctx: CheckContext, response: ChatResponse) -> None:
-    types = [block.type for block in response.content]
-    expected = ["thinking", "redacted_thinking", "text", "tool_call"]
-    if types != expected:
-        ctx.fault("P6", f"the service sent blocks {expected!r}; the response has {types!r}")
-        return
-    thought, redacted = response.content[0], response.content[1]
-    if not isinstance(thought, ThinkingBlock) or (thought.thinking, thought.signature) != (THOUGHT, SIGNATURE):
-        ctx.fault("P6", f"the service sent a thought with the signature {SIGNATURE!r}; the response has {thought!r}")
-    elif getattr(redacted, "data", None) != REDACTED:
-        ctx.fault("P6", f"the service sent a redacted thought {REDACTED!r}; the response has {redacted!r}")
+    # Of the protocols only this one has signed thinking blocks.
+    is_signed = str(sent["path"]).rsplit("/", 1)[-1].startswith("messages")
+    for problem in (_problem_with_sent(sent["body"], is_signed), _problem_with_received(response, is_signed)):
+        if problem is not None:
+            ctx.fault("P6", problem)
+            return
 
 
 def _conversation() -> ChatRequest:
@@ -765,36 +709,44 @@ def _conversation() -> ChatRequest:
     )
 
 
-@check("P6", kind="behaviour", types=_PROVIDER)
-async def writes_the_wire(ctx: CheckContext) -> None:
-    """Reads what a conversation became on the wire: every part, in order, with ids and signatures."""
-    found = await _exchange(ctx, "auto", _conversation())
-    if found is not None:
-        _check_sent(ctx, found[1])
-
-
-def _check_sent(ctx: CheckContext, sent: dict[str, Any]) -> None:
-    body = sent["body"]
-    text = json.dumps(body.get("messages") or body.get("input") or body)
-    everything = json.dumps(body)
-    words = ["zero", "one", "two", "three", "four", "five", "six", "seven"]
-    for word in words:
-        if f"mark-{word}" not in everything:
-            ctx.fault("P6", f"the text 'mark-{word}' of the conversation did not reach the service")
-            return
-    places = [text.find(f"mark-{word}") for word in words[1:]]
+def _problem_with_sent(body: dict[str, Any], is_signed: bool) -> str | None:
+    """What of the conversation is not in an HTTP request: a part, their order, an id or a signature."""
+    everything, text = json.dumps(body), json.dumps(body.get("messages") or body.get("input") or body)
+    marks = [f"mark-{word}" for word in ("zero", "one", "two", "three", "four", "five", "six", "seven")]
+    for mark in marks:
+        if mark not in everything:
+            return f"the text {mark!r} of the conversation did not reach the service"
+    places = [text.find(mark) for mark in marks[1:]]
     if places != sorted(places):
-        ctx.fault("P6", "the parts of the conversation reached the service in another order")
-        return
+        return "the parts of the conversation reached the service in another order"
     for each in ("toolu_mark1", "toolu_mark2"):
-        if everything.count(each) < 2:
-            times = everything.count(each)
-            ctx.fault("P6", f"the id {each!r} of a call and its result reached the service {times} times")
-            return
-    for what, text in (("signature", _SENT_SIGNATURE), ("redacted thought", _SENT_REDACTED)):
-        if _has_signatures(sent) and text not in everything:
-            ctx.fault("P6", f"the {what} {text!r} of the conversation did not reach the service")
-            return
+        times = everything.count(each)
+        if times < 2:
+            return f"the id {each!r} of a call and its result reached the service {times} times"
+    for what, sent in (("signature", _SENT_SIGNATURE), ("redacted thought", _SENT_REDACTED)):
+        if is_signed and sent not in everything:
+            return f"the {what} {sent!r} of the conversation did not reach the service"
+    return None
+
+
+def _problem_with_received(response: ChatResponse, is_signed: bool) -> str | None:
+    """What of the service's answer is not in the response: the call, the text or a thought."""
+    calls = calls_of(response)
+    if [(call.name, call.arguments) for call in calls] != [("look", {"text": "é 0"})]:
+        return f"the service called 'look' with {{'text': 'é 0'}}; the response has {call_tuples(calls)!r}"
+    if not any(isinstance(block, TextBlock) and "mark-seven" in block.text for block in response.content):
+        return f"the text that the service sent is not in the response: {response.content!r}"[:300]
+    types, expected = [block.type for block in response.content], ["thinking", "redacted_thinking", "text", "tool_call"]
+    if not is_signed:
+        return None
+    if types != expected:
+        return f"the service sent blocks {expected!r}; the response has {types!r}"
+    thought, redacted = response.content[:2]
+    if not isinstance(thought, ThinkingBlock) or (thought.thinking, thought.signature) != (THOUGHT, SIGNATURE):
+        return f"the service sent a thought with the signature {SIGNATURE!r}; the response has {thought!r}"
+    if getattr(redacted, "data", None) != REDACTED:
+        return f"the service sent a redacted thought {REDACTED!r}; the response has {redacted!r}"
+    return None
 
 
 @check("P16", kind="behaviour", types=_PROVIDER)
@@ -833,10 +785,7 @@ async def names_failures(ctx: CheckContext) -> None:
 
 async def _check_refusal(ctx: CheckContext, config: dict[str, Any], what: str, may_help: bool | None) -> None:
     try:
-        async with ctx.mount(config=config) as mounted:
-            if not usable(mounted):
-                return
-            outcome = await complete(mounted, asking("Hello."))
+        outcome = await complete_alone(ctx, asking("Hello."), config)
     except MountFailed:
         return
     if outcome.returned:

@@ -6,6 +6,8 @@ Checks are plain functions that import neither pytest nor Hypothesis.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import AbstractAsyncContextManager
+from functools import wraps
 from typing import Any, Literal, TypeVar
 
 from attrs import frozen
@@ -65,21 +67,33 @@ def check(
     without_instance: Iterable[str] = (),
     needs_success: Iterable[str] = (),
     real_time: bool = False,
+    on: Callable[[Any], AbstractAsyncContextManager[Any]] | None = None,
 ) -> Callable[[CheckFunction], CheckFunction]:
     """Register a function as a check.
 
     A static check is called with the target and yields faults; every other is an async function of a `CheckContext`,
-    which holds the drawn case if it names ``inputs``.
+    which holds the drawn case if it names ``inputs``, or of what ``on`` opens for that context, unless this is None.
     """
 
     def register(function: CheckFunction) -> CheckFunction:
         package = function.__module__.partition(".checks.")[2].partition(".")[0]
         name = f"{package}.{function.__name__}"
         declared = frozenset(without_instance), frozenset(needs_success), real_time
-        CHECKS[name] = Check(name, clauses, kind, frozenset(types), inputs, *declared, function)
+        run = function if on is None else _run_on(on, function)
+        CHECKS[name] = Check(name, clauses, kind, frozenset(types), inputs, *declared, run)
         return function
 
     return register
+
+
+def _run_on(on: Callable[[Any], AbstractAsyncContextManager[Any]], function: CheckFunction) -> Callable[..., Any]:
+    @wraps(function)
+    async def run(ctx: Any) -> None:
+        async with on(ctx) as opened:
+            if opened is not None:
+                await function(opened)
+
+    return run
 
 
 def all_clauses() -> dict[str, Clause]:

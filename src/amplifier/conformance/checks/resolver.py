@@ -32,22 +32,22 @@ RESOLVERS = ("resolver",)
 Method = Callable[..., Any]
 
 
-@check("R1", "R2", kind="structure", types=RESOLVERS)
-async def has_the_shape(ctx: CheckContext) -> None:
+@check("R1", "R2", kind="structure", types=RESOLVERS, on=CheckContext.mount)
+async def has_the_shape(mounted: MountedModule) -> None:
     """Reads resolve and async_resolve and their parameters, and calls them without a hint."""
-    async with ctx.mount() as mounted:
-        resolver = resolver_of(mounted)
-        if resolver is None:
-            if mounted.returned is not None and not callable(mounted.returned):
-                ctx.fault("R1", f"{type(mounted.returned).__name__} has neither resolve nor async_resolve")
-            if mounted.mount_points:
-                ctx.fault("R1", f"mount gave no resolver; it is at {', '.join(mounted.mount_points)}")
-            return
-        methods = methods_of(resolver)
-        if not methods:
-            ctx.fault("R1", f"{type(resolver).__name__} has neither resolve nor async_resolve")
-        for method in methods:
-            await _check_method(mounted, method, is_only=len(methods) == 1)
+    ctx = mounted.ctx
+    resolver = resolver_of(mounted)
+    if resolver is None:
+        if mounted.returned is not None and not callable(mounted.returned):
+            ctx.fault("R1", f"{type(mounted.returned).__name__} has neither resolve nor async_resolve")
+        if mounted.mount_points:
+            ctx.fault("R1", f"mount gave no resolver; it is at {', '.join(mounted.mount_points)}")
+        return
+    methods = methods_of(resolver)
+    if not methods:
+        ctx.fault("R1", f"{type(resolver).__name__} has neither resolve nor async_resolve")
+    for method in methods:
+        await _check_method(mounted, method, is_only=len(methods) == 1)
 
 
 async def _check_method(mounted: MountedModule, method: Method, *, is_only: bool) -> None:
@@ -81,22 +81,26 @@ def _takes_hint(method: Method) -> bool:
 # ── results ──
 
 
-@check("R2", "R3", "R4", "R7", "R8", kind="behaviour", types=RESOLVERS)
-async def answers_ordinary_questions(ctx: CheckContext) -> None:
+@check("R2", "R3", "R4", "R7", "R8", kind="behaviour", types=RESOLVERS, on=CheckContext.mount)
+async def answers_ordinary_questions(mounted: MountedModule) -> None:
     """Asks for modules that exist and for some that do not, and checks what is returned or raised."""
-    async with ctx.mount() as mounted:
-        _restore_path(ctx)
-        before = _surroundings(mounted)
-        for method in methods_of(resolver_of(mounted)):
-            has_found = False
-            for question in questions_about(ctx.loaded.target):
-                located = await _check_result(mounted, method, question)
-                if has_found and question.hint is None:
-                    _expect_not_found(ctx, located, question)
-                has_found |= located.returned
-                _check_side_effects(mounted, before, question)
-                if ctx.faults:
-                    return
+    ctx = mounted.ctx
+    # What the module may have put on sys.path before is removed, so that it is seen to happen again.
+    own = ctx.loaded.target.search_path
+    sys.path[:] = [entry for entry in sys.path if entry in _PATH or (own is not None and entry == str(own))]
+    before = _surroundings(mounted)
+    for method in methods_of(resolver_of(mounted)):
+        has_found = False
+        for question in questions_about(ctx.loaded.target):
+            located = await _check_result(mounted, method, question)
+            # Its own directories exist, as it has found another module.
+            if has_found and question.hint is None and isinstance(located.error, FileNotFoundError):
+                what = f"asked for {question} it {located}; expected ModuleNotFoundError"
+                ctx.fault("R4", what, given=question.given, error=located.error)
+            has_found |= located.returned
+            _check_side_effects(mounted, before, question)
+            if ctx.faults:
+                return
 
 
 @check("R6", kind="behaviour", types=RESOLVERS)
@@ -122,13 +126,6 @@ async def finds_what_is_new(ctx: CheckContext) -> None:
             return
 
 
-def _expect_not_found(ctx: CheckContext, located: Outcome, question: Question) -> None:
-    """Report a FileNotFoundError of a resolver whose own directories exist, as it has found another module."""
-    if isinstance(located.error, FileNotFoundError):
-        what = f"asked for {question} it {located}; expected ModuleNotFoundError"
-        ctx.fault("R4", what, given=question.given, error=located.error)
-
-
 async def _check_result(mounted: MountedModule, method: Method, question: Question) -> Outcome:
     """Ask one question and resolve the source to a directory."""
     ctx, given = mounted.ctx, question.given
@@ -138,28 +135,25 @@ async def _check_result(mounted: MountedModule, method: Method, question: Questi
         _check_error(ctx, answered, question)
         await _check_without_hint(mounted, method, question, answered)
         return answered
-    source = answered.value
-    if isinstance(source, (str, type)) or not callable(getattr(source, "resolve", None)):
-        clause = "R4" if is_unknown and source is None else "R3"
-        what = f"asked for {question} it answered {_shown(source)}; expected a ModuleSource or ModuleNotFoundError"
-        ctx.fault(clause, what, given=given)
-        return answered
-    located = await mounted.call(source.resolve)
-    if not located.returned:
-        _check_error(ctx, located, question)
-        return located
-    path = located.value
-    resolved = f"asked for {question}, its source resolved to"
-    if not isinstance(path, Path):
-        clause = "R4" if is_unknown and path is None else "R3"
-        ctx.fault(clause, f"{resolved} {_shown(path)}; expected a Path", given=given)
+    source, located = answered.value, answered
+    found, expected = f"asked for {question} it answered", "a ModuleSource or ModuleNotFoundError"
+    is_source = not isinstance(source, (str, type)) and callable(getattr(source, "resolve", None))
+    if is_source:
+        located = await mounted.call(source.resolve)
+        if not located.returned:
+            _check_error(ctx, located, question)
+            return located
+        found, expected = f"asked for {question}, its source resolved to", "a Path"
+    path, wrong = located.value, ""
+    if not is_source or not isinstance(path, Path):
+        is_unknown = is_unknown and path is None
+        wrong = f"{_shown(path)}; expected {expected}"
     elif not path.is_dir():
-        missing = "a file" if path.exists() else "nothing at all"
-        what = f"{resolved} {_relative(mounted, path)}, where there is {missing}"
-        ctx.fault("R4" if is_unknown else "R3", what, given=given)
+        wrong = f"{_relative(mounted, path)}, where there is {'a file' if path.exists() else 'nothing at all'}"
     elif not holds_a_package(path):
-        what = f"{resolved} {_relative(mounted, path)}, which holds no package"
-        ctx.fault("R4" if is_unknown else "R3", what, given=given)
+        wrong = f"{_relative(mounted, path)}, which holds no package"
+    if wrong:
+        ctx.fault("R4" if is_unknown else "R3", f"{found} {wrong}", given=given)
     return located
 
 
@@ -215,12 +209,6 @@ _PATH = tuple(sys.path)
 """sys.path before any module was loaded."""
 
 
-def _restore_path(ctx: CheckContext) -> None:
-    """Remove what the module may have put on sys.path before this check, so that the check sees it happen again."""
-    own = ctx.loaded.target.search_path
-    sys.path[:] = [entry for entry in sys.path if entry in _PATH or (own is not None and entry == str(own))]
-
-
 def _check_side_effects(mounted: MountedModule, before: dict[str, Any], question: Question) -> None:
     for name, now in _surroundings(mounted).items():
         if now != before[name]:
@@ -273,18 +261,18 @@ def _is_hidden(error: BaseException | None) -> bool:
 _WAITING = ("socket.connect", "socket.getaddrinfo", "subprocess.Popen", "os.system", "urllib.Request", "time.sleep")
 
 
-@check("R9", kind="hygiene", types=RESOLVERS)
-async def offers_to_be_awaited(ctx: CheckContext) -> None:
+@check("R9", kind="hygiene", types=RESOLVERS, on=CheckContext.mount)
+async def offers_to_be_awaited(mounted: MountedModule) -> None:
     """Watches whether resolve starts programs, opens connections or sleeps; then there should be an async_resolve."""
-    async with ctx.mount() as mounted:
-        resolver = resolver_of(mounted)
-        if not methods_of(resolver) or callable(getattr(resolver, "async_resolve", None)):
+    ctx = mounted.ctx
+    resolver = resolver_of(mounted)
+    if not methods_of(resolver) or callable(getattr(resolver, "async_resolve", None)):
+        return
+    for question in questions_about(ctx.loaded.target):
+        with audited(*_WAITING) as seen:
+            await mounted.call(locate, methods_of(resolver)[0], question, mounted.directory)
+        if seen:
+            event = seen[0].partition(" ")[0]
+            what = f"asked for {question}, resolve waits ({event}), and there is no async_resolve"
+            ctx.fault("R9", what, given=question.given)
             return
-        for question in questions_about(ctx.loaded.target):
-            with audited(*_WAITING) as seen:
-                await mounted.call(locate, methods_of(resolver)[0], question, mounted.directory)
-            if seen:
-                event = seen[0].partition(" ")[0]
-                what = f"asked for {question}, resolve waits ({event}), and there is no async_resolve"
-                ctx.fault("R9", what, given=question.given)
-                return

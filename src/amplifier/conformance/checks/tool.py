@@ -37,11 +37,7 @@ from amplifier.conformance.inputs.values import (
     required_of,
     valid_inputs,
 )
-from amplifier.conformance.oracles.calls import (
-    SECONDS_PER_CALL,
-    CallSeries,
-    first_difference,
-)
+from amplifier.conformance.oracles.calls import SECONDS_PER_CALL, CallSeries, first_difference
 from amplifier.conformance.target.calls import binding_error, waits_for_ever
 from amplifier.conformance.target.mounted import CANARY, CheckContext, MountedModule, MountFailed
 from amplifier.conformance.target.process import files_below, refused_access
@@ -95,7 +91,11 @@ class ToolCallSeries(CallSeries):
                     await self._call(mounted, tool, given)
                     if self.is_over:
                         break
-            self._check_unchanged(before, _description(tool))
+            after = _description(tool)
+            for clause, what in {"T2": "name", "T3": "description", "T7": "schema"}.items():
+                if clause in before and clause in after and after[clause] != before[clause]:
+                    change = first_difference(str(before[clause]), str(after[clause]))
+                    self.fault(clause, f"after some calls the {what} is {change}", None)
             await mounted.close()
             for name in (await mounted.temporary_files_left())[:1]:
                 self.fault("A14", f"after calls with inputs of all kinds the temporary file {name!r} remains", None)
@@ -180,13 +180,6 @@ class ToolCallSeries(CallSeries):
             _polling.add(self._tool)
         return is_stuck
 
-    def _check_unchanged(self, before: dict[str, Any], after: dict[str, Any]) -> None:
-        names = {"T2": "name", "T3": "description", "T7": "schema"}
-        for clause, value in before.items():
-            if clause in after and after[clause] != value:
-                change = first_difference(str(value), str(after[clause]))
-                self.fault(clause, f"after some calls the {names[clause]} is {change}", None)
-
 
 def _description(tool: Any) -> dict[str, Any]:
     """Name, description and schema, each under the clause that fixes it."""
@@ -202,17 +195,17 @@ _SNAKE_CASE = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 _LONGEST_NAME = 64
 
 
-@check("T1", "T2", "T3", "T14", kind="structure", types=_TOOL)
-async def is_a_tool(ctx: CheckContext) -> None:
+@check("T1", "T2", "T3", "T14", kind="structure", types=_TOOL, on=CheckContext.mount)
+async def is_a_tool(mounted: MountedModule) -> None:
     """Reads name and description of the mounted tool, and calls execute with an empty input."""
-    async with ctx.mount() as mounted:
-        for at, tool in mounted.instances.items():
-            name = await _read(mounted, tool, "name", "T2")
-            await _read(mounted, tool, "description", "T3")
-            if isinstance(name, str) and name.strip():
-                is_good = _SNAKE_CASE.fullmatch(name) and len(name) <= _LONGEST_NAME
-                ctx.expect(is_good, "T14", f"the name is {name!r}; expected snake_case, at most {_LONGEST_NAME} long")
-            await _check_execute(mounted, at, tool)
+    ctx = mounted.ctx
+    for at, tool in mounted.instances.items():
+        name = await _read(mounted, tool, "name", "T2")
+        await _read(mounted, tool, "description", "T3")
+        if isinstance(name, str) and name.strip():
+            is_good = _SNAKE_CASE.fullmatch(name) and len(name) <= _LONGEST_NAME
+            ctx.expect(is_good, "T14", f"the name is {name!r}; expected snake_case, at most {_LONGEST_NAME} long")
+        await _check_execute(mounted, at, tool)
 
 
 async def _read(mounted: MountedModule, tool: Any, member: str, clause: str) -> Any:
@@ -249,24 +242,24 @@ async def _check_execute(mounted: MountedModule, at: str, tool: Any) -> None:
     mounted.ctx.expect(outcome.is_async is not False, "T1", what)
 
 
-@check("T7", "T11", kind="structure", types=_TOOL)
-async def describes_its_input(ctx: CheckContext) -> None:
+@check("T7", "T11", kind="structure", types=_TOOL, on=CheckContext.mount)
+async def describes_its_input(mounted: MountedModule) -> None:
     """Reads the schema twice and validates it against the meta-schema of JSON Schema."""
-    async with ctx.mount() as mounted:
-        for at, tool in mounted.instances.items():
-            try:
-                schema = tool_schema(tool)
-            except ContractError as error:
-                ctx.fault("T7", str(error), error=error.__cause__)
-                continue
-            if schema is None:
-                ctx.fault("T11", f"the tool {at!r} gives no schema of its input")
-                continue
-            problem = schema_problem(schema)
-            if problem is not None:
-                ctx.fault("T7", f"the schema of {at!r} is not a valid JSON Schema of an object: {problem}")
-            elif schema != schema_of(tool):
-                ctx.fault("T7", f"the schema of {at!r} is another one every time it is read")
+    ctx = mounted.ctx
+    for at, tool in mounted.instances.items():
+        try:
+            schema = tool_schema(tool)
+        except ContractError as error:
+            ctx.fault("T7", str(error), error=error.__cause__)
+            continue
+        if schema is None:
+            ctx.fault("T11", f"the tool {at!r} gives no schema of its input")
+            continue
+        problem = schema_problem(schema)
+        if problem is not None:
+            ctx.fault("T7", f"the schema of {at!r} is not a valid JSON Schema of an object: {problem}")
+        elif schema != schema_of(tool):
+            ctx.fault("T7", f"the schema of {at!r} is another one every time it is read")
 
 
 @check(

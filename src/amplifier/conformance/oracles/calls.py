@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 from amplifier.conformance.inputs.json_schema import fingerprint
@@ -65,21 +67,35 @@ class CallSeries:
             self.fault(clause, what, given)
 
 
-async def check_methods(
-    mounted: MountedModule, clause: str, calls: Iterable[tuple[str, bool, tuple[Any, ...], dict[str, Any]]]
+@asynccontextmanager
+async def with_instance(ctx: CheckContext) -> AsyncIterator[MountedModule | None]:
+    """The mounted module; None if mount gave no instance."""
+    async with ctx.mount() as mounted:
+        yield None if mounted.instance is None else mounted
+
+
+async def check_method(
+    mounted: MountedModule, clause: str, name: str, *args: Any, is_async: bool = True, **kwargs: Any
 ) -> None:
-    """Call methods of the instance as the contract demands: each a name, whether it is async, and its arguments."""
+    """Call a method of the instance as the contract demands."""
     ctx, instance = mounted.ctx, mounted.instance
-    for name, is_async, args, kwargs in calls:
-        if not callable(getattr(instance, name, None)):
-            ctx.fault(clause, f"{type(instance).__name__} has no method {name!r}")
-            continue
-        outcome = await mounted.call(getattr(instance, name), *args, **kwargs)
-        if outcome.is_async is not None and outcome.is_async is not is_async:
-            what = f"returned {type(outcome.value).__name__} without being awaited" if is_async else "had to be awaited"
-            ctx.fault(clause, f"{name} is {'not async: it' if is_async else 'async: it'} {what}")
-        elif isinstance(outcome.error, TypeError) and ctx.location_of(outcome.error) is None:
-            ctx.fault(clause, f"{name} cannot be called as the contract demands: {outcome.error}")
+    if not callable(getattr(instance, name, None)):
+        ctx.fault(clause, f"{type(instance).__name__} has no method {name!r}")
+        return
+    outcome = await mounted.call(getattr(instance, name), *args, **kwargs)
+    if outcome.is_async is not None and outcome.is_async is not is_async:
+        what = f"returned {type(outcome.value).__name__} without being awaited" if is_async else "had to be awaited"
+        ctx.fault(clause, f"{name} is {'not async: it' if is_async else 'async: it'} {what}")
+    elif isinstance(outcome.error, TypeError) and ctx.location_of(outcome.error) is None:
+        ctx.fault(clause, f"{name} cannot be called as the contract demands: {outcome.error}")
+
+
+def chosen_suspensions(ctx: CheckContext, suspensions: int, most: int) -> list[int]:
+    """All suspensions of a call, or a sample with the first and the last one."""
+    every = range(1, suspensions + 1)
+    if suspensions <= most:
+        return list(every)
+    return sorted({1, suspensions, *random.Random(ctx.seed).sample(every, most)})
 
 
 _AROUND = 24

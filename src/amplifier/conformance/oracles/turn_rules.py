@@ -8,15 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from amplifier.conformance.target.turn_script import (
-    Answer,
-    Call,
-    LogEntry,
-    RecordedTurn,
-    results_in,
-    text_of,
-    words_of,
-)
+from amplifier.conformance.target.turn_script import Answer, Call, LogEntry, RecordedTurn, results_in, text_of, words_of
 from amplifier.conformance.target.turn_session import RESULT_KEYS
 
 Violation = tuple[str, str]

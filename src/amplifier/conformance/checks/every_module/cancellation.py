@@ -11,14 +11,10 @@ with a process is cancelled as soon as its process is there, and the module is c
 
 from __future__ import annotations
 
-import copy
 import gc
 import json
-import random
 import time
-from collections.abc import Iterator
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 import anyio
@@ -26,9 +22,7 @@ import anyio.lowlevel
 import attrs
 
 from amplifier.conformance.checks.registry import check
-from amplifier.conformance.inputs.json_schema import resolved
-from amplifier.conformance.inputs.values import properties_of
-from amplifier.conformance.oracles.calls import NEVER, first_difference
+from amplifier.conformance.oracles.calls import NEVER, chosen_suspensions, first_difference
 from amplifier.conformance.target.calls import (
     CALL_SECONDS,
     Budget,
@@ -48,7 +42,7 @@ from amplifier.conformance.target.process import (
     open_files,
 )
 from amplifier.conformance.target.source import starts_programs
-from amplifier.conformance.target.use import Operation, execute, schema_of, typical_operations
+from amplifier.conformance.target.use import Operation, typical_operations
 from amplifier.testing import cancel_at
 
 _SETTLING_STEPS = 5
@@ -87,13 +81,10 @@ class Leftovers:
 
     async def found(self) -> list[str]:
         """What exists now and did not then, after it had the time to end."""
-        return [*await new_tasks(self._tasks), *self._threads_and_processes()]
-
-    def _threads_and_processes(self) -> list[str]:
-        counted = ("the thread", "the process")
+        counted, tasks = ("the thread", "the process"), await new_tasks(self._tasks)
         if not any(each.startswith(counted) for each in self._before.leaks()):
-            return []
-        return [each for each in self._before.leaks_after_patience() if each.startswith(counted)]
+            return tasks
+        return [*tasks, *(each for each in self._before.leaks_after_patience() if each.startswith(counted))]
 
 
 CALLS = 5
@@ -134,15 +125,6 @@ _CALLS = 10_000
 """The budget in the quick profile; only modules with many long operations reach it."""
 _COSTLY = (3, 3)
 """A module that starts processes is cancelled at so many points of a call, so many times at each."""
-
-
-def chosen_suspensions(ctx: CheckContext, suspensions: int, most: int | None = None) -> list[int]:
-    """All suspensions of a call, or a sample with the first and the last one."""
-    most = ctx.points if most is None else min(ctx.points, most)
-    every = range(1, suspensions + 1)
-    if suspensions <= most:
-        return list(every)
-    return sorted({1, suspensions, *random.Random(ctx.seed).sample(every, most)})
 
 
 def all_files(mounted: MountedModule) -> Contents:
@@ -342,8 +324,10 @@ class Files:
         return next(filter(None, (self._problem(*each) for each in contents.items())), None)
 
     def _problem(self, name: str, content: bytes | None) -> str | None:
-        if content is None or (name in self.old and content == self.old[name]) or _is_database(name, content):
+        if content is None or (name in self.old and content == self.old[name]):
             return None
+        if content.startswith(b"SQLite format 3") or is_of_a_database(name):
+            return None  # SQLite keeps it consistent whatever its bytes
         shown = repr(name.removeprefix("work/"))
         whole = self.new.get(name)
         if whole is None:
@@ -357,11 +341,6 @@ class Files:
         if content == whole or (content and content.endswith(b"\n") and whole.startswith(content)):
             return None  # new, or a log with complete lines
         return f"the file {shown} holds neither what it held before nor what it was to hold"
-
-
-def _is_database(name: str, content: bytes) -> bool:
-    """Whether a file belongs to SQLite, which keeps it consistent whatever its bytes."""
-    return content.startswith(b"SQLite format 3") or is_of_a_database(name)
 
 
 def is_of_a_database(name: str) -> bool:
@@ -389,7 +368,6 @@ _ATTEMPTS = (0, 20, 20)
 A process that ends by itself while the module is being closed shows nothing, so that is tried again.
 """
 _PROCESS_PAUSE = 0.005
-_MAX_NUMBER = 1_000
 
 
 @check("A14", kind="cancellation", real_time=True)
@@ -398,7 +376,7 @@ async def ends_its_processes(ctx: CheckContext) -> None:
     if not SEES_PROCESSES or not starts_programs(ctx.loaded.target):
         return
     async with ctx.mount() as mounted:
-        count = len(list(_operations(mounted)))
+        count = len(typical_operations(mounted))
     for index in range(min(count, _MAX_OPERATIONS)):
         for looks in _ATTEMPTS:
             if not await _cancel_with_a_process(ctx, index, looks):
@@ -407,33 +385,11 @@ async def ends_its_processes(ctx: CheckContext) -> None:
                 return
 
 
-def _operations(mounted: MountedModule) -> Iterator[Operation]:
-    """The typical operations, and before each one the same with the largest numbers, such as seconds to wait."""
-    for operation in typical_operations(mounted):
-        if mounted.loaded.module_type == "tool":
-            name, given = operation.given["tool"], operation.given["input"]
-            largest = _with_largest_numbers(schema_of(mounted.instances[name]) or {}, given)
-            if largest != given:
-                run = partial(execute, name, largest)
-                yield Operation(operation.name, {"tool": name, "input": largest}, run)
-                continue
-        yield operation
-
-
-def _with_largest_numbers(schema: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
-    changed = copy.deepcopy(given)
-    for name, part in properties_of(resolved(schema, schema)).items():
-        most = resolved(part, schema).get("maximum")
-        if name in given and isinstance(most, (int, float)) and most <= _MAX_NUMBER:
-            changed[name] = most
-    return changed
-
-
 async def _cancel_with_a_process(ctx: CheckContext, index: int, looks: int) -> bool:
     """Cancel a call that has started a process, close the module and look for the process; whether there was one."""
     async with ctx.mount() as mounted:
         before = Resources()
-        operation = list(_operations(mounted))[index]
+        operation = typical_operations(mounted)[index]
         had_process = await _cancelled(mounted, operation, before, looks)
     if before.left_processes():
         for left in [each for each in before.leaks_after_patience() if each.startswith("the process")][:1]:

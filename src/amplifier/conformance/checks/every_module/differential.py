@@ -27,21 +27,16 @@ import anyio.lowlevel
 import anyio.to_thread
 import attrs
 
-from amplifier.conformance.checks.every_module.cancellation import (
-    Contents,
-    Files,
-    all_files,
-    cancel_once,
-    chosen_suspensions,
-)
+from amplifier.conformance.checks.every_module.cancellation import Contents, Files, all_files, cancel_once
 from amplifier.conformance.checks.registry import check
-from amplifier.conformance.oracles.calls import NEVER, first_difference
+from amplifier.conformance.oracles.calls import NEVER, chosen_suspensions, first_difference
 from amplifier.conformance.target.calls import Outcome, call_with_deadline, run_virtually
 from amplifier.conformance.target.locate import load_anew
 from amplifier.conformance.target.mounted import CANCEL_GRACE, CheckContext, MountedModule, MountFailed
 from amplifier.conformance.target.process import ProcessState
 from amplifier.conformance.target.source import texts_in
 from amplifier.conformance.target.use import FOREIGN, Operation, other_operations, schema_of, typical_operations
+from amplifier.contracts import clauses_for
 
 _ROUNDS = 12
 """How often the typical calls are made in a session before, as shared counters may show late; once by a module that starts processes."""
@@ -150,12 +145,16 @@ async def _tell(ctx: CheckContext, setting: _Setting, program: _Program, trial: 
     What a module draws at random is another thing in each trial.
     """
     random.seed(ctx.seed + trial)
-    fresh = attrs.evolve(ctx.fresh(), loaded=attrs.evolve(load_anew(ctx.loaded), given=ctx.loaded.given))
     try:
-        async with setting(fresh) as scene:
+        async with setting(_anew(ctx)) as scene:
             return [await scene.call(each) for each in program(scene.mounted)]
     except MountFailed as failed:
         return [Answer("mount", None, str(failed), str(failed.outcome))]
+
+
+def _anew(ctx: CheckContext) -> CheckContext:
+    """A context for the module as it is when it was just imported."""
+    return attrs.evolve(ctx.fresh(), loaded=attrs.evolve(load_anew(ctx.loaded), given=ctx.loaded.given))
 
 
 def _lasting(mounted: MountedModule) -> list[Operation]:
@@ -164,9 +163,15 @@ def _lasting(mounted: MountedModule) -> list[Operation]:
 
 
 def _once(mounted: MountedModule) -> list[Operation]:
-    """Calls with other texts, then the typical ones."""
-    others = [*other_operations(mounted), *other_operations(mounted, FOREIGN)]
-    return [*([] if mounted.loaded.starts_processes else others), *_lasting(mounted)]
+    """Calls with other texts, then the typical ones; of a context these first, for what was cleared shows in the first call."""
+    others = [] if mounted.loaded.starts_processes else _others(mounted)
+    typical = _lasting(mounted)
+    return [*typical, *others] if mounted.loaded.module_type == "context" else [*others, *typical]
+
+
+def _others(mounted: MountedModule) -> list[Operation]:
+    """The typical operations with two other texts."""
+    return [*other_operations(mounted), *other_operations(mounted, FOREIGN)]
 
 
 # ── circumstances ──
@@ -194,36 +199,54 @@ async def _after_another(ctx: CheckContext) -> AsyncIterator[Scene]:
         # The first one last, because the last one may clear everything.
         for operation in [*calls * (1 if ctx.loaded.starts_processes else _ROUNDS), *calls[:1]]:
             await first.call(operation.run, first)
-        async with _second(ctx, first) as second:
+        # The same user's, elsewhere; but a context without settings that name a place has to tell sessions apart.
+        is_placed = "{directory}" in repr(ctx.loaded.config)
+        shares_all = ctx.loaded.module_type == "context" and ctx.loaded.config == ctx.loaded.given and not is_placed
+        async with ctx.mount(beside=first) if shares_all else ctx.mount(neighbour=first) as second:
             yield Scene(second, first)
 
 
-def _second(ctx: CheckContext, first: MountedModule) -> AbstractAsyncContextManager[MountedModule]:
-    """Another session of the same user: elsewhere, but a context without settings that name a place has to tell sessions apart."""
-    is_placed = "{directory}" in repr(ctx.loaded.config)
-    shares_all = ctx.loaded.module_type == "context" and ctx.loaded.config == ctx.loaded.given and not is_placed
-    return ctx.mount(beside=first) if shares_all else ctx.mount(neighbour=first)
+@asynccontextmanager
+async def _used(ctx: CheckContext) -> AsyncIterator[Scene]:
+    """An instance that was used before: a context until it was cleared, a resolver in another order and once more."""
+    async with _alone(ctx) as scene:
+        calls = [*other_operations(scene.mounted), *_lasting(scene.mounted)]
+        for operation in [*calls[::-1], *calls[:1]] if ctx.loaded.module_type == "resolver" else calls:
+            await scene.mounted.call(operation.run, scene.mounted)
+        yield scene
 
 
-_CIRCUMSTANCES: tuple[tuple[str, str, _Setting], ...] = (
-    ("A16", "because of another session that had been used before,", _after_another),
-    ("A25", "in another time zone", partial(_alone, zone="XXX-13:45")),
-    ("A25", "in a locale whose encoding is ASCII", partial(_alone, language="C")),
+def _replacing(mounted: MountedModule) -> list[Operation]:
+    """The calls that replace everything in a context."""
+    return [each for each in _lasting(mounted) if each.name.startswith("set_messages")]
+
+
+_CIRCUMSTANCES: tuple[tuple[str, str, _Setting, _Program], ...] = (
+    ("A16", "because of another session that had been used before,", _after_another, _once),
+    ("C14", "when it was used before, and cleared,", _used, _once),
+    ("C14", "when it was used before, cleared and replaced,", _used, _replacing),
+    ("R6", "after other questions", _used, _once),
+    ("A25", "in another time zone", partial(_alone, zone="XXX-13:45"), _once),
+    ("A25", "in a locale whose encoding is ASCII", partial(_alone, language="C"), _once),
 )
-"""The clause that a difference breaks, how it is reported, and the circumstance."""
+"""The clause that a difference breaks, how it is reported, the circumstance, and what is told."""
 _NAMED = re.compile(r"local|time.?zone|locale|\btz\b", re.IGNORECASE)
 
 
-@check("A16", "A25", kind="hygiene")
+@check("A16", "A25", "C14", "R6", kind="hygiene")
 async def answers_the_same_elsewhere(ctx: CheckContext) -> None:
-    """Tells the same calls after another session that was used, in another time zone and in another locale; the answers are those of a new process."""
+    """Tells the same calls after another session that was used, in a used context and resolver, in another time zone and in another locale; the answers are those of a new process."""
+    own = {clause.id for clause in clauses_for(ctx.loaded.module_type)}  # type: ignore[arg-type]  # a known type
+    circumstances = [each for each in _CIRCUMSTANCES if each[0] in own]
     for config in ctx.configs:
         of_config = attrs.evolve(ctx, loaded=attrs.evolve(ctx.loaded, config=config))
-        usual = await _tell(of_config, _alone, _once)
-        for clause, what, setting in _CIRCUMSTANCES:
-            if any(fault.clause == clause for fault in ctx.faults) or (clause == "A25" and ctx.loaded.starts_processes):
+        usual = {
+            each: await _tell(of_config, _alone, each) for each in dict.fromkeys(each[3] for each in circumstances)
+        }
+        for clause, what, setting, program in circumstances:
+            if any(fault.clause == clause for fault in ctx.faults) or (clause != "A16" and ctx.loaded.starts_processes):
                 continue  # what programs print is theirs
-            found = await _difference(of_config, usual, setting)
+            found = await _difference(of_config, setting, program, usual[program])
             if found is not None and not (clause == "A25" and _NAMED.search(await _described(ctx))):
                 here, there = found
                 shown = first_difference(here.text, there.text)
@@ -251,23 +274,20 @@ async def _told_on_asyncio(ctx: CheckContext, trial: int) -> list[Answer]:
 
 @check("A16", kind="hygiene")
 async def shares_no_state(ctx: CheckContext) -> None:
-    """Uses one session while another one is open; it leaves the globals of the module and of its classes as they were, but for what is kept by session id."""
+    """Uses a session; it leaves the globals of the module and of its classes as they were, but for what is kept by session id."""
     if ctx.loaded.starts_processes:
         return
-    fresh = attrs.evolve(ctx.fresh(), loaded=attrs.evolve(load_anew(ctx.loaded), given=ctx.loaded.given))
-    async with fresh.mount() as used, _second(fresh, used):
+    async with _anew(ctx).mount() as used:
         for operation in _lasting(used):
             await used.call(operation.run, used)  # what is made at the first use, such as a table, may be made for all
         before = _globals(used)
-        for operation in [*other_operations(used), *other_operations(used, FOREIGN), *_lasting(used)]:
+        for operation in _once(used):
             await used.call(operation.run, used)
             for place, now in _globals(used).items():
                 changes = sorted(set(now) ^ set(before.get(place, []))) or now
                 if now != before.get(place) and not any(used.session.session_id in each for each in changes):
-                    what = (
-                        f"{operation.name} in one session changed {place}, which all sessions share: {changes[0][:150]}"
-                    )
-                    ctx.fault("A16", what, given=operation.given)
+                    what = f"{operation.name} in one session changed {place}, which all sessions share"
+                    ctx.fault("A16", f"{what}: {changes[0][:150]}", given=operation.given)
                     return
 
 
@@ -296,13 +316,15 @@ def _written(value: Any) -> str:
     return repr(value) if isinstance(value, _PLAIN) else f"{type(value).__name__} {id(value)}"
 
 
-async def _difference(ctx: CheckContext, usual: list[Answer], setting: _Setting) -> tuple[Answer, Answer] | None:
+async def _difference(
+    ctx: CheckContext, setting: _Setting, program: _Program, usual: list[Answer]
+) -> tuple[Answer, Answer] | None:
     """The first answer that is another one in a setting, each time in the same way."""
-    other = await _tell(ctx, setting, _once)
+    other = await _tell(ctx, setting, program)
     for trial in range(1, _TRIALS):
-        if other == usual or await _tell(ctx, _alone, _once, trial) != usual:
+        if other == usual or await _tell(ctx, _alone, program, trial) != usual:
             return None
-        if await _tell(ctx, setting, _once, trial) != other:
+        if await _tell(ctx, setting, program, trial) != other:
             return None
     return next((pair for pair in zip(usual, other, strict=False) if pair[0] != pair[1]), None)
 
@@ -355,60 +377,25 @@ _MOST_PAIRS = 12
 _STALE = {"tool": "T10", "provider": "P14", "hook": "H3"}
 
 
-@check("T10", "P14", "H3", "C14", "R6", kind="behaviour", types=("tool", "provider", "hook", "context", "resolver"))
+@check("T10", "P14", "H3", kind="behaviour", types=_STALE)
 async def answers_the_same_when_used(ctx: CheckContext) -> None:
-    """Makes calls in a used instance and in fresh ones: a context that was cleared and a resolver answer as a fresh one, and no call gets the answer to another."""
-    kind = ctx.loaded.module_type
+    """Makes calls in a used instance and in fresh ones: no call gets the answer to another, and none changes the answer to an earlier one."""
     if ctx.loaded.starts_processes:
         return
-    if kind in ("context", "resolver"):
-        await _compare_all(ctx, *_REPLACED if kind == "context" else ("R6", "after other questions"))
-    else:
-        await _find_stale_answer(ctx, _STALE[kind])
-    if kind == "tool":
+    await _find_stale_answer(ctx, _STALE[ctx.loaded.module_type])
+    if ctx.loaded.module_type == "tool":
         await _find_live_answer(ctx)
 
 
-_REPLACED = ("C14", "when it was used before, and cleared or replaced,")
-
-
-@asynccontextmanager
-async def _used(ctx: CheckContext) -> AsyncIterator[Scene]:
-    async with _alone(ctx) as scene:
-        for operation in [*other_operations(scene.mounted), *_lasting(scene.mounted)]:
-            await scene.mounted.call(operation.run, scene.mounted)
-        yield scene
-
-
-async def _compare_all(ctx: CheckContext, clause: str, what: str) -> None:
-    """Report a call that a used instance answers in another way than a fresh one; of a context after everything was replaced."""
-    async with ctx.mount() as mounted:
-        names = [each.name for each in _lasting(mounted)]
-    order = list(range(len(names)))
-    random.Random(ctx.seed).shuffle(order)
-    alone = {number: await _tell(ctx, _alone, partial(_at, numbers=(number,))) for number in order}
-    if clause == "R6":
-        order += reversed(order)
-        after = await _tell(ctx, _alone, partial(_at, numbers=order))
-    else:
-        at = [(number,) if names[number].startswith("set") else (names.index("clear"), number) for number in order]
-        after = [(await _tell(ctx, _used, partial(_at, numbers=each)))[-1] for each in at]
-    for number, answer in zip(order, after, strict=False):
-        if [answer] != alone[number] == await _tell(ctx, _alone, partial(_at, numbers=(number,)), trial=1):
-            shown = first_difference(alone[number][0].text, answer.text)
-            ctx.fault(clause, f"{what} {answer.name} gave {shown}", given=answer.given)
-            return
-
-
 def _at(mounted: MountedModule, numbers: Sequence[int]) -> list[Operation]:
-    operations = [*_lasting(mounted), *other_operations(mounted), *other_operations(mounted, FOREIGN)]
+    operations = [*_lasting(mounted), *_others(mounted)]
     return [operations[number] for number in numbers]
 
 
 async def _find_stale_answer(ctx: CheckContext, clause: str) -> None:
     """Report a call that gets exactly what a similar call before it got, and something else in a fresh session."""
     async with ctx.mount() as mounted:
-        operations = [*_lasting(mounted), *other_operations(mounted), *other_operations(mounted, FOREIGN)]
+        operations = [*_lasting(mounted), *_others(mounted)]
     pairs = _similar(operations, set(texts_in(ctx.loaded.target)))
     budget = ctx.budget(_CALLS)
     for first, second in pairs[:_MOST_PAIRS]:
@@ -615,22 +602,22 @@ async def _disturbance(ctx: CheckContext, number: int) -> str | None:
     for head_start in _HEAD_STARTS:
         async with ctx.mount() as mounted:
             mounted.suspend_at("llm:request", "llm:response")
-            together = await _at_once(mounted, number, head_start)
+            pair = _pair(mounted, number) or ()
+            outcomes = await _run_concurrently(mounted, pair, head_start)
+            first, second = (Scene(mounted).answer(*each) for each in zip(pair, outcomes, strict=True))
+            together = first, second, await _state(mounted)
         problem = _wrong_result(orders, together, is_steady) or (_wrong_state(orders, together) if is_steady else None)
         if ctx.loaded.module_type == "provider":
             problem = problem or _wrong_answer([*orders, together])
-        if problem is not None and (not is_steady or await _is_deterministic(ctx, number, orders[0])):
+        # Whether slower calls show the same: a result may depend on the time or on chance.
+        paused = [await _in_turn(ctx, number, pause=pause) for pause in _PAUSES if problem is not None and is_steady]
+        if problem is not None and all(_equal(each, orders[0]) for each in paused):
             return problem
     return None
 
 
 def _equal(one: _Run, other: _Run) -> bool:
     return _same([*one[:2], *one[2]], [*other[:2], *other[2]])
-
-
-async def _is_deterministic(ctx: CheckContext, number: int, usual: _Run) -> bool:
-    """Whether slower calls show the same: a result may depend on the time or on chance."""
-    return all([_equal(await _in_turn(ctx, number, pause=pause), usual) for pause in _PAUSES])
 
 
 async def _in_turn(ctx: CheckContext, number: int, swapped: bool = False, pause: float = 0.0) -> _Run:
@@ -641,13 +628,6 @@ async def _in_turn(ctx: CheckContext, number: int, swapped: bool = False, pause:
             await anyio.sleep(pause)
             answers[index] = await _answer(mounted, pair[index])
         return answers[0], answers[1], await _state(mounted)
-
-
-async def _at_once(mounted: MountedModule, number: int, head_start: int) -> _Run:
-    pair = _pair(mounted, number) or ()
-    outcomes = await _run_concurrently(mounted, pair, head_start)
-    first, second = (Scene(mounted).answer(*each) for each in zip(pair, outcomes, strict=True))
-    return first, second, await _state(mounted)
 
 
 async def _run_concurrently(
@@ -701,7 +681,8 @@ def _wrong_result(orders: list[_Run], together: _Run, is_steady: bool) -> str | 
         got, usual, other = (run[:2][index] for run in (together, *orders))
         if not got.is_good or not usual.is_good:
             continue  # a refusal does not count: it may be busy
-        if all(_MARKS[index] in each.text for each in (usual, other)) and _has_swapped(index, got.text):
+        is_swapped = _MARKS[index] not in got.text and _MARKS[1 - index] in got.text
+        if is_swapped and all(_MARKS[index] in each.text for each in (usual, other)):
             return f"one got the result of the other, {got.text[:150]}"
         if is_steady and is_stateless and not _same([got], [usual]):
             return f"one got {got.text[:150]}, and {usual.text[:150]} when it was made alone"
@@ -719,11 +700,6 @@ def _wrong_answer(runs: list[_Run]) -> str | None:
         return "the answer to one holds a word of the other"
     *orders, together = ([each.is_good for each in run[:2]] for run in runs)
     return "one of them failed" if not all(together) and all(map(all, orders)) else None
-
-
-def _has_swapped(index: int, text: str) -> bool:
-    """Whether the result of one of the two calls holds the mark of the other one instead of its own."""
-    return _MARKS[index] not in text and _MARKS[1 - index] in text
 
 
 def _wrong_state(orders: list[_Run], together: _Run) -> str | None:

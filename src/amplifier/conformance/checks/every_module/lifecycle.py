@@ -198,15 +198,12 @@ async def mounts(ctx: CheckContext) -> None:
     except MountFailed as failed:
         clause = _POINT_CLAUSES.get(ctx.loaded.module_type, "R1")
         error = failed.outcome.error
-        if error is None or not _is_misuse(error):
+        # Whether the coordinator refused what mount wanted to put at a mount point.
+        frames = () if error is None else traceback.walk_tb(error.__traceback__)
+        if not any(frame.f_code is Mounts.mount.__code__ for frame, _ in frames):
             raise
         what = f"mount {failed.outcome}; expected {_EXPECTED.get(ctx.loaded.module_type, 'a resolver')}"
         ctx.fault(clause, what, error=error)
-
-
-def _is_misuse(error: BaseException) -> bool:
-    """Whether the coordinator refused what mount wanted to put at a mount point."""
-    return any(frame.f_code is Mounts.mount.__code__ for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 async def _check_mount(ctx: CheckContext) -> None:
@@ -282,7 +279,10 @@ async def _clean_up(ctx: CheckContext, config: dict[str, Any]) -> None:
     async with ctx.mount(config=config) as mounted:
         tasks = task_ids()
         given = files_below(mounted.directory)
-        await _run_watching_open_files(mounted)
+        for operation in typical_operations(mounted):  # run again if a file is open after it, to see the number grow
+            if (found := await find_growing_file(mounted, operation)) is not None:
+                what = f"{CALLS} equal calls of {operation.name} left {found} more open until cleanup"
+                ctx.fault("A23", what, given=operation.given)
         used = files_below(mounted.directory)
         await _clean_up_twice(mounted)
         for registration in mounted.registrations if mounted.cleanup is not None or mounted.is_structured else ():
@@ -302,15 +302,6 @@ async def _clean_up(ctx: CheckContext, config: dict[str, Any]) -> None:
     left += [] if stopped is None else [f"{part.what}, which would not stop," for part in stopped.would_not_stop]
     for each in left:
         ctx.fault("A14", f"{each} remains after cleanup")
-
-
-async def _run_watching_open_files(mounted: MountedModule) -> None:
-    """Run every typical operation; those after which a file is open are run again, to see whether the number grows."""
-    for operation in typical_operations(mounted):
-        found = await find_growing_file(mounted, operation)
-        if found is not None:
-            what = f"{CALLS} equal calls of {operation.name} left {found} more open until cleanup"
-            mounted.ctx.fault("A23", what, given=operation.given)
 
 
 async def _clean_up_twice(mounted: MountedModule, when: str = "") -> None:
@@ -360,16 +351,16 @@ async def _clean_up_configured(mounted: MountedModule, key: str, is_folder: bool
         mounted.ctx.fault("A15", f"cleanup deleted a user's file in {what}", given={key: "…/given"})
 
 
-@check("A19", kind="hygiene")
-async def announces_its_events(ctx: CheckContext) -> None:
+@check("A19", kind="hygiene", on=CheckContext.mount)
+async def announces_its_events(mounted: MountedModule) -> None:
     """Compares emitted events that are not in the catalogue with the events that the module contributes."""
-    async with ctx.mount() as mounted:
-        await run_typical_operations(mounted)
-        announced: set[str] = set()
-        for contribution in await mounted.session.coordinator.collect_contributions("observability.events"):
-            announced.update(contribution if isinstance(contribution, (list, tuple, set)) else [str(contribution)])
-        for name in sorted({name for name, _ in mounted.events.events} - set(CATALOGUE) - announced):
-            ctx.fault("A19", f"it emits {name!r}, which it does not announce on the channel 'observability.events'")
+    ctx = mounted.ctx
+    await run_typical_operations(mounted)
+    announced: set[str] = set()
+    for contribution in await mounted.session.coordinator.collect_contributions("observability.events"):
+        announced.update(contribution if isinstance(contribution, (list, tuple, set)) else [str(contribution)])
+    for name in sorted({name for name, _ in mounted.events.events} - set(CATALOGUE) - announced):
+        ctx.fault("A19", f"it emits {name!r}, which it does not announce on the channel 'observability.events'")
 
 
 _MAX_SETTINGS = 12
