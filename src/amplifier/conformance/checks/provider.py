@@ -578,7 +578,7 @@ async def _streamed(provider: Any, request: ChatRequest, *, is_left: bool = Fals
 
 @check("P22", kind="behaviour", types=_PROVIDER, on=with_stream)
 async def streams_without_a_block(mounted: MountedModule) -> None:
-    """Reads a stream with async for alone, to its end, and another one until its reader is cancelled."""
+    """Reads a stream with async for alone, to its end, others only to their first chunks, and one until its reader is cancelled."""
     ctx = mounted.ctx
     blocked = await mounted.call(_streamed, mounted.instance, asking("Hello."))
     if not blocked.returned or not blocked.value:
@@ -592,6 +592,11 @@ async def streams_without_a_block(mounted: MountedModule) -> None:
         ctx.fault("P22", "read with async for alone a stream ends with another kind of chunk than inside its block")
     if ctx.faults:
         return
+    early = await mounted.call(_leave_early, mounted.instance, asking("Hello."))
+    again = await mounted.call(_streamed, mounted.instance, asking("Hello."))
+    if early.kind == "late" or (early.returned and again.kind == "late"):
+        ctx.fault("P22", f"of {_EARLY} streams that were left early, in their blocks, or after them, one never ends")
+        return
     left = await mounted.call(_cancelled_reader, mounted.instance, asking("Hello."))
     if left.returned and left.value is not None:
         ctx.fault("P22", f"after its reader was cancelled a stream goes on: {left.value}")
@@ -602,6 +607,16 @@ async def _read_bare(provider: Any, request: ChatRequest) -> list[StreamChunk] |
     if not hasattr(type(stream), "__aiter__") or not hasattr(type(stream), "__anext__"):
         return None
     return [chunk async for chunk in stream]
+
+
+_EARLY = 20
+"""How many streams are left before their ends: each may keep a slot."""
+
+
+async def _leave_early(provider: Any, request: ChatRequest) -> None:
+    for _ in range(_EARLY):
+        async with provider.stream(request) as stream:
+            await anext(aiter(stream), None)
 
 
 async def _cancelled_reader(provider: Any, request: ChatRequest) -> str | None:
