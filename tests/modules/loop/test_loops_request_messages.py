@@ -406,16 +406,17 @@ async def test_a_conversation_that_is_replaced_while_hooks_are_asked_is_shown_as
 # ── what is kept between calls and turns ─────────────────────────────────────────────────────────
 
 
-async def test_a_tool_that_changes_flat_input_does_not_change_the_conversation():
-    given: dict[str, Any] = {"path": "x", "limit": 3}
+@pytest.mark.parametrize("path", ["x", ["x"]], ids=["flat", "nested"])
+async def test_a_tool_that_changes_its_input_does_not_change_the_conversation(path):
+    given: dict[str, Any] = {"path": path, "limit": 3}
+    before = copy.deepcopy(given)
     call = ToolCall(id="c", name="look", arguments=given)
     provider, context = Provider(10**6, spoils=False), SimpleContext()
     block = ToolCallBlock(id="c", name="look", input=given)
     provider.answers = [ChatResponse(content=[block], tool_calls=[call]), answer("b")]
     await run_turn(context, provider, Look())
     stored = (await context.get_messages())[1]
-    assert stored["tool_calls"][0]["arguments"] == {"path": "x", "limit": 3}
-    assert call.arguments == {"path": "x", "limit": 3}
+    assert stored["tool_calls"][0]["arguments"] == call.arguments == before
 
 
 async def test_input_is_checked_against_the_schema_that_the_tool_has_now():
