@@ -22,7 +22,6 @@ from tests.modules.providers.services import KEY, SERVICES, ServiceCase, argumen
 
 TWO_TASKS = [(name, "task", arguments(agent="helper", instruction="count")) for name in ("c1", "c2")]
 SWAPPED = {'"one "': '"two "', '"two "': '"one "', "one sheep": "two sheep", "two sheep": "one sheep"}
-REPLAYS = 2
 CHAT = SERVICES["openai-chat"]
 
 
@@ -89,13 +88,14 @@ def record_a_family(service: ServiceCase, server: ScriptedHttpServer) -> None:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize(
+    "replays", [pytest.param(2, marks=pytest.mark.slow), pytest.param(100, marks=pytest.mark.long)]
+)
 async def test_a_family_of_sessions_replays_on_the_other_backend_without_a_server(
-    service, server, tmp_path, anyio_backend_name
+    service, server, path, anyio_backend_name, replays
 ):
     recorded_on = "trio" if anyio_backend_name == "asyncio" else "asyncio"
     record_a_family(service, server)
-    path = tmp_path / "family.jsonl"
     plan = plan_for(service, server.url)
     recorded = await anyio.to_thread.run_sync(
         lambda: anyio.run(run_turns, recording(path, plan), "count the sheep", backend=recorded_on)
@@ -103,20 +103,9 @@ async def test_a_family_of_sessions_replays_on_the_other_backend_without_a_serve
     assert recorded[0] == ["All counted."]
     server.close()
     asked = len(server.requests)
-    for _ in range(REPLAYS):
+    for _ in range(replays):
         assert await run_turns(replaying(path, plan), "count the sheep") == recorded
     assert len(server.requests) == asked
-
-
-@pytest.mark.long
-async def test_a_hundred_replays_are_equal(service, server, tmp_path):
-    record_a_family(service, server)
-    path = tmp_path / "family.jsonl"
-    plan = plan_for(service, server.url)
-    recorded = await run_turns(recording(path, plan), "count the sheep")
-    server.close()
-    for _ in range(100):
-        assert await run_turns(replaying(path, plan), "count the sheep") == recorded
 
 
 @pytest.mark.parametrize("loop", ["loop-basic", "loop-events"])

@@ -297,27 +297,22 @@ async def test_a_bomb_is_not_unpacked_beyond_the_limit(site, encoding):
     assert output["truncated"] is True
 
 
+NUMBERS = [b"%d " % number for number in range(100)]
+GZIP_BODIES: dict[str, tuple[bytes, int, bytes]] = {
+    "members": (b"".join(map(gzip.compress, NUMBERS)), 10_000, b"".join(NUMBERS)),
+    "padding behind the last member": (gzip.compress(b"fine") + bytes(522), 10_000, b"fine"),
+    "members beyond the limit": (gzip.compress(bytes(600)) * 1000, 1000, bytes(1000)),
+}
+
+
 @pytest.mark.parametrize("size", [1, 7, 100_000])
-def test_every_member_of_a_gzip_body_is_read_however_it_is_cut(size):
-    members = b"".join(gzip.compress(b"%d " % number) for number in range(100))
-    body = Body("gzip", 10_000)
-    for start in range(0, len(members), size):
-        body.add(members[start : start + size])
-    assert body.data == b"".join(b"%d " % number for number in range(100))
-
-
-def test_padding_after_the_last_member_is_ignored():
-    body = Body("gzip", 10_000)
-    body.add(gzip.compress(b"fine") + bytes(512))
-    body.add(bytes(10))
-    assert body.data == b"fine"
-
-
-def test_members_together_stay_within_the_limit():
-    body = Body("gzip", 1000)
-    body.add(gzip.compress(bytes(600)) * 1000)
-    assert len(body.data) == 1000
-    assert body.is_full
+@pytest.mark.parametrize(("sent", "limit", "expected"), GZIP_BODIES.values(), ids=GZIP_BODIES)
+def test_every_member_of_a_gzip_body_is_read_within_the_limit_however_it_is_cut(sent, limit, expected, size):
+    body = Body("gzip", limit)
+    for start in range(0, len(sent), size):
+        body.add(sent[start : start + size])
+    assert body.data == expected
+    assert body.is_full == (len(expected) == limit)
 
 
 @pytest.mark.parametrize(
