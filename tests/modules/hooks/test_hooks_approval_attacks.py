@@ -224,25 +224,23 @@ def test_spaces_cannot_push_a_command_out_of_sight():
     assert len(text) < 200
 
 
-def test_a_long_command_is_shown_whole():
-    command = "echo start " + "x" * 30_000 + " ; rm -rf ~ ; " + "y" * 30_000 + " # end"
-    text = render_prompt("bash", {"command": command}, "why")
-    assert text.split("\n")[1] == f"  command: {command}"
+LONG = "echo start " + "x" * 30_000 + " ; rm -rf ~ ; " + "y" * 30_000 + " # end"
+SHOWN: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "a plain call": (
+        {"file_path": "a b.txt", "mode": 7, "sure": None},
+        ["file_path: a b.txt", "mode: 7", "sure: null"],
+    ),
+    "a long command": ({"command": LONG}, [f"command: {LONG}"]),
+    "many values": ({f"k{n}": n for n in range(300)}, [f"k{n}: {n}" for n in range(300)]),
+    "a long name": ({"n" * 500 + "; rm": 1}, [f'"{"n" * 500}; rm": 1']),
+    "no input": ({}, ["(no input)"]),
+}
 
 
-def test_a_plain_call_reads_plainly():
-    text = render_prompt("write_file", {"file_path": "a b.txt", "mode": 7, "sure": None}, "it writes")
-    assert text == (
-        "Allow the tool write_file to run?\n  file_path: a b.txt\n  mode: 7\n  sure: null\nAsked because: it writes"
-    )
-    assert "(no input)" in render_prompt("x", {}, "why")
-
-
-def test_every_value_and_every_name_is_shown_whole():
-    some = {f"k{n}": n for n in range(300)} | {"n" * 500 + "; rm": 1}
-    lines = render_prompt("x", some, "why").split("\n")
-    assert lines[1:301] == [f"  k{n}: {n}" for n in range(300)]
-    assert lines[301] == f'  "{"n" * 500}; rm": 1'
+@pytest.mark.parametrize(("value", "lines"), SHOWN.values(), ids=SHOWN)
+def test_a_call_is_shown_plainly_and_whole(value, lines):
+    asked = render_prompt("write_file", value, "it writes").split("\n")
+    assert asked == ["Allow the tool write_file to run?", *(f"  {line}" for line in lines), "Asked because: it writes"]
 
 
 async def test_a_call_that_is_too_long_to_be_looked_through_is_denied():
