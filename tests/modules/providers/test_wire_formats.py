@@ -83,7 +83,7 @@ def assistant(*blocks: Any) -> Message:
     return Message(role="assistant", content=list(blocks))
 
 
-def system(text: str, role: str = "system") -> Message:
+def system(text: str, role: Any = "system") -> Message:
     return Message(role=role, content=text)
 
 
