@@ -17,6 +17,7 @@ from amplifier.errors import NoUnfinishedTurnError
 from amplifier.models import TextBlock
 from amplifier.store import SessionIndex
 from amplifier.testing import MockProvider
+from tests._support.small_agent import mounting
 
 SESSION = "s"
 ANSWERS = 4
@@ -72,11 +73,6 @@ class ScriptedModel:
 
 
 def make_session(root: Path, loop: str = "loop-basic", **context: Any) -> AmplifierSession:
-    def mounting(thing: Any) -> Any:
-        async def mount(coordinator: Any, config: dict[str, Any]) -> Any:
-            return thing
-
-        return mount
 
     effects = root / "effects"
     repeatable = {"again": True, "once": False, "unknown": None}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Mapping
+from importlib.metadata import entry_points
 from inspect import isawaitable
-from types import ModuleType
 from typing import Any
 
 import attrs
@@ -41,39 +41,19 @@ from amplifier.modules._shared.configuration import (
     whole_number,
 )
 from amplifier.modules.context import ContextOptions
-from amplifier.modules.context import persistent as context_persistent
-from amplifier.modules.context import simple as context_simple
 from amplifier.modules.context.persistent import PersistentOptions
-from amplifier.modules.hooks import approval as hooks_approval
-from amplifier.modules.hooks import logging as hooks_logging
-from amplifier.modules.hooks import otel as hooks_otel
-from amplifier.modules.hooks import redaction as hooks_redaction
 from amplifier.modules.hooks.approval import ApprovalOptions
 from amplifier.modules.hooks.logging import LogOptions
 from amplifier.modules.hooks.otel import OtelOptions
 from amplifier.modules.hooks.redaction import RedactionOptions
 from amplifier.modules.loop import TurnOptions
-from amplifier.modules.loop import basic as loop_basic
-from amplifier.modules.loop import events as loop_events
-from amplifier.modules.loop import streaming as loop_streaming
-from amplifier.modules.providers import anthropic as provider_anthropic
-from amplifier.modules.providers import local as provider_local
-from amplifier.modules.providers import mock as provider_mock
-from amplifier.modules.providers import offline as provider_offline
-from amplifier.modules.providers import openai as provider_openai
-from amplifier.modules.providers import openai_compatible as provider_openai_compatible
-from amplifier.modules.providers import replay as provider_replay
 from amplifier.modules.providers.anthropic import AnthropicOptions
 from amplifier.modules.providers.local import Options as LocalOptions
+from amplifier.modules.providers.mock import _Options as MockOptions
 from amplifier.modules.providers.offline import OfflineOptions
+from amplifier.modules.providers.openai import _Options as OpenAIOptions
+from amplifier.modules.providers.openai_compatible import _Options as CompatibleOptions
 from amplifier.modules.providers.replay import ReplayOptions
-from amplifier.modules.tools import bash as tool_bash
-from amplifier.modules.tools import filesystem as tool_filesystem
-from amplifier.modules.tools import recall as tool_recall
-from amplifier.modules.tools import search as tool_search
-from amplifier.modules.tools import task as tool_task
-from amplifier.modules.tools import todo as tool_todo
-from amplifier.modules.tools import web as tool_web
 from amplifier.modules.tools._base import NoOptions
 from amplifier.modules.tools.bash._options import BashOptions
 from amplifier.modules.tools.filesystem._read_tools import FilesystemOptions
@@ -94,40 +74,36 @@ class Case:
         pages: The reference pages that name the keys, if not only the module's own.
     """
 
-    module: ModuleType
     options: type[attrs.AttrsInstance]
     pages: tuple[str, ...] = ()
 
 
 CASES: Mapping[str, Case] = {
-    "context-persistent": Case(context_persistent, PersistentOptions, ("context-persistent", "context-simple")),
-    "context-simple": Case(context_simple, ContextOptions),
-    "hooks-approval": Case(hooks_approval, ApprovalOptions),
-    "hooks-logging": Case(hooks_logging, LogOptions),
-    "hooks-otel": Case(hooks_otel, OtelOptions),
-    "hooks-redaction": Case(hooks_redaction, RedactionOptions),
-    "loop-basic": Case(loop_basic, TurnOptions, ("loops",)),
-    "loop-events": Case(loop_events, TurnOptions, ("loops",)),
-    "loop-streaming": Case(loop_streaming, TurnOptions, ("loops",)),
-    "provider-anthropic": Case(provider_anthropic, AnthropicOptions),
-    "provider-local": Case(provider_local, LocalOptions),
-    "provider-mock": Case(provider_mock, provider_mock._Options),
-    "provider-offline": Case(provider_offline, OfflineOptions),
-    "provider-openai": Case(provider_openai, provider_openai._Options, ("provider-openai", "provider-anthropic")),
-    "provider-openai-compatible": Case(
-        provider_openai_compatible,
-        provider_openai_compatible._Options,
-        ("provider-openai-compatible", "provider-anthropic"),
-    ),
-    "provider-replay": Case(provider_replay, ReplayOptions),
-    "tool-bash": Case(tool_bash, BashOptions),
-    "tool-filesystem": Case(tool_filesystem, FilesystemOptions),
-    "tool-recall": Case(tool_recall, NoOptions),
-    "tool-search": Case(tool_search, SearchOptions),
-    "tool-task": Case(tool_task, TaskOptions),
-    "tool-todo": Case(tool_todo, NoOptions),
-    "tool-web": Case(tool_web, WebOptions),
+    "context-persistent": Case(PersistentOptions, ("context-persistent", "context-simple")),
+    "context-simple": Case(ContextOptions),
+    "hooks-approval": Case(ApprovalOptions),
+    "hooks-logging": Case(LogOptions),
+    "hooks-otel": Case(OtelOptions),
+    "hooks-redaction": Case(RedactionOptions),
+    "loop-basic": Case(TurnOptions, ("loops",)),
+    "loop-events": Case(TurnOptions, ("loops",)),
+    "loop-streaming": Case(TurnOptions, ("loops",)),
+    "provider-anthropic": Case(AnthropicOptions),
+    "provider-local": Case(LocalOptions),
+    "provider-mock": Case(MockOptions),
+    "provider-offline": Case(OfflineOptions),
+    "provider-openai": Case(OpenAIOptions, ("provider-openai", "provider-anthropic")),
+    "provider-openai-compatible": Case(CompatibleOptions, ("provider-openai-compatible", "provider-anthropic")),
+    "provider-replay": Case(ReplayOptions),
+    "tool-bash": Case(BashOptions),
+    "tool-filesystem": Case(FilesystemOptions),
+    "tool-recall": Case(NoOptions),
+    "tool-search": Case(SearchOptions),
+    "tool-task": Case(TaskOptions),
+    "tool-todo": Case(NoOptions),
+    "tool-web": Case(WebOptions),
 }
+MODULES = entry_points(group="amplifier.builtin_modules")
 CONFIGURABLE = [name for name, case in CASES.items() if keys_of(case.options)]
 
 
@@ -157,7 +133,7 @@ class Unacceptable:
 async def mount(name: str, config: dict[str, Any]) -> None:
     """Mount a module and close it again."""
     coordinator = TestCoordinator()
-    cleanup = await CASES[name].module.mount(coordinator, config)
+    cleanup = await MODULES[name].load()(coordinator, config)
     if cleanup is not None and isawaitable(closing := cleanup()):
         await closing
 

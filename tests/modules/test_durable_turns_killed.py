@@ -142,17 +142,16 @@ def check_turn(root: Path, acknowledged: dict[str, str], counted: Counter[str]) 
     assert agent.steps_in(root) == []
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize(
+    "kills",
+    [
+        pytest.param(6, marks=pytest.mark.slow),
+        pytest.param(100, marks=[pytest.mark.long, pytest.mark.timeout(900)]),
+    ],
+)
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_a_turn_that_is_killed_goes_on_where_it_was(runner, tmp_path, backend):
-    counted = kill_and_resume(runner, backend, tmp_path, 6)
-    assert counted["kills"] == 6
-
-
-@pytest.mark.long
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_a_hundred_kills_lose_nothing_and_repeat_nothing_that_was_known(runner, tmp_path, backend, capsys):
-    counted = kill_and_resume(runner, backend, tmp_path, 100)
+def test_a_turn_that_is_killed_goes_on_where_it_was(runner, tmp_path, backend, kills, capsys):
+    counted = kill_and_resume(runner, backend, tmp_path, kills)
+    assert counted["kills"] == kills
     with capsys.disabled():
         print(f"\n{backend}: {dict(counted)}")

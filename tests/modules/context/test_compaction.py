@@ -18,10 +18,11 @@ from amplifier.errors import BudgetError, ContentFilterError
 from amplifier.models import ChatResponse, TextBlock
 from amplifier.modules.context import SOURCE, ContextOptions, SharedContext
 from amplifier.modules.context._shared_context import Calibration
-from amplifier.modules.context.persistent import PersistentContext, read_persistent_options
+from amplifier.modules.context.persistent import PersistentContext
 from amplifier.modules.context.simple import SimpleContext
 from amplifier.store import SessionIndex
 from amplifier.testing import EventRecorder, MockProvider
+from tests.modules.context.test_context_persistent import opened as opened_again
 from tests.modules.context.test_context_simple_message_selection import options, said, transcripts
 
 WINDOW = {"context_window": 9000, "max_output_tokens": 0}
@@ -33,14 +34,8 @@ async def simple(root: Any, hooks: Any = None, **config: Any) -> AsyncIterator[S
     yield SimpleContext(ContextOptions(**config), hooks)
 
 
-@asynccontextmanager
-async def persistent(root: Any, hooks: Any = None, **config: Any) -> AsyncIterator[SharedContext]:
-    context = PersistentContext(read_persistent_options("s", {"path": str(root), **config}), hooks)
-    await context.open()
-    try:
-        yield context
-    finally:
-        await context.close()
+def persistent(root: Any, hooks: Any = None, **config: Any) -> AbstractAsyncContextManager[PersistentContext]:
+    return opened_again(root, hooks=hooks, **config)
 
 
 @pytest.fixture(params=[simple, persistent], ids=["simple", "persistent"])
@@ -298,7 +293,6 @@ async def test_compactions_are_there_again_when_the_conversation_is_opened_again
         assert await context.uncompact()
     async with persistent(tmp_path) as context:
         assert [made.is_undone for made in context.compactions()] == [True]
-        assert isinstance(context, PersistentContext)
         await context.clear()
     async with persistent(tmp_path) as context:
         assert context.compactions() == []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,9 @@ import pytest
 
 from amplifier.models import ChatResponse, TextBlock, ToolSpec
 from amplifier.modules.context import ContextOptions
-from amplifier.modules.context.persistent import PersistentContext, read_persistent_options
 from amplifier.modules.context.simple import SimpleContext
 from amplifier.modules.loop._messages import RequestPrefix
+from tests.modules.context.test_context_persistent import opened
 
 
 def _said(text: str, **metadata: Any) -> dict[str, Any]:
@@ -50,20 +50,24 @@ class _Provider:
 # ── the newest request ──
 
 
-@pytest.mark.parametrize("source", ["hook", "steering", "answer_format"])
-async def test_what_is_said_in_a_turn_does_not_take_the_place_of_its_request(source: str) -> None:
+@pytest.mark.parametrize(
+    "about", [{"source": "hook"}, {"source": "steering"}, {"source": "answer_format"}, {"pinned": True}], ids=str
+)
+async def test_what_is_said_in_a_turn_does_not_take_the_place_of_its_request(about: dict[str, Any]) -> None:
     steps = [message for number in range(60) for message in _worked(number)]
-    aside = _said("by the way", source=source)
     begin = [_said("first"), {"role": "assistant", "content": "done"}, _said("the newest request")]
-    context = await _filled(SimpleContext(), [*begin, *steps[:8], aside, *steps[8:]])
+    context = await _filled(SimpleContext(), [*begin, *steps[:8], _said("by the way", **about), *steps[8:]])
 
     view = await context.get_messages_for_request(token_budget=2000)
 
     texts = [message["content"] for message in view]
     assert len(view) < 40
     assert "the newest request" in texts
-    if source == "steering":  # the user said that, too
+    if about.get("source") == "steering":  # the user said that, too
         assert texts.index("by the way") == texts.index("the newest request") + 1
+    if "pinned" in about:
+        spoken = [message["content"] for message in view if message["role"] == "user"]
+        assert spoken[-2:] == ["the newest request", "by the way"]
 
 
 async def test_what_a_hook_says_is_not_the_first_request() -> None:
@@ -160,30 +164,18 @@ def test_tools_with_numbers_beyond_64_bits_can_change() -> None:
 
 @pytest.mark.parametrize("messages", [[], [_said("another")]], ids=["cleared", "replaced"])
 async def test_a_compaction_of_what_was_replaced_is_not_stored(tmp_path: Path, messages: list[dict[str, Any]]) -> None:
-    options = read_persistent_options("session", {"path": str(tmp_path)})
-    context = PersistentContext(options)
-    await context.open()
-    await _filled(context, [_said(f"{number} " + "x" * 200) for number in range(40)])
-    views: list[list[dict[str, Any]]] = []
+    async with opened(tmp_path) as context:
+        await _filled(context, [_said(f"{number} " + "x" * 200) for number in range(40)])
+        async with anyio.create_task_group() as group:
+            group.start_soon(context.set_messages, messages)
+            await anyio.lowlevel.checkpoint()
+            group.start_soon(context.get_messages_for_request, 1000)
+        await context.add_message(_said("more"))
+        assert await context.get_messages_for_request() == [*messages, _said("more")]
 
-    async def run(call: Callable[[], Awaitable[Any]]) -> None:
-        views.append(await call())
-
-    async with anyio.create_task_group() as group:
-        group.start_soon(run, lambda: context.set_messages(messages))
-        await anyio.lowlevel.checkpoint()
-        group.start_soon(run, lambda: context.get_messages_for_request(token_budget=1000))
-    await context.add_message(_said("more"))
-    assert await context.get_messages_for_request() == [*messages, _said("more")]
-    await context.close()
-
-    again = PersistentContext(options)
-    await again.open()
-    try:
+    async with opened(tmp_path) as again:
         assert await again.get_messages_for_request() == [*messages, _said("more")]
         assert again.compactions() == []
-    finally:
-        await again.close()
 
 
 async def test_records_of_other_messages_are_not_followed() -> None:
@@ -217,21 +209,6 @@ async def test_what_no_longer_stays_brings_nothing_back() -> None:
     made = context.compactions()
     assert [each.start for each in made] == sorted(each.start for each in made)
     assert all(each.after_tokens < each.before_tokens for each in made)
-
-
-async def test_a_pinned_message_in_a_turn_does_not_take_the_place_of_its_request() -> None:
-    steps = [message for number in range(60) for message in _worked(number)]
-    pinned = _said("keep this in mind", pinned=True)
-    begin = [_said("first"), {"role": "assistant", "content": "done"}, _said("the newest request")]
-    context = await _filled(SimpleContext(), [*begin, *steps[:8], pinned, *steps[8:]])
-
-    view = await context.get_messages_for_request(token_budget=2000)
-
-    assert len(view) < 40
-    assert [message["content"] for message in view if message["role"] == "user"][-2:] == [
-        "the newest request",
-        "keep this in mind",
-    ]
 
 
 async def test_the_attachments_of_the_first_prompt_do_not_stay() -> None:

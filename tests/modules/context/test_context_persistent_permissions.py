@@ -14,15 +14,21 @@ from amplifier.store import Conversation, UnsafeFolderError
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 
 
+def use(folder: Path) -> Conversation:
+    """A conversation in this folder, which was empty when it was opened, and is closed again."""
+    conversation = Conversation(folder, "s")
+    assert conversation.open() == []
+    conversation.close()
+    return conversation
+
+
 @pytest.mark.parametrize("mode", [0o777, 0o755, 0o750, 0o701])
 def test_a_folder_that_is_open_to_others_is_closed_with_a_warning(mode, tmp_path, caplog):
     folder = tmp_path / "s"
     folder.mkdir()
     folder.chmod(mode)
-    log = Conversation(folder, "s")
     with caplog.at_level("WARNING"):
-        assert log.open() == []
-    log.close()
+        use(folder)
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert f"{folder} was open to other users (mode {mode:04o})" in caplog.text
 
@@ -32,32 +38,24 @@ def test_the_folder_of_all_sessions_is_made_writable_for_its_owner_only(mode, af
     root = tmp_path / "sessions"
     root.mkdir()
     root.chmod(mode)
-    conversation = Conversation(root / "s", "s")
     with caplog.at_level("WARNING"):
-        conversation.open()
-    conversation.close()
+        use(root / "s")
     assert stat.S_IMODE(root.stat().st_mode) == after
     assert (f"{root} was open to other users (mode {mode:04o})" in caplog.text) == (mode != after)
 
 
 def test_a_file_that_others_may_read_is_closed_with_a_warning(tmp_path, caplog):
-    conversation = Conversation(tmp_path / "s", "s")
-    conversation.open()
-    conversation.close()
+    use(tmp_path / "s")
     (tmp_path / "store.db").chmod(0o644)
     with caplog.at_level("WARNING"):
-        conversation.open()
-    conversation.close()
+        use(tmp_path / "s")
     assert stat.S_IMODE((tmp_path / "store.db").stat().st_mode) == 0o600
     assert "store.db was open to other users (mode 0644)" in caplog.text
 
 
 def test_a_private_folder_causes_no_warning(tmp_path, caplog):
-    log = Conversation(tmp_path / "s", "s")
-    log.open()
-    log.close()
-    assert log.open() == []
-    log.close()
+    use(tmp_path / "s")
+    use(tmp_path / "s")
     assert caplog.text == ""
 
 
@@ -69,17 +67,13 @@ def test_a_folder_that_any_user_may_replace_is_refused(tmp_path):
 
 def test_a_folder_in_a_sticky_directory_is_accepted(tmp_path):
     tmp_path.chmod(0o1777)
-    log = Conversation(tmp_path / "sessions" / "s", "s")
-    assert log.open() == []
-    log.close()
+    use(tmp_path / "sessions" / "s")
 
 
 @as_root
 @pytest.mark.parametrize("name", ["s", "s/lock", "store.db"])
 def test_what_belongs_to_another_user_is_refused(name, tmp_path):
-    log = Conversation(tmp_path / "s", "s")
-    log.open()
-    log.close()
+    log = use(tmp_path / "s")
     os.chown(tmp_path / name, 12345, -1)
     before = _descriptors()
     with pytest.raises(UnsafeFolderError, match=rf"{tmp_path / name}: it belongs to the user with id 12345, not to 0"):

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import attrs
-import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
@@ -351,10 +350,3 @@ async def test_a_budget_that_nothing_fits_is_exceeded_with_a_warning(caplog):
         view = await view_of(history, 1)
     assert [message["content"] for message in view] == ["[500 characters left out]"] * 2
     assert "cannot be cut down to 1 tokens" in caplog.text
-
-
-@pytest.mark.parametrize("budget", [50, 500, 5000])
-async def test_a_view_of_nothing_is_nothing(budget):
-    assert await view_of([], budget) == []
-    only_system = [{"role": "system", "content": "be brief"}]
-    assert await view_of(only_system, budget) == only_system

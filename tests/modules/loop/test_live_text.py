@@ -80,6 +80,19 @@ def provider_module(mount: Any) -> Any:
     return module
 
 
+async def streamed(plan: dict[str, Any]) -> tuple[list[Any], Any]:
+    """The events of a turn, and its result."""
+    async with AmplifierSession(plan) as session, session.stream("hi") as events:
+        seen = [event async for event in events]
+    return seen, events.result
+
+
+def spoken_by_mock(response: Any, *hooks: Any, loop: str = "loop-streaming") -> dict[str, Any]:
+    """A plan whose model is provider-mock."""
+    plan = plan_of(PublishedProvider(), *hooks, loop=loop)
+    return {**plan, "providers": [{"module": "provider-mock", "config": {"responses": [response]}}]}
+
+
 async def whole(provider: PublishedProvider) -> ChatResponse:
     await provider.block(0, "thinking", "hm")
     await provider.block(1, "text", "Good ", "day")
@@ -106,19 +119,14 @@ async def test_the_pieces_of_a_published_provider_arrive_while_it_answers():
 
 
 async def test_blocks_have_one_beginning_one_end_and_no_piece_twice():
-    seen, text = [], TurnText()
-    shown = ""
-    async with AmplifierSession(plan_of(PublishedProvider(whole))) as session, session.stream("hi") as events:
-        async for event in events:
-            shown += text.add(event)
-            if event.name.startswith(("content_block:", "thinking:")):
-                seen.append((event.name, event.data["block_index"]))
-        assert events.result == "Good day"
-    assert shown == "Good day"
+    events, result = await streamed(plan_of(PublishedProvider(whole)))
+    text = TurnText()
+    assert "".join(map(text.add, events)) == result == "Good day"
+    blocks = [event for event in events if event.name.startswith(("content_block:", "thinking:"))]
     starts = [("content_block:start", 0), ("content_block:delta", 0), ("thinking:delta", 0), ("content_block:start", 1)]
     deltas = [("content_block:delta", 1)] * 2
     ends = [("content_block:end", 0), ("thinking:final", 0), ("content_block:end", 1)]
-    assert seen == starts + deltas + ends
+    assert [(event.name, event.data["block_index"]) for event in blocks] == starts + deltas + ends
 
 
 async def test_an_answer_that_the_provider_asks_for_again_is_told_once():
@@ -140,14 +148,11 @@ async def test_an_answer_that_the_provider_asks_for_again_is_told_once():
         (PublishedProvider(twice), ["Good ", "day"]),
         (PublishedProvider(broken, plain), ["Well", "content_block:reset", "Good day"]),
     ]:
-        said = []
         plan = plan_of(provider)
         plan["session"]["orchestrator"]["config"] = {"initial_delay": 0.0}
-        async with AmplifierSession(plan) as session, session.stream("hi") as events:
-            async for event in events:
-                if isinstance(event, TextDelta) or event.name == "content_block:reset":
-                    said.append(event.text if isinstance(event, TextDelta) else event.name)
-        assert said == expected
+        events, _ = await streamed(plan)
+        told = [event for event in events if isinstance(event, TextDelta) or event.name == "content_block:reset"]
+        assert [event.text if isinstance(event, TextDelta) else event.name for event in told] == expected
 
 
 async def test_a_call_of_the_provider_beside_the_turn_is_no_part_of_its_answer():
@@ -182,12 +187,10 @@ async def test_a_block_that_was_not_streamed_comes_as_one_piece():
         call = ToolCallBlock(id="1", name="look", input={})
         return ChatResponse(content=[call, TextBlock(text="So.")])
 
-    seen = []
-    async with AmplifierSession(plan_of(PublishedProvider(half))) as session, session.stream("hi") as events:
-        async for event in events:
-            if event.name.startswith("content_block:"):
-                seen.append((event.name.partition(":")[2], event.data["block_index"]))
-    assert seen == [("start", 0), ("end", 0), ("start", 1), ("delta", 1), ("end", 1)]
+    events, _ = await streamed(plan_of(PublishedProvider(half)))
+    seen = [(event.name, event.data["block_index"]) for event in events if event.name.startswith("content_block:")]
+    kinds = [("start", 0), ("end", 0), ("start", 1), ("delta", 1), ("end", 1)]
+    assert seen == [(f"content_block:{kind}", index) for kind, index in kinds]
 
 
 @pytest.mark.parametrize("loop", ["loop-basic", "loop-streaming"])
@@ -198,9 +201,7 @@ async def test_our_providers_emit_the_published_events_for_those_who_wait_for_th
     async def listen(event: str, data: dict[str, Any]) -> None:
         heard.append((event, {key: value for key, value in data.items() if key not in ("session_id", "timestamp")}))
 
-    plan = plan_of(PublishedProvider(), listen, loop=loop)
-    plan["providers"] = [{"module": "provider-mock", "config": {"responses": ["Good day"]}}]
-    async with AmplifierSession(plan) as session:
+    async with AmplifierSession(spoken_by_mock("Good day", listen, loop=loop)) as session:
         await session.execute("hi")
     assert len({data["request_id"] for _, data in heard}) == 1
     assert [event for event, _ in heard] == [STREAMED[0], *[STREAMED[1]] * (len(heard) - 2), STREAMED[2]]
@@ -218,9 +219,7 @@ async def test_a_stream_of_ours_that_breaks_is_announced_as_aborted():
         heard.append((event, data.get("error")))
 
     cut = {"text": "Good day", "error": {"type": "StreamError", "message": "cut", "retryable": False}}
-    plan = plan_of(PublishedProvider(), listen)
-    plan["providers"] = [{"module": "provider-mock", "config": {"responses": [cut]}}]
-    async with AmplifierSession(plan) as session:
+    async with AmplifierSession(spoken_by_mock(cut, listen)) as session:
         with pytest.raises(Exception, match="cut"):
             await session.execute("hi")
     assert heard[-1] == (STREAMED[3], {"type": "StreamError", "msg": "cut"})
@@ -263,15 +262,13 @@ async def test_pieces_of_a_published_provider_are_shown_once_whoever_runs_the_tu
 async def test_thinking_of_a_published_provider_arrives_in_pieces_in_loops_of_others():
     plan = plan_of(PublishedProvider(whole))
     plan["session"]["orchestrator"] = PublishedLoop()
-    async with AmplifierSession(plan) as session, session.stream("hi") as events:
-        assert [event.text async for event in events if isinstance(event, ThinkingDelta)] == ["hm"]
+    events, _ = await streamed(plan)
+    assert [event.text for event in events if isinstance(event, ThinkingDelta)] == ["hm"]
 
 
 @pytest.mark.parametrize("reports", [True, False])
 async def test_pieces_of_our_providers_arrive_in_loops_of_others(reports: bool):
-    plan = plan_of(PublishedProvider())
-    plan["providers"] = [{"module": "provider-mock", "config": {"responses": ["Good day to all of you"]}}]
-    pieces = await read(plan, PublishedLoop(reports=reports))
+    pieces = await read(spoken_by_mock("Good day to all of you"), PublishedLoop(reports=reports))
     assert ("".join(pieces), len(pieces) > 1) == ("Good day to all of you", True)
 
 

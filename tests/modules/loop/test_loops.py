@@ -11,7 +11,6 @@ import pytest
 
 from amplifier import (
     AmplifierSession,
-    ChatResponse,
     ExecutionCancelled,
     HookResult,
     ModuleLoader,
@@ -22,7 +21,7 @@ from amplifier import (
     ToolResult,
 )
 from amplifier.errors import AuthenticationError, ExecutionDenied, ProviderUnavailableError
-from amplifier.models import ContextInjection, ResultDelta, TextDelta, ToolFinished, ToolStarted
+from amplifier.models import ContextInjection, ResultDelta, ToolFinished, ToolStarted
 from amplifier.testing import EventRecorder, MockApprovalSystem, MockContextManager, MockProvider, MockTool
 
 
@@ -88,13 +87,6 @@ class Agent:
         return problems + [f"call {call} has no result" for call in owed]
 
 
-async def test_a_turn_without_tools_returns_the_models_words(loop):
-    agent = Agent(loop, ["Hi there"])
-    assert await agent.run() == "Hi there"
-    assert [m["role"] for m in agent.context.messages] == ["user", "assistant"]
-    assert agent.context.messages[1]["content"] == "Hi there"
-
-
 async def test_events_come_in_the_contracts_order(loop):
     agent = Agent(loop, [("echo", {}), "done"], MockTool("echo"))
     await agent.run()
@@ -119,29 +111,6 @@ async def test_events_come_in_the_contracts_order(loop):
         agent.data("orchestrator:complete")[0] | {"status": "success", "turn_count": 2}
         == agent.data("orchestrator:complete")[0]
     )
-
-
-async def test_parallel_tools_overlap_and_their_results_keep_the_order_of_the_calls(loop):
-    both_running = anyio.Event()
-    running: list[str] = []
-
-    def slow(name: str) -> MockTool:
-        async def respond(given: dict[str, Any]) -> str:
-            running.append(name)
-            if len(running) == 2:
-                both_running.set()
-            await both_running.wait()
-            if name == "a":  # the first call ends last
-                await anyio.wait_all_tasks_blocked()
-            return name
-
-        return MockTool(name, respond=respond)
-
-    agent = Agent(loop, [[("a", {}), ("b", {})], "done"], slow("a"), slow("b"))
-    with anyio.fail_after(60):
-        await agent.run()
-    assert [m["content"] for m in agent.context.messages if m["role"] == "tool"] == ["a", "b"]
-    assert agent.broken_pairs() == []
 
 
 @pytest.mark.parametrize(
@@ -175,19 +144,6 @@ async def test_a_tool_that_overruns_its_deadline_is_cancelled_and_its_neighbour_
     assert agent.context.messages[3]["content"] == "Success"
 
 
-async def test_a_tool_cannot_change_the_transcript_through_its_input(loop):
-    class Greedy:
-        name, description = "greedy", "changes its input"
-
-        async def execute(self, given):
-            given["path"].append("stolen")
-            return ToolResult(output="ok")
-
-    agent = Agent(loop, [("greedy", {"path": ["a"]}), "done"], Greedy())
-    await agent.run()
-    assert agent.context.messages[1]["tool_calls"][0]["arguments"] == {"path": ["a"]}
-
-
 async def test_a_provider_cannot_change_a_call_that_hooks_have_judged(loop):
     given = ToolCall(id="c1", name="run", arguments={"command": {"run": "ls"}})
 
@@ -212,22 +168,17 @@ def change_output(result: ToolResult) -> None:
     result.output["items"].append("unseen")
 
 
-def replace_output(result: ToolResult) -> None:
-    result.output = "unseen"
-
-
-def change_content(result: ToolResult) -> None:
-    assert result.content is not None
-    result.content[0].text = "unseen"
-
-
 @pytest.mark.parametrize(
     ("kept", "change"),
     [
         (lambda: ToolResult(output={"items": ["seen"]}), change_output),
-        (lambda: ToolResult(output="seen"), replace_output),
-        (lambda: ToolResult(content=[TextBlock(text="seen")]), change_content),
+        (lambda: ToolResult(output="seen"), lambda result: setattr(result, "output", "unseen")),
+        (
+            lambda: ToolResult(content=[TextBlock(text="seen")]),
+            lambda result: setattr(result.content[0], "text", "unseen"),
+        ),
     ],
+    ids=["a member of the output", "the output", "a block"],
 )
 async def test_a_tool_cannot_change_a_result_that_hooks_have_judged(loop, kept, change):
     result = kept()
@@ -288,41 +239,18 @@ def answering(result: HookResult):
     return handler
 
 
-async def test_a_denied_call_is_not_run_and_the_model_is_told_why(loop):
-    tool = MockTool("echo")
-    agent = Agent(
-        loop, [("echo", {}), "done"], tool, hooks={"tool:pre": answering(HookResult(action="deny", reason="no"))}
-    )
+@pytest.mark.parametrize(
+    ("event", "calls", "shown"),
+    [("tool:pre", 0, "denied: secrets"), ("tool:post", 1, "the result was withheld: secrets")],
+    ids=["the call", "its result"],
+)
+async def test_the_model_is_told_why_a_call_or_its_result_is_denied_and_sees_nothing_of_it(loop, event, calls, shown):
+    tool, gate = MockTool("echo", output="secret"), answering(HookResult(action="deny", reason="secrets"))
+    agent = Agent(loop, [("echo", {}), "done"], tool, hooks={event: gate})
     await agent.run()
-    assert tool.call_count == 0
-    assert agent.context.messages[2]["content"] == "denied: no"
-
-
-async def test_a_hook_may_rewrite_a_tools_input(loop):
-    async def rewrite(event: str, data: dict[str, Any]) -> HookResult:
-        return HookResult(action="modify", data={**data, "tool_input": {"text": "safe"}})
-
-    tool = MockTool("echo")
-    agent = Agent(loop, [("echo", {"text": "raw"}), "done"], tool, hooks={"tool:pre": rewrite})
-    await agent.run()
-    assert tool.last_input == {"text": "safe"}
-
-
-@pytest.mark.parametrize(("first", "second"), [("result", "tool_result"), ("tool_result", "result")])
-async def test_hooks_that_write_a_result_under_either_name_see_each_others_changes(loop, first, second):
-    async def check(event: str, data: dict[str, Any]) -> HookResult:
-        return HookResult(action="modify", data={**data, first: {**data[first], "output": "secret, checked"}})
-
-    agent = Agent(loop, [("echo", {}), "done"], MockTool("echo", output="secret"), hooks={"tool:post": check})
-
-    async def redact(event: str, data: dict[str, Any]) -> HookResult:
-        assert data["result"]["output"] == data["tool_result"]["output"] == "secret, checked"
-        return HookResult(action="modify", data={second: {**data[second], "output": "[redacted]"}})
-
-    agent.session.coordinator.hooks.register("tool:post", redact, priority=1, fields=("result", "tool_result"))
-    await agent.run()
-    assert agent.context.messages[2]["content"] == "[redacted]"
-    assert [d["tool_result"] for d in agent.data("tool:post")] == [d["result"] for d in agent.data("tool:post")]
+    assert tool.call_count == calls
+    assert "secret" not in str(agent.provider.last_request).replace("secrets", "")
+    assert agent.context.messages[2]["content"] == shown
 
 
 async def test_a_hook_may_rewrite_one_as_true(loop):
@@ -332,14 +260,6 @@ async def test_a_hook_may_rewrite_one_as_true(loop):
     agent = Agent(loop, [("echo", {}), "done"], MockTool("echo", return_value=[1]), hooks={"tool:post": rewrite})
     await agent.run()
     assert agent.context.messages[2]["content"] == "[true]"
-
-
-async def test_a_withheld_result_does_not_reach_the_model(loop):
-    gate = answering(HookResult(action="deny", reason="secrets"))
-    agent = Agent(loop, [("echo", {}), "done"], MockTool("echo", output="secret"), hooks={"tool:post": gate})
-    await agent.run()
-    assert "secret" not in str(agent.provider.last_request).replace("secrets", "")
-    assert agent.context.messages[2]["content"] == "the result was withheld: secrets"
 
 
 async def test_injections_of_tool_hooks_are_stored_after_the_results_of_that_answer(loop):
@@ -362,15 +282,6 @@ async def test_ephemeral_injections_are_shown_once_and_never_stored(loop):
     assert "psst" not in str(agent.context.messages)
     assert agent.provider.requests[1].messages[-1].content == "A\n\npsst"
     assert [str(r).count("psst") for r in agent.provider.requests] == [0, 1, 1]
-
-
-@pytest.mark.parametrize(("answer", "calls"), [("Allow", 1), ("Deny", 0)])
-async def test_a_gate_that_asks_is_answered_by_the_approval_system(loop, answer, calls):
-    tool = MockTool("echo")
-    gate = answering(HookResult(action="ask_user", approval_prompt="Run echo?"))
-    agent = Agent(loop, [("echo", {}), "done"], tool, hooks={"tool:pre": gate}, approval=MockApprovalSystem([answer]))
-    await agent.run()
-    assert tool.call_count == calls
 
 
 @pytest.mark.parametrize("ephemeral", [False, True])
@@ -431,13 +342,6 @@ async def test_what_a_hook_injects_before_a_request_is_in_that_request(loop):
 # ── the model ──
 
 
-async def test_thinking_with_its_signature_is_stored_as_it_came(loop):
-    answer = ChatResponse(content=[ThinkingBlock(thinking="hm", signature="sig"), TextBlock(text="42")])
-    agent = Agent(loop, [answer])
-    assert await agent.run() == "42"
-    assert agent.context.messages[1]["content"][0] == {"type": "thinking", "thinking": "hm", "signature": "sig"}
-
-
 @pytest.mark.virtual_time
 async def test_an_error_that_may_pass_is_retried_after_the_time_the_server_asked_for(loop):
     agent = Agent(loop, [RateLimitError("slow down", retry_after=30), "fine"])
@@ -489,13 +393,6 @@ async def test_retries_end(loop):
     agent = Agent(loop, [RateLimitError("1"), RateLimitError("2"), RateLimitError("3")], config={"max_retries": 2})
     with pytest.raises(RateLimitError, match="3"):
         await agent.run()
-
-
-async def test_the_iteration_limit_ends_a_turn_that_would_go_on(loop):
-    agent = Agent(loop, [("echo", {}), ("echo", {})], MockTool("echo"), config={"max_iterations": 2})
-    assert "max_iterations" in await agent.run()
-    assert agent.data("orchestrator:complete")[0]["status"] == "incomplete"
-    assert agent.broken_pairs() == []
 
 
 async def test_a_provider_that_is_not_there_is_named(loop):
@@ -565,13 +462,6 @@ async def test_an_immediate_stop_cancels_the_tools_and_every_call_still_has_its_
 # ── what only one of them does ──
 
 
-async def test_the_streaming_loop_passes_pieces_on_as_they_arrive():
-    agent = Agent("loop-streaming", ["a b c"])
-    async with agent.session as session, session.stream("go") as events:
-        assert [event.text async for event in events if isinstance(event, TextDelta)] == ["a ", "b ", "c"]
-    assert events.result == "a b c"
-
-
 async def test_a_stream_of_a_turn_shows_tools_starting_and_finishing(loop):
     agent = Agent(loop, [[("a", {"x": 1}), ("nope", {})], "done"], MockTool("a"))
     seen = []
@@ -612,13 +502,6 @@ async def test_in_the_event_driven_loop_a_hook_may_deny_the_choice(gate):
     assert agent.context.messages[2]["content"].startswith("denied: ")
     assert [agent.data(event) for event in ("tool:selected", "tool:pre")] == [[], []]
     assert [data["tool_name"] for data in agent.data("tool:error")] == ["a"]
-
-
-def test_the_tool_call_ids_of_the_model_are_kept():
-    call = ToolCall(id="toolu_1", name="echo", arguments={})
-    agent = Agent("loop-basic", [call, "done"], MockTool("echo"))
-    anyio.run(agent.run)
-    assert agent.context.messages[2]["tool_call_id"] == "toolu_1"
 
 
 # ── a stream that is cut ─────────────────────────────────────────────────────────────────────────

@@ -39,9 +39,7 @@ def test_a_turn_cancelled_anywhere_leaves_a_valid_transcript(loop, mode):
 
         return agent.run, check
 
-    report = cancel_everywhere(make, modes=[mode])
-    report.raise_if_broken()
-    assert report.ok
+    cancel_everywhere(make, modes=[mode]).raise_if_broken()
 
 
 @pytest.mark.parametrize("mode", ["asyncio-native-twice", *LOOP_END_MODES])
@@ -68,9 +66,7 @@ def test_a_tool_unwinds_completely_whatever_is_cancelled_meanwhile(count, mode):
         agent = Agent("loop-basic", [[("a", {})] * count, "done"], MockTool("a", respond=work))
         return agent.run, lambda: agent.broken_pairs() + (["a tool was cut off"] if begun != unwound else [])
 
-    report = cancel_everywhere(make, modes=[mode])
-    report.raise_if_broken()
-    assert report.ok
+    cancel_everywhere(make, modes=[mode]).raise_if_broken()
 
 
 def numbered(*names: str) -> ChatResponse:
@@ -102,24 +98,6 @@ async def test_a_cancelled_turn_with_ids_of_an_earlier_turn_stores_its_own_resul
     results = [m["content"] for m in agent.context.messages if m["role"] == "tool"]
     assert results[:3] == ["done for first", "worked", "done for first"]
     assert results[3:] == ["done for second", "cancelled while it was running", "done for second"]
-
-
-async def test_a_call_that_was_never_begun_does_not_get_the_result_of_an_earlier_answer(loop):
-    with anyio.CancelScope() as scope:
-
-        async def stop(event, data):
-            if data["iteration"] == 2:
-                scope.cancel()
-                await anyio.sleep_forever()
-
-        tool = MockTool("quick", return_value="first answer")
-        agent = Agent(loop, [numbered("quick"), numbered("quick")], tool, hooks={"provider:response": stop})
-        await agent.run()
-    assert scope.cancelled_caught
-    assert agent.broken_pairs() == []
-    first, second = [m["content"] for m in agent.context.messages if m["role"] == "tool"]
-    assert first == "first answer"
-    assert "interrupted" in second
 
 
 async def test_a_result_is_kept_when_the_turn_is_cancelled_while_hooks_look_at_it(loop):

@@ -82,31 +82,6 @@ async def test_what_a_tool_raises_is_an_error_for_the_model_and_its_neighbour_fi
     assert agent.broken_pairs() == []
 
 
-async def test_an_exit_in_one_session_leaves_another_session_of_the_loop_alone(words):
-    over = anyio.Event()
-
-    async def wait(given: dict[str, Any]) -> str:
-        await over.wait()
-        return "unharmed"
-
-    bad = Agent("loop-basic", [[("bad", {}), ("bad", {})], "done"], MockTool("bad", respond=ESCAPES[words]))
-    good = Agent("loop-basic", [[("wait", {}), ("wait", {})], "done"], MockTool("wait", respond=wait))
-
-    async def run_bad() -> None:
-        try:
-            assert await bad.run() == "done"
-        finally:
-            over.set()
-
-    with anyio.fail_after(60):
-        async with anyio.create_task_group() as group:
-            group.start_soon(good.run)
-            await anyio.wait_all_tasks_blocked()
-            group.start_soon(run_bad)
-    assert tools_of(good) == ["unharmed", "unharmed"]
-    assert good.data("execution:end")[0]["status"] == "completed"
-
-
 async def test_a_tool_whose_description_exits_is_not_offered_and_the_others_are(loop, caplog):
     class Odd:
         name = "odd"

@@ -406,16 +406,20 @@ async def test_a_conversation_that_is_replaced_while_hooks_are_asked_is_shown_as
 # ── what is kept between calls and turns ─────────────────────────────────────────────────────────
 
 
-async def test_a_tool_that_changes_flat_input_does_not_change_the_conversation():
-    given: dict[str, Any] = {"path": "x", "limit": 3}
+@pytest.mark.parametrize("path", ["x", ["x"]], ids=["flat", "nested"])
+async def test_a_tool_that_changes_its_input_changes_neither_the_conversation_nor_what_hooks_hear(path):
+    given: dict[str, Any] = {"path": path, "limit": 3}
+    before = copy.deepcopy(given)
     call = ToolCall(id="c", name="look", arguments=given)
-    provider, context = Provider(10**6, spoils=False), SimpleContext()
+    provider, context, hooks = Provider(10**6, spoils=False), SimpleContext(), HookRegistry()
     block = ToolCallBlock(id="c", name="look", input=given)
     provider.answers = [ChatResponse(content=[block], tool_calls=[call]), answer("b")]
-    await run_turn(context, provider, Look())
+    reported: list[Any] = []
+    hooks.register("tool:post", lambda _, data: reported.append(data["tool_input"]))
+    await run_turn(context, provider, Look(), hooks=hooks)
     stored = (await context.get_messages())[1]
-    assert stored["tool_calls"][0]["arguments"] == {"path": "x", "limit": 3}
-    assert call.arguments == {"path": "x", "limit": 3}
+    assert stored["tool_calls"][0]["arguments"] == call.arguments == before
+    assert reported == [before]
 
 
 async def test_input_is_checked_against_the_schema_that_the_tool_has_now():

@@ -13,7 +13,6 @@ from amplifier import (
     AmplifierSession,
     HookResult,
     ModuleLoader,
-    SessionBusyError,
     SessionStateError,
     ToolResult,
 )
@@ -273,33 +272,6 @@ async def test_an_orchestrator_without_resume_is_refused_with_advice() -> None:
         assert await session.execute("go") == "answer"
 
 
-async def test_a_turn_cannot_be_resumed_while_it_runs() -> None:
-    refused: list[BaseException] = []
-
-    class Again:
-        name, description = "again", "Resumes."
-
-        async def execute(self, input: dict[str, Any]) -> ToolResult:  # noqa: A002
-            try:
-                await session.resume_turn()
-            except SessionBusyError as error:
-                refused.append(error)
-            return ToolResult(output="")
-
-    session = make_session([], Again(), script=[[("again", {})], "done"])  # type: ignore[arg-type]
-    async with session:
-        await session.execute("go")
-    assert len(refused) == 1
-
-
-async def test_a_resumed_turn_can_be_streamed() -> None:
-    async with make_session([PROMPT]) as session:
-        async with session.stream_resumed_turn() as events:
-            names = [event.name async for event in events]
-        assert events.result == "All done."
-    assert "turn:resumed" in names
-
-
 async def test_results_of_parallel_tools_are_stored_as_they_arrive_in_call_order() -> None:
     stored_before_the_last: list[Any] = []
     gates = {name: anyio.Event() for name in ("a", "b", "c")}
@@ -351,9 +323,7 @@ def test_a_resume_that_is_cancelled_anywhere_leaves_a_valid_transcript(mode: Any
 
         return run, problems
 
-    report = cancel_everywhere(make, modes=[mode])
-    report.raise_if_broken()
-    assert report.ok
+    cancel_everywhere(make, modes=[mode]).raise_if_broken()
 
 
 def test_where_a_turn_was_cut_off() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import anyio
@@ -30,13 +31,16 @@ class Noting:
 
 
 class Person:
-    def __init__(self) -> None:
+    """Allows everything else, and takes a second for each question, or as many as are given."""
+
+    def __init__(self, waits: dict[str, int] | None = None, denied: Collection[str] = ()) -> None:
         self.asked: list[str] = []
+        self._waits, self._denied = waits or {}, denied
 
     async def request_approval(self, prompt: str, options: list[str], timeout: float, default: str) -> str:
         self.asked.append(prompt)
-        await anyio.sleep(1)
-        return "Allow"
+        await anyio.sleep(self._waits.get(prompt, 1))
+        return "Deny" if prompt in self._denied else "Allow"
 
 
 def session_of(
@@ -122,18 +126,14 @@ async def test_what_was_asked_about_starts_in_order_whichever_question_is_answer
     loop, asks, waits, denied, slots
 ):
     tool = Noting()
-
-    class SlowPerson:
-        async def request_approval(self, prompt: str, options: list[str], timeout: float, default: str) -> str:
-            await anyio.sleep(waits[int(prompt)])
-            return "Deny" if int(prompt) in denied else "Allow"
+    person = Person({str(number): wait for number, wait in enumerate(waits)}, {str(number) for number in denied})
 
     @on("tool:pre", gate=True)
     async def judge(event: str, data: dict[str, Any]) -> HookResult:
         number = data["tool_input"]["number"]
         return HookResult(action="ask_user", approval_prompt=str(number)) if asks[number] else HookResult()
 
-    async with session_of(tool, len(asks), judge, loop=loop, slots=slots, person=SlowPerson()) as session:
+    async with session_of(tool, len(asks), judge, loop=loop, slots=slots, person=person) as session:
         await session.execute("go")
     asked = [number for number, is_asked in enumerate(asks) if is_asked and number not in denied]
     assert [number for number in tool.started if asks[number]] == asked
@@ -142,16 +142,11 @@ async def test_what_was_asked_about_starts_in_order_whichever_question_is_answer
 async def test_a_question_holds_no_call_up_about_which_no_one_is_asked():
     tool = Noting()
 
-    class SlowPerson:
-        async def request_approval(self, prompt: str, options: list[str], timeout: float, default: str) -> str:
-            await anyio.sleep(100)
-            return "Allow"
-
     @on("tool:pre", gate=True)
     async def judge(event: str, data: dict[str, Any]) -> HookResult:
         is_asked = data["tool_input"]["number"] % 2 == 0
         return HookResult(action="ask_user", approval_prompt="?") if is_asked else HookResult()
 
-    async with session_of(tool, 6, judge, person=SlowPerson()) as session:
+    async with session_of(tool, 6, judge, person=Person({"?": 100})) as session:
         await session.execute("go")
     assert tool.started == [1, 3, 5, 0, 2, 4]

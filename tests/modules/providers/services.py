@@ -5,12 +5,14 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import ModuleType
-from typing import Any
+from typing import Any, Self
 
 import attrs
+import pytest
 
+from amplifier.errors import LLMError
 from amplifier.models import (
     ChatRequest,
     ChatResponse,
@@ -178,6 +180,21 @@ class MountedProvider:
         (provider,) = coordinator.get("providers").values()
         return cls(provider, coordinator, recorder)
 
+    @classmethod
+    @asynccontextmanager
+    async def running(cls, module: ModuleType, **config: Any) -> AsyncIterator[Self]:
+        """In the end it is cleaned up, twice, which may happen."""
+        coordinator, recorder = TestCoordinator(), EventRecorder()
+        coordinator.hooks.register("*", recorder, name="recorder")
+        cleanup = await module.mount(coordinator, config)
+        assert cleanup is not None
+        try:
+            (provider,) = coordinator.get("providers").values()
+            yield cls(provider, coordinator, recorder)
+        finally:
+            await cleanup()
+            await cleanup()
+
     async def ask(self, prompt: str = "hello", **options: Any) -> Any:
         return await self.answer(ChatRequest(messages=[Message(role="user", content=prompt)], **options))
 
@@ -239,24 +256,35 @@ def check_response(provider: Any, response: Any) -> None:
     assert len({call.id for call in calls}) == len(calls)
 
 
-@asynccontextmanager
-async def mounted(service: ServiceCase, server: ScriptedHttpServer, **config: Any) -> AsyncIterator[MountedProvider]:
+def mounted(
+    service: ServiceCase, server: ScriptedHttpServer, **config: Any
+) -> AbstractAsyncContextManager[MountedProvider]:
     """The provider of a service, mounted and in the end cleaned up."""
-    coordinator, recorder = TestCoordinator(), EventRecorder()
-    coordinator.hooks.register("*", recorder, name="recorder")
     given = {"api_key": KEY, "base_url": server.url + service.prefix, **service.config, **config}
-    cleanup = await service.module.mount(coordinator, given)
-    assert cleanup is not None
-    try:
-        yield MountedProvider(coordinator.get("providers", service.name), coordinator, recorder)
-    finally:
-        await cleanup()
-        await cleanup()
+    return MountedProvider.running(service.module, **given)
 
 
 def ask(text: str = "hello", **options: Any) -> ChatRequest:
     """A request of one message."""
     return ChatRequest(messages=[Message(role="user", content=text)], **options)
+
+
+async def response_of(
+    service: ServiceCase, server: ScriptedHttpServer, script: Sequence[Step], request: Any = None, **config: Any
+) -> Any:
+    """What the provider makes of an answer that the service sends in these steps."""
+    server.answers(script)
+    async with mounted(service, server, **config) as opened:
+        return await opened.provider.complete(request or ask())
+
+
+async def error_of(
+    kind: type[LLMError], service: ServiceCase, server: ScriptedHttpServer, *script: Step, **config: Any
+) -> Any:
+    """The error of a call that the service answers in these steps."""
+    with pytest.raises(kind) as caught:
+        await response_of(service, server, script, **config)
+    return caught.value
 
 
 async def chunks_of(provider: Any, request: ChatRequest, **keywords: Any) -> list[StreamChunk]:

@@ -37,7 +37,7 @@ from amplifier.modules.providers._error_mapping import (
 )
 from amplifier.modules.providers._http_client import MAX_ERROR_BYTES
 from tests.modules.providers.scripted_http_server import CLOSE, END, EVENT_STREAM, RESET, STALL, chunk, event, reply
-from tests.modules.providers.services import KEY, SERVICES, ask, mounted
+from tests.modules.providers.services import KEY, SERVICES, ask, error_of, mounted, response_of
 
 CONTEXT = CallContext("svc", "model-x", KEY)
 
@@ -137,11 +137,8 @@ async def test_a_rate_limit_error_has_the_delay_before_a_retry(service, server, 
 
 
 async def test_a_server_can_forbid_a_retry(service, server):
-    server.answers(service.error(500, "no", x_should_retry="false"))
-    async with mounted(service, server) as opened:
-        with pytest.raises(ProviderUnavailableError) as caught:
-            await opened.provider.complete(ask())
-    assert not caught.value.retryable
+    steps = service.error(500, "no", x_should_retry="false")
+    assert not (await error_of(ProviderUnavailableError, service, server, *steps)).retryable
 
 
 async def test_a_key_that_the_server_repeats_is_not_passed_on(service, server, caplog):
@@ -158,10 +155,8 @@ async def test_a_key_that_the_server_repeats_is_not_passed_on(service, server, c
 
 
 async def test_a_redirect_is_not_followed(service, server):
-    server.answers([reply(b"", 307, Location=f"{server.url}/elsewhere")])
-    async with mounted(service, server) as opened:
-        with pytest.raises(ConfigurationError, match="base_url"):
-            await opened.provider.complete(ask())
+    redirect = reply(b"", 307, Location=f"{server.url}/elsewhere")
+    assert "base_url" in str(await error_of(ConfigurationError, service, server, redirect))
     assert len(server.requests) == 1
 
 
@@ -169,29 +164,19 @@ async def test_an_errors_body_is_read_up_to_a_limit(service, server):
     sent: list[int] = []
     flood = [b"HTTP/1.1 500 No\r\nContent-Type: text/plain\r\nContent-Length: 1000000000\r\n\r\n"]
     pieces = [step for _ in range(1000) for step in (b"x" * 65536, lambda: sent.append(65536))]
-    server.answers([*flood, *pieces])
-    async with mounted(service, server) as opened:
-        with pytest.raises(ProviderUnavailableError) as caught:
-            await opened.provider.complete(ask())
-    assert len(str(caught.value)) < 2000
+    assert len(str(await error_of(ProviderUnavailableError, service, server, *flood, *pieces))) < 2000
     assert sum(sent) < 1000 * 65536
     assert sum(sent) + 2 * 65536 > MAX_ERROR_BYTES  # it was the limit that ended it
 
 
 async def test_a_server_that_is_not_there_is_a_network_error(service, server):
     server.close()
-    async with mounted(service, server) as opened:
-        with pytest.raises(NetworkError) as caught:
-            await opened.provider.complete(ask())
-    assert caught.value.retryable
+    assert (await error_of(NetworkError, service, server)).retryable
 
 
 @pytest.mark.parametrize("how", [RESET, CLOSE])
 async def test_a_connection_that_dies_before_the_answer_is_a_network_error(service, server, how):
-    server.answers([how])
-    async with mounted(service, server) as opened:
-        with pytest.raises(NetworkError):
-            await opened.provider.complete(ask())
+    await error_of(NetworkError, service, server, how)
 
 
 @pytest.mark.parametrize("how", [RESET, CLOSE, END])
@@ -241,54 +226,40 @@ async def test_an_answer_that_is_no_answer_is_a_stream_error(service, server):
 
 
 async def test_an_endless_line_is_given_up(service, server):
-    megabyte = chunk(b"x" * 2**20)
-    server.answers([EVENT_STREAM, chunk(b"data: "), *[megabyte] * 40])
-    async with mounted(service, server) as opened:
-        with pytest.raises(StreamError, match="larger than"):
-            await opened.provider.complete(ask())
+    line = [chunk(b"data: "), *[chunk(b"x" * 2**20)] * 40]
+    assert "larger than" in str(await error_of(StreamError, service, server, EVENT_STREAM, *line))
 
 
 async def test_an_error_inside_the_stream_has_its_own_type(service, server):
     error = {"type": "overloaded_error", "code": None, "message": "busy"}
-    server.answers([EVENT_STREAM, *service.pieces(["a"])[:2], event({"type": "error", "error": error}, "error"), END])
-    async with mounted(service, server) as opened:
-        with pytest.raises(ProviderUnavailableError, match="busy") as caught:
-            await opened.provider.complete(ask())
-    assert caught.value.delay_multiplier == 10
+    steps = [EVENT_STREAM, *service.pieces(["a"])[:2], event({"type": "error", "error": error}, "error"), END]
+    found = await error_of(ProviderUnavailableError, service, server, *steps)
+    assert "busy" in str(found)
+    assert found.delay_multiplier == 10
 
 
 async def test_a_failed_response_has_its_own_type(server):
     failed = {"type": "response.failed", "response": {"error": {"code": "rate_limit_exceeded", "message": "later"}}}
-    server.answers([EVENT_STREAM, event(failed), END])
-    async with mounted(SERVICES["openai-responses"], server) as opened:
-        with pytest.raises(RateLimitError, match="later"):
-            await opened.provider.complete(ask())
+    steps = [EVENT_STREAM, event(failed), END]
+    assert "later" in str(await error_of(RateLimitError, SERVICES["openai-responses"], server, *steps))
 
 
 @pytest.mark.parametrize("bad", ['{"x": ', "nonsense", "[1]", '"text"', "3"])
 async def test_a_call_with_unreadable_arguments_is_never_handed_on(service, server, bad):
-    server.answers(service.answer([], [("c1", "look", bad)]))
-    async with mounted(service, server) as opened:
-        with pytest.raises(InvalidToolCallError) as caught:
-            await opened.provider.complete(ask())
-    error = caught.value
+    steps = service.answer([], [("c1", "look", bad)])
+    error = await error_of(InvalidToolCallError, service, server, *steps, default_model="model-x")
     assert (error.tool_name, error.raw_arguments, error.retryable) == ("look", bad, True)
-    assert (error.provider, error.model) == (service.name, opened.provider.get_info().defaults["model"])
+    assert (error.provider, error.model) == (service.name, "model-x")
 
 
 async def test_arguments_that_were_encoded_twice_are_read(service, server):
-    server.answers(service.answer([], [("c1", "look", '"{\\"x\\": 1}"')]))
-    async with mounted(service, server) as opened:
-        response = await opened.provider.complete(ask())
+    response = await response_of(service, server, service.answer([], [("c1", "look", '"{\\"x\\": 1}"')]))
     assert response.tool_calls[0].arguments == {"x": 1}
 
 
 async def test_a_refusal_without_words_is_a_content_filter_error(server):
-    body = {"type": "message", "content": [], "stop_reason": "refusal", "usage": {}}
-    server.answers([reply(body)])
-    async with mounted(SERVICES["anthropic"], server) as opened:
-        with pytest.raises(ContentFilterError):
-            await opened.provider.complete(ask())
+    refusal = reply({"type": "message", "content": [], "stop_reason": "refusal", "usage": {}})
+    await error_of(ContentFilterError, SERVICES["anthropic"], server, refusal)
 
 
 # ── time ─────────────────────────────────────────────────────────────────────────────────────────
@@ -342,7 +313,5 @@ async def test_leaving_a_stream_early_closes_the_connection_at_once(service, ser
 
 async def test_a_call_that_cannot_be_written_is_refused_before_it_is_sent(service, server):
     request = ask(tools=[ToolSpec(name="look", parameters={"default": object()})])
-    async with mounted(service, server) as opened:
-        with pytest.raises(InvalidRequestError, match="JSON"):
-            await opened.provider.complete(request)
+    assert "JSON" in str(await error_of(InvalidRequestError, service, server, request=request))
     assert server.requests == []

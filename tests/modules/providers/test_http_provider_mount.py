@@ -15,7 +15,7 @@ from amplifier.modules.providers import openai as provider_openai
 from amplifier.modules.providers import openai_compatible as provider_openai_compatible
 from amplifier.modules.providers._http_provider import EVENTS, Prices
 from amplifier.testing import MockContextManager, TestCoordinator
-from tests.modules.providers.services import KEY, SERVICES, ask, mounted
+from tests.modules.providers.services import KEY, SERVICES, ask, mounted, response_of
 
 MODULES = [provider_anthropic, provider_openai, provider_openai_compatible]
 VARIABLES = {"anthropic": "ANTHROPIC", "openai": "OPENAI", "openai-compatible": "OPENAI_COMPATIBLE"}
@@ -33,23 +33,19 @@ async def test_without_credentials_a_provider_is_not_mounted_and_logs_how_to_set
 
 
 async def test_key_and_address_may_come_from_the_environment(service, server, monkeypatch):
-    server.answers(service.answer(["x"]))
     prefix = VARIABLES[service.name]
     monkeypatch.setenv(f"{prefix}_API_KEY", f" {KEY}\n")
     monkeypatch.setenv(f"{prefix}_BASE_URL", server.url + service.prefix)
-    async with mounted(service, server, api_key=None, base_url=None) as opened:
-        await opened.provider.complete(ask())
+    await response_of(service, server, service.answer(["x"]), api_key=None, base_url=None)
     headers = server.last.headers
     assert (headers.get("x-api-key") or headers.get("authorization")).removeprefix("Bearer ") == KEY
 
 
 async def test_a_server_that_is_not_openais_gets_nothing_of_openais(server, monkeypatch):
     service = SERVICES["openai-compatible"]
-    server.answers(service.answer(["x"]))
     for name in ("OPENAI_API_KEY", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID", "OPENAI_ADMIN_KEY"):
         monkeypatch.setenv(name, f"secret-{name}")
-    async with mounted(service, server, api_key=None) as opened:
-        await opened.provider.complete(ask())
+    await response_of(service, server, service.answer(["x"]), api_key=None)
     assert "secret-" not in str(server.last.headers)
 
 
@@ -87,10 +83,8 @@ async def test_what_no_header_can_hold_is_refused_at_mount_without_showing_it(se
 
 
 async def test_a_header_of_the_plan_replaces_the_usual_one_whatever_its_case(service, server):
-    server.answers(service.answer(["x"]))
     replaced = {"x-api-key": "mine"} if service.name == "anthropic" else {"AUTHORIZATION": "mine"}
-    async with mounted(service, server, extra_headers=replaced) as opened:
-        await opened.provider.complete(ask())
+    await response_of(service, server, service.answer(["x"]), extra_headers=replaced)
     assert KEY not in str(server.last.headers)
     assert "mine" in str(server.last.headers)
 
@@ -115,10 +109,7 @@ async def test_a_missing_http_library_is_named_with_its_extra(module, monkeypatc
 
 async def test_without_the_price_library_there_is_no_price(service, server, monkeypatch):
     monkeypatch.setitem(sys.modules, "genai_prices", None)
-    server.answers(service.answer(["x"]))
-    async with mounted(service, server) as opened:
-        response = await opened.provider.complete(ask())
-    assert response.usage.cost_usd is None
+    assert (await response_of(service, server, service.answer(["x"]))).usage.cost_usd is None
 
 
 async def test_the_events_of_a_provider_are_announced(service, server):
@@ -126,12 +117,6 @@ async def test_the_events_of_a_provider_are_announced(service, server):
         assert await opened.coordinator.collect_contributions("observability.events") == [list(EVENTS)]
         assert opened.provider.priority == 100
         assert KEY not in repr(opened.provider)
-
-
-async def test_a_session_opens_without_a_provider_that_declined():
-    session = {"orchestrator": "loop-basic", "context": MockContextManager()}
-    async with AmplifierSession({"session": session, "providers": ["provider-anthropic"]}) as opened:
-        assert opened.coordinator.get("providers") == {}
 
 
 async def test_one_module_may_serve_several_servers(server):

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from amplifier.errors import ConfigurationError, ContextLengthError, StreamError
 from amplifier.models import ChatRequest, Message, ResponseFormatJsonSchema, TextBlock
 from amplifier.modules.providers import local as provider_local
 from amplifier.modules.providers._error_mapping import CallContext
-from amplifier.testing import EventRecorder, TestCoordinator, wait_for
+from amplifier.testing import wait_for
 from tests._support import small_model
 from tests._support.processes import is_alive
 from tests._support.tree import ROOT
@@ -48,18 +47,8 @@ class Local(MountedProvider):
     """A mounted provider with its server in sight."""
 
     @classmethod
-    @asynccontextmanager
-    async def running(cls, model: Path, **config: Any) -> Any:
-        coordinator, recorder = TestCoordinator(), EventRecorder()
-        coordinator.hooks.register("*", recorder, name="recorder")
-        config = {"model_path": str(model), **QUICK, **config}
-        cleanup = await provider_local.mount(coordinator, config)
-        assert cleanup is not None
-        try:
-            yield cls(coordinator.get("providers")["local"], coordinator, recorder)
-        finally:
-            await cleanup()
-            await cleanup()  # may run twice
+    def running(cls, model: Path, **config: Any) -> Any:  # type: ignore[override]
+        return super().running(provider_local, model_path=str(model), **{**QUICK, **config})
 
     @property
     def server(self) -> Any:

@@ -8,7 +8,6 @@ from typing import Any
 import anyio
 import pytest
 
-from amplifier import AmplifierSession
 from amplifier.errors import (
     InvalidRequestError,
     LLMError,
@@ -23,7 +22,6 @@ from amplifier.models import (
     StreamChunk,
 )
 from amplifier.modules.providers import mock as provider_mock
-from amplifier.testing import MockTool
 from tests.modules.providers.services import MountedProvider
 
 
@@ -204,30 +202,3 @@ async def test_all_problems_of_a_script_are_reported_at_once():
         "$.responses[1].delay",
         "$.responses[2].text",
     ]
-
-
-# ── in a session ─────────────────────────────────────────────────────────────────────────────────
-
-
-TURN: list[Any] = [
-    {"error": {"type": "RateLimitError"}},
-    {"text": "calling", "tool_calls": [{"name": "echo", "arguments": {"text": "hi"}}, {"name": "echo"}]},
-    "done",
-]
-
-
-@pytest.mark.parametrize("loop", ["loop-basic", "loop-streaming"])
-async def test_a_whole_turn_with_a_retry_and_tools_runs_from_a_plan(loop):
-    echo = MockTool("echo")
-    plan = {
-        "session": {
-            "orchestrator": {"module": loop, "config": {"initial_delay": 0}},
-            "context": "context-simple",
-            "strict": True,
-        },
-        "providers": [{"module": "provider-mock", "config": {"responses": TURN, "when_exhausted": "error"}}],
-        "tools": [echo],
-    }
-    async with AmplifierSession(plan) as session:
-        assert await session.execute("go") == "done"
-    assert echo.call_count == 2

@@ -22,7 +22,12 @@ from tests.modules.providers.services import KEY, SERVICES, ServiceCase, argumen
 
 TWO_TASKS = [(name, "task", arguments(agent="helper", instruction="count")) for name in ("c1", "c2")]
 SWAPPED = {'"one "': '"two "', '"two "': '"one "', "one sheep": "two sheep", "two sheep": "one sheep"}
-REPLAYS = 2
+CHAT = SERVICES["openai-chat"]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "a.jsonl"
 
 
 def plan_for(
@@ -59,6 +64,14 @@ def replaying(path: Path, plan: dict[str, Any]) -> dict[str, Any]:
     return Cassette(path).plan(plan)
 
 
+async def record(path: Path, server: ScriptedHttpServer, talk: dict[str, str], mode: Any = "once") -> dict[str, Any]:
+    """Record what the service answers to these prompts; returns the plan."""
+    server.answers(*(CHAT.answer([answer]) for answer in talk.values()))
+    plan = plan_for(CHAT, server.url)
+    await run_turns(Cassette(path, mode=mode).plan(plan), *talk)
+    return plan
+
+
 def lines_of(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
@@ -75,13 +88,14 @@ def record_a_family(service: ServiceCase, server: ScriptedHttpServer) -> None:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize(
+    "replays", [pytest.param(2, marks=pytest.mark.slow), pytest.param(100, marks=pytest.mark.long)]
+)
 async def test_a_family_of_sessions_replays_on_the_other_backend_without_a_server(
-    service, server, tmp_path, anyio_backend_name
+    service, server, path, anyio_backend_name, replays
 ):
     recorded_on = "trio" if anyio_backend_name == "asyncio" else "asyncio"
     record_a_family(service, server)
-    path = tmp_path / "family.jsonl"
     plan = plan_for(service, server.url)
     recorded = await anyio.to_thread.run_sync(
         lambda: anyio.run(run_turns, recording(path, plan), "count the sheep", backend=recorded_on)
@@ -89,35 +103,22 @@ async def test_a_family_of_sessions_replays_on_the_other_backend_without_a_serve
     assert recorded[0] == ["All counted."]
     server.close()
     asked = len(server.requests)
-    for _ in range(REPLAYS):
+    for _ in range(replays):
         assert await run_turns(replaying(path, plan), "count the sheep") == recorded
     assert len(server.requests) == asked
 
 
-@pytest.mark.long
-async def test_a_hundred_replays_are_equal(service, server, tmp_path):
-    record_a_family(service, server)
-    path = tmp_path / "family.jsonl"
-    plan = plan_for(service, server.url)
-    recorded = await run_turns(recording(path, plan), "count the sheep")
-    server.close()
-    for _ in range(100):
-        assert await run_turns(replaying(path, plan), "count the sheep") == recorded
-
-
 @pytest.mark.parametrize("loop", ["loop-basic", "loop-events"])
-async def test_a_recording_serves_loops_that_stream_and_loops_that_do_not(service, server, tmp_path, loop):
+async def test_a_recording_serves_loops_that_stream_and_loops_that_do_not(service, server, path, loop):
     server.answers(service.answer(["Hel", "lo."]))
-    path = tmp_path / "a.jsonl"
     await run_turns(recording(path, plan_for(service, server.url)), "hello")
     server.close()
     assert (await run_turns(replaying(path, plan_for(service, server.url, loop=loop)), "hello"))[0] == ["Hello."]
 
 
-async def test_the_same_request_gets_its_answers_in_order_and_not_more_often_than_recorded(server, tmp_path):
+async def test_the_same_request_gets_its_answers_in_order_and_not_more_often_than_recorded(server, path):
     service = SERVICES["anthropic"]
     server.answers(*(service.error(400, f"refusal {number}") for number in (1, 2)))
-    path = tmp_path / "a.jsonl"
 
     async def messages(plan: dict[str, Any], times: int) -> list[str]:
         found = []
@@ -137,9 +138,8 @@ async def test_the_same_request_gets_its_answers_in_order_and_not_more_often_tha
     assert "it was made 3 times, and recorded 2 times" in replayed[2]
 
 
-async def test_an_error_keeps_its_type_and_fields_and_is_retried_at_once(service, server, tmp_path):
+async def test_an_error_keeps_its_type_and_fields_and_is_retried_at_once(service, server, path):
     server.answers(service.error(429, "slow down", retry_after="30"))
-    path = tmp_path / "a.jsonl"
     plan = plan_for(service, server.url)
     plan["session"]["orchestrator"]["config"]["max_retries"] = 0
 
@@ -154,10 +154,9 @@ async def test_an_error_keeps_its_type_and_fields_and_is_retried_at_once(service
     assert (recorded.retry_after, replayed.retry_after) == (30, None)
 
 
-async def test_a_stream_that_breaks_off_replays_its_pieces_and_then_the_error(server, tmp_path):
+async def test_a_stream_that_breaks_off_replays_its_pieces_and_then_the_error(server, path):
     service = SERVICES["anthropic"]
     server.answers([EVENT_STREAM, *service.pieces(["Hel", "lo."])[:5], CLOSE])
-    path = tmp_path / "a.jsonl"
     plan = plan_for(service, server.url)
     plan["session"]["orchestrator"]["config"]["max_retries"] = 0
 
@@ -175,11 +174,9 @@ async def test_a_stream_that_breaks_off_replays_its_pieces_and_then_the_error(se
     assert await pieces_and_error(replaying(path, plan)) == recorded
 
 
-async def test_an_answer_that_was_cut_off_is_not_recorded(server, tmp_path):
-    service = SERVICES["openai-chat"]
-    server.answers([EVENT_STREAM, *service.pieces(["Hel", "lo."])[:3], "stall"], service.answer(["Done."]))
-    path = tmp_path / "a.jsonl"
-    async with AmplifierSession(recording(path, plan_for(service, server.url))) as session:
+async def test_an_answer_that_was_cut_off_is_not_recorded(server, path):
+    server.answers([EVENT_STREAM, *CHAT.pieces(["Hel", "lo."])[:3], "stall"], CHAT.answer(["Done."]))
+    async with AmplifierSession(recording(path, plan_for(CHAT, server.url))) as session:
         async with session.stream("hello") as events:
             async for event in events:
                 if type(event).__name__ == "TextDelta":
@@ -199,16 +196,12 @@ async def mismatch_of(plan: dict[str, Any], *prompts: str) -> ReplayMismatchErro
     return caught.value
 
 
-async def test_a_mismatch_names_the_nearest_recording_and_the_first_difference(server, tmp_path):
-    service = SERVICES["openai-chat"]
-    server.answers(service.answer(["Hi."]), service.answer(["Fine."]))
-    path = tmp_path / "talk.jsonl"
-    plan = plan_for(service, server.url)
-    await run_turns(recording(path, plan), "hello", "how are you?")
+async def test_a_mismatch_names_the_nearest_recording_and_the_first_difference(server, path):
+    plan = await record(path, server, {"hello": "Hi.", "how are you?": "Fine."})
     error = await mismatch_of(replaying(path, plan), "hello", "how are they?")
     assert (error.path, error.expected, error.found) == ("$.messages[3].content", "'how are you?'", "'how are they?'")
     for words in (
-        "talk.jsonl has no recording",
+        "a.jsonl has no recording",
         "of main to provider 'openai'",
         "the nearest is request 2",
         "differs at $.messages[3].content: expected 'how are you?', found 'how are they?'",
@@ -218,11 +211,8 @@ async def test_a_mismatch_names_the_nearest_recording_and_the_first_difference(s
     assert error.retryable is False
 
 
-async def test_a_provider_without_recordings_is_never_asked(server, tmp_path):
-    service = SERVICES["openai-chat"]
-    server.answers(service.answer(["Hi."]))
-    path = tmp_path / "a.jsonl"
-    await run_turns(recording(path, plan_for(service, server.url)), "hello")
+async def test_a_provider_without_recordings_is_never_asked(server, path):
+    await record(path, server, {"hello": "Hi."})
     other = plan_for(SERVICES["anthropic"], server.url)
     other["providers"].append(replaying(path, {})["providers"][0])
     asked = len(server.requests)
@@ -230,11 +220,9 @@ async def test_a_provider_without_recordings_is_never_asked(server, tmp_path):
     assert len(server.requests) == asked
 
 
-async def test_mode_new_asks_only_for_what_is_not_recorded(server, tmp_path):
-    service = SERVICES["openai-chat"]
-    server.answers(service.answer(["Hi."]), service.answer(["Fine."]), service.error(500, "must not be asked"))
-    path = tmp_path / "a.jsonl"
-    plan = plan_for(service, server.url)
+async def test_mode_new_asks_only_for_what_is_not_recorded(server, path):
+    server.answers(CHAT.answer(["Hi."]), CHAT.answer(["Fine."]), CHAT.error(500, "must not be asked"))
+    plan = plan_for(CHAT, server.url)
     await run_turns(Cassette(path, mode="new").plan(plan), "hello")
     before = path.read_text().splitlines()
     assert (await run_turns(Cassette(path, mode="new").plan(plan), "hello", "how are you?"))[0] == ["Hi.", "Fine."]
@@ -244,20 +232,15 @@ async def test_mode_new_asks_only_for_what_is_not_recorded(server, tmp_path):
     assert (await run_turns(replaying(path, plan), "hello", "how are you?"))[0] == ["Hi.", "Fine."]
 
 
-async def test_a_file_that_is_not_changed_is_not_written(server, tmp_path):
-    service = SERVICES["openai-chat"]
-    server.answers(service.answer(["Hi."]))
-    path = tmp_path / "a.jsonl"
-    plan = plan_for(service, server.url)
-    await run_turns(Cassette(path, mode="new").plan(plan), "hello")
+async def test_a_file_that_is_not_changed_is_not_written(server, path):
+    plan = await record(path, server, {"hello": "Hi."}, "new")
     written = path.stat()
     await run_turns(Cassette(path, mode="new").plan(plan), "hello")
     assert (path.stat().st_ino, path.stat().st_mtime_ns) == (written.st_ino, written.st_mtime_ns)
 
 
-async def test_a_change_of_the_directory_does_not_matter_with_a_placeholder(server, tmp_path):
+async def test_a_change_of_the_directory_does_not_matter_with_a_placeholder(server, tmp_path, path):
     service = SERVICES["anthropic"]
-    path = tmp_path / "a.jsonl"
     for name in ("here", "there"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "note.txt").write_text("a note", encoding="utf-8")
@@ -286,7 +269,7 @@ async def test_a_change_of_the_directory_does_not_matter_with_a_placeholder(serv
 # ── the file ─────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_no_secret_reaches_the_file_not_even_in_pieces(service, server, tmp_path, monkeypatch):
+async def test_no_secret_reaches_the_file_not_even_in_pieces(service, server, path, monkeypatch):
     key, variable = "an-unusual-key-without-a-shape", "value-of-a-variable-0"
     monkeypatch.setenv("OTHER_SERVICE_TOKEN", variable)
     shaped = "ghp_abcdefghijklmnopqrstuvwxyz0123456789"
@@ -298,7 +281,6 @@ async def test_no_secret_reaches_the_file_not_even_in_pieces(service, server, tm
         ),
         service.answer(["Done."]),
     )
-    path = tmp_path / "a.jsonl"
     plan = plan_for(service, server.url, key=key)
     prompt = f"remember {variable} and {shaped}"
     recorded = await run_turns(recording(path, plan), prompt)
@@ -314,20 +296,17 @@ async def test_no_secret_reaches_the_file_not_even_in_pieces(service, server, tm
 
 
 async def test_the_file_is_for_its_owner_only_and_nothing_else_is_left(server, tmp_path):
-    service = SERVICES["openai-chat"]
-    server.answers(service.answer(["Hi."]))
     path = tmp_path / "deep" / "down" / "a.jsonl"
-    await run_turns(recording(path, plan_for(service, server.url)), "hello")
+    await record(path, server, {"hello": "Hi."})
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert [entry.name for entry in path.parent.iterdir()] == ["a.jsonl"]
 
 
 async def test_two_recordings_of_one_run_are_the_same_file(server, tmp_path):
-    service = SERVICES["openai-chat"]
     texts = []
     for path in (tmp_path / "1.jsonl", tmp_path / "2.jsonl"):
-        record_a_family(service, server)
-        await run_turns(recording(path, plan_for(service, server.url)), "count the sheep")
+        record_a_family(CHAT, server)
+        await run_turns(recording(path, plan_for(CHAT, server.url)), "count the sheep")
         text = path.read_text(encoding="utf-8")
         if text.index("one sheep") > text.index("two sheep"):  # which agent asked first is up to the scheduler
             text = re.sub("|".join(SWAPPED), lambda found: SWAPPED[found[0]], text)
@@ -336,12 +315,8 @@ async def test_two_recordings_of_one_run_are_the_same_file(server, tmp_path):
     assert sum(line.startswith('{"request"') for line in texts[0]) == 6
 
 
-async def test_a_message_is_written_once_however_many_requests_have_it(server, tmp_path):
-    service = SERVICES["openai-chat"]
-    server.answers(*(service.answer([f"Answer {number}."]) for number in range(5)))
-    path = tmp_path / "a.jsonl"
-    prompts = [f"question {number}" for number in range(5)]
-    await run_turns(recording(path, plan_for(service, server.url)), *prompts)
+async def test_a_message_is_written_once_however_many_requests_have_it(server, path):
+    await record(path, server, {f"question {number}": f"Answer {number}." for number in range(5)})
     lines = lines_of(path)
     contents = [line["value"]["content"] for line in lines if "message" in line]
     assert contents.count("question 0") == 1
@@ -366,8 +341,7 @@ FIRST_FORMAT = """\
 """
 
 
-async def test_a_file_of_the_first_format_is_replayed_with_its_error_and_its_chunks(tmp_path):
-    path = tmp_path / "a.jsonl"
+async def test_a_file_of_the_first_format_is_replayed_with_its_error_and_its_chunks(path):
     path.write_text(FIRST_FORMAT, encoding="utf-8")
     plan = {"session": {"orchestrator": "loop-basic", "context": "context-simple"}}
     async with AmplifierSession(replaying(path, plan)) as session:
@@ -398,8 +372,7 @@ async def test_a_file_of_the_first_format_is_replayed_with_its_error_and_its_chu
         ("\x00\xff", "line 1"),
     ],
 )
-async def test_a_file_that_is_no_cassette_is_refused_with_its_line(tmp_path, content, words):
-    path = tmp_path / "a.jsonl"
+async def test_a_file_that_is_no_cassette_is_refused_with_its_line(path, content, words):
     path.write_text(content, encoding="latin-1")
     with pytest.raises(PlanError) as caught:
         await _mount_alone(path)
@@ -417,9 +390,8 @@ async def _mount_alone(path: Path) -> None:
 
 
 async def test_the_session_state_and_the_providers_are_as_before_when_the_session_is_closed(server, tmp_path):
-    service = SERVICES["openai-chat"]
-    server.answers(service.answer(["Hi."]))
-    session = AmplifierSession(Cassette(tmp_path / "a.jsonl", mode="once").plan(plan_for(service, server.url)))
+    server.answers(CHAT.answer(["Hi."]))
+    session = AmplifierSession(Cassette(tmp_path / "a.jsonl", mode="once").plan(plan_for(CHAT, server.url)))
     async with session:
         provider: Any = session.coordinator.get("providers", "openai")
         assert "Recording" in repr(provider)
@@ -437,8 +409,7 @@ def _request(text: str) -> Any:
 
 
 async def test_no_file_is_written_if_nothing_was_answered(server, tmp_path):
-    service = SERVICES["openai-chat"]
-    async with AmplifierSession(Cassette(tmp_path / "a.jsonl", mode="once").plan(plan_for(service, server.url))):
+    async with AmplifierSession(Cassette(tmp_path / "a.jsonl", mode="once").plan(plan_for(CHAT, server.url))):
         pass
     assert list(tmp_path.iterdir()) == []
 
@@ -446,9 +417,8 @@ async def test_no_file_is_written_if_nothing_was_answered(server, tmp_path):
 @pytest.mark.parametrize("run", [None, "one"])
 async def test_a_session_closes_while_another_one_is_still_asking(server, tmp_path, run):
     """The file is written twice, and neither session loses what the other one has recorded or still replays."""
-    service = SERVICES["openai-chat"]
-    server.answers(service.answer(["slow ", "answer"]), service.answer(["quick ", "answer"]), service.answer(["last"]))
-    plan = plan_for(service, server.url)
+    server.answers(CHAT.answer(["slow ", "answer"]), CHAT.answer(["quick ", "answer"]), CHAT.answer(["last"]))
+    plan = plan_for(CHAT, server.url)
 
     async def both() -> list[str]:
         recorded = {"cassette": str(tmp_path / "a.jsonl"), "mode": "once", **({} if run is None else {"run": run})}

@@ -22,7 +22,16 @@ from amplifier.models import (
     to_dict,
 )
 from tests.modules.providers.scripted_http_server import END, EVENT_STREAM, chunk, reply
-from tests.modules.providers.services import KEY, SERVICES, arguments, ask, chunks_of, mounted
+from tests.modules.providers.services import (
+    KEY,
+    SERVICES,
+    arguments,
+    ask,
+    chunks_of,
+    error_of,
+    mounted,
+    response_of,
+)
 
 
 async def test_an_answer_comes_in_pieces_and_then_whole(service, server):
@@ -67,17 +76,16 @@ async def test_integers_beyond_64_bits_stay_exact(service, server):
 
 @pytest.mark.parametrize("given_id", ["", "taken"])
 async def test_an_id_that_is_missing_or_taken_is_replaced(service, server, given_id):
-    server.answers(service.answer([], [(given_id, "look", "{}"), (given_id, "look", "{}")]))
+    script = service.answer([], [(given_id, "look", "{}"), (given_id, "look", "{}")])
     request = conversation_with(ChatResponse(content=[ToolCallBlock(id="taken", name="look", input={})]))
-    async with mounted(service, server) as opened:
-        response = await opened.provider.complete(request)
+    response = await response_of(service, server, script, request)
     ids = [call.id for call in response.tool_calls]
     assert all(ids)
     assert len({*ids, "taken"}) == 3
     assert ids == [block.id for block in response.content if isinstance(block, ToolCallBlock)]
 
 
-def conversation_with(response, *results):
+def conversation_with(response):
     """The answer put back into a conversation, as a loop does it, with a result for each call."""
     content: Any = [to_dict(block) for block in response.content]
     calls = [block for block in response.content if isinstance(block, ToolCallBlock)]
@@ -88,43 +96,31 @@ def conversation_with(response, *results):
 
 
 async def test_thoughts_survive_with_their_seal_and_go_back_unchanged(service, server):
-    server.answers(service.answer(["so"], [("c1", "look", "{}")], ["deep ", "thought"]))
-    async with mounted(service, server) as opened:
-        response = await opened.provider.complete(ask())
-        first = response.content[0]
-        await opened.provider.complete(conversation_with(response))
-    sent = server.last.body
+    script = service.answer(["so"], [("c1", "look", "{}")], ["deep ", "thought"])
+    response = await response_of(service, server, script)
+    await response_of(service, server, script, conversation_with(response))
+    first, sent = response.content[0], server.last.body
     if service.name == "anthropic":
         assert first == ThinkingBlock(thinking="deep thought", signature="c2lnbmVk")
-        assert sent["messages"][1]["content"][0] == {
-            "type": "thinking",
-            "thinking": "deep thought",
-            "signature": "c2lnbmVk",
-        }
+        sealed = {"type": "thinking", "thinking": "deep thought", "signature": "c2lnbmVk"}
+        assert sent["messages"][1]["content"][0] == sealed
     elif "input" in sent:
         assert isinstance(first, ReasoningBlock)
+        summary = [{"type": "summary_text", "text": "deep thought"}]
         assert sent["input"][1] == {
             "type": "reasoning",
             "id": "rs_1",
-            "summary": [{"type": "summary_text", "text": "deep thought"}],
+            "summary": summary,
             "encrypted_content": "c2VhbGVk",
         }
-        assert sent["input"][3] == {
-            "type": "function_call",
-            "id": "fc_c1",
-            "call_id": "c1",
-            "name": "look",
-            "arguments": "{}",
-        }
+        call = {"type": "function_call", "id": "fc_c1", "call_id": "c1", "name": "look", "arguments": "{}"}
+        assert sent["input"][3] == call
     else:
         assert sent["messages"][1]["reasoning_content"] == "deep thought"
 
 
 async def test_usage_adds_up_and_has_a_price(service, server):
-    server.answers(service.answer(["x"]))
-    async with mounted(service, server) as opened:
-        response = await opened.provider.complete(ask())
-    usage = response.usage
+    usage = (await response_of(service, server, service.answer(["x"]))).usage
     assert (usage.input_tokens, usage.output_tokens, usage.total_tokens) == (17, 7, 24)
     assert usage.cache_read_tokens == 5
     if service.name == "anthropic":
@@ -143,10 +139,8 @@ async def test_usage_that_is_no_number_is_an_error_of_the_stream(service, server
     pieces = [re.sub(rb"^[^\r]+\r\n|\r\n$", b"", piece) for piece in service.pieces(["one"])]
     broken = [TOKEN_COUNT.sub(rb'\1"many"', piece) for piece in pieces]
     assert broken != pieces
-    server.answers([EVENT_STREAM, *map(chunk, broken), END])
-    async with mounted(service, server) as opened:
-        with pytest.raises(StreamError, match="sent a malformed response"):
-            await chunks_of(opened.provider, ask())
+    error = await error_of(StreamError, service, server, EVENT_STREAM, *map(chunk, broken), END)
+    assert "sent a malformed response" in str(error)
 
 
 async def test_a_body_of_several_gzip_members_is_no_wrong_answer(service, server):
@@ -154,19 +148,14 @@ async def test_a_body_of_several_gzip_members_is_no_wrong_answer(service, server
     pieces = [re.sub(rb"^[^\r]+\r\n|\r\n$", b"", piece) for piece in service.pieces(["one", "two"])]
     members = [gzip.compress(b"".join(pieces[:3])), gzip.compress(b"".join(pieces[3:]))]
     head = EVENT_STREAM.replace(b"\r\n\r\n", b"\r\nContent-Encoding: gzip\r\n\r\n")
-    server.answers([head, chunk(b"".join(members)), END])
-    async with mounted(service, server) as opened:
-        with pytest.raises(LLMError):
-            await chunks_of(opened.provider, ask())
+    await error_of(LLMError, service, server, head, chunk(b"".join(members)), END)
 
 
 async def test_an_unknown_model_has_no_price(server):
     body = {"type": "message", "id": "m", "model": "claude-nonsense-99", "content": [], "stop_reason": "end_turn"}
-    server.answers([reply({**body, "usage": {"input_tokens": 1, "output_tokens": 1}})])
-    async with mounted(SERVICES["anthropic"], server) as opened:
-        response = await opened.provider.complete(ask())
-    assert response.usage.cost_usd is None
-    assert response.usage.total_tokens == 2
+    script = [reply({**body, "usage": {"input_tokens": 1, "output_tokens": 1}})]
+    usage = (await response_of(SERVICES["anthropic"], server, script)).usage
+    assert (usage.cost_usd, usage.total_tokens) == (None, 2)
 
 
 async def test_request_and_response_are_emitted_with_the_documented_usage(service, server):
@@ -194,9 +183,7 @@ async def test_a_flag_adds_what_went_over_the_wire_but_never_the_key(service, se
 
 
 async def test_the_key_is_sent_where_the_service_wants_it(service, server):
-    server.answers(service.answer(["x"]))
-    async with mounted(service, server, extra_headers={"X-Mine": "yes"}) as opened:
-        await opened.provider.complete(ask())
+    await response_of(service, server, service.answer(["x"]), extra_headers={"X-Mine": "yes"})
     headers = server.last.headers
     assert (headers.get("x-api-key") or headers.get("authorization")).removeprefix("Bearer ") == KEY
     assert headers["x-mine"] == "yes"
@@ -213,10 +200,8 @@ async def test_connections_are_used_again(service, server):
 
 async def test_bytes_may_be_split_anywhere(service, server):
     body = b"".join(piece.split(b"\r\n", 1)[1][:-2] for piece in service.pieces(["grüße", "…😀"], thoughts=["é"]))
-    server.answers([EVENT_STREAM, *(chunk(bytes([byte])) for byte in body), END])
-    async with mounted(service, server) as opened:
-        response = await opened.provider.complete(ask())
-    assert response.content[-1] == TextBlock(text="grüße…😀")
+    script = [EVENT_STREAM, *(chunk(bytes([byte])) for byte in body), END]
+    assert (await response_of(service, server, script)).content[-1] == TextBlock(text="grüße…😀")
 
 
 async def test_the_models_of_the_service_are_listed(service, server):

@@ -14,7 +14,7 @@ from amplifier.errors import InvalidRequestError
 from amplifier.models import Prompt, TextDelta, ToolFinished
 from amplifier.testing import EventRecorder, MockTool
 from tests.modules.providers.scripted_http_server import EVENT_STREAM, STALL, ScriptedHttpServer, reply
-from tests.modules.providers.services import KEY, SERVICES, ServiceCase, arguments
+from tests.modules.providers.services import KEY, ServiceCase, arguments
 
 LOOPS = ("loop-basic", "loop-streaming")
 SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
@@ -178,15 +178,3 @@ async def test_a_stop_in_mid_stream_closes_the_connection(service, server, loop,
         server.answers(service.answer(["still here"]))
         session.coordinator.cancellation.reset()
         assert await session.execute("again") == "still here"
-
-
-async def test_two_providers_in_one_session_do_not_meet(server):
-    first, second = SERVICES["anthropic"], SERVICES["openai-compatible"]
-    server.answers(first.answer(["from claude"]))
-    session = session_with(first, server, "loop-basic")
-    async with session:
-        given = {"api_key": KEY, "base_url": server.url + second.prefix}
-        cleanup = await second.module.mount(session.coordinator, given)
-        assert sorted(session.coordinator.get("providers")) == ["anthropic", "openai-compatible"]
-        assert await session.execute("go") == "from claude"
-        await cleanup()

@@ -6,22 +6,14 @@ import dataclasses
 import json
 from typing import Any, Literal, Required, TypedDict
 
-import attrs
 import pydantic
 import pytest
 
 from amplifier.models import ResultDelta
 from amplifier.testing import MockTool
+from tests.modules.loop.test_loops_typed import City
 from tests.modules.providers.services import SERVICES
 from tests.modules.providers.test_turns_in_sessions import session_with
-
-
-@attrs.frozen
-class City:
-    """A city and how many people live there."""
-
-    name: str
-    people: int
 
 
 @dataclasses.dataclass

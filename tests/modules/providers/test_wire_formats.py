@@ -83,6 +83,14 @@ def assistant(*blocks: Any) -> Message:
     return Message(role="assistant", content=list(blocks))
 
 
+def system(text: str, role: Any = "system") -> Message:
+    return Message(role=role, content=text)
+
+
+def result(call_id: str, content: Any) -> Message:
+    return Message(role="tool", tool_call_id=call_id, content=content)
+
+
 CALL = ToolCallBlock(id="c1", name="look", input={"x": 1})
 RESULT = Message(role="tool", tool_call_id="c1", name="look", content="found")
 
@@ -90,15 +98,8 @@ RESULT = Message(role="tool", tool_call_id="c1", name="look", content="found")
 
 
 def test_messages_opening_system_words_go_into_their_own_place_and_later_ones_stay():
-    sent = body(
-        "messages",
-        Message(role="system", content="one"),
-        Message(role="developer", content="two"),
-        user("hi"),
-        assistant(TextBlock(text="hello")),
-        Message(role="system", content="by the way"),
-        user("more"),
-    )
+    opening = [system("one"), system("two", "developer"), user("hi")]
+    sent = body("messages", *opening, assistant(TextBlock(text="hello")), system("by the way"), user("more"))
     assert sent["system"] == [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
     assert [m["role"] for m in sent["messages"]] == ["user", "assistant", "user"]
     assert [b["text"] for b in sent["messages"][2]["content"]] == [
@@ -108,9 +109,7 @@ def test_messages_opening_system_words_go_into_their_own_place_and_later_ones_st
 
 
 def test_messages_results_follow_their_call_and_come_first_in_their_turn():
-    sent = body(
-        "messages", user("go"), assistant(TextBlock(text="a"), CALL), Message(role="system", content="note"), RESULT
-    )
+    sent = body("messages", user("go"), assistant(TextBlock(text="a"), CALL), system("note"), RESULT)
     assert sent["messages"][1]["content"][1] == {"type": "tool_use", "id": "c1", "name": "look", "input": {"x": 1}}
     assert sent["messages"][2]["content"] == [
         {"type": "tool_result", "tool_use_id": "c1", "content": "found"},
@@ -145,8 +144,8 @@ def test_messages_thoughts_that_the_service_would_refuse_are_left_out():
 
 def test_messages_a_result_may_hold_pictures_and_be_an_error():
     parts: Any = [{"type": "text", "text": "see"}, {"type": "image", "source": PNG}]
-    result = user(made(ToolResultBlock, tool_call_id="c1", output=parts, is_error=True))
-    assert body("messages", user("go"), assistant(CALL), result)["messages"][2]["content"] == [
+    found = user(made(ToolResultBlock, tool_call_id="c1", output=parts, is_error=True))
+    assert body("messages", user("go"), assistant(CALL), found)["messages"][2]["content"] == [
         {"type": "tool_result", "tool_use_id": "c1", "content": parts, "is_error": True}
     ]
 
@@ -241,9 +240,7 @@ def test_messages_thinking_that_is_impossible_is_left_out_and_reported(options):
 
 def test_messages_what_stays_the_same_is_marked_for_the_cache():
     wire_format = MessagesApi(AnthropicOptions(default_model=MODEL))
-    request = ChatRequest(
-        messages=[Message(role="system", content="s"), user("a"), assistant(CALL), RESULT], tools=[TOOL]
-    )
+    request = ChatRequest(messages=[system("s"), user("a"), assistant(CALL), RESULT], tools=[TOOL])
     sent = encode(wire_format, request).body
     mark = {"type": "ephemeral"}
     assert sent["system"][-1]["cache_control"] == mark
@@ -278,13 +275,8 @@ def test_messages_what_is_known_of_models(model, adaptive, window, output):
 
 
 def test_chat_roles_stand_where_they_stood():
-    messages = [
-        Message(role="system", content="one"),
-        user("hi"),
-        Message(role="developer", content="two"),
-        assistant(TextBlock(text="hello"), CALL),
-        RESULT,
-    ]
+    hello = assistant(TextBlock(text="hello"), CALL)
+    messages = [system("one"), user("hi"), system("two", "developer"), hello, RESULT]
     sent = body("chat", *messages)
     assert [m["role"] for m in sent["messages"]] == ["system", "user", "system", "assistant", "tool"]
     assert sent["messages"][3] == {
@@ -302,18 +294,8 @@ def test_chat_roles_stand_where_they_stood():
 def test_chat_pictures_go_to_the_user_and_those_of_tools_follow_the_results():
     parts: Any = [{"type": "text", "text": "see"}, {"type": "image", "source": PNG}]
     calls = assistant(CALL, ToolCallBlock(id="c2", name="look", input={}))
-    first, second = (
-        Message(role="tool", tool_call_id="c1", content=parts),
-        Message(role="tool", tool_call_id="c2", content="b"),
-    )
-    sent = body(
-        "chat",
-        user(TextBlock(text="x"), ImageBlock(source={"type": "url", "url": "https://e/x.png"})),
-        calls,
-        first,
-        second,
-        user("and now?"),
-    )
+    looked = user(TextBlock(text="x"), ImageBlock(source={"type": "url", "url": "https://e/x.png"}))
+    sent = body("chat", looked, calls, result("c1", parts), result("c2", "b"), user("and now?"))
     assert sent["messages"][0]["content"][1] == {"type": "image_url", "image_url": {"url": "https://e/x.png"}}
     assert [m["role"] for m in sent["messages"]] == ["user", "assistant", "tool", "tool", "user", "user"]
     assert sent["messages"][2]["content"] == "see\n[image: see the next message]"
@@ -357,11 +339,11 @@ def test_responses_items_stand_where_they_stood():
     parts: Any = [{"type": "text", "text": "see"}, {"type": "image", "source": PNG}]
     sent = body(
         "responses",
-        Message(role="system", content="one"),
+        system("one"),
         user(TextBlock(text="x"), ImageBlock(source=PNG)),
         assistant(thought, made(UnknownBlock, **search), made(TextBlock, text="so", phase="commentary"), call),
-        Message(role="tool", tool_call_id="c1", content=parts),
-        Message(role="developer", content="two"),
+        result("c1", parts),
+        system("two", "developer"),
     )
     picture = {"type": "input_image", "image_url": "data:image/png;base64,aGk=", "detail": "auto"}
     assert sent["input"] == [
@@ -425,7 +407,7 @@ def test_responses_formats_and_options():
 def test_audio_in_a_result_becomes_a_note(wire_format):
     parts: Any = [{"type": "audio", "source": {"type": "base64", "media_type": "audio/wav", "data": "aGkh"}}]
     call = ToolCallBlock(id="call_1", name="record", input={})
-    sent = json.dumps(body(wire_format, assistant(call), Message(role="tool", tool_call_id="call_1", content=parts)))
+    sent = json.dumps(body(wire_format, assistant(call), result("call_1", parts)))
     assert "[audio left out: audio/wav, 3 bytes; only text and images can be sent]" in sent
     assert "aGkh" not in sent
 
@@ -446,14 +428,9 @@ def test_a_call_without_its_result_gets_one():
 
 
 def test_a_result_follows_its_call_and_is_the_only_one():
-    again = Message(role="tool", tool_call_id="c1", content="again")
-    conversation = read_conversation([user("a"), RESULT, assistant(CALL), user("b"), again])
-    assert [type(entry) for entry in conversation.entries] == [
-        MessageEntry,
-        MessageEntry,
-        ToolResultEntry,
-        MessageEntry,
-    ]
+    conversation = read_conversation([user("a"), RESULT, assistant(CALL), user("b"), result("c1", "again")])
+    kinds = [type(entry) for entry in conversation.entries]
+    assert kinds == [MessageEntry, MessageEntry, ToolResultEntry, MessageEntry]
     assert conversation.entries[2] == ToolResultEntry("c1", [TextBlock(text="found")])
     assert [repair["repair"] for repair in conversation.repairs] == ["second result left out"]
 

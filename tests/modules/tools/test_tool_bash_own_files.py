@@ -28,20 +28,22 @@ from amplifier.modules.tools.bash._own_files import CONFIGURATION, is_placeholde
 from amplifier.modules.tools.bash._seccomp import filter_program
 from amplifier.testing import TestCoordinator
 from tests._support.tree import ROOT
-from tests.modules.tools.test_tool_bash_sandbox import BWRAP, SANDBOXES, opened, run
+from tests.modules.tools.test_tool_bash_sandbox import (
+    BWRAP,
+    SANDBOXES,
+    _bubblewrap_on_the_path,
+    make_folders,
+    opened,
+    run,
+)
+
+__all__ = ["_bubblewrap_on_the_path"]
 
 SOURCES = Path(amplifier.__file__).parent
 """What is imported, and not always below this repository: the fault programme plants bugs in a copy."""
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="there are sandboxes for Linux only")
 in_bubblewrap = pytest.mark.skipif(BWRAP is None, reason="needs bubblewrap")
-
-
-@pytest.fixture(autouse=True)
-def _bubblewrap_on_the_path(monkeypatch):
-    if BWRAP is not None:
-        monkeypatch.setenv("PATH", f"{os.environ['PATH']}{os.pathsep}{Path(BWRAP).parent}")
-        monkeypatch.chdir("/")
 
 
 def _hold_one(paths: list[str]) -> None:
@@ -153,6 +155,21 @@ def snapshot(folder: Path) -> list[tuple[Any, ...]]:
     )
 
 
+def escaped(own: Path, workspace: Path, commands: list[str], marker: Path, backend: str, **variables: str) -> Any:
+    """Which of these commands of an agent that runs from `own` changed what is executed."""
+    done = subprocess.run(
+        [own / "bin" / "python", "-P", "-c", AGENT],
+        input=json.dumps({"arguments": [str(workspace), commands, str(marker), {}], "backend": backend}),
+        cwd=workspace,
+        env=variables,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
 @in_bubblewrap
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_no_command_changes_what_the_agent_itself_runs(environment, backend):
@@ -168,16 +185,10 @@ def test_no_command_changes_what_the_agent_itself_runs(environment, backend):
         for command in REPLACING[backend == "trio" :: 2]  # each on one backend: the sandbox knows none
     ]
     before = snapshot(own)
-    job = {"arguments": [str(workspace), commands, str(marker), {}], "backend": backend}
     path = os.pathsep.join([str(workspace / "bin"), ".", "", str(own / "bin"), os.environ["PATH"]])
     variables = {**os.environ, "PATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
     variables.pop("PYTHONPATH", None)
-    agent = [own / "bin" / "python", "-P", "-c", AGENT]
-    done = subprocess.run(
-        agent, input=json.dumps(job), cwd=workspace, env=variables, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == []
+    assert escaped(own, workspace, commands, marker, backend, **variables) == []
     assert snapshot(own) == before
     subprocess.run(
         [own / "bin" / "python", "-c", "import amplifier.modules.tools.web"], cwd="/", env=variables, check=True
@@ -197,14 +208,8 @@ def test_no_command_changes_a_package_that_is_installed_in_place(environment):
         "for folder in $(find project/amplifier -type d); do cp planted.py $folder/planted.py; done",
         "mv project/amplifier/_programs.py x; mv project/amplifier x; mv project x",
     ]
-    job = {"arguments": [str(workspace), commands, str(marker), {}], "backend": "asyncio"}
     variables = {**os.environ, "PYTHONPATH": str(project), "PYTHONDONTWRITEBYTECODE": "1"}
-    agent = [own / "bin" / "python", "-P", "-c", AGENT]
-    done = subprocess.run(
-        agent, input=json.dumps(job), cwd=workspace, env=variables, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == []
+    assert escaped(own, workspace, commands, marker, "asyncio", **variables) == []
     assert snapshot(project) == before
 
 
@@ -225,7 +230,7 @@ async def test_landlock_refuses_a_folder_that_holds_what_the_agent_runs(wanted, 
 
 @pytest.mark.parametrize("kind", SANDBOXES)
 async def test_a_link_to_the_agents_environment_and_a_folder_inside_of_it_are_refused(kind, tmp_path, monkeypatch):
-    (tmp_path / "work").mkdir()
+    make_folders(tmp_path, "work")
     (tmp_path / "work" / ".venv").symlink_to(sys.prefix)
     monkeypatch.setattr(sys, "prefix", str(tmp_path / "work" / ".venv"))
     with pytest.raises(ModuleLoadError, match=r"through the symbolic link .*\.venv, which they could replace"):
@@ -372,8 +377,7 @@ async def test_in_the_home_folder_start_up_files_of_shells_are_protected(tmp_pat
 
 @in_bubblewrap
 async def test_a_helper_below_a_writable_folder_is_protected(tmp_path, monkeypatch):
-    for name in ("tools/built", "bin", "work"):
-        (tmp_path / name).mkdir(parents=True)
+    make_folders(tmp_path, "tools/built", "bin", "work")
     helper = tmp_path / "tools" / "built" / "rg"
     helper.write_text("#!/bin/sh\n")
     helper.chmod(0o755)
@@ -587,8 +591,7 @@ def test_files_of_protection_are_not_made_or_removed_behind_a_link(act, tmp_path
 
 @in_bubblewrap
 async def test_a_writable_folder_cannot_be_replaced_by_a_link(tmp_path):
-    for name in ("work/out/build", "secret"):
-        (tmp_path / name).mkdir(parents=True)
+    make_folders(tmp_path, "work/out/build", "secret")
     writable = tmp_path / "work" / "out" / "build"
     coordinator = await opened(tmp_path / "work", sandbox="bwrap", writable=[str(writable)])
     await run(
@@ -603,8 +606,7 @@ async def test_a_writable_folder_cannot_be_replaced_by_a_link(tmp_path):
 
 @pytest.mark.parametrize("kind", SANDBOXES)
 async def test_a_writable_folder_that_became_a_link_is_refused(kind, tmp_path):
-    for name in ("work/out", "secret"):
-        (tmp_path / name).mkdir(parents=True)
+    make_folders(tmp_path, "work/out", "secret")
     coordinator = await opened(tmp_path / "work", sandbox=kind, writable=[str(tmp_path / "work" / "out")])
     (tmp_path / "work" / "out").rmdir()
     (tmp_path / "work" / "out").symlink_to(tmp_path / "secret")
@@ -621,8 +623,7 @@ async def test_a_writable_folder_that_became_a_link_is_refused(kind, tmp_path):
 
 @pytest.mark.parametrize("kind", SANDBOXES)
 async def test_a_working_directory_behind_a_planted_link_is_refused(kind, tmp_path):
-    for name in ("work", "secret"):
-        (tmp_path / name).mkdir()
+    make_folders(tmp_path, "work", "secret")
     coordinator = TestCoordinator()
     coordinator.register_capability("session.working_dir", str(tmp_path / "work"))
     await tool_bash.mount(coordinator, {"sandbox": kind})
@@ -637,8 +638,7 @@ async def test_a_working_directory_behind_a_planted_link_is_refused(kind, tmp_pa
 @pytest.mark.parametrize("kind", SANDBOXES)
 async def test_a_working_directory_that_another_session_redirects_is_refused(kind, tmp_path):
     """Commands of a session that works in a folder above can make any folder on the way a link."""
-    for name in ("place/a/keys", "secret/keys"):
-        (tmp_path / name).mkdir(parents=True)
+    make_folders(tmp_path, "place/a/keys", "secret/keys")
     above = await opened(tmp_path / "place", sandbox=kind)
     below = await opened(tmp_path / "place" / "a" / "keys", sandbox=kind)
     assert (await run(below, "echo x > allowed")).success
@@ -653,8 +653,7 @@ async def test_a_working_directory_that_another_session_redirects_is_refused(kin
 
 @pytest.mark.parametrize("kind", SANDBOXES)
 async def test_a_folder_that_is_redirected_while_the_sandbox_is_set_up_is_refused(kind, tmp_path, monkeypatch):
-    for name in ("in/place", "in/out", "secret/place", "secret/out", "helpers"):
-        (tmp_path / name).mkdir(parents=True)
+    make_folders(tmp_path, "in/place", "in/out", "secret/place", "secret/out", "helpers")
     swap = f"mv {tmp_path}/in {tmp_path}/moved; ln -s secret {tmp_path}/in"
     if kind == "bwrap":
         helper = tmp_path / "helpers" / "bwrap"
@@ -809,13 +808,9 @@ async def test_names_of_keys_are_not_seen(tmp_path):
 @in_bubblewrap
 async def test_a_socket_that_was_renamed_after_it_was_bound_cannot_be_reached():
     with tempfile.TemporaryDirectory(dir=ROOT / ".bubblewrap") as folder:
-        (Path(folder) / "work" / "deep").mkdir(parents=True)
-        addresses = {
-            "work/bound": "work/renamed",
-            "work/a": "work/deep/b",
-            "outside": "outside-renamed",
-            "work/kept": "work/kept",
-        }
+        make_folders(Path(folder), "work/deep")
+        renames = [("work/bound", "work/renamed"), ("work/a", "work/deep/b"), ("outside", "outside-renamed")]
+        addresses = {**dict(renames), "work/kept": "work/kept"}
         servers = []
         for bound, renamed in addresses.items():
             servers.append(server := socket.socket(socket.AF_UNIX))
@@ -876,6 +871,23 @@ async def test_a_command_that_is_too_long_or_no_program_is_reported_alike(kind, 
     assert (await run(coordinator, "ls -l /proc/self/fd | wc -l")).output["stdout"] == "5\n"
 
 
+def found_by_another_user(program: str, base: Path, locked: str, *arguments: str, **variables: str) -> Any:
+    """What the program prints, which runs as another user if this is root; the locked folder is opened again."""
+    base.chmod(0o755)
+    try:
+        finished = subprocess.run(
+            [sys.executable, "-c", program, *arguments],
+            env={**os.environ, **variables},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    finally:
+        (base / locked).chmod(0o700)
+    assert finished.returncode == 0, finished.stderr
+    return json.loads(finished.stdout)
+
+
 _PLACES_OF_A_USER = """
 import json, os, sys
 from amplifier.modules.tools.bash import _places
@@ -896,26 +908,10 @@ def test_a_folder_of_the_search_path_that_the_user_cannot_look_at_is_left_out():
     """Bubblewrap would end with an error about it, and no command could be run."""
     with tempfile.TemporaryDirectory() as name:
         base = Path(name)
-        base.chmod(0o755)
-        for folder in ("home/open/bin", "home/locked/bin", "work"):
-            (base / folder).mkdir(parents=True)
+        make_folders(base, "home/open/bin", "home/locked/bin", "work")
         (base / "home" / "locked").chmod(0)
-        try:
-            finished = subprocess.run(
-                [sys.executable, "-c", _PLACES_OF_A_USER, str(base / "work")],
-                env={
-                    "HOME": str(base / "home"),
-                    "PATH": f"{base}/home/open/bin:{base}/home/locked/bin:/usr/bin:/bin",
-                    "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
-                },
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-        finally:
-            (base / "home" / "locked").chmod(0o700)
-    assert finished.returncode == 0, finished.stderr
-    readable = json.loads(finished.stdout)
+        variables = {"HOME": f"{base}/home", "PATH": f"{base}/home/open/bin:{base}/home/locked/bin:/usr/bin:/bin"}
+        readable = found_by_another_user(_PLACES_OF_A_USER, base, "home/locked", f"{base}/work", **variables)
     assert f"{base}/home/open/bin" in readable
     assert f"{base}/home/locked/bin" not in readable
 
@@ -937,15 +933,8 @@ def test_a_socket_of_someone_else_that_the_user_cannot_look_at_is_left_out():
     """Every other user's tmux has one in a folder of its own; commands cannot reach it either."""
     with tempfile.TemporaryDirectory() as name:
         base = Path(name)
-        base.chmod(0o755)
-        for folder in ("locked", "opened"):
-            (base / folder).mkdir()
-        words = [sys.executable, "-c", _SOCKETS_OF_A_USER, str(base / "locked"), str(base / "opened")]
-        try:
-            finished = subprocess.run(words, capture_output=True, text=True, check=False)
-        finally:
-            (base / "locked").chmod(0o700)
-    assert finished.returncode == 0, finished.stderr
-    found = json.loads(finished.stdout)
+        make_folders(base, "locked", "opened")
+        folders = str(base / "locked"), str(base / "opened")
+        found = found_by_another_user(_SOCKETS_OF_A_USER, base, "locked", *folders)
     assert f"{base}/opened/own" in found
     assert f"{base}/locked/other" not in found

@@ -59,6 +59,11 @@ async def run(coordinator: TestCoordinator, command: str, **given):
     return await coordinator.get("tools", "bash").execute({"command": command, **given})
 
 
+def make_folders(root: Path, *names: str) -> None:
+    for name in names:
+        (root / name).mkdir(parents=True)
+
+
 # ── escapes ──────────────────────────────────────────────────────────────────────────────────────
 
 

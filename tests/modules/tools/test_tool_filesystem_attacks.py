@@ -194,13 +194,25 @@ async def test_no_hostile_path_is_listed_or_searched(scene):
         ("loop", "TooManyLinks", "more than 32 symbolic links on the way"),
         ("loop/x", "TooManyLinks", "more than 32 symbolic links on the way"),
         ("none/f", "NotFound", "none/f: there is no such file or directory"),
+        ("none/x", "NotFound", ""),
+        ("f/x", "NotADirectory", ""),
+        ("a", "IsADirectory", ""),
+        (".", "IsADirectory", ""),
         ("socket", "NotARegularFile", "socket is a socket, expected a regular file"),
+        ("fifo", "NotARegularFile", "fifo is a FIFO, expected a regular file"),
     ],
 )
 async def test_a_path_that_cannot_be_is_refused_in_words(scene, path, kind, words):
     found, message = await (await Desk.open(scene.root)).fail("read_file", file_path=path)
     assert found == kind
     assert words in message
+
+
+@pytest.mark.parametrize(("path", "kind"), [("a", "IsADirectory"), (".", "IsADirectory"), ("fifo", "NotARegularFile")])
+async def test_what_is_no_file_is_neither_written_nor_edited(scene, path, kind):
+    desk = await Desk.open(scene.root)
+    assert (await desk.fail("write_file", file_path=path, content=""))[0] == kind
+    assert (await desk.fail("edit_file", file_path=path, old_string="a", new_string="b"))[0] == kind
 
 
 async def test_a_link_that_goes_up_to_the_top_and_comes_back_inside_is_followed(scene):
@@ -219,23 +231,6 @@ async def test_devices_are_neither_read_nor_written_even_inside_a_root(name):
     with anyio.fail_after(60):
         assert not (await desk.call("read_file", file_path=name)).success
         assert not (await desk.call("write_file", file_path=name, content="x")).success
-
-
-async def test_a_fifo_answers_at_once_and_leaves_the_loop_alone(scene):
-    desk = await Desk.open(scene.root)
-    with anyio.fail_after(60):
-        assert (await desk.fail("read_file", file_path="fifo"))[1].endswith("fifo is a FIFO, expected a regular file")
-        assert (await desk.fail("edit_file", file_path="fifo", old_string="a", new_string="b"))[0] == "NotARegularFile"
-        assert (await desk.fail("write_file", file_path="fifo", content="b"))[0] == "NotARegularFile"
-
-
-async def test_a_directory_is_not_a_file(scene):
-    desk = await Desk.open(scene.root)
-    for path in ("a", "."):
-        assert (await desk.fail("read_file", file_path=path))[0] == "IsADirectory"
-        assert (await desk.fail("write_file", file_path=path, content=""))[0] == "IsADirectory"
-    assert (await desk.fail("read_file", file_path="f/x"))[0] == "NotADirectory"
-    assert (await desk.fail("read_file", file_path="none/x"))[0] == "NotFound"
 
 
 async def test_a_hard_link_is_read_but_not_written(scene):

@@ -286,16 +286,11 @@ async def test_ripgrep_and_all_it_started_is_killed_when_the_time_is_up(tree, tm
             break
 
 
-def test_a_program_below_a_root_or_on_a_relative_path_is_not_taken_for_ripgrep(tmp_path, monkeypatch):
+def test_a_program_below_a_root_is_not_taken_for_ripgrep(tmp_path, monkeypatch):
     program = fake_ripgrep(tmp_path, "")
     monkeypatch.setenv("PATH", str(tmp_path))
     assert _ripgrep.find_ripgrep([]) == program
     assert _ripgrep.find_ripgrep([str(tmp_path)]) is None
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PATH", ".")
-    assert _ripgrep.find_ripgrep([]) is None
-    monkeypatch.setenv("PATH", "")
-    assert _ripgrep.find_ripgrep([]) is None
 
 
 # ── mounting and cancellation ────────────────────────────────────────────────────────────────────
@@ -322,9 +317,7 @@ def test_a_search_cancelled_anywhere_leaves_no_thread_and_no_process(tmp_path, m
 
         return scenario, check
 
-    report = cancel_everywhere(make, modes=[mode], clock="real", budget=20)
-    report.raise_if_broken()
-    assert report.ok
+    cancel_everywhere(make, modes=[mode], clock="real", budget=20).raise_if_broken()
 
 
 def _is_alive(pid: int) -> bool:

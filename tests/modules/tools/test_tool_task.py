@@ -16,18 +16,15 @@ from amplifier.contracts import Tool, tool_schema
 from amplifier.errors import (
     AuthenticationError,
     ExecutionCancelled,
-    ExecutionTimeout,
     MisspellingWarning,
 )
-from amplifier.models import ChatResponse, HookResult, TextBlock, ToolCallBlock, ToolResult, Usage
+from amplifier.models import ChatResponse, TextBlock, ToolCallBlock, ToolResult, Usage
 from amplifier.modules.context import simple as context_simple
 from amplifier.modules.loop import basic as loop_basic
 from amplifier.modules.tools import task as tool_task
 from amplifier.testing import (
     MODES,
     EventRecorder,
-    MockApprovalSystem,
-    MockDisplaySystem,
     MockProvider,
     MockTool,
     cancel_everywhere,
@@ -113,6 +110,12 @@ class Family:
     async def run(self, prompt: str = "go", **options: Any) -> str:
         async with self.open(**options) as session:
             return await session.execute(prompt)
+
+    async def result(self) -> dict[str, Any]:
+        """What the only task of a turn came to."""
+        await self.run()
+        [result] = self.results()
+        return result
 
     def results(self) -> list[dict[str, Any]]:
         return [
@@ -227,8 +230,7 @@ async def test_agents_work_side_by_side_but_no_more_than_allowed():
 
 async def test_a_long_answer_is_cut_and_says_so():
     family = Family([[task()], "done"], {"helper": ["x" * 500]}, config={"max_response_chars": 100})
-    await family.run()
-    [result] = family.results()
+    result = await family.result()
     assert result["output"]["response"] == "x" * 100
     assert (result["output"]["truncated"], result["output"]["total_chars"]) == (True, 500)
 
@@ -238,8 +240,7 @@ async def test_a_long_answer_is_cut_and_says_so():
 
 async def test_an_unknown_agent_is_an_error_that_lists_those_there_are():
     family = Family([[task("helpr")], "done"], {"helper": [], "other": []})
-    await family.run()
-    [result] = family.results()
+    result = await family.result()
     assert result["error"] == {
         "message": "there is no agent 'helpr'; did you mean 'helper'? Available: helper, other",
         "type": "UnknownAgent",
@@ -253,8 +254,7 @@ async def test_a_child_that_fails_leaves_what_it_had_said_and_what_it_had_cost()
         AuthenticationError("key sk-proj-abcdefghijklmnopqrstuvwxyz0123456789 refused", provider="x"),
     ]
     family = Family([[task()], "done"], {"helper": turns}, tools=[MockTool("look")])
-    await family.run()
-    [result] = family.results()
+    result = await family.result()
     assert not result["success"]
     assert result["error"]["type"] == "AgentFailed"
     assert "AuthenticationError" in result["error"]["message"]
@@ -297,20 +297,6 @@ async def test_a_child_that_takes_too_long_is_ended_with_what_it_had_said():
     assert result["output"]["response"] == "so far"
     assert result["output"]["usage"]["model_calls"] == 1
     assert family.sessions[1].statistics().state == "closed"
-
-
-@pytest.mark.virtual_time
-async def test_the_deadline_of_the_parents_turn_ends_the_child():
-    async def for_ever(request: Any) -> str:
-        await anyio.sleep_forever()
-        raise AssertionError
-
-    family = Family([[task()]], {"helper": [for_ever]}, session={"deadlines": {"turn": 30}})
-    async with family.open() as session:
-        with pytest.raises(ExecutionTimeout):
-            await session.execute("go")
-        assert family.sessions[1].statistics().state == "closed"
-    assert [data["status"] for data in family.events("task:agent_completed")] == ["cancelled"]
 
 
 # ── stopping ─────────────────────────────────────────────────────────────────────────────────────
@@ -459,30 +445,6 @@ async def test_what_grandchildren_consume_is_counted_once_at_every_level():
     }
 
 
-async def test_approvals_and_displays_are_the_parents():
-    class Ask:
-        async def mount(self, coordinator: Any, config: Any) -> None:
-            if coordinator.parent_id is not None:
-                coordinator.hooks.register("tool:pre", self.ask, name="ask")
-                coordinator.hooks.register("prompt:submit", self.emit_text, name="emit_text")
-
-        async def ask(self, event: str, data: dict[str, Any]) -> HookResult:
-            return HookResult(action="ask_user", approval_prompt="May the child look?")
-
-        async def emit_text(self, event: str, data: dict[str, Any]) -> HookResult:
-            return HookResult(user_message="from below")
-
-    for reply, expected in (("Allow", True), ("Deny", False)):
-        looked = MockTool("look")
-        turns: list[Any] = [[("look", {})], "ok"]
-        family = Family([[task()], "done"], {"helper": turns}, tools=[looked], hooks={"hooks-ask": Ask().mount})
-        approvals, display = MockApprovalSystem([reply]), MockDisplaySystem()
-        await family.run(approval_system=approvals, display_system=display)
-        assert [asked["prompt"] for asked in approvals.requests] == ["May the child look?"]
-        assert bool(looked.calls) == expected
-        assert [shown[0] for shown in display.messages] == ["from below"]
-
-
 async def test_capabilities_of_the_application_are_handed_on_by_name():
     family = Family([[task()], "done"], {"helper": ["ok"]})
     async with family.open() as session:
@@ -595,6 +557,5 @@ async def test_whatever_a_provider_reports_counting_does_not_fail(data):
             coordinator.hooks.register("provider:request", report)
 
     family = Family([[task()], "done"], {"helper": [answer("ok")]}, hooks={"hooks-report": mount})
-    await family.run()
-    [result] = family.results()
+    result = await family.result()
     assert result["output"]["usage"]["total_tokens"] == 15

@@ -55,6 +55,7 @@ class Site:
         self.requests: list[tuple[str, dict[str, str]]] = []
         self.sent = 0
         self.closing = threading.Event()
+        self.place = self.url = ""
 
     def serve(
         self, path: str, body: bytes = b"", content_type: str = "text/plain", status: int = 200, **headers: str
@@ -93,8 +94,10 @@ class Site:
             server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
+        port = server.server_address[1]
+        self.place, self.url = f"127.0.0.1:{port}", f"http://127.0.0.1:{port}/"
         try:
-            yield server.server_address[1]
+            yield port
         finally:
             self.closing.set()
             server.shutdown()
@@ -103,14 +106,24 @@ class Site:
 
 
 @pytest.fixture
-def site() -> Iterator[tuple[Site, int]]:
+def site() -> Iterator[Site]:
     made = Site()
-    with made.running() as port:
-        yield made, port
+    with made.running():
+        yield made
 
 
-async def opened(port: int, **config: Any) -> Desk:
-    return await Desk.open(None, tool_web, allow_private=[f"127.0.0.1:{port}"], **config)
+async def opened(site: Site, **config: Any) -> Desk:
+    return await Desk.open(None, tool_web, allow_private=[site.place], **config)
+
+
+async def page_of(site: Site, **config: Any) -> Any:
+    """What is fetched of the page at the top of a site."""
+    return await (await opened(site, **config)).get("web_fetch", url=site.url)
+
+
+async def failure_of(site: Site, **config: Any) -> tuple[str, str]:
+    """What goes wrong when that page is fetched: kind and message."""
+    return await (await opened(site, **config)).fail("web_fetch", url=site.url)
 
 
 # ── mounting ─────────────────────────────────────────────────────────────────────────────────────
@@ -136,13 +149,12 @@ async def test_without_the_client_the_extra_is_named(monkeypatch):
 
 
 async def test_a_page_comes_back_as_text(site):
-    pages, port = site
-    pages.serve("/", PAGE, "text/html; charset=utf-8")
-    desk = await opened(port)
-    output = await desk.get("web_fetch", url=f"http://127.0.0.1:{port}/#part")
-    text = TEXT.replace("HOST", f"127.0.0.1:{port}")
+    site.serve("/", PAGE, "text/html; charset=utf-8")
+    desk = await opened(site)
+    output = await desk.get("web_fetch", url=f"{site.url}#part")
+    text = TEXT.replace("HOST", site.place)
     assert output == {
-        "url": f"http://127.0.0.1:{port}/",
+        "url": site.url,
         "status": 200,
         "content_type": "text/html; charset=utf-8",
         "title": "A & B",
@@ -151,62 +163,56 @@ async def test_a_page_comes_back_as_text(site):
         "total_chars": len(text),
         "truncated": False,
     }
-    raw = await desk.get("web_fetch", url=f"http://127.0.0.1:{port}/", raw=True)
+    raw = await desk.get("web_fetch", url=site.url, raw=True)
     assert raw["content"] == PAGE.decode()
 
 
 async def test_a_request_says_nothing_about_us(site, monkeypatch):
-    pages, port = site
-    pages.serve("/", b"x", Set_Cookie="a=b")
+    site.serve("/", b"x", Set_Cookie="a=b")
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
     monkeypatch.setenv("NETRC", __file__)
-    desk = await opened(port)
+    desk = await opened(site)
     for _ in range(2):
-        await desk.get("web_fetch", url=f"http://127.0.0.1:{port}/")
-    for path, headers in pages.requests:
+        await desk.get("web_fetch", url=site.url)
+    for path, headers in site.requests:
         assert path == "/"
         assert {name.lower() for name in headers} == {"host", "user-agent", "accept", "accept-encoding", "connection"}
-        assert headers["Host"] == f"127.0.0.1:{port}"
+        assert headers["Host"] == site.place
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 async def test_redirects_are_followed_and_told(site, status):
-    pages, port = site
-    pages.serve("/a/b", status=status, Location="../c?x=y#z")
-    pages.serve("/c?x=y", b"here")
-    desk = await opened(port)
-    output = await desk.get("web_fetch", url=f"http://127.0.0.1:{port}/a/b")
-    assert output["url"] == f"http://127.0.0.1:{port}/c?x=y"
-    assert output["redirected_from"] == [f"http://127.0.0.1:{port}/a/b"]
+    site.serve("/a/b", status=status, Location="../c?x=y#z")
+    site.serve("/c?x=y", b"here")
+    desk = await opened(site)
+    output = await desk.get("web_fetch", url=f"{site.url}a/b")
+    assert output["url"] == f"{site.url}c?x=y"
+    assert output["redirected_from"] == [f"{site.url}a/b"]
     assert output["content"] == "here"
 
 
 async def test_redirects_without_end_are_ended(site):
-    pages, port = site
-    pages.serve("/", status=302, Location="/")
-    desk = await opened(port, max_redirects=3)
-    assert (await desk.fail("web_fetch", url=f"http://127.0.0.1:{port}/"))[0] == "TooManyRedirects"
-    assert len(pages.requests) == 4
+    site.serve("/", status=302, Location="/")
+    assert (await failure_of(site, max_redirects=3))[0] == "TooManyRedirects"
+    assert len(site.requests) == 4
 
 
 async def test_a_status_that_means_failure_is_one_and_keeps_some_text(site):
-    pages, port = site
-    pages.serve("/", b"<h1>gone</h1>" + b"x" * 9000, "text/html", status=404)
-    desk = await opened(port)
-    result = await desk.call("web_fetch", url=f"http://127.0.0.1:{port}/")
+    site.serve("/", b"<h1>gone</h1>" + b"x" * 9000, "text/html", status=404)
+    desk = await opened(site)
+    result = await desk.call("web_fetch", url=site.url)
     assert result.error == {"message": "the server answered HTTP 404", "type": "HTTPStatus"}
     assert result.output["content"].startswith("# gone")
     assert len(result.output["content"]) == 2000
 
 
 async def test_a_long_page_is_read_part_by_part(site):
-    pages, port = site
-    pages.serve("/", "".join(chr(0x4E00 + n) for n in range(1000)).encode())
-    desk = await opened(port, max_chars=400)
+    site.serve("/", "".join(chr(0x4E00 + n) for n in range(1000)).encode())
+    desk = await opened(site, max_chars=400)
     parts, offset = [], 0
     while True:
-        output = await desk.get("web_fetch", url=f"http://127.0.0.1:{port}/", offset=offset, limit=900)
+        output = await desk.get("web_fetch", url=site.url, offset=offset, limit=900)
         parts.append(output["content"])
         assert output["total_chars"] == 1000
         if "note" not in output:
@@ -214,7 +220,7 @@ async def test_a_long_page_is_read_part_by_part(site):
         offset += 400
         assert output["note"] == f"there is more from offset {offset} on"
     assert "".join(parts) == "".join(chr(0x4E00 + n) for n in range(1000))
-    assert (await desk.get("web_fetch", url=f"http://127.0.0.1:{port}/", limit=3))["content"] == "一丁丂"
+    assert (await desk.get("web_fetch", url=site.url, limit=3))["content"] == "一丁丂"
 
 
 @pytest.mark.parametrize(
@@ -241,10 +247,8 @@ async def test_a_long_page_is_read_part_by_part(site):
     ],
 )
 async def test_text_of_any_type_and_encoding_is_read(site, content_type, body, expected):
-    pages, port = site
-    pages.serve("/", body, content_type)
-    desk = await opened(port)
-    assert (await desk.get("web_fetch", url=f"http://127.0.0.1:{port}/"))["content"] == expected
+    site.serve("/", body, content_type)
+    assert (await page_of(site))["content"] == expected
 
 
 @pytest.mark.parametrize(
@@ -258,10 +262,8 @@ async def test_text_of_any_type_and_encoding_is_read(site, content_type, body, e
     ],
 )
 async def test_what_is_no_text_is_refused(site, content_type, body):
-    pages, port = site
-    pages.serve("/", body, content_type)
-    desk = await opened(port)
-    kind, message = await desk.fail("web_fetch", url=f"http://127.0.0.1:{port}/")
+    site.serve("/", body, content_type)
+    kind, message = await failure_of(site)
     assert kind == "UnsupportedContent"
     assert "which is not text" in message
 
@@ -278,58 +280,47 @@ def endless(site: Site, handler: Any) -> None:
 
 
 async def test_an_endless_body_is_cut_at_the_limit(site):
-    pages, port = site
-    pages.pages["/"] = endless
-    desk = await opened(port, max_bytes=100_000, max_chars=1_000_000)
-    output = await desk.get("web_fetch", url=f"http://127.0.0.1:{port}/")
+    site.pages["/"] = endless
+    output = await page_of(site, max_bytes=100_000, max_chars=1_000_000)
     assert output["total_chars"] == 100_000
     assert output["truncated"] is True
     assert "larger than this session reads" in output["note"]
-    assert pages.sent < 20_000_000  # what fits into the buffers of two sockets; it would be endless otherwise
+    assert site.sent < 20_000_000  # what fits into the buffers of two sockets; it would be endless otherwise
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "x-gzip"])
 async def test_a_bomb_is_not_unpacked_beyond_the_limit(site, encoding):
-    pages, port = site
     bomb = gzip.compress(b"\0x" * 10_000_000)
-    pages.serve("/", bomb, "text/plain; charset=utf-16le", Content_Encoding=encoding)
-    desk = await opened(port, max_bytes=100_000)
-    output = await desk.get("web_fetch", url=f"http://127.0.0.1:{port}/")
+    site.serve("/", bomb, "text/plain; charset=utf-16le", Content_Encoding=encoding)
+    output = await page_of(site, max_bytes=100_000)
     assert output["total_chars"] == 50_000
     assert output["truncated"] is True
 
 
+NUMBERS = [b"%d " % number for number in range(100)]
+GZIP_BODIES: dict[str, tuple[bytes, int, bytes]] = {
+    "members": (b"".join(map(gzip.compress, NUMBERS)), 10_000, b"".join(NUMBERS)),
+    "padding behind the last member": (gzip.compress(b"fine") + bytes(522), 10_000, b"fine"),
+    "members beyond the limit": (gzip.compress(bytes(600)) * 1000, 1000, bytes(1000)),
+}
+
+
 @pytest.mark.parametrize("size", [1, 7, 100_000])
-def test_every_member_of_a_gzip_body_is_read_however_it_is_cut(size):
-    members = b"".join(gzip.compress(b"%d " % number) for number in range(100))
-    body = Body("gzip", 10_000)
-    for start in range(0, len(members), size):
-        body.add(members[start : start + size])
-    assert body.data == b"".join(b"%d " % number for number in range(100))
-
-
-def test_padding_after_the_last_member_is_ignored():
-    body = Body("gzip", 10_000)
-    body.add(gzip.compress(b"fine") + bytes(512))
-    body.add(bytes(10))
-    assert body.data == b"fine"
-
-
-def test_members_together_stay_within_the_limit():
-    body = Body("gzip", 1000)
-    body.add(gzip.compress(bytes(600)) * 1000)
-    assert len(body.data) == 1000
-    assert body.is_full
+@pytest.mark.parametrize(("sent", "limit", "expected"), GZIP_BODIES.values(), ids=GZIP_BODIES)
+def test_every_member_of_a_gzip_body_is_read_within_the_limit_however_it_is_cut(sent, limit, expected, size):
+    body = Body("gzip", limit)
+    for start in range(0, len(sent), size):
+        body.add(sent[start : start + size])
+    assert body.data == expected
+    assert body.is_full == (len(expected) == limit)
 
 
 @pytest.mark.parametrize(
     ("encoding", "body"), [("br", b"x"), ("gzip, gzip", b"x"), ("deflate", b"x"), ("gzip", b"not gzip")]
 )
 async def test_a_body_compressed_otherwise_is_refused(site, encoding, body):
-    pages, port = site
-    pages.serve("/", body, Content_Encoding=encoding)
-    desk = await opened(port)
-    assert (await desk.fail("web_fetch", url=f"http://127.0.0.1:{port}/"))[0] == "UnsupportedContent"
+    site.serve("/", body, Content_Encoding=encoding)
+    assert (await failure_of(site))[0] == "UnsupportedContent"
 
 
 def silent(site: Site, handler: Any) -> None:
@@ -352,11 +343,9 @@ def dripping_headers(site: Site, handler: Any) -> None:
 
 @pytest.mark.parametrize("page", [silent, dripping, dripping_headers])
 async def test_a_server_that_takes_its_time_gets_no_more_than_there_is(site, page):
-    pages, port = site
-    pages.pages["/"] = page
-    desk = await opened(port, timeout=0.4)
+    site.pages["/"] = page
     with anyio.fail_after(60):
-        kind, message = await desk.fail("web_fetch", url=f"http://127.0.0.1:{port}/")
+        kind, message = await failure_of(site, timeout=0.4)
     assert kind == "Timeout"
     assert "0.4 s" in message or "in time" in message
 
@@ -377,17 +366,15 @@ def endless_headers(site: Site, handler: Any) -> None:
 
 @pytest.mark.parametrize("page", [broken, nonsense, endless_headers, lambda site, handler: None])
 async def test_an_answer_that_is_none_is_a_failure(site, page):
-    pages, port = site
-    pages.pages["/"] = page
-    desk = await opened(port)
-    assert (await desk.fail("web_fetch", url=f"http://127.0.0.1:{port}/"))[0] == "ConnectionFailed"
+    site.pages["/"] = page
+    assert (await failure_of(site))[0] == "ConnectionFailed"
 
 
 async def test_a_port_nobody_listens_at_is_a_failure():
-    with Site().running() as port:
+    site = Site()
+    with site.running():
         pass
-    desk = await opened(port)
-    assert (await desk.fail("web_fetch", url=f"http://127.0.0.1:{port}/"))[0] == "ConnectionFailed"
+    assert (await failure_of(site))[0] == "ConnectionFailed"
 
 
 # ── certificates ─────────────────────────────────────────────────────────────────────────────────
@@ -583,7 +570,6 @@ def test_a_session_cancelled_at_any_suspension_of_a_fetch_leaves_nothing(mode):
 
 
 async def test_a_fetch_cancelled_while_a_server_drips_hangs_up(site):
-    pages, port = site
     asked, gone = threading.Event(), threading.Event()
 
     def watch(site: Site, handler: Any) -> None:
@@ -593,10 +579,10 @@ async def test_a_fetch_cancelled_while_a_server_drips_hangs_up(site):
         except OSError:
             gone.set()
 
-    pages.pages["/"] = watch
-    desk = await opened(port)
+    site.pages["/"] = watch
+    desk = await opened(site)
     async with anyio.create_task_group() as group:
-        group.start_soon(lambda: desk.get("web_fetch", url=f"http://127.0.0.1:{port}/"))
+        group.start_soon(lambda: desk.get("web_fetch", url=site.url))
         assert await anyio.to_thread.run_sync(asked.wait, 60)
         assert not gone.is_set()
         group.cancel_scope.cancel()

@@ -105,13 +105,6 @@ async def test_a_server_that_cannot_be_used_is_named_with_the_reason(server, wor
         assert words in failed["error"]
 
 
-async def test_a_server_that_never_answers_does_not_hold_up_the_others():
-    async with opened({"silent": small("--silent", open_timeout=1.0, stop_grace=0.1), "small": small()}) as desk:
-        assert sorted(desk.tools) == ["small_echo", "small_upper"]
-        (failed,) = desk.events("mcp:server_failed")
-        assert failed["server"] == "silent"
-
-
 async def test_a_tool_with_an_invalid_schema_is_left_out(caplog):
     broken = {"type": "object", "properties": {"a": {"type": "strin"}}}
     async with opened({"small": small(f"--tools={json.dumps([{'name': 'broken', 'inputSchema': broken}])}")}) as desk:

@@ -109,21 +109,21 @@ class World:
         return [f"left running: {line}" for line in running_processes(self.mark)]
 
 
+def swept(world: Any, mode: str, points: int | None) -> Any:
+    """The report of cancellations at so many points, or at all."""
+    stopped = (ExecutionCancelled,)
+    return cancel_everywhere(
+        world, modes=[mode], clock="real", budget=60, max_points=points, expect=stopped, second_after=(1, 3)
+    )
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(
     "points", [6, pytest.param(None, marks=[pytest.mark.long, pytest.mark.timeout(1200)])], ids=["some", "all"]
 )
 def test_a_session_with_a_server_can_be_cancelled_at_every_point(mode, points):
-    report = cancel_everywhere(
-        World,
-        modes=[mode],
-        clock="real",
-        budget=60,
-        max_points=points,
-        expect=(ExecutionCancelled,),
-        second_after=(1, 3),
-    )
+    report = swept(World, mode, points)
     assert report.violations == [], str(report)
 
 
@@ -157,15 +157,7 @@ def url() -> Iterator[str]:
     ids=["some", "all"],
 )
 def test_a_session_with_a_remote_server_can_be_cancelled_at_every_point(mode, points, url):
-    report = cancel_everywhere(
-        partial(WebWorld, url),
-        modes=[mode],
-        clock="real",
-        budget=60,
-        max_points=points,
-        expect=(ExecutionCancelled,),
-        second_after=(1, 3),
-    )
+    report = swept(partial(WebWorld, url), mode, points)
     # On trio the sweep also reports generators that the SDK leaves to the garbage collector, as in test_http.py.
     noise = re.compile("Async generator '(httpx2|httpcore2|mcp)[.]")
     ours = [each for each in report.violations if not (each.kind == "NOISE" and noise.match(each.detail))]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import socket
 import stat
@@ -13,15 +12,11 @@ import httpx2
 import pytest
 
 from tests.modules.tools.mcp.desk import Desk, new_session, opened, served
+from tests.modules.tools.mcp.test_http import collected
+
+__all__ = ["collected"]
 
 pytestmark = pytest.mark.filterwarnings("ignore:Async generator '(httpx2|httpcore2|mcp):ResourceWarning")
-
-
-@pytest.fixture(autouse=True)
-def collected() -> Iterator[None]:
-    """Generators are collected while the warning about them is ignored, not in another test."""
-    yield
-    gc.collect()
 
 
 @pytest.fixture(scope="module")

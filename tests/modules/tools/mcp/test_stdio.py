@@ -36,14 +36,6 @@ async def test_tools_of_a_server_are_mounted_with_their_schemas_and_annotations(
         assert connected["tools"] == ["small_echo", "small_upper"]
 
 
-async def test_a_turn_calls_a_tool_of_a_server():
-    model = [answer("", ("small_upper", {"text": "hello"})), "It is HELLO."]
-    async with opened({"small": small()}, model=model) as desk:
-        assert await desk.session.execute("shout") == "It is HELLO."
-        (post,) = desk.events("tool:post")
-        assert post["result"]["output"] == "HELLO"
-
-
 async def test_prefix_allow_and_deny_choose_the_tools():
     servers = {
         "a": small(
@@ -63,11 +55,13 @@ async def test_a_failing_server_is_named_and_the_others_work(caplog):
     servers = {
         "missing": {"command": "no-such-program-anywhere"},
         "ends": small("--exit"),
+        "silent": small("--silent", open_timeout=1.0, stop_grace=0.1),
         "small": small(),
     }
     async with opened(servers) as desk:
         assert sorted(desk.tools) == ["small_echo", "small_upper"]
         failed = {event["server"]: event["error"] for event in desk.events("mcp:server_failed")}
+        assert failed.keys() == {"missing", "ends", "silent"}
         assert "'no-such-program-anywhere' was not found" in failed["missing"]
         assert "exit code 3" in failed["ends"]
         assert "no licence found" in failed["ends"]
@@ -132,12 +126,6 @@ async def test_a_big_result_is_cut_with_a_note_of_its_size():
         assert output.startswith("x" * 1000 + "\n[… cut: the result has 50000 characters")
 
 
-async def test_ten_megabytes_arrive_whole():
-    async with opened({"small": small("--all")}, max_result_chars=20_000_000) as desk:
-        result = await desk.call("small_big", size=10_000_000)
-        assert result.output == "x" * 10_000_000
-
-
 async def test_a_result_of_four_times_the_size_takes_about_four_times_the_work():
     async with opened({"small": small("--all")}, max_result_chars=20_000_000) as desk:
 
@@ -145,7 +133,7 @@ async def test_a_result_of_four_times_the_size_takes_about_four_times_the_work()
             times = []
             for _ in range(3):  # the least of them: what else the machine does only adds to it
                 started = time.process_time()
-                assert len((await desk.call("small_big", size=size)).output) == size
+                assert (await desk.call("small_big", size=size)).output == "x" * size
                 times.append(time.process_time() - started)
             return min(times)
 
