@@ -7,7 +7,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints, is
 
 import pytest
 
-from amplifier import AmplifierSession, HookResult, ModuleLoader, event_payloads
+from amplifier import AmplifierSession, HookResult, event_payloads
 from amplifier.errors import InvalidRequestError
 from amplifier.events import CATALOGUE, COMMON_KEYS
 from amplifier.testing import MockProvider, MockTool
@@ -73,12 +73,6 @@ async def test_what_a_session_emits_fits_the_types() -> None:
             raise RuntimeError("a handler that fails")
         return HookResult()
 
-    def mounting(thing: Any) -> Any:
-        async def mount(coordinator: Any, config: dict[str, Any]) -> Any:
-            return thing
-
-        return mount
-
     async def failing(coordinator: Any, config: dict[str, Any]) -> Any:
         raise RuntimeError("this module does not mount")
 
@@ -87,21 +81,14 @@ async def test_what_a_session_emits_fits_the_types() -> None:
 
     failure = InvalidRequestError("no", provider="scripted", status_code=400)
     provider = MockProvider([[("read", {}), ("ask", {}), ("broken", {})], "Done.", failure])
-    modules = {
-        "provider-scripted": mounting(provider),
-        "tool-read": mounting(MockTool("read", return_value="text")),
-        "tool-ask": mounting(MockTool("ask", return_value="text")),
-        "tool-broken": mounting(MockTool("broken", raises=RuntimeError("it is broken"))),
-        "tool-failing": failing,
-        "hooks-record": mount_hook,
-    }
+    broken = MockTool("broken", raises=RuntimeError("it is broken"))
     plan = {
         "session": {"orchestrator": "loop-streaming", "context": "context-simple", "raw": True, "metadata": {"a": 1}},
-        "providers": ["provider-scripted"],
-        "tools": ["tool-read", "tool-ask", "tool-broken", "tool-failing"],
-        "hooks": ["hooks-record"],
+        "providers": [provider],
+        "tools": [MockTool("read", return_value="text"), MockTool("ask", return_value="text"), broken, failing],
+        "hooks": [mount_hook],
     }
-    async with AmplifierSession(plan, ModuleLoader(modules=modules)) as session:
+    async with AmplifierSession(plan) as session:
         assert await session.execute("go") == "Done."
         with pytest.raises(InvalidRequestError):
             await session.execute("again")

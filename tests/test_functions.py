@@ -25,11 +25,11 @@ import pydantic
 import pytest
 from hypothesis import given
 
-from amplifier import AmplifierSession, HookResult, ModuleLoader, ToolResult, agent
+from amplifier import AmplifierSession, HookResult, ToolResult, agent
 from amplifier.agents import AgentSession
 from amplifier.contracts import Coordinator, CurrentCall, Session
 from amplifier.functions import FunctionTool, mount_hook, mount_tool, on, tool
-from amplifier.testing import MockProvider, MockTool, script
+from amplifier.testing import MockApprovalSystem, MockProvider, MockTool, script
 
 
 @attrs.define
@@ -610,19 +610,13 @@ def takes_pairs(pairs: list[dict[tuple[int, int], int]]) -> None: ...
 
 
 def session_with(script: list[Any], *, tools: list[Any] = (), hooks: list[Any] = (), **more: Any) -> AmplifierSession:  # type: ignore[assignment]
-    modules: dict[str, Any] = {f"tool-t{number}": mount_tool(function) for number, function in enumerate(tools)}
-    modules |= {f"hooks-h{number}": mount_hook(function) for number, function in enumerate(hooks)}
-
-    async def mount_provider(coordinator: Any, config: Any) -> Any:
-        return MockProvider(script)
-
     plan = {
         "session": {"orchestrator": "loop-basic", "context": "context-simple"},
-        "providers": ["provider-scripted"],
-        "tools": [name for name in modules if name.startswith("tool")],
-        "hooks": [name for name in modules if name.startswith("hooks")],
+        "providers": [MockProvider(script)],
+        "tools": [mount_tool(function) for function in tools],
+        "hooks": [mount_hook(function) for function in hooks],
     }
-    return AmplifierSession(plan, ModuleLoader(modules={**modules, "provider-scripted": mount_provider}), **more)
+    return AmplifierSession(plan, **more)
 
 
 async def test_session_coordinator_and_call_are_injected_and_not_part_of_the_schema():
@@ -671,16 +665,6 @@ async def test_a_function_hears_events_and_a_gate_denies():
     assert set(heard) == {"tool:pre True False", "tool:post True False"}
 
 
-class Person:
-    def __init__(self, answer: str) -> None:
-        self.answer = answer
-        self.asked: list[str] = []
-
-    async def request_approval(self, prompt: str, options: list[str], timeout: float, default: str) -> str:
-        self.asked.append(prompt)
-        return self.answer
-
-
 @pytest.mark.parametrize(("answer", "runs"), [("Allow once", True), ("Deny", False)])
 async def test_a_tool_that_needs_approval_is_asked_about(answer, runs):
     called: list[str] = []
@@ -690,11 +674,11 @@ async def test_a_tool_that_needs_approval_is_asked_about(answer, runs):
         called.append(text)
         return text
 
-    person = Person(answer)
+    person = MockApprovalSystem([answer])
     script = [[("send", {"text": "harmless"}), ("send", {"text": "all\u202e my money"})], "done"]
     async with session_with(script, tools=[send], approval_system=person) as session:
         assert await session.execute("go") == "done"
-    assert person.asked == ['Allow send with {"text": "all\\u202e my money"}?']
+    assert [request["prompt"] for request in person.requests] == ['Allow send with {"text": "all\\u202e my money"}?']
     assert sorted(called) == (["all\u202e my money", "harmless"] if runs else ["harmless"])
 
 

@@ -10,6 +10,7 @@ from collections import OrderedDict, UserDict, defaultdict, namedtuple
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import attrs
@@ -375,7 +376,8 @@ SHAPES: dict[str, Any] = {
     "camel case with acronym": {"openAIAPIKey": CANARY},
     "long snake case": {"aws_secret_access_key": CANARY},
     "run together": {"dbpassword": CANARY},
-    "numbered": {"API_KEY_2": CANARY},
+    "numbered": {"API_KEY_2": CANARY, "token2": CANARY},
+    "list under a key": {"a": {"b": [{"api_keys": [CANARY, "x"]}]}},
     "segment": {"password_hash": CANARY},
     "authorization": {"headers": {"Authorization": f"Bearer {CANARY}"}},
     "cookie": {"Set-Cookie": f"sid={CANARY}"},
@@ -408,6 +410,7 @@ SHAPES: dict[str, Any] = {
     "query string": f"GET /x?access_token={CANARY}&a=1",
     "command line": f"mytool --api-key {CANARY} run",
     "argument list": ["curl", "--token", CANARY, "x"],
+    "argument tuple": {"args": ("--password", CANARY)},
     "basic auth arguments": ["curl", "-u", f"me:{CANARY}", "x"],
     "header in a command": f"curl -H 'Authorization: Bearer {CANARY}' x",
     "connection string": f"Server=x;User=u;Password={CANARY};",
@@ -416,6 +419,7 @@ SHAPES: dict[str, Any] = {
     "dataclass": {"a": [_Login()]},
     "object by its repr": _Shows(),
     "foreign mapping": UserDict(password=CANARY),
+    "read-only mapping": MappingProxyType({"password": CANARY}),
     "ordered dict": OrderedDict(token=CANARY),
 }
 

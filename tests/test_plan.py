@@ -26,6 +26,7 @@ from amplifier.plan import (
     plan_schema,
     validate_session_id,
 )
+from tests.test_json import circular, nested
 
 MINIMAL: dict[str, Any] = {"session": {"orchestrator": "loop-basic", "context": "context-simple"}}
 
@@ -47,17 +48,8 @@ def problems_of(config: Any) -> list[tuple[str, str]]:
     return found
 
 
-def nested(depth: int) -> Any:
-    value: Any = "leaf"
-    for _ in range(depth):
-        value = {"k": value}
-    return value
-
-
-def circular() -> dict[str, Any]:
-    value: dict[str, Any] = {}
-    value["me"] = [value]
-    return value
+def keyed(inner: Any) -> dict[str, Any]:
+    return {"k": inner}
 
 
 # ── reading ──────────────────────────────────────────────────────────────────────────────────────
@@ -179,7 +171,7 @@ LIVE: dict[str, Callable[[], Any]] = {
     "infinity": lambda: {"x": [math.inf]},
     "lone surrogate": lambda: {"\ud800": "\udfff"},
     "circle": circular,
-    "deep": lambda: nested(10_000),
+    "deep": lambda: nested(10_000, keyed),
     "function": lambda: {"callback": print},
     "keys that are no strings": lambda: {(1, 2): {3}, None: b"x"},
     "huge number": lambda: {"x": 10**5000},
@@ -245,6 +237,9 @@ A_MODULE = "expected a module: its id, or a mapping with 'module'"
         (session(raw=1), [("$.session.raw", "expected true or false, got 1")]),
         (session(injection_size_limit=-1), [("$.session.injection_size_limit", f"{LIMIT}, got -1")]),
         (session(injection_size_limit=True), [("$.session.injection_size_limit", f"{LIMIT}, got True")]),
+        (session(injection_size_limit="10"), [("$.session.injection_size_limit", f"{LIMIT}, got '10'")]),
+        (session(injection_size_limit=[10]), [("$.session.injection_size_limit", f"{LIMIT}, got a list")]),
+        (session(injection_budget_per_turn=math.nan), [("$.session.injection_budget_per_turn", f"{LIMIT}, got nan")]),
         (session(injection_budget_per_turn=1.5), [("$.session.injection_budget_per_turn", f"{LIMIT}, got 1.5")]),
         (plan(tools="tool-a"), [("$.tools", "expected a list of modules, got 'tool-a'")]),
         (
@@ -560,9 +555,9 @@ HOSTILE: list[Any] = [
     plan(hooks=[{"module": "a", "on_failure": _Hostile()}]),
     plan(providers=[{"module": "a", "instance_id": _Hostile()}]),
     circular(),
-    nested(10_000),
+    nested(10_000, keyed),
     {"session": circular()},
-    {"session": nested(10_000)},
+    {"session": nested(10_000, keyed)},
 ]
 
 
@@ -630,15 +625,15 @@ def test_merging_refuses_what_it_cannot_copy_and_names_the_path() -> None:
     for base, overlay in ((circle, plain), (plain, circle)):
         with pytest.raises(PlanError, match="cannot merge plans") as caught:
             merge_plans(base, overlay)
-        assert caught.value.problems == [("$.a.b.me[0]", "contains itself")]
+        assert caught.value.problems == [("$.a.b.a[1].back", "contains itself")]
     with pytest.raises(PlanError, match="nested deeper than 1000 levels"):
-        merge_plans({}, {"a": nested(10_000)})
+        merge_plans({}, {"a": nested(10_000, keyed)})
     with pytest.raises(PlanError, match="expected the overlay to be a mapping, got None"):
         merge_plans({}, None)  # type: ignore[arg-type]
 
 
 def test_deep_plans_merge_without_recursion() -> None:
-    merged = merge_plans(nested(900), nested(900))
+    merged = merge_plans(nested(900, keyed), nested(900, keyed))
     assert merge_plans(merged, {}) == merged
 
 
@@ -690,7 +685,7 @@ def test_keys_and_live_objects_are_not_expanded() -> None:
     assert expand_variables({"${A}": client, "n": 5}, {"A": "1"}) == {"${A}": client, "n": 5}
 
 
-@pytest.mark.parametrize("value", [circular(), nested(10_000)], ids=["circle", "deep"])
+@pytest.mark.parametrize("value", [circular(), nested(10_000, keyed)], ids=["circle", "deep"])
 def test_expanding_refuses_what_it_cannot_copy(value: Any) -> None:
     with pytest.raises(PlanError, match="cannot expand the plan's variables"):
         expand_variables({"a": value}, {})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 
 from amplifier.kernel import HookRegistry
 from amplifier.kernel.runtime.owner import Owner
@@ -31,3 +32,16 @@ def sleeper(log: list[str], seconds: float, name: str) -> Any:
         log.append(f"{name} ended")
 
     return handler
+
+
+def raising(error: BaseException, *, asynchronous: bool) -> Any:
+    """A handler that raises at its call, or when it is awaited."""
+
+    def now(event: str, data: dict[str, Any]) -> None:
+        raise error
+
+    async def later(event: str, data: dict[str, Any]) -> None:
+        await anyio.lowlevel.checkpoint()
+        raise error
+
+    return later if asynchronous else now

@@ -172,6 +172,15 @@ async def _coroutine(fn: Callable[..., Awaitable[Any]], args: tuple[Any, ...]) -
     return await fn(*args)
 
 
+@contextmanager
+def takes(seconds: float) -> Iterator[None]:
+    """What is inside takes so long on the clock of the loop."""
+    began = anyio.current_time()
+    yield
+    took = anyio.current_time() - began
+    assert abs(took - seconds) <= 1e-6 * seconds, f"it took {took} s, expected {seconds} s"
+
+
 def let_time_pass(seconds: float) -> None:
     """Move the virtual clock under code that blocks its thread."""
     if on_asyncio():

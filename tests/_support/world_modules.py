@@ -16,6 +16,8 @@ import anyio
 from amplifier import ToolResult
 
 if TYPE_CHECKING:
+    from amplifier import AmplifierSession
+
     from .worlds import World
 
 MOMENT = 0.01
@@ -340,3 +342,19 @@ async def _store_results(context: Any, calls: Sequence[str], outputs: dict[str, 
 def loop(world: World, calls: Sequence[str] = (), ending: Body = a_moment) -> Any:
     """An `Agent` in the seed form."""
     return seed(world, "loop", instance=lambda coordinator: Agent(calls, ending))
+
+
+def at_work(world: World, *calls: str, attentive: bool = True, **work: Body) -> AmplifierSession:
+    """A session whose agent calls these tools side by side; each does what is given under its name.
+
+    Args:
+        world: The world.
+        calls: The names of the tools.
+        attentive: Whether a hook waits on every event.
+        work: What a tool does, if it is more than a moment's wait.
+    """
+    return world.agent(
+        loop=loop(world, calls),
+        tools={f"tool-{name}": tool(world, name, work.get(name, a_moment)) for name in calls},
+        hooks={"hooks-all": hooks_on_everything(world)} if attentive else None,
+    )

@@ -6,11 +6,9 @@ The order of `__all__` is ruff's business (RUF022): constants, classes, the rest
 from __future__ import annotations
 
 import ast
-import typing
 from collections import defaultdict
 from collections.abc import Iterator
 
-import attrs
 import pytest
 
 from tests._support.tree import SOURCE, load, parse, public_module_paths
@@ -101,12 +99,3 @@ def test_a_name_of_the_facade_is_the_one_that_type_checkers_see():
                 )
                 seen += 1
     assert seen >= len(facade.__all__)
-
-
-def test_type_hints_of_every_model_can_be_read_at_run_time():
-    things = [getattr(load("amplifier.models"), public) for public in listed("amplifier.models")]
-    classes = [thing for thing in things if isinstance(thing, type) and attrs.has(thing)]
-    assert classes
-    for cls in classes:
-        hints = typing.get_type_hints(cls)
-        assert {field.name for field in attrs.fields(cls)} <= set(hints), cls

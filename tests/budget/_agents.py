@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 import attrs
 
-from amplifier import AmplifierSession, ModuleLoader, ToolResult
+from amplifier import AmplifierSession, ToolResult
 from amplifier.models import (
     ChatRequest,
     ChatResponse,
@@ -151,28 +151,13 @@ def agent(
     model: Any, *tools: Any, loop: str = "loop-basic", budget: Mapping[str, Any] | None, **options: Any
 ) -> AmplifierSession:
     """A session of built-in modules around a model and tools."""
-    modules: dict[str, Any] = {"provider-model": _mounting(model)}
-    for tool in tools:
-        modules[f"tool-{tool.name}"] = _mounting(tool)
     session: dict[str, Any] = {
         "orchestrator": {"module": loop, "config": {"max_retries": 0}},
         "context": "context-simple",
     }
     if budget is not None:
         session["budget"] = dict(budget)
-    plan = {
-        "session": session,
-        "providers": ["provider-model"],
-        "tools": [f"tool-{tool.name}" for tool in tools],
-    }
-    return AmplifierSession(plan, loader=ModuleLoader(modules=modules), **options)
-
-
-def _mounting(instance: Any) -> Any:
-    async def mount(coordinator: Any, config: dict[str, Any]) -> Any:
-        return instance
-
-    return mount
+    return AmplifierSession({"session": session, "providers": [model], "tools": list(tools)}, **options)
 
 
 def pairs_of(messages: list[Any]) -> tuple[list[str], list[str]]:

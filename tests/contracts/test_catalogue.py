@@ -84,14 +84,10 @@ def test_each_type_is_mounted_where_published_modules_mount_it() -> None:
 
 
 @pytest.mark.parametrize("letter", TABLES)
-def test_ids_of_a_contract_count_from_one_without_gaps(letter: str) -> None:
+def test_clauses_of_a_contract_are_required_and_recommended_and_count_from_one_without_gaps(letter: str) -> None:
     clauses = TABLES[letter]
     assert [clause.id for clause in clauses] == [f"{letter}{number}" for number in range(1, len(clauses) + 1)]
-
-
-@pytest.mark.parametrize("letter", TABLES)
-def test_a_contract_has_required_and_recommended_clauses(letter: str) -> None:
-    assert {clause.level for clause in TABLES[letter]} == {"required", "recommended"}
+    assert {clause.level for clause in clauses} == {"required", "recommended"}
 
 
 SOURCES = re.compile(

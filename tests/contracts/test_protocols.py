@@ -24,12 +24,8 @@ MEMBERS = [(protocol, name, function) for protocol in PROTOCOLS for name, functi
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_protocol_is_checkable_at_run_time_and_rejects_other_objects(protocol: type) -> None:
+def test_a_protocol_is_checkable_at_run_time_rejects_other_objects_and_has_type_hints(protocol: type) -> None:
     assert not isinstance(object(), protocol)
-
-
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_type_hints_of_a_protocol_resolve(protocol: type) -> None:
     assert isinstance(typing.get_type_hints(protocol), dict)
 
 

@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from amplifier import ContractError, HookRegistry, HookResult, ModuleLoadError, PlanError
-from tests._support.small_agent import Echo, agent, heard, mounting
+from tests._support.small_agent import Echo, agent, heard, mounting, takes
 
 pytestmark = pytest.mark.virtual_time
 
@@ -71,23 +71,6 @@ async def test_f17_second_claim_to_a_name_is_an_error_in_strict_mode():
     assert isinstance(error, ModuleLoadError)
     assert isinstance(error.__cause__, ContractError)
     assert "tool-one is replaced by tool-two" in str(error)
-
-
-async def test_f17_what_was_replaced_comes_back_when_the_newcomer_fails():
-    original = Echo("bash")
-
-    async def usurper(coordinator, config):
-        coordinator.register_capability("shell", "stolen")
-        await coordinator.mount("tools", Echo("bash"))
-        raise RuntimeError("and then it breaks")
-
-    async def first(coordinator, config):
-        coordinator.register_capability("shell", "original")
-        return original
-
-    async with agent(tools={"tool-one": first, "tool-two": usurper}) as session:
-        assert session.coordinator.get("tools", "bash") is original
-        assert session.coordinator.get_capability("shell") == "original"
 
 
 async def test_f18_module_cannot_remove_what_another_one_registered():
@@ -178,7 +161,6 @@ async def test_f19_handlers_without_an_answer_are_left_out_of_a_collection_at_it
 
         hooks.register("x", hang, name="sleeper")
         hooks.register("x", lambda event, data: HookResult(data={"answer": 1}))
-        began = anyio.current_time()
-        assert await hooks.emit_and_collect("x", {}, timeout=2) == [{"answer": 1}]
-        assert anyio.current_time() - began == pytest.approx(2)
+        with takes(2):
+            assert await hooks.emit_and_collect("x", {}, timeout=2) == [{"answer": 1}]
     assert "handler 'sleeper' for 'x' gave no answer within 2 s: skipped" in caplog.text

@@ -22,14 +22,9 @@ import pytest
 from amplifier import HookRegistry, HookResult, ModelError
 from amplifier.errors import HookRecursionError
 from tests._support.small_agent import agent, counted_calls, counted_scopes, let_time_pass, mounting
+from tests.test_json import circular
 
 pytestmark = pytest.mark.virtual_time
-
-
-def circular() -> dict[str, Any]:
-    value: dict[str, Any] = {"fine": 1}
-    value["self"] = value
-    return value
 
 
 # ── F09, F10: data without a JSON form ───────────────────────────────────────────────────────────
@@ -44,21 +39,6 @@ async def test_f09_denial_with_data_that_is_no_json_stays_a_denial(make, form):
     hooks.register("tool:pre", lambda event, data: ran.append(event))
     result = await hooks.emit("tool:pre", {})
     assert (result.action, ran) == ("deny", [])
-
-
-async def test_f09_modification_that_contains_itself_denies():
-    hooks = HookRegistry()
-    hooks.register("tool:pre", lambda event, data: {"action": "modify", "data": circular()})
-    result = await hooks.emit("tool:pre", {"tool_name": "bash"})
-    assert result.action == "deny"
-    assert "invalid response" in (result.reason or "")
-
-
-@pytest.mark.parametrize("answer", [True, "deny", 0, [], ["deny"], {"verdict": "deny"}, {"action": "stop"}, object()])
-async def test_f09_answer_that_is_no_result_denies(answer):
-    hooks = HookRegistry()
-    hooks.register("tool:pre", lambda event, data: answer)
-    assert (await hooks.emit("tool:pre", {})).action == "deny"
 
 
 class Colour(Enum):
@@ -124,14 +104,6 @@ async def test_f10_payload_that_contains_itself_is_refused_with_its_path(read):
     assert caught.value.problems[0][0].startswith("value")
     assert "contains itself" in str(caught.value)
     assert ran == []
-
-
-async def test_f10_part_of_a_payload_that_contains_itself_disturbs_no_handler_of_other_fields():
-    hooks = HookRegistry()
-    seen = []
-    hooks.register("x", lambda event, data: seen.append(data["name"]), fields=("name",))
-    await hooks.emit("x", {"name": "look", "value": circular()})
-    assert seen == ["look"]
 
 
 # ── F11, F13: many ───────────────────────────────────────────────────────────────────────────────

@@ -8,9 +8,9 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from amplifier import HookRegistry, HookResult
+from amplifier import HookRegistry
 from tests._support.child_process import run_child
-from tests._support.small_agent import agent, give_up_after, heard
+from tests._support.small_agent import agent, give_up_after, heard, takes
 
 pytestmark = pytest.mark.virtual_time
 
@@ -29,9 +29,8 @@ async def test_f01_handler_that_hangs_is_cut_off_at_its_deadline_and_the_next_on
     hooks.register("x", hang, name="sleeper")
     hooks.register("x", lambda event, data: ran.append(event))
     hooks.register("hook:timeout", lambda event, data: timeouts.append(data))
-    began = anyio.current_time()
-    result = await hooks.emit("x", {})
-    assert anyio.current_time() - began == pytest.approx(300)
+    with takes(300):
+        result = await hooks.emit("x", {})
     assert result.action == "continue"
     assert ran == ["x"]
     assert [(t["hook_name"], t["event"], t["seconds"], t["on_failure"]) for t in timeouts] == [
@@ -41,22 +40,8 @@ async def test_f01_handler_that_hangs_is_cut_off_at_its_deadline_and_the_next_on
     assert "300 s" in caplog.text
 
 
-async def test_f01_gate_that_hangs_denies():
-    """Whether a handler is a gate is set by ``on_failure``, not by the event's name."""
-    hooks = HookRegistry()
-    ran = []
-    hooks.register("tool:pre", hang, name="gate", timeout=5, on_failure="deny")
-    hooks.register("tool:pre", lambda event, data: ran.append(event))
-    began = anyio.current_time()
-    result = await hooks.emit("tool:pre", {})
-    assert anyio.current_time() - began == pytest.approx(5)
-    assert (result.action, ran) == ("deny", [])
-    assert "'gate'" in (result.reason or "")
-    assert "5 s" in (result.reason or "")
-
-
 @pytest.mark.parametrize("how", ["scope", "native"])
-async def test_f02_cancelled_emitter_takes_its_hanging_handler_along(how):
+async def test_f02_cancelled_emitter_takes_its_hanging_handler_along_and_nothing_has_failed(how, caplog):
     hooks = HookRegistry()
     log = []
 
@@ -66,10 +51,13 @@ async def test_f02_cancelled_emitter_takes_its_hanging_handler_along(how):
         finally:
             log.append("handler left")
 
-    hooks.register("x", handler)
+    hooks.register("x", handler, on_failure="deny")
+    hooks.register("x", lambda event, data: log.append("the next handler ran"))
+    hooks.register("hook:failed", lambda event, data: log.append(event))
     await give_up_after(1, how, hooks.emit, "x", {})
     log.append("emitter left")
     assert log == ["handler left", "emitter left"]
+    assert "failed" not in caplog.text
 
 
 @pytest.mark.parametrize("how", ["scope", "native"])
@@ -87,10 +75,9 @@ async def test_f03_handler_that_swallows_cancellation_is_waited_for_and_reported
     async with agent() as session:
         reports = heard(session, "module:unresponsive")
         session.coordinator.hooks.register("x", stubborn, name="stubborn", timeout=4)
-        began = anyio.current_time()
-        await give_up_after(1, how, session.coordinator.hooks.emit, "x", {})
-        log.append("emitter left")
-        assert anyio.current_time() - began == pytest.approx(10)
+        with takes(10):
+            await give_up_after(1, how, session.coordinator.hooks.emit, "x", {})
+            log.append("emitter left")
         assert log == ["handler left", "emitter left"]
         # At the deadline plus a second to unwind, then at growing intervals for as long as it lasts.
         assert [data["seconds"] for _, data in reports] == [4, 4]
@@ -159,23 +146,6 @@ async def test_f05_cancellation_made_up_by_a_handler_is_its_failure(is_async, on
     assert result.action == on_failure
     assert ran == (["x"] if on_failure == "continue" else [])
     await anyio.lowlevel.checkpoint()  # nothing is left cancelled
-
-
-@pytest.mark.parametrize("how", ["scope", "native"])
-async def test_f05_real_cancellation_is_never_a_handlers_failure(how, caplog):
-    hooks = HookRegistry()
-    log = []
-    hooks.register("x", hang, on_failure="deny")
-    hooks.register("x", lambda event, data: log.append("the next handler ran"))
-    hooks.register("hook:failed", lambda event, data: log.append(event))
-
-    async def emit():
-        await hooks.emit("x", {})
-        log.append("emit returned")
-
-    await give_up_after(1, how, emit)
-    assert log == []
-    assert "failed" not in caplog.text
 
 
 _RAISING_HANDLER = """
@@ -272,14 +242,3 @@ async def test_f08_no_handler_sees_what_another_did_to_its_payload():
     assert seen[0]["nested"] == {"list": [1], "key": 2}
     assert result.data is not None
     assert result.data["nested"] == {"list": [1], "key": 2}
-
-
-async def test_f08_change_through_modify_is_seen_by_the_next_handler_and_the_emitter():
-    hooks = HookRegistry()
-    seen = []
-    hooks.register("x", lambda event, data: HookResult(action="modify", data={**data, "top": 2}))
-    hooks.register("x", lambda event, data: seen.append(data["top"]))
-    result = await hooks.emit("x", {"top": 1})
-    assert (result.action, seen) == ("modify", [2])
-    assert result.data is not None
-    assert result.data["top"] == 2

@@ -12,7 +12,7 @@ from amplifier import AmplifierSession, ModuleLoader, ModuleLoadError, PlanError
 from amplifier.errors import ModuleConflictError
 from tests._support.child_process import run_child
 from tests._support.small_agent import Loop, Memory, agent, heard, mounting, repeat_prompt
-from tests.loading._forge import distribution, package, root
+from tests.loading._forge import distribution, forget_imports, package, root
 
 TOOL = """
 import builtins
@@ -38,9 +38,7 @@ def log(tmp_path, monkeypatch):
     entries: list[tuple[str, str]] = []
     monkeypatch.setattr(builtins, "fault_log", entries, raising=False)
     yield entries
-    for name, module in list(sys.modules.items()):
-        if str(getattr(module, "__file__", None)).startswith(str(tmp_path)):
-            del sys.modules[name]
+    forget_imports(tmp_path)
 
 
 def with_tool(module_id, source=None, search_paths=(), **session):
@@ -114,17 +112,6 @@ def test_f71_file_named_like_a_library_module_shadows_nothing(backend, tmp_path)
     assert ended.code == 0
 
 
-async def test_f71_root_of_a_module_leaves_sys_path_with_the_last_session_that_uses_it(tmp_path):
-    directory = str(root(tmp_path, "tool-probe", TOOL))
-    before = list(sys.path)
-    async with with_tool("tool-probe", directory):
-        assert sys.path == [*before, directory]
-        async with with_tool("tool-probe", directory):
-            assert sys.path == [*before, directory]
-        assert sys.path == [*before, directory]
-    assert sys.path == before
-
-
 async def test_f72_loading_imports_and_never_mounts_and_a_session_mounts_once(tmp_path, log):
     root(tmp_path, "tool-probe", TOOL)
     loader = ModuleLoader(search_paths=[tmp_path])
@@ -196,15 +183,6 @@ async def test_f75_second_source_for_a_loaded_module_is_refused_with_both_named(
         assert str(there) in str(failure.error)
         assert second.status.last_error is not None
         assert {Path(file).parents[1] for _, file in log} == {here}
-
-
-async def test_f75_strict_session_does_not_start_without_a_tool_of_its_plan(tmp_path):
-    here, there = root(tmp_path / "a", "tool-probe", TOOL), root(tmp_path / "b", "tool-probe", TOOL)
-    async with with_tool("tool-probe", here):
-        with pytest.raises(ExceptionGroup) as caught:
-            async with with_tool("tool-probe", there, strict=True):
-                pytest.fail("the session opened")
-        assert caught.group_contains(ModuleConflictError)
 
 
 async def test_f76_sessions_that_use_one_module_share_its_code_and_nothing_the_kernel_holds(tmp_path):

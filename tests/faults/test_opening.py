@@ -149,24 +149,7 @@ async def test_f22_opening_cancelled_half_way_cleans_up_in_reverse_and_leaves_no
     assert log == ["third left", "second closed", "first closed", "caller left"]
     assert session.statistics().state == "closed"
     assert session.statistics().handlers == 0
-
-
-async def test_f22_structured_module_is_left_too_when_opening_is_cancelled():
-    log = []
-
-    @asynccontextmanager
-    async def structured(coordinator, config):
-        async with anyio.create_task_group() as group:
-            group.start_soon(anyio.sleep_forever)
-            try:
-                yield
-            finally:
-                log.append("structured left")
-                group.cancel_scope.cancel()
-
-    session = agent(tools={"tool-structured": structured, "tool-slow": hanging_mount})
-    await give_up_after(1, "scope", session.__aenter__)
-    assert log == ["structured left"]
+    assert session.failures == []  # a real cancellation is never a module's failure
 
 
 @pytest.mark.parametrize("opened", ["async with", "initialize"])
@@ -221,14 +204,6 @@ async def test_f24_required_module_that_makes_one_up_fails_the_opening_by_name(e
     with pytest.raises(ModuleLoadError, match="'context-small'"):
         async with agent(context=raising(exception, "async")):
             pytest.fail("the session opened")
-
-
-@pytest.mark.parametrize("how", ["scope", "native"])
-async def test_f24_real_cancellation_is_never_a_modules_failure(how):
-    session = agent(tools={"tool-slow": hanging_mount})
-    await give_up_after(1, how, session.__aenter__)
-    assert session.failures == []
-    assert session.statistics().state == "closed"
 
 
 async def test_f24_interrupt_raised_by_a_mount_closes_everything_and_leaves():

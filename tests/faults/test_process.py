@@ -120,15 +120,12 @@ sys.exit(run_natively(main))
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
-def test_f99_applications_handler_can_ask_for_a_graceful_stop(backend, name):
-    ended = run_child(_TERMINATED, backend, name, "polite", "60", signal=signal.Signals[name])
-    assert ended.lines == ["ready", "turn unwound", "stopped in time", "cleanup"]
-    assert (ended.code, ended.errors) == (0, "")
-
-
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
-@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
-def test_f99_turn_that_ignores_a_graceful_stop_is_ended_when_its_grace_runs_out(backend, name):
-    ended = run_child(_TERMINATED, backend, name, "deaf", "0.05", signal=signal.Signals[name])
-    assert ended.lines == ["ready", "turn unwound", "cancelled: asked to end", "cleanup"]
+@pytest.mark.parametrize(
+    ("manner", "grace", "end"), [("polite", "60", "stopped in time"), ("deaf", "0.05", "cancelled: asked to end")]
+)
+def test_f99_applications_handler_can_ask_for_a_graceful_stop_which_ends_with_its_grace(
+    backend, name, manner, grace, end
+):
+    ended = run_child(_TERMINATED, backend, name, manner, grace, signal=signal.Signals[name])
+    assert ended.lines == ["ready", "turn unwound", end, "cleanup"]
     assert (ended.code, ended.errors) == (0, "")

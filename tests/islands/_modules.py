@@ -59,6 +59,15 @@ def tool_module(work: Callable[..., Any]) -> Any:
     return asyncio_only(mount)
 
 
+async def result_of(work: Callable[..., Any], **capabilities: Any) -> Any:
+    """What a tool answers, in a session whose application offers capabilities."""
+    session = agent(tool=tool_module(work))
+    for name, value in capabilities.items():
+        session.coordinator.register_capability(name, value)
+    async with session:
+        return await session.coordinator.get("tools")["work"].execute({})
+
+
 class Search:
     """A tool with a worker task, a queue and a thread, in the manner of clients on aiohttp."""
 

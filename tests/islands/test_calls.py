@@ -19,7 +19,7 @@ from amplifier.contracts import current_call
 from amplifier.errors import ContainedError, ExecutionCancelled, SessionStateError, SpuriousCancellation
 from amplifier.models import ToolResult
 
-from ._modules import agent, asyncio_only, tool_module
+from ._modules import agent, asyncio_only, result_of, tool_module
 
 VARIABLE: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
 
@@ -42,9 +42,8 @@ async def test_an_error_keeps_its_type_cause_and_traceback():
     async def work(given: Any) -> None:
         await deep()
 
-    async with agent(tool=tool_module(work)) as session:
-        with pytest.raises(Broken, match="second") as caught:
-            await session.coordinator.get("tools")["work"].execute({})
+    with pytest.raises(Broken, match="second") as caught:
+        await result_of(work)
     assert isinstance(caught.value.__cause__, KeyError)
     assert "deep" in [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
 
@@ -63,10 +62,7 @@ async def test_an_error_of_trio_reaches_the_island_with_type_cause_and_traceback
             names = [frame.name for frame in traceback.extract_tb(exc.__traceback__)]
             seen.append((exc.args, type(exc.__cause__), "fails" in names))
 
-    session = agent(tool=tool_module(work))
-    session.coordinator.register_capability("fails", fails)
-    async with session:
-        await session.coordinator.get("tools")["work"].execute({})
+    await result_of(work, fails=fails)
     assert seen == [((7,), KeyError, True)]
 
 
@@ -229,10 +225,7 @@ async def test_code_on_the_island_cancels_a_call_of_trio_and_waits_for_its_end(w
         assert task is not None
         return f"{task.cancelling()}"
 
-    session = agent(tool=tool_module(work))
-    session.coordinator.register_capability("wait", wait)
-    async with session:
-        assert await session.coordinator.get("tools")["work"].execute({}) == "0"
+    assert await result_of(work, wait=wait) == "0"
     assert steps == ["waiting", "unwound", "CancelledError" if way == "task" else "TimeoutError"]
 
 
@@ -292,14 +285,12 @@ async def test_a_handler_of_the_island_that_overruns_is_cut_off(caplog: pytest.L
 @pytest.mark.virtual_time
 async def test_an_island_that_waits_for_the_other_side_does_not_hold_virtual_time():
     async def work(given: Any, coordinator: Any) -> None:
-        await coordinator.get_capability("an hour")()
+        await coordinator.get_capability("an_hour")()
 
-    async with agent(tool=tool_module(work)) as session:
-        session.coordinator.register_capability("an hour", lambda: anyio.sleep(3600))
-        began = anyio.current_time()
-        with anyio.fail_after(7200):
-            await session.coordinator.get("tools")["work"].execute({})
-        assert 3600 <= anyio.current_time() - began < 3700
+    began = anyio.current_time()
+    with anyio.fail_after(7200):
+        await result_of(work, an_hour=lambda: anyio.sleep(3600))
+    assert 3600 <= anyio.current_time() - began < 3700
 
 
 # ── streams ──────────────────────────────────────────────────────────────────────────────────────
@@ -374,10 +365,7 @@ async def test_a_stream_of_trio_is_read_on_the_island():
         async with aclosing(coordinator.get_capability("stream")()) as numbers:
             return [await anext(numbers), await anext(numbers)]
 
-    session = agent(tool=tool_module(work))
-    session.coordinator.register_capability("stream", stream)
-    async with session:
-        assert await session.coordinator.get("tools")["work"].execute({}) == [0, 1]
+    assert await result_of(work, stream=stream) == [0, 1]
     assert closed == ["closed"]
 
 
@@ -422,11 +410,8 @@ async def test_context_variables_travel_both_ways():
         VARIABLE.set("left behind")
         return seen
 
-    session = agent(tool=tool_module(work))
-    session.coordinator.register_capability("inner", inner)
     VARIABLE.set("set by the caller")
-    async with session:
-        seen = await session.coordinator.get("tools")["work"].execute({})
+    seen = await result_of(work, inner=inner)
     assert seen == ["set by the caller", "set on the island", "set on trio", "set on trio"]
     assert VARIABLE.get() == "left behind"
 
@@ -441,10 +426,7 @@ async def test_a_context_variable_that_a_sync_call_changes_on_trio_is_changed_on
         VARIABLE.set("set on the island")
         return [coordinator.get_capability("inner")(), VARIABLE.get()]
 
-    session = agent(tool=tool_module(work))
-    session.coordinator.register_capability("inner", inner)
-    async with session:
-        seen = await session.coordinator.get("tools")["work"].execute({})
+    seen = await result_of(work, inner=inner)
     assert seen == ["set on the island", "set by the sync call"]
     assert VARIABLE.get() == "set by the sync call"
 

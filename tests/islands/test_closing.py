@@ -16,7 +16,7 @@ import pytest
 from amplifier.errors import ModuleLoadError
 from amplifier.models import ToolResult
 
-from ._modules import ISLAND, agent, asyncio_only, tool_module
+from ._modules import ISLAND, agent, asyncio_only, result_of, tool_module
 
 
 def islands() -> list[threading.Thread]:
@@ -218,5 +218,4 @@ async def test_a_loop_that_the_module_stops_goes_on(anyio_backend_name: str):
         await asyncio.sleep(0)
         return "still here"
 
-    async with agent(tool=tool_module(work)) as session:
-        assert await session.coordinator.get("tools")["work"].execute({}) == "still here"
+    assert await result_of(work) == "still here"

@@ -17,8 +17,8 @@ import pytest
 from amplifier import ModuleLoader
 from amplifier.contracts import Tool as ToolContract
 from amplifier.errors import ModuleLoadError, SessionStateError
-from amplifier.models import ToolResult
-from amplifier.testing import MockContextManager
+from amplifier.models import HookResult, ToolResult
+from amplifier.testing import MockApprovalSystem, MockContextManager
 
 from ._modules import (
     Context,
@@ -31,6 +31,7 @@ from ._modules import (
     mount_loop,
     mount_provider,
     mount_search,
+    result_of,
     tool_module,
 )
 
@@ -262,20 +263,11 @@ async def test_an_event_stream_of_the_session_is_read_on_the_island():
         async with child, child.stream("as a child") as events:
             return ToolResult(success=True, output=[type(event).__name__ async for event in events])
 
-    async with agent(tool=tool_module(work), turns=["child done"]) as session:
-        result = await session.coordinator.get("tools")["work"].execute({})
-    assert result.output
+    assert (await result_of(work)).output
 
 
 async def test_approval_hooks_on_the_island_ask_the_application():
-    asked: list[str] = []
-
-    class Approvals:
-        async def request_approval(self, prompt: str, options: Any, timeout: float, default: str) -> str:
-            asked.append(prompt)
-            return "Allow"
-
-    from amplifier.models import HookResult
+    approvals = MockApprovalSystem(["Allow"])
 
     async def mount(coordinator: Any, config: Any) -> None:
         async def ask(event: str, data: Any) -> HookResult:
@@ -288,10 +280,10 @@ async def test_approval_hooks_on_the_island_ask_the_application():
         return ToolResult(success=True, output="worked")
 
     session = agent(tool=tool_module(work), hooks=asyncio_only(mount), turns=[("work", {}), "done"])
-    session.coordinator.approval_system = Approvals()
+    session.coordinator.approval_system = approvals
     async with session:
         assert await session.execute("go") == "done"
-    assert asked == ["May I? (work)"]
+    assert [request["prompt"] for request in approvals.requests] == ["May I? (work)"]
 
 
 # ── one loop, when it is needed ──────────────────────────────────────────────────────────────────

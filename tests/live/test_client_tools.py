@@ -5,19 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from amplifier import AmplifierSession, ModuleLoader, ToolResult
+from amplifier import AmplifierSession, ToolResult
 from amplifier.live import ClientTool, ClientTools, KeptMessages, run_turn, with_results
 from amplifier.models import TurnEvent
 from amplifier.testing import MockApprovalSystem
 from amplifier.turns import TurnRecord
 from tests.cli._scripted_agent import mount_provider
-
-PLAN: dict[str, Any] = {
-    "session": {"orchestrator": "loop-basic", "context": "context-simple"},
-    "providers": ["provider-scripted"],
-    "tools": ["tool-claims"],
-    "hooks": ["hooks-approval"],
-}
 
 
 class Claims:
@@ -31,18 +24,19 @@ class Claims:
         return ToolResult(output="it ran")
 
 
-async def mount_claims(coordinator: Any, config: Any) -> None:
-    await coordinator.mount("tools", Claims(), name=Claims.name)
-
-
 async def show(event: TurnEvent, text: str) -> None:
     """Watch nothing."""
 
 
 async def test_client_is_not_asked_for_permission_and_a_module_that_claims_to_be_one_is():
-    loader = ModuleLoader(modules={"provider-scripted": mount_provider, "tool-claims": mount_claims})
+    plan: dict[str, Any] = {
+        "session": {"orchestrator": "loop-basic", "context": "context-simple"},
+        "providers": [mount_provider],
+        "tools": [Claims()],
+        "hooks": ["hooks-approval"],
+    }
     asked = MockApprovalSystem(["Deny"])
-    async with AmplifierSession(PLAN, loader, approval_system=asked) as session:
+    async with AmplifierSession(plan, approval_system=asked) as session:
         tools = ClientTools([ClientTool(name="weather")])
         assert tools.clash(session) is None
         await tools.offer(session)
@@ -51,7 +45,7 @@ async def test_client_is_not_asked_for_permission_and_a_module_that_claims_to_be
         assert (ended.error, tools.is_waiting, asked.requests) == (None, True, [])
         (call,) = tools.calls_in(await session.messages())
         assert (call.name, call.arguments) == ("weather", {})
-    async with AmplifierSession(PLAN, loader, approval_system=asked) as session:
+    async with AmplifierSession(plan, approval_system=asked) as session:
         ended = await run_turn(session, "call claims {}", TurnRecord(), show)
         assert len(asked.requests) == 1
         assert "denied" in (ended.result or "")

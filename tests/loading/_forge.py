@@ -48,6 +48,13 @@ def distribution(site: Path, name: str, entry_points: Mapping[str, str], version
     return metadata
 
 
+def forget_imports(folder: Path) -> None:
+    """Forget the Python modules that were imported from below a folder."""
+    for name, module in list(sys.modules.items()):
+        if str(getattr(module, "__file__", None)).startswith(str(folder)):
+            del sys.modules[name]
+
+
 def run_python(code: str, cwd: Path) -> str:
     """Run a program in an interpreter of its own and return what it printed."""
     done = subprocess.run(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,8 @@ from typing import Any
 import pytest
 
 from amplifier.loading import ModuleLoader
+from amplifier.loading._importing import HeldRoots
+from tests.loading._forge import forget_imports
 
 
 @pytest.fixture(autouse=True)
@@ -17,9 +18,7 @@ def _process_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
     """Forget what was imported from this test's directory."""
     monkeypatch.delenv("AMPLIFIER_MODULES", raising=False)
     yield
-    for name, module in list(sys.modules.items()):
-        if str(getattr(module, "__file__", None)).startswith(str(tmp_path)):
-            del sys.modules[name]
+    forget_imports(tmp_path)
 
 
 @pytest.fixture
@@ -43,3 +42,11 @@ def make_loader() -> Iterator[Callable[..., ModuleLoader]]:
     yield make
     for loader in loaders:
         loader.cleanup()
+
+
+@pytest.fixture
+def held() -> Iterator[HeldRoots]:
+    """Entries of sys.path that end with the test."""
+    roots = HeldRoots()
+    yield roots
+    roots.clear()

@@ -57,17 +57,6 @@ async def test_a_registered_function_is_loaded():
     assert (await loader.load("tool-own")).config == {}
 
 
-async def test_a_registered_python_module_brings_its_kind_and_callback():
-    async def on_session_ready(coordinator):
-        return None
-
-    module = types.ModuleType("own")
-    vars(module).update(mount=mount_example, on_session_ready=on_session_ready, __amplifier_module_type__="context")
-    loaded = await ModuleLoader(modules={"own-thing": module}).load("own-thing")
-    assert (loaded.mount, loaded.module_type) == (mount_example, "context")
-    assert loaded.on_session_ready is on_session_ready
-
-
 async def test_a_kind_can_be_given_at_registration_or_stay_open():
     loader = ModuleLoader()
     loader.register("own", mount_example)
@@ -143,18 +132,13 @@ async def test_a_synchronous_callback_is_skipped_with_a_warning_at_every_load(si
     assert "'tool-acme' (entry point tool-acme of acme 1.0): on_session_ready is" in caplog.text
 
 
-async def test_a_mount_that_was_replaced_is_noticed(site, monkeypatch):
-    distribution(site, "acme", {"tool-acme": "acme:mount"})
-    package(site, "acme")
-    await ModuleLoader().load("tool-acme")
-    monkeypatch.setattr(sys.modules["acme"], "mount", mount_example)
-    assert (await ModuleLoader().load("tool-acme")).mount is mount_example
-
-
-async def test_a_python_module_that_was_imported_anew_is_noticed(site):
+async def test_a_mount_that_was_replaced_and_a_python_module_that_was_imported_anew_are_noticed(site, monkeypatch):
     distribution(site, "acme", {"tool-acme": "acme:mount"})
     package(site, "acme")
     first = await ModuleLoader().load("tool-acme")
+    with monkeypatch.context() as patched:
+        patched.setattr(sys.modules["acme"], "mount", mount_example)
+        assert (await ModuleLoader().load("tool-acme")).mount is mount_example
     del sys.modules["acme"]
     second = await ModuleLoader().load("tool-acme")
     assert second.mount is sys.modules["acme"].mount

@@ -152,23 +152,20 @@ def test_a_single_package_of_another_name_is_taken(tmp_path):
     assert find_package(tmp_path, "tool-x") == ("amplifier_module_other", inner)
 
 
-def test_several_packages_of_other_names_are_refused(tmp_path):
-    package(tmp_path, "amplifier_module_a")
-    package(tmp_path, "amplifier_module_b")
-    with pytest.raises(ModuleLoadError, match="it holds amplifier_module_a, amplifier_module_b") as caught:
-        find_package(tmp_path, "tool-x")
-    assert caught.value.reason_code == "invalid_package_layout"
-
-
-def test_a_root_without_a_package_is_refused(tmp_path):
-    with pytest.raises(ModuleLoadError, match="has no package 'amplifier_module_tool_x'") as caught:
-        find_package(tmp_path, "tool-x")
-    assert caught.value.reason_code == "invalid_package_layout"
-
-
-def test_a_missing_root_and_a_file_are_named(tmp_path):
-    with pytest.raises(ModuleLoadError, match="absent does not exist") as caught:
-        find_package(tmp_path / "absent", "tool-x")
-    assert caught.value.reason_code == "missing_source"
-    with pytest.raises(ModuleLoadError, match=r"file\.py is not a directory"):
-        find_package(write(tmp_path / "file.py"), "tool-x")
+@pytest.mark.parametrize(
+    ("root_of", "words", "reason"),
+    [
+        ("several", "it holds amplifier_module_a, amplifier_module_b", "invalid_package_layout"),
+        ("empty", "has no package 'amplifier_module_tool_x'", "invalid_package_layout"),
+        ("absent", "absent does not exist", "missing_source"),
+        ("file.py", r"file\.py is not a directory", "missing_source"),
+    ],
+)
+def test_a_root_without_the_package_is_refused(tmp_path, root_of, words, reason):
+    (tmp_path / "empty").mkdir()
+    write(tmp_path / "file.py")
+    for name in ("a", "b"):
+        package(tmp_path / "several", f"amplifier_module_{name}")
+    with pytest.raises(ModuleLoadError, match=words) as caught:
+        find_package(tmp_path / root_of, "tool-x")
+    assert caught.value.reason_code == reason

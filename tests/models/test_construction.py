@@ -62,10 +62,6 @@ def problems_of(cls: type[Model], **fields: object) -> list[tuple[str, str]]:
     return caught.value.problems
 
 
-def usage(**fields: object) -> Usage:
-    return Usage(**{"input_tokens": 1, "output_tokens": 2, "total_tokens": 3, **fields})
-
-
 # ── keywords ──
 
 
@@ -122,9 +118,17 @@ def test_nested_dicts_become_models():
     ).pricing == Pricing(input_per_million=1.0, output_per_million=-2.0)
 
 
-@pytest.mark.parametrize(
-    ("given_value", "stored"),
-    [
+FIELDS = {
+    "int": (Usage, "input_tokens", {"output_tokens": 1, "total_tokens": 1}),
+    "float": (ChatRequest, "temperature", {"messages": []}),
+    "bool": (ApprovalResponse, "approved", {}),
+    "str": (TextBlock, "text", {}),
+    "Decimal": (Usage, "cost_usd", {"input_tokens": 1, "output_tokens": 1, "total_tokens": 1}),
+}
+"""A field of each kind, and what else its model needs."""
+
+STORED = {
+    "int": [
         (5, 5),
         ("5", 5),
         (" 5 ", 5),
@@ -136,56 +140,55 @@ def test_nested_dicts_become_models():
         (Decimal(5), 5),
         (Index(), 7),
     ],
-)
-def test_what_means_a_whole_number_is_stored_as_one(given_value, stored):
-    tokens = usage(input_tokens=given_value).input_tokens
-    assert (tokens, type(tokens)) == (stored, int)
+    "float": [(1, 1.0), ("0.5", 0.5), (True, 1.0), (Decimal("0.5"), 0.5), (Index(), 7.0)],
+    "bool": [
+        (True, True),
+        (1, True),
+        (0, False),
+        (0.0, False),
+        ("yes", True),
+        ("OFF", False),
+        ("t", True),
+        ("n", False),
+    ],
+    "Decimal": [("0.10", Decimal("0.10")), (3, Decimal(3)), (Decimal("-1.5"), Decimal("-1.5")), (None, None)],
+}
+
+REFUSED = {
+    "int": [1.5, "1.5", "x", "", None, [], float("nan"), float("inf"), Decimal("1E+999999999"), "1" * 9999],
+    "float": ["warm", [], {}, b"1", 10**400],
+    "bool": [2, "maybe", None, [], 0.5, "true " * 100],
+    "str": [5, 5.0, True, b"x", None, ["x"]],
+    "Decimal": [0.5, "NaN", "Infinity", Decimal("sNaN"), "a lot", True, []],
+}
+
+
+def shown(value: object) -> str:
+    return f"{value!r:.20}"
 
 
 @pytest.mark.parametrize(
-    "value", [1.5, "1.5", "x", "", None, [], float("nan"), float("inf"), Decimal("1E+999999999"), "1" * 9999]
+    ("kind", "value", "stored"),
+    [(kind, value, stored) for kind, pairs in STORED.items() for value, stored in pairs],
+    ids=shown,
 )
-def test_what_is_no_whole_number_is_refused(value):
-    ((path, problem),) = problems_of(Usage, input_tokens=value, output_tokens=1, total_tokens=1)
-    assert path == "input_tokens"
-    assert problem.startswith("expected int, got ")
+def test_what_means_a_value_of_the_fields_type_is_stored_as_one(kind, value, stored):
+    cls, name, others = FIELDS[kind]
+    found = getattr(cls(**others, **{name: value}), name)
+    assert (str(found), found, type(found)) == (str(stored), stored, type(stored))
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"), [(kind, value) for kind, values in REFUSED.items() for value in values], ids=shown
+)
+def test_what_means_no_value_of_the_fields_type_is_refused(kind, value):
+    cls, name, others = FIELDS[kind]
+    ((path, problem),) = problems_of(cls, **others, **{name: value})
+    assert path == name
+    assert kind == "Decimal" or problem.startswith(f"expected {kind}, got ")
     assert len(problem) < 120
-
-
-@pytest.mark.parametrize(
-    ("given_value", "stored"), [(1, 1.0), ("0.5", 0.5), (True, 1.0), (Decimal("0.5"), 0.5), (Index(), 7.0)]
-)
-def test_what_means_a_number_is_stored_as_a_float(given_value, stored):
-    temperature = ChatRequest(messages=[], temperature=given_value).temperature
-    assert (temperature, type(temperature)) == (stored, float)
-
-
-@pytest.mark.parametrize("value", ["warm", [], {}, b"1", 10**400])
-def test_what_is_no_number_is_refused(value):
-    ((path, problem),) = problems_of(ChatRequest, messages=[], temperature=value)
-    assert path == "temperature"
-    assert problem.startswith("expected float, got ")
-
-
-@pytest.mark.parametrize(
-    ("given_value", "stored"),
-    [(True, True), (1, True), (0, False), (0.0, False), ("yes", True), ("OFF", False), ("t", True), ("n", False)],
-)
-def test_what_means_yes_or_no_is_stored_as_a_bool(given_value, stored):
-    assert ApprovalResponse(approved=given_value).approved is stored
-
-
-@pytest.mark.parametrize("value", [2, "maybe", None, [], 0.5, "true " * 100])
-def test_what_means_neither_yes_nor_no_is_refused(value):
-    ((path, problem),) = problems_of(ApprovalResponse, approved=value)
-    assert path == "approved"
-    assert problem.startswith("expected bool, got ")
-
-
-@pytest.mark.parametrize("value", [5, 5.0, True, b"x", None, ["x"]])
-def test_nothing_is_turned_into_text(value):
-    ((path, problem),) = problems_of(TextBlock, text=value)
-    assert (path, problem) == ("text", f"expected str, got {'None' if value is None else type(value).__name__}")
+    if kind == "str":
+        assert problem == f"expected str, got {'None' if value is None else type(value).__name__}"
 
 
 def test_a_member_of_a_str_enum_is_its_word():
@@ -202,20 +205,6 @@ def test_a_wrong_word_is_refused(value):
 
 def test_a_block_cannot_be_given_the_type_of_another():
     assert problems_of(TextBlock, text="x", type="image") == [("type", "expected 'text', got 'image'")]
-
-
-@pytest.mark.parametrize(
-    ("given_value", "stored"), [("0.10", "0.10"), (3, "3"), (Decimal("-1.5"), "-1.5"), (None, "None")]
-)
-def test_costs_are_decimals(given_value, stored):
-    assert str(usage(cost_usd=given_value).cost_usd) == stored
-
-
-@pytest.mark.parametrize("value", [0.5, "NaN", "Infinity", Decimal("sNaN"), "a lot", True, []])
-def test_costs_that_are_no_exact_amounts_are_refused(value):
-    assert [
-        path for path, _ in problems_of(Usage, input_tokens=1, output_tokens=1, total_tokens=1, cost_usd=value)
-    ] == ["cost_usd"]
 
 
 @pytest.mark.parametrize("timeout", [0, -1, float("nan")])

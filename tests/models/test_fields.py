@@ -109,24 +109,16 @@ def test_a_field_of_words_allows_exactly_these(name, field):
 
 
 @pytest.mark.parametrize("cls", model_classes())
-def test_type_hints_resolve_and_cover_every_field(cls):
+def test_a_model_has_a_docstring_type_hints_of_every_field_and_keyword_only_parameters(cls):
+    assert cls.__doc__
+    assert not cls.__doc__.startswith("Method generated")
     assert {field.name for field in attrs.fields(cls)} <= set(typing.get_type_hints(cls))
-
-
-@pytest.mark.parametrize("cls", model_classes())
-def test_the_signature_shows_keyword_only_parameters(cls):
     parameters = list(inspect.signature(cls).parameters.values())
     assert [parameter.kind for parameter in parameters[:-1]] == [inspect.Parameter.KEYWORD_ONLY] * (len(parameters) - 1)
     assert parameters[-1].kind is inspect.Parameter.VAR_KEYWORD
     assert [p.name for p in parameters[:-1]] == [
         field.name for field in attrs.fields(cls) if field.init and field.name != "extra"
     ]
-
-
-@pytest.mark.parametrize("cls", model_classes())
-def test_every_model_has_a_docstring(cls):
-    assert cls.__doc__
-    assert not cls.__doc__.startswith("Method generated")
 
 
 @pytest.mark.parametrize(("name", "member"), [(name, member) for name in FORBIDDEN for member in FORBIDDEN[name]])

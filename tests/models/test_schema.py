@@ -14,14 +14,11 @@ from hypothesis import strategies as st
 from amplifier import models
 from amplifier.conformance.strategies import instances
 from amplifier.errors import ModelError
-from amplifier.models import Model, OpenModel, from_json, to_json
+from amplifier.models import Model, from_json, to_json
+from tests.models.test_fields import model_classes
 
 SCHEMA = json.loads(files("amplifier.models").joinpath("models.schema.json").read_text(encoding="utf-8"))
-MODELS = [
-    each
-    for each in (getattr(models, name) for name in models.__all__)
-    if isinstance(each, type) and issubclass(each, Model) and each not in (Model, OpenModel)
-]
+MODELS = model_classes()
 
 
 def validator(name: str) -> Any:

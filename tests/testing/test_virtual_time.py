@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import subprocess
 import sys
@@ -258,14 +259,8 @@ def test_real_time_waits_for_a_thread_the_loop_cannot_see() -> None:
             left.set()
             thread.join()
 
-    async def held_call() -> bool:
-        return await call(held=True)
-
-    async def free_call() -> bool:
-        return await call(held=False)
-
-    assert run_virtual(held_call)
-    assert not run_virtual(free_call), "an unseen thread does not hold the clock"
+    assert run_virtual(functools.partial(call, held=True))
+    assert not run_virtual(functools.partial(call, held=False)), "an unseen thread does not hold the clock"
 
 
 @pytest.mark.parametrize("beside_a_timer", [False, True])

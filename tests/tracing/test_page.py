@@ -12,6 +12,7 @@ import pytest
 from amplifier.tracing import Trace, write_page
 from tests._support.browser import Tab, open_tab
 from tests.tracing._logs import line, model_call, small_session, tool_call, turn
+from tests.tracing.test_trace import read
 
 INJECTIONS = (
     "</script><script>document.title='ran'</script>",
@@ -37,12 +38,6 @@ def tab() -> Iterator[Tab]:
     """One browser for the whole file."""
     with open_tab() as tab:
         yield tab
-
-
-def read(*lines: bytes) -> Trace:
-    trace = Trace("s")
-    trace.add_lines(lines)
-    return trace
 
 
 def show(tab: Tab, folder: Path, trace: Trace, *, width: int = 1280) -> None:

@@ -113,23 +113,21 @@ async def process(coordinator, result):
     return await coordinator.process_hook_result(result, "tool:pre", "hooks-a")
 
 
-async def test_plain_continue_and_plain_modify_come_back_as_they_are(coordinator):
-    for result in (HookResult(), HookResult(action="continue", data={"k": 1}), HookResult(action="modify", data={})):
+async def test_plain_continue_plain_modify_and_a_denial_come_back_as_they_are(coordinator):
+    denial = HookResult(action="deny", reason="no", user_message="Stopped")
+    modified = HookResult(action="modify", data={})
+    for result in (HookResult(), HookResult(action="continue", data={"k": 1}), modified, denial):
         assert await process(coordinator, result) is result
-
-
-async def test_denial_is_shown_and_comes_back_as_it_is(coordinator):
-    coordinator.display_system = display = Display()
-    result = HookResult(action="deny", reason="no", user_message="Stopped", user_message_level="error")
-    assert await process(coordinator, result) is result
-    assert display.shown == [("Stopped", "error", "hook:hooks-a")]
 
 
 @pytest.mark.parametrize("action", ["continue", "modify", "inject_context", "deny"])
 async def test_user_message_is_shown_under_every_action_with_its_source(coordinator, action):
     coordinator.display_system = display = Display()
-    await process(coordinator, HookResult(action=action, data={}, user_message="Hi", user_message_source="linter"))
-    assert display.shown == [("Hi", "info", "hook:linter")]
+    shown = HookResult(action=action, data={}, user_message="Hi", user_message_level="error")
+    await process(coordinator, shown)
+    shown.user_message_source = "linter"
+    await process(coordinator, shown)
+    assert display.shown == [("Hi", "error", "hook:hooks-a"), ("Hi", "error", "hook:linter")]
 
 
 async def test_message_of_a_question_is_shown_once_it_was_allowed(coordinator):
@@ -152,25 +150,6 @@ async def test_without_a_display_a_message_goes_to_the_debug_log(coordinator, ca
     await process(coordinator, HookResult(user_message="Hi", suppress_output=True))
     assert "no display system for a message of hook:hooks-a: Hi" in caplog.text
     assert "asks to suppress output" in caplog.text
-
-
-@pytest.mark.virtual_time
-async def test_async_display_is_awaited_under_the_deadline_of_a_hook(coordinator, caplog):
-    shown = []
-
-    class Slow:
-        async def show_message(self, text, level, source):
-            await anyio.sleep(1)
-            shown.append(text)
-            await anyio.sleep_forever()
-
-    coordinator.display_system = Slow()
-    coordinator.deadlines = Deadlines(hook=9)
-    began = anyio.current_time()
-    assert (await process(coordinator, HookResult(user_message="Hi"))).action == "continue"
-    assert anyio.current_time() - began == pytest.approx(9)
-    assert shown == ["Hi"]
-    assert "the display system failed" in caplog.text
 
 
 @pytest.mark.virtual_time

@@ -177,20 +177,6 @@ def test_whatever_modules_did_undoing_all_of_them_leaves_the_applications(progra
 # ── instances of one provider ────────────────────────────────────────────────────────────────────
 
 
-def test_the_first_provider_of_an_instance_gets_the_name_from_the_plan(mounts):
-    mounts.mount("providers", "first", "mock", "provider-mock")
-    mounts.instance = ("provider-mock#fast", "fast")
-    mounts.mount("tools", "tool", "mock", "provider-mock#fast")
-    mounts.mount("providers", "second", "mock", "provider-mock#fast")
-    mounts.mount("providers", "third", "other", "provider-mock#fast")
-    assert mounts.get("providers") == {"mock": "first", "fast": "second", "other": "third"}
-    assert mounts.owner_of("providers", "mock") == "provider-mock"
-    assert mounts.owner_of("providers", "fast") == "provider-mock#fast"
-    mounts.withdraw("provider-mock#fast")
-    assert mounts.get("providers") == {"mock": "first"}
-    assert mounts.get("tools") == {}
-
-
 def test_an_instance_under_a_taken_name_is_logged(mounts, caplog):
     mounts.mount("providers", 1, "fast", "a")
     mounts.instance = ("b", "fast")

@@ -44,26 +44,6 @@ def registered(core):
 # ── entries ──────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_undo_restores_what_was_there_whatever_was_removed_before():
-    core = coordinator()
-    view = core.view_for("tool-a")
-    before = registered(core)
-    for _ in range(3):
-        view.mount("tools", Echo("x"))
-        view.mount("context", "mine")
-        view.register_capability("x", 1)
-        view.register_contributor("x", "x", nothing)
-        removers = [view.hooks.register("e", nothing, name=str(number)) for number in range(3)]
-        view.unmount("tools", "x")
-        core.unmount("context")
-        removers[0]()
-        view.hooks.unregister("1")
-        core.hooks.unregister("2")
-        await core.undo("tool-a")
-        assert registered(core) == before
-        view = core.view_for("tool-a")
-
-
 def test_mount_and_capability_of_one_name_are_two_slots():
     core = coordinator()
     for owner in "ab":

@@ -24,6 +24,15 @@ async def answer(value: Any = "ran") -> Any:
     return value
 
 
+async def not_reached() -> Any:
+    raise AssertionError
+
+
+async def passing(one: Step, run: Any) -> Any:
+    """A wrapper that only makes the call."""
+    return await run()
+
+
 async def test_a_refusal_takes_the_place_of_the_call_and_nothing_is_started() -> None:
     log: list[str] = []
     coordinator = TestCoordinator()
@@ -77,11 +86,8 @@ async def test_a_wrapper_that_kept_a_result_makes_no_call() -> None:
     async def wrapper(one: Step, run: Any) -> Any:
         return "kept"
 
-    async def run() -> str:
-        raise AssertionError
-
     coordinator.register_step_wrapper(wrapper)
-    assert await coordinator.run_step(step(), run) == "kept"
+    assert await coordinator.run_step(step(), not_reached) == "kept"
 
 
 async def test_a_start_that_fails_keeps_the_call_from_being_made() -> None:
@@ -94,12 +100,9 @@ async def test_a_start_that_fails_keeps_the_call_from_being_made() -> None:
         one.before_start(fail)
         return await run()
 
-    async def run() -> str:
-        raise AssertionError
-
     coordinator.register_step_wrapper(wrapper)
     with pytest.raises(OSError, match="disk full"):
-        await coordinator.run_step(step(), run)
+        await coordinator.run_step(step(), not_reached)
 
 
 @pytest.mark.parametrize("size", [1, 2, 7])
@@ -201,14 +204,11 @@ async def test_a_wrapper_that_hangs_is_named_at_its_deadline(when: str) -> None:
 async def test_the_deadline_of_wrappers_does_not_count_the_call() -> None:
     coordinator = TestCoordinator()
 
-    async def wrapper(one: Step, run: Any) -> Any:
-        return await run()
-
     async def run() -> str:
         await anyio.sleep(5000)
         return "ran"
 
-    coordinator.register_step_wrapper(wrapper)
+    coordinator.register_step_wrapper(passing)
     assert await coordinator.run_step(step(), run) == "ran"
 
 

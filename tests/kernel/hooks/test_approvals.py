@@ -7,28 +7,14 @@ import pytest
 
 from amplifier import HookResult, ModuleCoordinator
 from amplifier.models import ApprovalGate
-from tests._support.small_agent import give_up_after
+from amplifier.testing import MockApprovalSystem
+from tests._support.small_agent import give_up_after, takes
 
 pytestmark = pytest.mark.virtual_time
 
 
-class Asker:
-    """An approval system that answers from a list and notes what it was asked."""
-
-    def __init__(self, *answers):
-        self.answers = list(answers)
-        self.asked = []
-
-    async def request_approval(self, prompt, options, timeout, default):
-        self.asked.append((prompt, options, timeout, default))
-        answer = self.answers.pop(0)
-        if isinstance(answer, BaseException):
-            raise answer
-        return await answer() if callable(answer) else answer
-
-
 def made(*answers):
-    coordinator = ModuleCoordinator(approval_system=Asker(*answers))
+    coordinator = ModuleCoordinator(approval_system=MockApprovalSystem(answers))
     events = []
 
     def note(event, data):
@@ -37,6 +23,10 @@ def made(*answers):
 
     coordinator.hooks.register("*", note, name="listener of the test")
     return coordinator, coordinator.approval_system, events
+
+
+def asked_nobody(prompt):
+    return anyio.sleep_forever()
 
 
 def question(**changes):
@@ -64,17 +54,18 @@ async def test_allowing_answer_lets_the_operation_continue_with_its_payload(answ
         question(approval_options=["Allow", "No"], approval_timeout=7, approval_default="allow", data={"k": 1}),
     )
     assert (result.action, result.data) == ("continue", {"k": 1})
-    assert asker.asked == [("Run rm?", ["Allow", "No"], 7, "allow")]
+    asked = {"prompt": "Run rm?", "options": ["Allow", "No"], "timeout": 7, "default": "allow"}
+    assert asker.requests == [asked]
     assert [event for event, _ in events] == ["approval:required", "approval:granted"]
 
 
 async def test_prompt_and_options_have_defaults_and_a_long_prompt_is_shortened_in_the_reason():
     coordinator, asker, _ = made("deny", "deny")
     await ask(coordinator, HookResult(action="ask_user"))
-    assert asker.asked[0][:2] == ("Allow this operation?", ["Allow", "Deny"])
+    assert asker.requests[0].items() >= {"prompt": "Allow this operation?", "options": ["Allow", "Deny"]}.items()
     result = await ask(coordinator, question(approval_prompt="x" * 300))
     assert result.reason == f"User denied: {'x' * 200}…[truncated]"
-    assert asker.asked[1][0] == "x" * 300
+    assert asker.requests[1]["prompt"] == "x" * 300
 
 
 async def test_events_carry_hook_event_question_and_outcome():
@@ -99,7 +90,7 @@ async def test_sync_approval_system_is_asked_too():
 
 @pytest.mark.parametrize("how", ["scope", "native"])
 async def test_cancelled_turn_takes_its_question_along_and_decides_nothing(how):
-    coordinator, _, events = made(anyio.sleep_forever)
+    coordinator, _, events = made(asked_nobody)
     came_back = []
 
     async def asking():
@@ -123,10 +114,9 @@ async def test_interrupt_out_of_the_system_is_nobodys_denial():
 
 
 async def test_each_gate_has_its_own_deadline():
-    coordinator, _, _ = made(anyio.sleep_forever, anyio.sleep_forever)
-    began = anyio.current_time()
-    assert (await ask(coordinator, gates("a", "b", timeout=4, default="allow"))).action == "continue"
-    assert anyio.current_time() - began == pytest.approx(8)
+    coordinator, _, _ = made(asked_nobody, asked_nobody)
+    with takes(8):
+        assert (await ask(coordinator, gates("a", "b", timeout=4, default="allow"))).action == "continue"
 
 
 async def test_gates_are_asked_whatever_action_the_result_carries_except_a_denial():
@@ -137,7 +127,7 @@ async def test_gates_are_asked_whatever_action_the_result_carries_except_a_denia
     result.action, result.reason = "deny", "already decided"
     denied = await ask(coordinator, result)
     assert (denied.action, denied.reason) == ("deny", "already decided")
-    assert len(asker.asked) == 1
+    assert len(asker.requests) == 1
 
 
 # ── always ───────────────────────────────────────────────────────────────────────────────────────
@@ -147,7 +137,7 @@ async def test_always_is_remembered_for_the_same_question_and_announced():
     coordinator, asker, events = made("Allow always")
     for _ in range(3):
         assert (await ask(coordinator, question())).action == "continue"
-    assert len(asker.asked) == 1
+    assert len(asker.requests) == 1
     assert [event for event, _ in events] == ["approval:required"] + ["approval:granted"] * 3
     assert [data.get("remembered") for _, data in events] == [None, True, True, True]
 
@@ -157,7 +147,7 @@ async def test_only_always_is_remembered(first):
     coordinator, asker, _ = made(first, "deny")
     await ask(coordinator, question())
     assert (await ask(coordinator, question())).action == "deny"
-    assert len(asker.asked) == 2
+    assert len(asker.requests) == 2
 
 
 async def test_always_holds_in_its_own_session_only():
@@ -165,7 +155,7 @@ async def test_always_holds_in_its_own_session_only():
     second, asker, _ = made("deny")
     await ask(first, question())
     assert (await ask(second, question())).action == "deny"
-    assert len(asker.asked) == 1
+    assert len(asker.requests) == 1
 
 
 # ── a deadline that is none ──────────────────────────────────────────────────────────────────────
@@ -186,7 +176,7 @@ async def test_question_with_a_wrong_timeout_is_denied_and_not_asked(seconds, is
     assert denied.action == "deny"
     assert "approval_timeout: a timeout must be" in (denied.reason or "")
     assert repr(seconds) in (denied.reason or "")
-    assert (system.asked, events) == ([], [])
+    assert (system.requests, events) == ([], [])
     assert "'hooks-guard'" in caplog.text
 
 
@@ -215,4 +205,4 @@ async def test_handler_that_asks_with_a_wrong_timeout_has_given_an_invalid_answe
     assert result.reason.startswith("Hook handler returned invalid response: approval_timeout: a timeout must be")
     assert repr(seconds) in result.reason
     assert failed == ["wrong"]
-    assert system.asked == []
+    assert system.requests == []

@@ -10,8 +10,6 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
-import sniffio
-import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,9 +17,12 @@ from amplifier.events import TERMINAL_EVENTS
 from amplifier.kernel.hooks.merge import INVALID_RESPONSE, was_modified
 from amplifier.models import HookResult
 from tests._support.answers import chatter, denials, names, payloads
-from tests._support.backends_alone import loop_turns, run_on_asyncio
-from tests._support.hook_registry import of_module, registry, sleeper
+from tests._support.backends_alone import loop_turns, on_asyncio
+from tests._support.cancellations import some_cancellation
+from tests._support.hook_registry import of_module, raising, registry, sleeper
 from tests._support.merging import merge
+from tests._support.small_agent import let_time_pass, takes
+from tests.test_json import circular
 
 pytestmark = pytest.mark.virtual_time
 
@@ -210,12 +211,6 @@ class Unshowable:
         raise RuntimeError("no words")
 
 
-def circular() -> Data:
-    value: Data = {}
-    value["me"] = value
-    return value
-
-
 @pytest.mark.parametrize(
     ("answer", "shown"),
     [
@@ -272,15 +267,7 @@ async def test_an_invalid_answer_is_logged_when_answers_are_collected(caplog):
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, GeneratorExit])
 async def test_ctrl_c_in_a_handler_passes_through(kind, asynchronous):
     hooks, called = registry(), []
-
-    def leaving(event: str, data: Data) -> None:
-        raise kind
-
-    async def leaving_later(event: str, data: Data) -> None:
-        await anyio.lowlevel.checkpoint()
-        raise kind
-
-    hooks.register("tool:pre", leaving_later if asynchronous else leaving)
+    hooks.register("tool:pre", raising(kind(), asynchronous=asynchronous))
     hooks.register("tool:pre", lambda event, data: called.append(event))
     with pytest.raises(kind):
         await hooks.emit("tool:pre", {})
@@ -297,16 +284,7 @@ class Panic(BaseException):
 @pytest.mark.parametrize("on_failure", ["continue", "deny"])
 async def test_what_a_handler_raises_without_being_an_error_is_its_failure(error, asynchronous, on_failure, caplog):
     hooks, called = registry(), []
-
-    def leaving(event: str, data: Data) -> None:
-        raise error
-
-    async def leaving_later(event: str, data: Data) -> None:
-        await anyio.lowlevel.checkpoint()
-        raise error
-
-    handler = leaving_later if asynchronous else leaving
-    hooks.register("tool:pre", handler, name="leaver", on_failure=on_failure)
+    hooks.register("tool:pre", raising(error, asynchronous=asynchronous), name="leaver", on_failure=on_failure)
     hooks.register("tool:pre", lambda event, data: called.append(event))
     result = await hooks.emit("tool:pre", {})
     assert result.action == on_failure
@@ -328,24 +306,22 @@ async def test_a_cancel_scope_of_the_handlers_own_is_its_own_business():
 
 @pytest.mark.parametrize("event", ["tool:pre", "execution:end"])
 @pytest.mark.parametrize("times", [1, 2])
-def test_a_native_cancel_of_the_emitter_passes_through_but_waits_for_a_terminal_event(event, times):
-    async def main() -> tuple[list[str], bool]:
-        hooks, log = registry(), empty()
-        hooks.register(event, sleeper(log, 2, "handler"))
+@on_asyncio
+async def test_a_native_cancel_of_the_emitter_passes_through_but_waits_for_a_terminal_event(event, times):
+    hooks, log = registry(), empty()
+    hooks.register(event, sleeper(log, 2, "handler"))
 
-        async def emitting() -> None:
-            await hooks.emit(event, {})
-            log.append("went on")
+    async def emitting() -> None:
+        await hooks.emit(event, {})
+        log.append("went on")
 
-        task = asyncio.get_running_loop().create_task(emitting())
-        for _ in range(times):
-            await loop_turns()
-            task.cancel()
-        await asyncio.wait([task])
-        return log, task.cancelled()
-
+    task = asyncio.get_running_loop().create_task(emitting())
+    for _ in range(times):
+        await loop_turns()
+        task.cancel()
+    await asyncio.wait([task])
     terminal = event in TERMINAL_EVENTS
-    assert run_on_asyncio(main) == (["handler began", "handler ended"] if terminal else ["handler began"], True)
+    assert (log, task.cancelled()) == (["handler began", "handler ended"] if terminal else ["handler began"], True)
 
 
 # ── terminal events ──────────────────────────────────────────────────────────────────────────────
@@ -403,9 +379,8 @@ async def test_observers_of_a_terminal_failure_are_bounded_too():
 
     hooks.register("execution:end", failing)
     hooks.register("hook:failed", sleeper(log, 1000, "observer"))
-    began = anyio.current_time()
-    await hooks.emit("execution:end", {})
-    assert anyio.current_time() - began == pytest.approx(5)
+    with takes(5):
+        await hooks.emit("execution:end", {})
 
 
 # ── handlers that cannot wait: plain ones, and async ones without an await ────────────────────────────
@@ -461,33 +436,18 @@ async def test_a_handler_that_never_waits_is_not_blamed_for_time_that_was_over_b
     assert log == ["session:end", "late"]
 
 
-async def own_cancellation() -> BaseException:
-    """The cancellation of a task, as it was raised there."""
-    kept: list[BaseException] = []
-    with anyio.CancelScope() as scope:
-        scope.cancel()
-        try:
-            await anyio.lowlevel.checkpoint()
-        except anyio.get_cancelled_exc_class() as exc:
-            kept.append(exc)
-            raise
-    return kept.pop()
-
-
 @pytest.mark.parametrize("event", sorted(TERMINAL_EVENTS))
 @pytest.mark.parametrize("kind", ["never waits", "may wait", "plain"])
 async def test_a_cancellation_that_a_handler_met_elsewhere_ends_no_terminal_event(event, kind):
     hooks, heard = registry(), []
-    met = await own_cancellation()
+    met = await some_cancellation()
+    plain = raising(met, asynchronous=False)
 
     async def never_waiting(event: str, data: Data) -> None:
         raise met
 
     async def waiting(event: str, data: Data) -> None:
         await anyio.lowlevel.cancel_shielded_checkpoint()
-        raise met
-
-    def plain(event: str, data: Data) -> None:
         raise met
 
     async def second(event: str, data: Data) -> None:
@@ -508,12 +468,8 @@ async def test_a_cancellation_that_a_handler_met_elsewhere_ends_no_terminal_even
 async def test_a_handler_that_cannot_wait_is_not_blamed_for_the_deadline_of_the_one_before_it(kind):
     hooks, failed = registry(), []
 
-    def let_time_pass() -> None:
-        if sniffio.current_async_library() == "trio":
-            trio.lowlevel.current_clock().jump(1)  # type: ignore[attr-defined]  # trio's clock for tests
-
     def plain(event: str, data: Data) -> None:
-        let_time_pass()
+        let_time_pass(1)
         raise ValueError("mine")
 
     async def never_waiting(event: str, data: Data) -> None:

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from amplifier import AmplifierSession, ModuleLoader
 from amplifier._spelling import meant_event
 from amplifier.errors import MisspellingWarning
 from amplifier.events import CATALOGUE
 from amplifier.kernel import HookRegistry
+from tests._support.small_agent import agent
 
 
 def watch(event: str, data: dict[str, Any]) -> None:
@@ -95,21 +95,11 @@ async def test_the_warning_points_at_the_line_in_the_module():
         line = sys._getframe().f_lineno + 1
         coordinator.hooks.register("tool:per", watch)
 
-    plan = {"session": {"orchestrator": "loop-basic", "context": "context-simple"}, "hooks": ["hooks-x"]}
     with pytest.warns(MisspellingWarning) as caught:
-        async with AmplifierSession(plan, loader=ModuleLoader(modules={"hooks-x": mount})):
+        async with agent(hooks={"hooks-x": mount}):
             pass
     [warning] = caught
     assert (warning.filename, warning.lineno) == (__file__, line)
-
-
-def test_one_place_is_warned_about_once():
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("default")
-        for _ in range(3):
-            HookRegistry().register("tool:per", watch)
-        HookRegistry().register("tool:per", watch)
-    assert len(caught) == 2
 
 
 def test_names_of_the_catalogue_are_not_compared_and_others_only_once():

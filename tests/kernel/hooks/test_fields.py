@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from amplifier import AmplifierSession, ModuleLoader
 from amplifier.models import HookResult
 from tests._support.hook_registry import registry
+from tests._support.small_agent import agent
 
 pytestmark = pytest.mark.virtual_time
 
@@ -105,17 +105,8 @@ async def test_modules_register_with_fields():
     async def mount(coordinator: Any, config: Any = None) -> None:
         coordinator.hooks.on("x:y", lambda _, data: seen.append(data), fields=("a",))
 
-    async def loop(coordinator: Any, config: Any = None) -> None:
-        class Loop:
-            async def execute(self, prompt: str, **_: Any) -> str:
-                await coordinator.hooks.emit("x:y", {"a": 1, "b": 2})
-                return "done"
-
-        await coordinator.mount("orchestrator", Loop())
-
-    plan = {"session": {"orchestrator": "loop-x", "context": "context-simple"}, "hooks": [{"module": "hooks-x"}]}
-    async with AmplifierSession(plan, loader=ModuleLoader(modules={"hooks-x": mount, "loop-x": loop})) as session:
-        assert await session.execute("go") == "done"
+    async with agent(hooks={"hooks-x": mount}) as session:
+        await session.coordinator.hooks.emit("x:y", {"a": 1, "b": 2})
     assert [sorted(data) for data in seen] == [["a", "parent_id", "session_id", "timestamp"]]
 
 

@@ -7,21 +7,11 @@ from typing import Any
 import pytest
 
 from amplifier import AmplifierSession, HookResult, agent, on, tool
-from amplifier.testing import MockProvider, MockTool
+from amplifier.testing import MockApprovalSystem, MockProvider, MockTool
 
 pytestmark = pytest.mark.virtual_time
 
 LOOPS = ["loop-basic", "loop-streaming", "loop-events"]
-
-
-class Person:
-    def __init__(self, answer: str = "Allow") -> None:
-        self.asked: list[str] = []
-        self.answer = answer
-
-    async def request_approval(self, prompt: str, options: list[str], timeout: float, default: str) -> str:
-        self.asked.append(prompt)
-        return self.answer
 
 
 def changing(path: str, priority: int) -> Any:
@@ -52,7 +42,7 @@ def plan_of(deleted: MockTool, hooks: list[Any], loop: str = "loop-basic") -> di
 
 @pytest.mark.parametrize("loop", LOOPS)
 async def test_a_question_is_about_the_input_that_later_hooks_leave(loop):
-    person, deleted, seen = Person(), MockTool("delete"), []
+    person, deleted, seen = MockApprovalSystem(["Allow"] * 2), MockTool("delete"), []
 
     @on("tool:pre", priority=2)
     async def look(event: str, data: dict[str, Any]) -> None:
@@ -61,7 +51,7 @@ async def test_a_question_is_about_the_input_that_later_hooks_leave(loop):
     hooks = [asking(1), look, changing("new", 3), asking(4)]
     async with AmplifierSession(plan_of(deleted, hooks, loop), approval_system=person) as session:
         await session.execute("go")
-    assert person.asked == ["4: new", "1: new"]
+    assert [request["prompt"] for request in person.requests] == ["4: new", "1: new"]
     assert seen == ["old"]  # observers are told once
     assert [call["path"] for call in deleted.calls] == ["new"]
 
@@ -96,7 +86,7 @@ async def test_hooks_that_change_the_input_in_turns_are_denied():
 
 
 async def test_a_question_that_the_final_input_does_not_need_is_not_asked():
-    person, deleted = Person("Deny"), MockTool("delete")
+    person, deleted = MockApprovalSystem(["Deny"]), MockTool("delete")
 
     @on("tool:pre")
     async def ask(event: str, data: dict[str, Any]) -> HookResult:
@@ -105,16 +95,26 @@ async def test_a_question_that_the_final_input_does_not_need_is_not_asked():
 
     async with AmplifierSession(plan_of(deleted, [ask, changing("new", 1)]), approval_system=person) as session:
         await session.execute("go")
-    assert person.asked == []
+    assert person.requests == []
     assert [call["path"] for call in deleted.calls] == ["new"]
 
 
 # ── one question for one call ──
 
 
-@pytest.mark.parametrize("loop", LOOPS)
+ALLOWING = {"module": "hooks-approval", "config": {"tools": {"delete": "allow"}}}
+
+
+@pytest.mark.parametrize(
+    ("plan", "shown"),
+    [
+        *(({"session": {"orchestrator": {"module": loop}}}, "path: a") for loop in LOOPS),
+        ({"hooks": [ALLOWING]}, '{"path": "a"}'),
+    ],
+    ids=[*LOOPS, "allowed by the plan"],
+)
 @pytest.mark.parametrize("is_allowed", [True, False])
-async def test_a_marked_function_of_an_agent_that_asks_is_asked_about_once(loop, is_allowed):
+async def test_a_marked_function_of_an_agent_that_asks_is_asked_about_once(plan, shown, is_allowed):
     asked, deleted = [], []
 
     @tool(approve=True)
@@ -128,33 +128,11 @@ async def test_a_marked_function_of_an_agent_that_asks_is_asked_about_once(loop,
         return is_allowed
 
     provider = MockProvider([[("delete", {"path": "a"}), ("delete", {"path": "b"})], "Done."])
-    plan = {"session": {"orchestrator": {"module": loop}}}
     async with agent(provider, tools=[delete], approve=approve, plan=plan) as session:
         await session.execute("go")
     assert len(asked) == 2
-    assert "path: a" in asked[0]
+    assert shown in asked[0]
     assert deleted == (["a", "b"] if is_allowed else [])
-
-
-async def test_a_marked_function_that_the_plan_allows_is_asked_about_all_the_same():
-    asked, deleted = [], []
-
-    @tool(approve=True)
-    async def delete(path: str) -> str:
-        """Deletes."""
-        deleted.append(path)
-        return "ok"
-
-    def approve(question: str) -> bool:
-        asked.append(question)
-        return False
-
-    rules = {"module": "hooks-approval", "config": {"tools": {"delete": "allow"}}}
-    provider = MockProvider([("delete", {"path": "a"}), "Done."])
-    async with agent(provider, tools=[delete], approve=approve, plan={"hooks": [rules]}) as session:
-        await session.execute("go")
-    assert len(asked) == 1
-    assert deleted == []
 
 
 @pytest.mark.parametrize("priority", [-1000, 0, 1000])

@@ -189,7 +189,3 @@ async def test_removing_everything_leaves_nothing(program):
         assert (await real.hooks.emit(event, {"n": 1})).data == {"n": 1}
     assert len(real.log) == heard
     assert real.hooks.statistics().handlers == 0
-
-
-def noting(heard: list[int], number: int) -> Any:
-    return lambda event, data: heard.append(number)

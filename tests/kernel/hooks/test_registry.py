@@ -17,20 +17,13 @@ import anyio.lowlevel
 import pytest
 
 from amplifier.errors import HookRecursionError
-from amplifier.kernel import HookRegistry
 from amplifier.kernel.hooks.registry import DEEPEST
 from amplifier.models import HookResult
-from tests._support.backends_alone import run_on, run_on_asyncio
-from tests._support.hook_registry import of_module
+from tests._support.backends_alone import on_asyncio, run_on
+from tests._support.hook_registry import of_module, raising, registry
 from tests._support.interrupts import Interrupter
 
 Data = dict[str, Any]
-
-
-def registry() -> HookRegistry:
-    hooks = HookRegistry()
-    hooks.belong_to("s-1", "s-0", None)
-    return hooks
 
 
 def ignore(event: str, data: Data) -> None:
@@ -47,7 +40,7 @@ async def test_a_payload_is_defaults_then_data_then_the_kernels_fields():
     await hooks.emit("tool:pre", {"size": 2, "session_id": "forged", "parent_id": "forged", "timestamp": "forged"})
     (data,) = seen
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}\+00:00", data.pop("timestamp"))
-    assert data == {"colour": "red", "size": 2, "session_id": "s-1", "parent_id": "s-0"}
+    assert data == {"colour": "red", "size": 2, "session_id": "s-1", "parent_id": None}
 
 
 async def test_default_fields_replace_the_ones_before():
@@ -140,21 +133,18 @@ def test_emit_adds_no_checkpoint_on_trio(event, handlers):
 
 
 @pytest.mark.parametrize(("event", "handlers"), [("tool:pre", 0), ("tool:pre", 3), ("execution:end", 0)])
-def test_emit_does_not_let_the_asyncio_loop_turn(event, handlers):
-    # With handlers, a terminal event does: there it runs in a task of its own, out of reach of native cancels.
-    async def main() -> list[str]:
-        hooks = registry()
-        turned: list[str] = []
+@on_asyncio
+async def test_emit_does_not_let_the_asyncio_loop_turn(event, handlers):
+    hooks = registry()
+    turned: list[str] = []
 
-        async def no_await(event: str, data: Data) -> None: ...
+    async def no_await(event: str, data: Data) -> None: ...
 
-        for number in range(handlers):
-            hooks.register(event, no_await if number % 2 else lambda event, data: None)
-        asyncio.get_running_loop().call_soon(turned.append, "turned")
-        await hooks.emit(event, {})
-        return turned[:]
-
-    assert run_on_asyncio(main) == []
+    for number in range(handlers):
+        hooks.register(event, no_await if number % 2 else lambda event, data: None)
+    asyncio.get_running_loop().call_soon(turned.append, "turned")
+    await hooks.emit(event, {})
+    assert turned[:] == []
 
 
 async def test_a_cancelled_emitter_without_awaiting_handlers_gets_its_verdict():
@@ -292,29 +282,20 @@ async def test_an_answer_after_the_deadline_of_collecting_does_not_count():
     assert await hooks.emit_and_collect("ask", {}, timeout=2) == []
 
 
-async def test_collecting_contains_failures_and_invented_cancellations(caplog):
+async def test_collecting_contains_failures_exits_and_invented_cancellations(caplog):
     hooks = registry()
-
-    def failing(event: str, data: Data) -> None:
-        raise ValueError("bad")
-
-    async def failing_later(event: str, data: Data) -> None:
-        await anyio.lowlevel.checkpoint()
-        raise ValueError("bad later")
-
-    def inventing(event: str, data: Data) -> None:
-        raise asyncio.CancelledError
-
-    async def inventing_later(event: str, data: Data) -> None:
-        await anyio.lowlevel.checkpoint()
-        raise asyncio.CancelledError
-
-    for handler in (failing, failing_later, inventing, inventing_later):
-        hooks.register("ask", handler, name=handler.__name__)
+    errors = {"failing": ValueError("bad"), "inventing": asyncio.CancelledError(), "leaving": SystemExit(3)}
+    for name, error in errors.items():
+        hooks.register("ask", raising(error, asynchronous=False), name=name)
+        hooks.register("ask", raising(error, asynchronous=True), name=f"{name} later")
     hooks.register("ask", lambda event, data: {"data": {"well": True}})
     assert await hooks.emit_and_collect("ask") == [{"well": True}]
-    blamed = sorted(record.getMessage().split("'")[1] for record in caplog.records)
-    assert blamed == ["failing", "failing_later", "inventing", "inventing_later"]
+    messages = [record.getMessage() for record in caplog.records]
+    assert sorted(message.split("'")[1] for message in messages) == sorted(
+        [*errors, *(f"{name} later" for name in errors)]
+    )
+    for name in ("leaving", "leaving later"):
+        assert any(f"'{name}' for 'ask' failed with ContainedError: raised SystemExit: 3" in each for each in messages)
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
@@ -339,41 +320,6 @@ async def test_ctrl_c_passes_through_collecting_as_itself(asynchronous):
     with pytest.raises(KeyboardInterrupt):
         await hooks.emit_and_collect("ask", {}, timeout=60)
     assert ended == ["neighbour"] or not asynchronous
-
-
-@pytest.mark.parametrize("asynchronous", [False, True])
-async def test_exit_in_a_handler_is_its_failure_and_the_others_are_collected(asynchronous, caplog):
-    hooks = registry()
-
-    def leaving(event: str, data: Data) -> None:
-        raise SystemExit(3)
-
-    async def leaving_later(event: str, data: Data) -> None:
-        await anyio.lowlevel.checkpoint()
-        raise SystemExit(3)
-
-    hooks.register("ask", leaving_later if asynchronous else leaving, name="leaving")
-    hooks.register("ask", lambda event, data: {"data": {"well": True}})
-    assert await hooks.emit_and_collect("ask") == [{"well": True}]
-    assert "'leaving' for 'ask' failed with ContainedError: raised SystemExit: 3" in caplog.text
-
-
-@pytest.mark.virtual_time
-async def test_the_emitters_cancellation_ends_collecting():
-    hooks, ended = registry(), []
-
-    async def handler(event: str, data: Data) -> None:
-        try:
-            await anyio.sleep(1000)
-        finally:
-            ended.append(1)
-
-    hooks.register("ask", handler)
-    hooks.register("ask", handler)
-    with anyio.move_on_after(3) as scope:
-        await hooks.emit_and_collect("ask", {}, timeout=60)
-    assert scope.cancelled_caught
-    assert ended == [1, 1]
 
 
 async def test_collecting_in_a_circle_is_cut_too():

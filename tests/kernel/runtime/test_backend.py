@@ -254,7 +254,8 @@ async def test_the_raw_task_is_the_one_that_runs():
     assert id(current_raw_task()) == anyio.get_current_task().id
 
 
-async def test_soon_runs_on_the_loops_thread_after_the_present_step():
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["called on it", "called in another thread"])
+async def test_soon_runs_on_the_loops_thread_after_the_present_step(elsewhere):
     ran: list[int] = []
     called = anyio.Event()
     loop = Loop()
@@ -263,26 +264,15 @@ async def test_soon_runs_on_the_loops_thread_after_the_present_step():
         ran.append(threading.get_ident())
         called.set()
 
-    loop.soon(note)
+    if elsewhere:
+        thread = threading.Thread(target=loop.soon, args=(note,))
+        thread.start()
+        thread.join()
+    else:
+        loop.soon(note)
     assert ran == []
-    await called.wait()
-    assert ran == [threading.get_ident()]
-
-
-async def test_soon_wakes_the_loop_from_another_thread():
-    ran: list[int] = []
-    called = anyio.Event()
-    loop = Loop()
-
-    def note() -> None:
-        ran.append(threading.get_ident())
-        called.set()
-
-    thread = threading.Thread(target=loop.soon, args=(note,))
-    thread.start()
     with anyio.fail_after(30):
         await called.wait()
-    thread.join()
     assert ran == [threading.get_ident()]
 
 
@@ -370,12 +360,16 @@ def spawning(group: TaskGroup) -> Spawn:
 
 
 @pytest.mark.virtual_time
-async def test_a_timer_fires_once_at_its_time():
+@pytest.mark.parametrize("cancelled", [False, True], ids=["undisturbed", "its task group is cancelled"])
+async def test_a_timer_fires_once_at_its_time(cancelled):
     fired: list[float] = []
     began = anyio.current_time()
     async with anyio.create_task_group() as group:
         start_timer(30, lambda: fired.append(anyio.current_time() - began), spawning(group))
-        await anyio.sleep(100)
+        if cancelled:
+            group.cancel_scope.cancel()
+        with anyio.CancelScope(shield=True):
+            await anyio.sleep(100)
     assert fired == [pytest.approx(30)]
 
 
@@ -389,18 +383,6 @@ async def test_a_timer_that_is_stopped_never_fires():
         stop()
         await anyio.sleep(100)
     assert fired == []
-
-
-@pytest.mark.virtual_time
-async def test_a_timer_outlives_the_cancellation_of_its_task_group():
-    fired: list[float] = []
-    began = anyio.current_time()
-    async with anyio.create_task_group() as group:
-        start_timer(30, lambda: fired.append(anyio.current_time() - began), spawning(group))
-        group.cancel_scope.cancel()
-        with anyio.CancelScope(shield=True):
-            await anyio.sleep(40)
-    assert fired == [pytest.approx(30)]
 
 
 def test_without_a_task_to_live_in_there_is_a_timer_on_asyncio_only():

@@ -20,11 +20,6 @@ def stack():
     return CleanupStack()
 
 
-@pytest.fixture
-def log():
-    return []
-
-
 def noting(log, word, seconds=0.0):
     async def cleanup():
         await anyio.sleep(seconds)
@@ -63,29 +58,14 @@ class Resource:
         self.log.append("closed")
 
 
-async def test_cleanup_that_one_module_pushes_twice_runs_once(stack, log):
-    function = noting(log, "closed")
-    for _ in range(2):
-        stack.push(function, "a")
-    await unwind(stack)
-    assert log == ["closed"]
-
-
-async def test_bound_method_pushed_twice_is_one_cleanup_though_python_makes_two_objects(stack, log):
-    resource, other = Resource(log), Resource(log)
-    for _ in range(2):
-        stack.push(resource.close, "a")
-    stack.push(other.close, "a")
-    await unwind(stack)
-    assert log == ["closed", "closed"]
-
-
-async def test_equal_cleanups_of_two_modules_or_of_the_application_all_run(stack, log):
-    function = noting(log, "closed")
-    for owner in ("a", "b", None, None):
+async def test_cleanup_that_one_module_pushes_twice_runs_once_and_those_of_several_owners_all_run(stack, log):
+    function, resource, other = noting(log, "function"), Resource(log), Resource(log)
+    for cleanup in (function, function, resource.close, resource.close, other.close):  # Python makes two bound methods
+        stack.push(cleanup, "a")
+    for owner in ("b", None, None):
         stack.push(function, owner)
     await unwind(stack)
-    assert log == ["closed"] * 4
+    assert log == ["function"] * 3 + ["closed"] * 2 + ["function"]
 
 
 async def test_cleanup_pushed_by_a_cleanup_runs_next(stack, log):

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from amplifier.kernel.runtime.backend import where_suspended
 from amplifier.kernel.runtime.deadlines import DeadlinePassed
-from tests._support.backends_alone import loop_turns, run_on_asyncio
+from tests._support.backends_alone import loop_turns, on_asyncio
 from tests._support.deadline_calls import Calls, SingleCall
 
 pytestmark = pytest.mark.virtual_time
@@ -152,36 +152,32 @@ async def test_a_closed_series_leaves_no_deadline_behind():
 
 
 @pytest.mark.parametrize("at", [0.0, 3.0])
-def test_a_native_cancel_passes_through_also_at_the_very_deadline(at):
-    async def main() -> tuple[bool, int]:
-        async def calling() -> None:
-            series = Calls()
-            try:
-                await series.run(answer_after(10), 3, "call")
-            except DeadlinePassed:
-                await asyncio.sleep(0)  # were the cancel lost, this would go on
-            finally:
-                series.close()
-
-        task = asyncio.get_running_loop().create_task(calling())
-        await loop_turns()
-        asyncio.get_running_loop().call_at(at, task.cancel)
-        await asyncio.wait([task])
-        return task.cancelled(), task.cancelling()
-
-    assert run_on_asyncio(main) == (True, 1)
-
-
-def test_an_overrun_leaves_no_cancellation_pending_in_the_task():
-    async def main() -> tuple[int, str]:
+@on_asyncio
+async def test_a_native_cancel_passes_through_also_at_the_very_deadline(at):
+    async def calling() -> None:
         series = Calls()
-        await outcome(series, answer_after(10), 3)
-        series.close()
-        task = asyncio.current_task()
-        assert task is not None
-        return task.cancelling(), await answer_after(1)
+        try:
+            await series.run(answer_after(10), 3, "call")
+        except DeadlinePassed:
+            await asyncio.sleep(0)  # were the cancel lost, this would go on
+        finally:
+            series.close()
 
-    assert run_on_asyncio(main) == (0, "after 1")
+    task = asyncio.get_running_loop().create_task(calling())
+    await loop_turns()
+    asyncio.get_running_loop().call_at(at, task.cancel)
+    await asyncio.wait([task])
+    assert (task.cancelled(), task.cancelling()) == (True, 1)
+
+
+@on_asyncio
+async def test_an_overrun_leaves_no_cancellation_pending_in_the_task():
+    series = Calls()
+    await outcome(series, answer_after(10), 3)
+    series.close()
+    task = asyncio.current_task()
+    assert task is not None
+    assert (task.cancelling(), await answer_after(1)) == (0, "after 1")
 
 
 # ── all that can be awaited ──────────────────────────────────────────────────────────────────────

@@ -10,7 +10,6 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from amplifier import AmplifierSession, ModuleLoader
 from amplifier.errors import ModuleLoadError
 from amplifier.kernel.runtime.deadlines import (
     UNWINDING,
@@ -19,6 +18,7 @@ from amplifier.kernel.runtime.deadlines import (
     Watchdog,
 )
 from tests._support.deadline_calls import Calls
+from tests._support.small_agent import agent
 
 pytestmark = pytest.mark.virtual_time
 
@@ -179,40 +179,6 @@ async def test_a_finished_call_is_not_kept_by_the_watch():
 # ── inside a session ─────────────────────────────────────────────────────────────────────────────
 
 
-class Silent:
-    """Enough of an orchestrator and of a context for a session to open."""
-
-    async def execute(self, prompt: str, **others: Any) -> str:
-        return prompt
-
-    async def add_message(self, message: Any) -> None: ...
-    async def get_messages(self) -> list[Any]:
-        return []
-
-    async def get_messages_for_request(self, token_budget: Any = None, provider: Any = None) -> list[Any]:
-        return []
-
-    async def set_messages(self, messages: Any) -> None: ...
-    async def clear(self) -> None: ...
-
-
-async def mount_loop(coordinator: Any, config: Any) -> None:
-    await coordinator.mount("orchestrator", Silent())
-
-
-async def mount_context(coordinator: Any, config: Any) -> None:
-    await coordinator.mount("context", Silent())
-
-
-def session_with(mount_hooks: Any, **hooks_entry: Any) -> AmplifierSession:
-    plan = {
-        "session": {"orchestrator": "loop-silent", "context": "context-silent"},
-        "hooks": [{"module": "hooks-stubborn", **hooks_entry}],
-    }
-    modules = {"loop-silent": mount_loop, "context-silent": mount_context, "hooks-stubborn": mount_hooks}
-    return AmplifierSession(plan, loader=ModuleLoader(modules=modules), session_id="s-1")
-
-
 def overdue(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [r.getMessage() for r in caplog.records if "does not answer to its cancellation" in r.getMessage()]
 
@@ -221,8 +187,7 @@ async def test_a_mount_that_refuses_its_cancellation_is_logged_while_the_session
     async def mount(coordinator: Any, config: Any) -> None:
         await refuse(4)
 
-    session = session_with(mount)
-    session.config["session"]["deadlines"] = {"mount": 2}
+    session = agent(hooks={"hooks-stubborn": mount}, session={"deadlines": {"mount": 2}})
     began = anyio.current_time()
     async with session:
         assert anyio.current_time() - began == pytest.approx(4)
@@ -236,9 +201,8 @@ async def test_a_refusing_cleanup_of_an_opening_that_failed_at_once_is_logged(ca
     async def mount(coordinator: Any, config: Any) -> None:
         raise ValueError("wrong")
 
-    session = session_with(mount, on_failure="deny")
+    session = agent(context=mount, session={"deadlines": {"cleanup": 2}})
     session.coordinator.register_cleanup(lambda: refuse(4))
-    session.config["session"]["deadlines"] = {"cleanup": 2}
     with pytest.raises(ModuleLoadError):
         await session.__aenter__()
     (logged,) = overdue(caplog)
@@ -254,7 +218,7 @@ async def test_a_collected_handler_that_refuses_its_cancellation_is_announced_to
 
         coordinator.hooks.register("tool:pre", stubborn, name="stubborn")
 
-    async with session_with(mount) as session:
+    async with agent(hooks={"hooks-stubborn": mount}) as session:
         session.coordinator.hooks.register("module:unresponsive", lambda event, data: heard.append(data))
         assert await session.coordinator.hooks.emit_and_collect("tool:pre", {}, timeout=1) == []
     assert [details["module_id"] for details in heard] == ["hooks-stubborn"]

@@ -9,30 +9,16 @@ import sys
 import anyio
 import pytest
 
-from amplifier import AmplifierSession, ModuleLoader
+from amplifier import AmplifierSession
 from amplifier.errors import ExecutionCancelled
 from amplifier.testing import MockProvider, MockTool
 from tests._support.tree import ROOT
 
-PLAN = {
-    "session": {"orchestrator": "loop-basic", "context": "context-simple"},
-    "providers": ["provider-scripted"],
-    "tools": ["tool-look"],
-}
-
-
-def mounting(thing):
-    async def mount(coordinator, config):
-        return thing
-
-    return mount
-
 
 def session_with(tool):
     model = MockProvider([[("look", {})], "Two shelves."])
-    return AmplifierSession(
-        PLAN, ModuleLoader(modules={"provider-scripted": mounting(model), "tool-look": mounting(tool)})
-    )
+    session = {"orchestrator": "loop-basic", "context": "context-simple"}
+    return AmplifierSession({"session": session, "providers": [model], "tools": [tool]})
 
 
 async def run_turn():

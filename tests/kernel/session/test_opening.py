@@ -12,33 +12,10 @@ import anyio
 import pytest
 
 from amplifier import AmplifierError, AmplifierSession, ModuleLoader, ModuleLoadError, ModuleNotFoundError
+from amplifier.testing import MockProvider
 from tests._support.small_agent import Echo, Loop, Memory, agent, heard, mounting, repeat_prompt
 
 pytestmark = pytest.mark.virtual_time
-
-
-class Talker:
-    """The smallest provider."""
-
-    def __init__(self, name="mock"):
-        self.name = name
-
-    def get_info(self):
-        return None
-
-    async def list_models(self):
-        return []
-
-    async def complete(self, request, **options):
-        return None
-
-    def parse_tool_calls(self, response):
-        return []
-
-
-@pytest.fixture
-def log():
-    return []
 
 
 def noting(log, name, result=None):
@@ -150,21 +127,6 @@ async def test_anything_else_that_is_returned_is_ignored(result):
         assert session.statistics().cleanups == 0
 
 
-async def test_cleanup_that_is_returned_and_registered_runs_once(log):
-    class Module:
-        async def close(self):
-            log.append("closed")
-
-    async def mount(coordinator, config):
-        module = Module()
-        coordinator.register_cleanup(module.close)
-        return module.close
-
-    async with agent(hooks={"hooks-a": mount}):
-        pass
-    assert log == ["closed"]
-
-
 async def test_sync_mount_and_bare_mount_function_of_a_foreign_loader_are_accepted(log):
     class Loader:
         async def load(self, module_id, config=None, source_hint=None):
@@ -232,7 +194,7 @@ async def test_module_that_mounts_no_orchestrator_is_noticed_at_the_first_turn()
 
 def by_hand(name):
     async def mount(coordinator, config):
-        await coordinator.mount("providers", Talker(config.get("name", name)), name=name)
+        await coordinator.mount("providers", MockProvider(name=config.get("name", name)), name=name)
 
     return mount
 
@@ -241,7 +203,7 @@ def by_hand(name):
 @pytest.mark.parametrize("strict", [False, True])
 async def test_instances_of_one_provider_are_mounted_under_their_instance_ids(form, strict, caplog):
     async def returned(coordinator, config):
-        return Talker("mock")
+        return MockProvider()
 
     plan = {
         "session": {"strict": strict},
@@ -262,7 +224,7 @@ async def test_instances_of_one_provider_are_mounted_under_their_instance_ids(fo
 async def test_instance_that_mounts_under_its_own_name_or_declines_is_left_alone():
     async def mount(coordinator, config):
         if config:
-            await coordinator.mount("providers", Talker(), name=config["name"])
+            await coordinator.mount("providers", MockProvider(), name=config["name"])
 
     entries = [
         {"module": "provider-mock", "instance_id": "fast", "config": {"name": "fast"}},
@@ -276,7 +238,7 @@ async def test_instance_that_mounts_under_its_own_name_or_declines_is_left_alone
 
 async def test_failed_instance_is_announced_by_its_id_and_leaves_the_others():
     async def mount(coordinator, config):
-        await coordinator.mount("providers", Talker(), name="mock")
+        await coordinator.mount("providers", MockProvider(), name="mock")
         if config:
             raise ValueError("no key")
 
@@ -315,7 +277,7 @@ async def test_failed_module_is_logged_recorded_and_announced_to_hook_modules_mo
 
     prefix = {"providers": "provider", "tools": "tool", "hooks": "hooks"}[kind]
     modules: dict[str, Any] = {"providers": {}, "tools": {}, "hooks": {}}
-    modules[kind] = {f"{prefix}-bad": failing(ValueError("no luck"))}
+    modules[kind] = {f"{prefix}-ok": mounting(None), f"{prefix}-bad": failing(ValueError("no luck"))}
     modules["hooks"]["hooks-listener"] = listener
     async with agent(**modules) as session:
         [failure] = session.failures
@@ -330,6 +292,9 @@ async def test_failed_module_is_logged_recorded_and_announced_to_hook_modules_mo
     assert (session.status.last_error or {})["failed_modules"] == [f"{prefix}-bad"]
     assert "Traceback" in caplog.text
     assert "no luck" in caplog.text
+    [record] = [record for record in caplog.records if record.name == "amplifier.session"]
+    assert record.levelno == logging.WARNING
+    assert f"$.{kind}[1]" in record.getMessage()
 
 
 async def test_gate_that_cannot_be_mounted_ends_the_opening(log):
@@ -348,18 +313,12 @@ async def test_gate_that_cannot_be_mounted_ends_the_opening(log):
 
 
 async def test_gate_that_does_not_get_ready_ends_the_opening():
-    class Module:
-        @staticmethod
-        async def mount(coordinator, config):
-            return None
-
-        @staticmethod
-        async def on_session_ready(coordinator):
-            raise ValueError("no rules")
+    async def ready(coordinator):
+        raise ValueError("no rules")
 
     hook = {"module": "hooks-gate", "on_failure": "deny"}
     with pytest.raises(ModuleLoadError, match=r"hooks-gate.*no rules"):
-        await session_of({"hooks-gate": Module}, {"hooks": [hook]}).__aenter__()
+        await session_of({"hooks-gate": ready_module(ready)}, {"hooks": [hook]}).__aenter__()
 
 
 async def test_strict_mode_reports_all_failures_in_one_group_and_cleans_up(log):
@@ -557,12 +516,3 @@ async def test_cleanups_of_a_structured_module_that_fails_after_entering_are_run
         async with agent(tools=tools, session={"strict": True}):
             pass
     assert log == ["entered", "left"]
-
-
-async def test_failure_is_logged_as_a_warning_with_its_place_in_the_plan(caplog):
-    caplog.set_level(logging.WARNING)
-    async with agent(tools={"tool-ok": mounting(None), "tool-bad": failing()}):
-        pass
-    [record] = [record for record in caplog.records if record.name == "amplifier.session"]
-    assert record.levelno == logging.WARNING
-    assert "$.tools[1]" in record.getMessage()

@@ -20,11 +20,6 @@ from tests._support.small_agent import Echo, Loop, Memory, agent, heard, mountin
 pytestmark = pytest.mark.virtual_time
 
 
-@pytest.fixture
-def log():
-    return []
-
-
 def unwinding(log, seconds=2):
     async def body(turn):
         try:
@@ -91,29 +86,6 @@ async def test_session_reopened_by_hand_still_reports_why_it_has_no_background_w
         session.coordinator.start_soon(anyio.sleep, 1)
 
 
-async def test_what_the_application_registered_survives_reopening_and_what_modules_did_does_not():
-    async def mount(coordinator, config):
-        coordinator.hooks.register("e", lambda event, data: None, name="module's")
-        coordinator.mount("tools", Echo("replaced"), name="application's")
-        coordinator.register_capability("c", "module's")
-        coordinator.register_contributor("x", "module's", lambda: "module's")
-
-    session = agent(hooks={"hooks-a": mount})
-    coordinator = session.coordinator
-    tool = Echo()
-    await coordinator.mount("tools", tool, name="application's")
-    coordinator.hooks.register("e", lambda event, data: None, name="application's")
-    coordinator.register_contributor("x", "application's", lambda: "application's")
-    for _ in range(2):
-        await session.initialize()
-        assert coordinator.hooks.list_handlers("e") == {"e": ["application's", "module's"]}
-        assert await coordinator.collect_contributions("x") == ["application's", "module's"]
-        await session.cleanup()
-        assert coordinator.hooks.list_handlers("e") == {"e": ["application's"]}
-        assert coordinator.get("tools") == {"application's": tool}
-        assert coordinator.get_capability("c") is None
-
-
 async def test_failed_opening_leaves_a_closed_session_that_can_be_tried_again(log):
     broken = [True]
 
@@ -167,19 +139,10 @@ async def test_closing_while_it_opens_waits_and_then_closes(log):
     assert log == ["cleaned up"]
 
 
-async def test_closing_what_was_never_opened_runs_the_applications_cleanups(log):
-    session = agent()
-    session.coordinator.register_cleanup(lambda: log.append("application's"))
-    events = heard(session)
-    await session.cleanup()
-    await session.cleanup()
-    assert log == ["application's"]
-    assert events == []
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt()], ids=repr)
 @pytest.mark.parametrize("event", ["session:end", "cleanup:failed"])
-async def test_interrupt_during_session_end_is_raised_after_cleanup(event, error, log):
+async def test_interrupt_during_session_end_is_raised_after_cleanup(event, log):
+    error = KeyboardInterrupt()
+
     def fail():
         raise ValueError("a cleanup broke")
 
@@ -188,7 +151,7 @@ async def test_interrupt_during_session_end_is_raised_after_cleanup(event, error
 
     session = agent(hooks={"hooks-a": closing_hook(log)})
     session.coordinator.hooks.register(event, interrupt)
-    with pytest.raises(type(error)) as caught:
+    with pytest.raises(KeyboardInterrupt) as caught:
         async with session:
             session.coordinator.register_cleanup(fail)
     assert caught.value is error
@@ -320,17 +283,3 @@ async def test_stop_of_the_parent_reaches_an_open_child_and_not_the_other_way(im
         second.coordinator.cancellation.reset()
         parent.coordinator.request_cancel(immediate=immediate)
         assert not second.coordinator.cancellation.is_cancelled
-
-
-async def test_child_whose_opening_failed_is_let_go_by_its_parent():
-    async def fail(coordinator, config):
-        raise ValueError("broke")
-
-    parent = agent()
-    parent.loader.register("context-bad", fail)
-    async with parent:
-        child = parent.fork({"session": {"context": "context-bad"}})
-        with pytest.raises(Exception, match="broke"):
-            async with child:
-                pass
-        assert "0 children" in repr(parent.coordinator.cancellation)

@@ -428,6 +428,19 @@ def _silence() -> Iterator[None]:
         ("unregister", "a"),
     ]
 )
+@example(program=[("clean up", "a"), ("close",), ("close",)])
+@example(
+    program=[("open",), ("clean up", "a"), ("close",), ("clean up", "b"), ("open",), ("clean up", "b"), ("close",)]
+)
+@example(
+    program=[
+        ("mount", "tools", "plan"),
+        ("offer", "plan"),
+        ("register", "world:one", "a", 0, "nothing"),
+        ("contribute", "a", "value"),
+        *[("open",), ("emit", "world:one"), ("collect",), ("close",), ("collect",)] * 2,
+    ]
+)
 async def test_a_session_driven_by_hand_does_what_its_model_does(program: list[Operation]) -> None:
     await Interpreter().run(program, None)
 
@@ -435,5 +448,7 @@ async def test_a_session_driven_by_hand_does_what_its_model_does(program: list[O
 @given(program=st.lists(operations, max_size=8), block=programs)
 @example(program=[("cancel", "graceful"), ("cancel", "immediate")], block=[("emit", "world:one")])
 @example(program=[], block=[("execute", "immediate at once")])
+@example(program=[], block=[("cancel", "graceful"), ("cancel", "immediate")])
+@example(program=[], block=[("cancel", "graceful"), ("execute", "answer")])
 async def test_a_session_in_a_block_does_what_its_model_does(program: list[Operation], block: list[Operation]) -> None:
     await Interpreter().run(program, block)

@@ -11,31 +11,21 @@ import pytest
 
 from amplifier import AmplifierSession, ModuleLoader, SessionStateError
 from tests._support.small_agent import Loop, Memory, mounting, repeat_prompt
+from tests.loading._forge import MOUNT, forget_imports, root
 
-MOUNT = "async def mount(coordinator, config):\n    return None\n"
 BROKEN = "async def mount(coordinator, config):\n    raise RuntimeError('broke')\n"
 
 
 @pytest.fixture(autouse=True)
 def _imports_forgotten(tmp_path):
     yield
-    for name, module in list(sys.modules.items()):
-        if str(getattr(module, "__file__", None)).startswith(str(tmp_path)):
-            del sys.modules[name]
+    forget_imports(tmp_path)
 
 
 @pytest.fixture
 def checkout(tmp_path):
     """Writes the checkout of a module and returns the entry that it needs on sys.path."""
-
-    def write(module_id, body=MOUNT):
-        name = module_id.replace("-", "_")
-        root = tmp_path.resolve() / f"amplifier-module-{module_id}"
-        (root / f"amplifier_module_{name}").mkdir(parents=True)
-        (root / f"amplifier_module_{name}" / "__init__.py").write_text(body)
-        return str(root)
-
-    return write
+    return lambda module_id, body=MOUNT: str(root(tmp_path.resolve(), module_id, body))
 
 
 @pytest.fixture

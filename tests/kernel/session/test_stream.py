@@ -14,15 +14,10 @@ from amplifier import ExecutionCancelled, SessionBusyError, SessionStateError
 from amplifier.errors import SpuriousCancellation
 from amplifier.kernel.session.stream import BUFFERED
 from amplifier.models import TextDelta, ThinkingDelta, ToolFinished, ToolStarted, TurnEvent
-from tests._support.backends_alone import loop_turns, run_on_asyncio
+from tests._support.backends_alone import loop_turns, on_asyncio, run_on_asyncio
 from tests._support.small_agent import Turn, agent, give_up_after
 
 pytestmark = pytest.mark.virtual_time
-
-
-@pytest.fixture
-def log():
-    return []
 
 
 def emitting(*events):
@@ -37,6 +32,32 @@ def emitting(*events):
 async def wait_for_ever(turn):
     await turn.hooks.emit("custom:event", {})
     await anyio.sleep_forever()
+
+
+def unwinding(log, seconds):
+    """A turn that waits for ever, and takes its time to unwind."""
+
+    async def body(turn):
+        try:
+            await wait_for_ever(turn)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.sleep(seconds)
+            log.append("unwound")
+
+    return body
+
+
+def counting(log, times):
+    """A turn that emits so many numbers and notes each that was taken."""
+
+    async def body(turn):
+        for number in range(times):
+            await turn.hooks.emit("custom:event", {"number": number})
+            log.append(number)
+        return "done"
+
+    return body
 
 
 async def drain(stream):
@@ -155,13 +176,7 @@ async def test_unread_error_is_raised_when_the_block_is_left():
 
 
 async def test_own_error_of_the_block_is_not_replaced_or_wrapped(log):
-    async def body(turn):
-        try:
-            await anyio.sleep_forever()
-        finally:
-            log.append("unwound")
-
-    async with agent(body) as session:
+    async with agent(unwinding(log, 0)) as session:
 
         async def leave():
             async with session.stream("hi"):
@@ -234,31 +249,9 @@ async def test_stream_left_before_its_turn_has_begun_gives_the_session_back(how)
 
 
 @pytest.mark.filterwarnings("ignore:coroutine 'TurnStream._run' was never awaited:RuntimeWarning")
-def test_stream_whose_task_is_cancelled_before_its_first_step_gives_the_session_back():
+@pytest.mark.parametrize("closes", [False, True], ids=["goes on", "closes the session inside"])
+def test_stream_whose_task_is_cancelled_before_its_first_step_gives_the_session_back(closes):
     """As at the end of `asyncio.run`, which cancels every task of the loop, also those that have not begun. asyncio only."""
-
-    async def main():
-        async def read():
-            async with session.stream("hi") as events:
-                for task in asyncio.all_tasks() - others:
-                    task.cancel()
-                await drain(events)
-
-        async with agent() as session:
-            others = asyncio.all_tasks()
-            task = asyncio.ensure_future(read())
-            await asyncio.wait([task])
-            assert task.cancelled()
-            assert not session.statistics().turn_running
-            assert await session.execute("next") == "next"
-
-    run_on_asyncio(main)
-    gc.collect()  # the warning about the task belongs to this test
-
-
-@pytest.mark.filterwarnings("ignore:coroutine 'TurnStream._run' was never awaited:RuntimeWarning")
-def test_session_is_closed_in_the_block_of_a_stream_whose_task_never_ran():
-    """As at the end of `asyncio.run`; asyncio only."""
 
     async def main():
         async def read():
@@ -268,8 +261,9 @@ def test_session_is_closed_in_the_block_of_a_stream_whose_task_never_ran():
                 try:
                     await drain(events)
                 finally:
-                    with anyio.fail_after(5):
-                        await session.cleanup()
+                    if closes:
+                        with anyio.fail_after(5):
+                            await session.cleanup()
 
         session = agent()
         await session.initialize()
@@ -277,7 +271,11 @@ def test_session_is_closed_in_the_block_of_a_stream_whose_task_never_ran():
         task = asyncio.ensure_future(read())
         await asyncio.wait([task])
         assert task.cancelled()
-        assert session.statistics().state == "closed"
+        assert not session.statistics().turn_running
+        assert session.statistics().state == ("closed" if closes else "open")
+        if not closes:
+            assert await session.execute("next") == "next"
+            await session.cleanup()
 
     run_on_asyncio(main)
     gc.collect()  # the warning about the task belongs to this test
@@ -308,16 +306,7 @@ async def test_session_closed_right_after_a_stream_was_entered_cancels_its_turn(
 
 @pytest.mark.parametrize("how", ["break", "cancelled"])
 async def test_leaving_early_cancels_the_turn_and_waits_until_it_has_unwound(how, log):
-    async def body(turn):
-        try:
-            await turn.hooks.emit("custom:event", {})
-            await anyio.sleep_forever()
-        finally:
-            with anyio.CancelScope(shield=True):
-                await anyio.sleep(3)
-            log.append("unwound")
-
-    async with agent(body) as session:
+    async with agent(unwinding(log, 3)) as session:
         if how == "break":
             async with session.stream("hi") as events:
                 async for _ in events:
@@ -336,13 +325,7 @@ async def test_leaving_early_cancels_the_turn_and_waits_until_it_has_unwound(how
 
 
 async def test_turn_waits_for_a_slow_reader_once_the_buffer_is_full(log):
-    async def body(turn):
-        for number in range(BUFFERED * 2):
-            await turn.hooks.emit("custom:event", {"number": number})
-            log.append(number)
-        return "done"
-
-    async with agent(body) as session, session.stream("hi") as events:
+    async with agent(counting(log, BUFFERED * 2)) as session, session.stream("hi") as events:
         await anyio.sleep(1000)
         assert len(log) in range(BUFFERED - 2, BUFFERED + 1)
         seen = []
@@ -411,13 +394,8 @@ async def background(coordinator, config):
 
 @pytest.mark.parametrize("emit", [emit_here, emit_in_a_task, emit_in_a_task_of_before])
 async def test_consumer_that_emits_while_the_turn_waits_for_it_does_not_wait_for_itself(emit, log):
-    async def body(turn):
-        for number in range(BUFFERED * 2):
-            await turn.hooks.emit("custom:event", {"number": number})
-            log.append(number)
-        return "done"
-
-    async with agent(body, hooks={"hooks-a": background}) as session, session.stream("hi") as events:
+    turn = counting(log, BUFFERED * 2)
+    async with agent(turn, hooks={"hooks-a": background}) as session, session.stream("hi") as events:
         await anyio.sleep(1000)
         ahead = len(log)
         assert ahead < BUFFERED * 2
@@ -438,9 +416,7 @@ async def test_reading_events_of_its_own_does_not_let_the_turn_run_ahead(log):
 
     async def body(turn):
         await go.wait()
-        for number in range(BUFFERED * 2):
-            await turn.hooks.emit("custom:event", {})
-            log.append(number)
+        await counting(log, BUFFERED * 2)(turn)
 
     async with agent(body) as session, session.stream("hi") as events:
         assert (await anext(events)).name == "session:start"
@@ -460,14 +436,9 @@ async def test_reading_events_of_its_own_does_not_let_the_turn_run_ahead(log):
 
 async def test_tasks_of_the_turn_wait_for_a_slow_reader_like_the_turn_itself(log):
     async def body(turn):
-        async def work():
-            for number in range(BUFFERED):
-                await turn.hooks.emit("custom:event", {})
-                log.append(number)
-
         async with anyio.create_task_group() as group:
             for _ in range(3):
-                group.start_soon(work)
+                group.start_soon(counting(log, BUFFERED), turn)
         return "done"
 
     async with agent(body) as session, session.stream("hi") as events:
@@ -480,59 +451,34 @@ async def test_tasks_of_the_turn_wait_for_a_slow_reader_like_the_turn_itself(log
 # ── leaving with an error while being cancelled ──────────────────────────────────────────────────
 
 
+@pytest.mark.parametrize("error", [LookupError("mine"), None], ids=["by an error", "without one"])
 @pytest.mark.parametrize("how", ["scope", "native"])
-async def test_own_error_of_the_block_is_not_lost_when_it_is_cancelled_while_the_turn_unwinds(how, log):
-    async def body(turn):
-        try:
-            await anyio.sleep_forever()
-        finally:
-            with anyio.CancelScope(shield=True):
-                await anyio.sleep(5)
-            log.append("unwound")
-
-    async with agent(body) as session:
+async def test_block_that_is_left_is_cancelled_as_soon_as_the_turn_has_unwound_and_no_error_of_its_own_is_lost(
+    how, error, log
+):
+    async with agent(unwinding(log, 5)) as session:
 
         async def leave():
             try:
                 async with session.stream("hi"):
                     await anyio.sleep(0.5)  # the turn has begun
-                    raise LookupError("mine")
-            except LookupError as error:
-                log.append(str(error))
+                    if error is not None:
+                        raise error
+            except LookupError as caught:
+                log.append(str(caught))
             try:
                 await anyio.sleep(100)
             except anyio.get_cancelled_exc_class():
-                log.append("cancelled")
+                if error is not None:
+                    log.append("cancelled")
                 raise
             log.append("not reached")
 
         await give_up_after(1, how, leave)
-        assert log == ["unwound", "mine", "cancelled"]
+        assert log == ["unwound", *(["mine", "cancelled"] if error is not None else [])]
         assert session.status.status == "cancelled"
         assert session.coordinator.hooks.list_handlers("*") == {"*": []}
         await anyio.sleep(1)  # no cancellation is left over
-
-
-@pytest.mark.parametrize("how", ["scope", "native"])
-async def test_block_left_without_an_error_is_cancelled_as_soon_as_the_turn_has_unwound(how, log):
-    async def body(turn):
-        try:
-            await anyio.sleep_forever()
-        finally:
-            with anyio.CancelScope(shield=True):
-                await anyio.sleep(5)
-            log.append("unwound")
-
-    async with agent(body) as session:
-
-        async def leave():
-            async with session.stream("hi"):
-                await anyio.sleep(0.5)  # the turn has begun
-            await anyio.sleep(100)
-            log.append("not reached")
-
-        await give_up_after(1, how, leave)
-    assert log == ["unwound"]
 
 
 # ── wrong use ────────────────────────────────────────────────────────────────────────────────────
@@ -562,13 +508,7 @@ async def test_stream_is_entered_once_and_read_inside_only():
 async def test_a_stream_left_in_another_task_is_reported_in_words_and_its_turn_cancelled(log):
     entered, release = anyio.Event(), anyio.Event()
 
-    async def body(turn):
-        try:
-            await anyio.sleep_forever()
-        finally:
-            log.append("unwound")
-
-    async with agent(body) as session:
+    async with agent(unwinding(log, 0)) as session:
         stream = session.stream("hi")
 
         async def enter() -> None:
@@ -610,15 +550,13 @@ def test_a_stream_whose_task_is_cancelled_before_its_first_step_raises_and_does_
     gc.collect()
 
 
-def test_a_stream_whose_task_alone_is_cancelled_does_not_end_as_if_the_turn_had():
-    async def main() -> None:
-        async with agent(wait_for_ever) as session:
-            async with session.stream("hi") as events:
-                await loop_turns()
-                (task,) = [each for each in asyncio.all_tasks() if each is not asyncio.current_task()]
-                task.cancel()
-                with anyio.fail_after(60), pytest.raises(ExecutionCancelled, match="its task was cancelled"):
-                    await drain(events)
-            assert events.result is None
-
-    run_on_asyncio(main)
+@on_asyncio
+async def test_a_stream_whose_task_alone_is_cancelled_does_not_end_as_if_the_turn_had():
+    async with agent(wait_for_ever) as session:
+        async with session.stream("hi") as events:
+            await loop_turns()
+            (task,) = [each for each in asyncio.all_tasks() if each is not asyncio.current_task()]
+            task.cancel()
+            with anyio.fail_after(60), pytest.raises(ExecutionCancelled, match="its task was cancelled"):
+                await drain(events)
+        assert events.result is None

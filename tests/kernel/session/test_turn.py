@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import signal
-import threading
 
 import anyio
 import anyio.lowlevel
@@ -14,14 +12,9 @@ import pytest
 from amplifier import ExecutionCancelled, ExecutionTimeout
 from amplifier.errors import ContainedError, SpuriousCancellation
 from tests._support.cancellations import some_cancellation
-from tests._support.small_agent import agent, heard, let_time_pass
+from tests._support.small_agent import agent, heard, let_time_pass, takes
 
 pytestmark = pytest.mark.virtual_time
-
-
-@pytest.fixture
-def log():
-    return []
 
 
 def executing(function):
@@ -198,10 +191,8 @@ async def test_turn_ends_at_the_timeout_given_or_else_at_the_plans(plan, given, 
     events = heard(session, "cancel:requested", "cancel:completed")
     options = {} if given == "left out" else {"timeout": given}
     async with session:
-        began = anyio.current_time()
-        with pytest.raises(ExecutionTimeout, match=f"within {seconds} s") as caught:
+        with takes(seconds), pytest.raises(ExecutionTimeout, match=f"within {seconds} s") as caught:
             await session.execute("hi", **options)
-        assert anyio.current_time() - began == pytest.approx(seconds)
         assert (caught.value.seconds, caught.value.session_id) == (seconds, session.session_id)
         assert isinstance(caught.value, TimeoutError)
         assert session.status.status == "cancelled"
@@ -218,21 +209,19 @@ async def test_timeout_of_none_lifts_the_plans_deadline():
         assert await session.execute("hi", timeout=None) == "late but fine"
 
 
-async def test_turn_that_swallows_its_timeout_is_late_all_the_same():
+async def sleep_under_a_shield():
+    with anyio.CancelScope(shield=True):
+        await anyio.sleep(9)
+
+
+async def block():
+    let_time_pass(9)
+
+
+@pytest.mark.parametrize("overrun", [sleep_under_a_shield, block])
+async def test_turn_that_overruns_its_timeout_unnoticed_is_late_all_the_same(overrun):
     async def body(turn):
-        with anyio.CancelScope(shield=True):
-            await anyio.sleep(9)
-        return "too late"
-
-    async with agent(body) as session:
-        with pytest.raises(ExecutionTimeout):
-            await session.execute("hi", timeout=5)
-        assert session.status.status == "cancelled"
-
-
-async def test_turn_that_blocks_past_its_deadline_is_late_on_both_backends():
-    async def body(turn):
-        let_time_pass(9)
+        await overrun()
         return "too late"
 
     session = agent(body)
@@ -257,47 +246,6 @@ async def test_timeout_raised_by_the_orchestrator_itself_is_not_the_kernels():
 
 
 # ── how it ends: an immediate stop ───────────────────────────────────────────────────────────────
-
-
-async def test_immediate_stop_unwinds_the_turn_then_raises_and_emits_events_in_order(log):
-    async def body(turn):
-        turn.coordinator.cancellation.register_tool_start("1", "bash")
-        try:
-            await anyio.sleep_forever()
-        finally:
-            with anyio.CancelScope(shield=True):
-                await anyio.sleep(1)
-            await turn.hooks.emit("execution:end", {"status": "cancelled"})
-
-    session = agent(body)
-    session.coordinator.cancellation.on_cancel(lambda: events.append(("callback", {})))
-    events = heard(session, "cancel:requested", "cancel:completed", "execution:end")
-    async with session, anyio.create_task_group() as group:
-        group.start_soon(after, 3, functools.partial(session.coordinator.cancellation.request_immediate, reason="why"))
-        with pytest.raises(ExecutionCancelled, match=r"was cancelled: it was stopped \(why\)") as caught:
-            await session.execute("hi")
-        assert anyio.current_time() == pytest.approx(4)
-        error = caught.value
-        assert (error.session_id, error.was_immediate, error.reason) == (session.session_id, True, "why")
-        assert session.status.status == "cancelled"
-    assert names(events) == ["cancel:requested", "callback", "execution:end", "cancel:completed"]
-    expected = {"state": "immediate", "grace": None, "reason": "why", "running_tools": ["bash"]}
-    assert events[0][1].items() >= expected.items()
-    assert events[-1][1]["was_immediate"] is True
-
-
-async def test_stop_requested_by_the_turn_itself_right_before_it_returns_still_counts():
-    async def body(turn):
-        turn.coordinator.request_cancel(immediate=True)
-        return "text"
-
-    session = agent(body)
-    events = heard(session, "cancel:requested", "cancel:completed")
-    async with session:
-        with pytest.raises(ExecutionCancelled):
-            await session.execute("hi")
-        assert session.status.status == "cancelled"
-    assert names(events) == ["cancel:requested", "cancel:completed"]
 
 
 async def test_error_out_of_the_unwinding_leaves_as_itself_and_is_in_the_story():
@@ -333,34 +281,6 @@ async def test_token_must_be_reset_before_the_next_turn(log):
 
 
 # ── how it ends: a graceful stop ─────────────────────────────────────────────────────────────────
-
-
-async def test_graceful_stop_lets_the_turn_end_by_itself_and_returns_its_text():
-    async def body(turn):
-        for _ in range(10):
-            await anyio.sleep(1)
-            if turn.coordinator.cancellation.is_cancelled:
-                break
-        return "stopped nicely"
-
-    session = agent(body)
-    events = heard(session, "cancel:requested", "cancel:completed")
-    async with session, anyio.create_task_group() as group:
-        group.start_soon(after, 2.5, session.coordinator.request_cancel)
-        assert await session.execute("hi") == "stopped nicely"
-        assert session.status.status == "cancelled"
-    assert names(events) == ["cancel:requested", "cancel:completed"]
-    assert (events[0][1]["state"], events[1][1]["was_immediate"]) == ("graceful", False)
-
-
-async def test_graceful_stop_before_the_turn_still_runs_the_orchestrator():
-    session = agent()
-    events = heard(session, "cancel:completed")
-    async with session:
-        session.coordinator.request_cancel()
-        assert await session.execute("hi") == "hi"
-        assert session.status.status == "cancelled"
-    assert len(events) == 1
 
 
 @pytest.mark.parametrize("opened", ["async with", "by hand"])
@@ -401,18 +321,6 @@ async def test_grace_of_a_turn_that_ended_in_time_does_not_reach_the_next():
         assert session.status.status == "completed"
 
 
-async def test_request_without_a_turn_is_announced_and_completes_nothing():
-    session = agent()
-    events = heard(session, "cancel:requested", "cancel:completed")
-    async with session:
-        session.coordinator.request_cancel()
-        await anyio.sleep(1)
-        assert names(events) == ["cancel:requested"]
-        session.coordinator.request_cancel(immediate=True)
-        await anyio.sleep(1)
-    assert [data["state"] for _, data in events] == ["graceful", "immediate"]
-
-
 @pytest.mark.parametrize("opened", ["async with", "by hand"])
 async def test_request_right_before_the_closing_is_announced_before_the_end(opened):
     session = agent()
@@ -450,27 +358,3 @@ async def test_handler_that_resets_the_token_at_the_end_does_not_hide_the_stop()
                 group.start_soon(after, 1, token.request_immediate)
                 with pytest.raises(ExecutionCancelled):
                     await session.execute("hi")
-
-
-# ── from other threads and signal handlers ───────────────────────────────────────────────────────
-
-
-async def test_turn_is_stopped_from_a_signal_handler():
-    session = agent(wait_for_ever)
-
-    def stop(number, frame):
-        session.coordinator.request_cancel(immediate=True)
-
-    async def send():
-        await anyio.sleep(1)
-        signal.raise_signal(signal.SIGUSR1)
-
-    assert threading.current_thread() is threading.main_thread()
-    before = signal.signal(signal.SIGUSR1, stop)
-    try:
-        async with session, anyio.create_task_group() as group:
-            group.start_soon(send)
-            with pytest.raises(ExecutionCancelled):
-                await session.execute("hi")
-    finally:
-        signal.signal(signal.SIGUSR1, before)

@@ -7,7 +7,7 @@ import pytest
 
 from amplifier import AmplifierSession
 from amplifier.errors import ExecutionCancelled
-from tests._support.world_modules import Agent, a_moment, hosted, loop, seed, tool
+from tests._support.world_modules import Agent, a_moment, at_work, hosted, seed, tool
 from tests._support.worlds import World, swept
 
 
@@ -30,7 +30,7 @@ async def test_a_child_opened_and_run_inside_a_tool_of_its_parent(world: World) 
 
 @swept(points=40)
 async def test_two_siblings_side_by_side(world: World) -> None:
-    parent = world.agent(loop=loop(world, ["a"]), tools={"tool-a": tool(world, "a")})
+    parent = at_work(world, "a", attentive=False)
 
     async def run(name: str) -> None:
         child = world.adopt(parent.fork(session_id=name))
@@ -44,7 +44,7 @@ async def test_two_siblings_side_by_side(world: World) -> None:
 
 @swept(points=25)
 async def test_stopping_the_parent_stops_the_child(world: World) -> None:
-    parent = world.agent(loop=loop(world, ["a"]), tools={"tool-a": tool(world, "a", anyio.sleep_forever)})
+    parent = at_work(world, "a", attentive=False, a=anyio.sleep_forever)
     child = world.adopt(parent.fork(session_id="child"))
 
     async def stop() -> None:

@@ -12,6 +12,7 @@ from amplifier.errors import ExecutionCancelled, SessionStateError
 from tests._support.world_modules import (
     Tool,
     a_moment,
+    at_work,
     hooks_on_everything,
     hosted,
     loop,
@@ -125,27 +126,21 @@ async def test_a_fatal_crash_during_a_turn_ends_the_turn_first(world: World) -> 
             await world.execute(session)
 
 
-def test_an_error_in_the_application_closes_the_session_and_keeps_its_type() -> None:
-    async def scenario(world: World) -> None:
-        session = world.agent(tools={"tool-a": hosted(world, "a"), "tool-b": tool(world, "b")})
-        with pytest.raises(KeyError):
-            async with world.opened(session):
-                await fail()
-
+@swept(points=14)
+async def test_an_error_in_the_application_closes_the_session_and_keeps_its_type(world: World) -> None:
     async def fail() -> None:
         await a_moment()
         raise KeyError("the application's own")
 
-    sweep(scenario, points=14)
+    session = world.agent(tools={"tool-a": hosted(world, "a"), "tool-b": tool(world, "b")})
+    with pytest.raises(KeyError):
+        async with world.opened(session):
+            await fail()
 
 
 @swept(points=26)
 async def test_closing_under_a_turn_of_another_task_ends_the_turn_first(world: World) -> None:
-    session = world.agent(
-        loop=loop(world, ["a"]),
-        tools={"tool-a": tool(world, "a", anyio.sleep_forever)},
-        hooks={"hooks-all": hooks_on_everything(world)},
-    )
+    session = at_work(world, "a", a=anyio.sleep_forever)
 
     async def turn() -> None:
         # The second one if the session is closed before this task has had its first step.

@@ -19,7 +19,7 @@ import uvloop
 from amplifier import AmplifierSession
 from amplifier.errors import ExecutionCancelled
 from amplifier.testing import LOOP_END_MODES
-from tests._support.world_modules import a_moment, hooks_on_everything, hosted, loop, seed, tool
+from tests._support.world_modules import a_moment, at_work, hooks_on_everything, hosted, loop, seed, tool
 from tests._support.worlds import World, sweep
 
 uvloop.new_event_loop().close()  # the first one makes a pipe that stays in the process for all of them
@@ -28,11 +28,7 @@ ON_ASYNCIO = ("asyncio-scope", "asyncio-native", "asyncio-native-twice", *LOOP_E
 
 
 async def parallel_tools(world: World) -> None:
-    session = world.agent(
-        loop=loop(world, ["a", "b"]),
-        tools={"tool-a": tool(world, "a"), "tool-b": tool(world, "b")},
-        hooks={"hooks-all": hooks_on_everything(world)},
-    )
+    session = at_work(world, "a", "b")
     async with world.opened(session):
         await world.execute(session)
 
@@ -97,7 +93,7 @@ async def slow_cleanups(world: World) -> None:
 
 
 async def by_hand(world: World) -> None:
-    session = world.agent(loop=loop(world, ["a"]), tools={"tool-a": tool(world, "a")})
+    session = at_work(world, "a", attentive=False)
     try:
         await session.initialize()
         world.has_opened(session)
@@ -153,11 +149,7 @@ def _stopped_world(world: World, on_stop: Callable[[], object] | None = None) ->
             with anyio.CancelScope(shield=True):
                 await a_moment()
 
-    session = world.agent(
-        loop=loop(world, ["a", "b"]),
-        tools={"tool-a": tool(world, "a", work), "tool-b": tool(world, "b")},
-        hooks={"hooks-all": hooks_on_everything(world)},
-    )
+    session = at_work(world, "a", "b", a=work)
     return session
 
 

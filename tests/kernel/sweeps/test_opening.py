@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from amplifier import AmplifierSession
 from amplifier.errors import ModuleLoadError
 from tests._support.world_modules import (
     a_moment,
@@ -23,6 +21,7 @@ from tests._support.world_modules import (
     tool,
 )
 from tests._support.worlds import World, sweep, swept
+from tests.loading._forge import forget_imports, root
 
 
 @swept(points=20)
@@ -138,26 +137,24 @@ async def test_a_mount_that_comes_back_after_its_deadline_is_still_closed(world:
         assert world.ledger.closed == ["late"]
 
 
-def test_a_strict_session_with_several_failures_does_not_open() -> None:
-    async def scenario(world: World) -> None:
-        session = world.agent(
-            providers={"provider-good": seed(world, "good")},
-            tools={
-                "tool-bad": failing(world, "bad", ValueError("one")),
-                "tool-worse": hosted(world, "worse", entering=refuse),
-            },
-            settings={"strict": True},
-        )
-        with pytest.raises(ExceptionGroup) as caught:
-            async with world.opened(session):
-                pass
-        assert [type(error) for error in caught.value.exceptions] == [ModuleLoadError, ModuleLoadError]
-
+@swept(points=14)
+async def test_a_strict_session_with_several_failures_does_not_open(world: World) -> None:
     async def refuse() -> None:
         await a_moment()
         raise ValueError("two")
 
-    sweep(scenario, points=14)
+    session = world.agent(
+        providers={"provider-good": seed(world, "good")},
+        tools={
+            "tool-bad": failing(world, "bad", ValueError("one")),
+            "tool-worse": hosted(world, "worse", entering=refuse),
+        },
+        settings={"strict": True},
+    )
+    with pytest.raises(ExceptionGroup) as caught:
+        async with world.opened(session):
+            pass
+    assert [type(error) for error in caught.value.exceptions] == [ModuleLoadError, ModuleLoadError]
 
 
 @swept(points=6)
@@ -198,33 +195,26 @@ async def test_a_session_opened_by_hand_is_closed_by_its_finally(world: World) -
         await session.cleanup()
 
 
-def test_two_tasks_that_open_one_session_by_hand_open_it_once() -> None:
-    async def scenario(world: World) -> None:
-        session = world.agent(tools={"tool-a": tool(world, "a")})
-        try:
-            async with anyio.create_task_group() as group:
-                group.start_soon(session.initialize)
-                group.start_soon(session.initialize)
-            world.has_opened(session)
-        finally:
-            await closed_by_hand(world, session)
-
-    async def closed_by_hand(world: World, session: AmplifierSession) -> None:
+@swept(points=10)
+async def test_two_tasks_that_open_one_session_by_hand_open_it_once(world: World) -> None:
+    session = world.agent(tools={"tool-a": tool(world, "a")})
+    try:
+        async with anyio.create_task_group() as group:
+            group.start_soon(session.initialize)
+            group.start_soon(session.initialize)
+        world.has_opened(session)
+    finally:
         # Cancelled between the opening and the end of the group, the session is open and has not been counted yet.
         if session.initialized and not world.was_opened(session):
             world.has_opened(session)
         await session.cleanup()
 
-    sweep(scenario, points=10)
-
 
 @pytest.fixture
 def disk_module(tmp_path: Path) -> Iterator[Path]:
-    package = tmp_path / "amplifier-module-tool-disk" / "amplifier_module_tool_disk"
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_text("async def mount(coordinator, config):\n    return None\n", encoding="utf-8")
+    root(tmp_path, "tool-disk")
     yield tmp_path
-    sys.modules.pop(package.name, None)
+    forget_imports(tmp_path)
 
 
 def test_the_loaders_paths_are_given_back(disk_module: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from amplifier import AmplifierSession
 from amplifier.errors import ExecutionCancelled, ExecutionTimeout
-from tests._support.world_modules import a_moment, hooks_on_everything, loop, seed, tool
+from tests._support.world_modules import a_moment, at_work, loop, seed, tool
 from tests._support.worlds import World, swept
 
 
@@ -21,11 +21,7 @@ async def test_a_graceful_stop_lets_tools_finish(world: World) -> None:
         world.stop(session, immediate=False)
         await a_moment()
 
-    session = world.agent(
-        loop=loop(world, ["stop", "a"]),
-        tools={"tool-stop": tool(world, "stop", stop), "tool-a": tool(world, "a")},
-        hooks={"hooks-all": hooks_on_everything(world)},
-    )
+    session = at_work(world, "stop", "a", stop=stop)
     async with world.opened(session):
         assert await world.execute(session) == "done"
 
@@ -38,11 +34,7 @@ async def test_a_graceful_stop_turns_immediate_when_its_grace_is_over(world: Wor
         world.stop(session, immediate=False, grace=5)
         await anyio.sleep_forever()
 
-    session = world.agent(
-        loop=loop(world, ["stop"]),
-        tools={"tool-stop": tool(world, "stop", stop)},
-        hooks={"hooks-all": hooks_on_everything(world)},
-    )
+    session = at_work(world, "stop", stop=stop)
     async with world.opened(session):
         with pytest.raises(ExecutionCancelled):
             await world.execute(session)
@@ -56,11 +48,7 @@ async def test_an_immediate_stop_from_inside_a_tool(world: World) -> None:
         world.stop(session, immediate=True)
         await anyio.sleep_forever()
 
-    session = world.agent(
-        loop=loop(world, ["a", "stop"]),
-        tools={"tool-stop": tool(world, "stop", stop), "tool-a": tool(world, "a", anyio.sleep_forever)},
-        hooks={"hooks-all": hooks_on_everything(world)},
-    )
+    session = at_work(world, "a", "stop", a=anyio.sleep_forever, stop=stop)
     async with world.opened(session):
         with pytest.raises(ExecutionCancelled):
             await world.execute(session)
@@ -70,11 +58,7 @@ async def test_an_immediate_stop_from_inside_a_tool(world: World) -> None:
 
 @swept(points=24)
 async def test_an_immediate_stop_from_another_task_with_slow_callbacks(world: World) -> None:
-    session = world.agent(
-        loop=loop(world, ["a"]),
-        tools={"tool-a": tool(world, "a", anyio.sleep_forever)},
-        hooks={"hooks-all": hooks_on_everything(world)},
-    )
+    session = at_work(world, "a", a=anyio.sleep_forever)
     called: list[str] = []
 
     async def callback() -> None:
@@ -193,7 +177,7 @@ async def test_an_immediate_stop_of_a_session_opened_by_hand(world: World) -> No
         world.stop(session, immediate=True)
         await anyio.sleep_forever()
 
-    session = world.agent(loop=loop(world, ["stop"]), tools={"tool-stop": tool(world, "stop", stop)})
+    session = at_work(world, "stop", attentive=False, stop=stop)
     await session.initialize()
     world.has_opened(session)
     try:

@@ -13,6 +13,7 @@ from amplifier.errors import ExecutionTimeout, LLMError, SessionBusyError
 from tests._support.world_modules import (
     SlowApprovals,
     a_moment,
+    at_work,
     hook,
     hooks_on_everything,
     loop,
@@ -23,11 +24,7 @@ from tests._support.worlds import World, sweep, swept
 
 @swept(points=40)
 async def test_three_tools_side_by_side_with_hooks_on_every_event(world: World) -> None:
-    session = world.agent(
-        loop=loop(world, ["a", "b", "c"]),
-        tools={f"tool-{name}": tool(world, name) for name in "abc"},
-        hooks={"hooks-all": hooks_on_everything(world)},
-    )
+    session = at_work(world, "a", "b", "c")
     async with world.opened(session):
         assert await world.execute(session) == "done"
 
@@ -38,11 +35,7 @@ async def test_a_tool_that_fails_beside_others(world: World) -> None:
         await a_moment()
         raise OSError("disk")
 
-    session = world.agent(
-        loop=loop(world, ["a", "bad"]),
-        tools={"tool-a": tool(world, "a"), "tool-bad": tool(world, "bad", fail)},
-        hooks={"hooks-all": hooks_on_everything(world)},
-    )
+    session = at_work(world, "a", "bad", bad=fail)
     async with world.opened(session):
         await world.execute(session)
 
@@ -130,11 +123,7 @@ async def test_a_turn_that_raises_keeps_its_error(world: World) -> None:
 
 @swept(points=30)
 async def test_a_turn_with_a_timeout_of_its_own(world: World) -> None:
-    session = world.agent(
-        loop=loop(world, ["a", "b"]),
-        tools={"tool-a": tool(world, "a"), "tool-b": tool(world, "b", anyio.sleep_forever)},
-        hooks={"hooks-all": hooks_on_everything(world)},
-    )
+    session = at_work(world, "a", "b", b=anyio.sleep_forever)
     async with world.opened(session):
         with pytest.raises(ExecutionTimeout):
             await world.execute(session, timeout=5)
@@ -154,7 +143,7 @@ async def test_a_turn_that_swallows_its_timeout_and_answers(world: World) -> Non
 
 @swept(points=18)
 async def test_a_second_turn_is_refused_while_the_first_one_runs(world: World) -> None:
-    session = world.agent(loop=loop(world, ["a"]), tools={"tool-a": tool(world, "a")})
+    session = at_work(world, "a", attentive=False)
     async with world.opened(session), anyio.create_task_group() as group:
         group.start_soon(world.execute, session)
         while not session.statistics().turn_running:
@@ -165,7 +154,7 @@ async def test_a_second_turn_is_refused_while_the_first_one_runs(world: World) -
 
 @swept(points=18)
 async def test_a_stream_that_is_left_early_ends_its_turn(world: World) -> None:
-    session = world.agent(loop=loop(world, ["a"]), tools={"tool-a": tool(world, "a", anyio.sleep_forever)})
+    session = at_work(world, "a", attentive=False, a=anyio.sleep_forever)
     async with world.opened(session), session.stream("go") as events:
         async for event in events:
             if event.name == "tool:pre":
