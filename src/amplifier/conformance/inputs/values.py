@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from amplifier.conformance.inputs.json_schema import acceptor, fingerprint, merged, resolved
@@ -98,6 +98,15 @@ def changed_inside(value: Any, words: Sequence[str] = ()) -> Iterator[Any]:
             yield from ({**value, key: each} for each in _ODD)
             yield from ({**value, key: changed} for changed in changed_inside(value.get(key), words))
         yield {**value, "unknown key": None}
+
+
+def with_texts(value: Any, change: Callable[[str], str]) -> Any:
+    """A value with every text in it changed, except the name of a tool."""
+    if isinstance(value, dict):
+        return {key: with_texts(member, change) if key != "tool_name" else member for key, member in value.items()}
+    if isinstance(value, list):
+        return [with_texts(member, change) for member in value]
+    return change(value) if isinstance(value, str) else value
 
 
 _HARMLESS = re.compile(r"[A-Za-z][\w.:-]{0,30}")

@@ -24,7 +24,7 @@ import attrs
 from amplifier.conformance.inputs.json_schema import acceptor, fingerprint, resolved
 from amplifier.conformance.inputs.payloads import ordinary_payload, reaching_payloads
 from amplifier.conformance.inputs.server_process import SERVICE, is_served
-from amplifier.conformance.inputs.values import kinds_of, properties_of, sample_inputs
+from amplifier.conformance.inputs.values import kinds_of, properties_of, sample_inputs, with_texts
 from amplifier.conformance.target.calls import Outcome
 from amplifier.conformance.target.locate import LoadedTarget
 from amplifier.conformance.target.mounted import CANARY, CheckContext, MountedModule, MountFailed
@@ -344,7 +344,7 @@ def other_operations(mounted: MountedModule, text: str = "other text", number: i
     for operation in typical if kind in ("tool", "hook") else ():
         given = copy.deepcopy(operation.given)
         if kind == "hook":
-            given["data"] = _marked(given["data"], text)
+            given["data"] = with_texts(given["data"], lambda each: f"{each} {text}")
             run = partial(_handle, operation.run.args[0], given["event"], given["data"])  # type: ignore[attr-defined]
         else:
             given["input"] = _other_input(given["input"], schema_of(mounted.instances[given["tool"]]), text, number)
@@ -371,15 +371,6 @@ def _other_input(given: dict[str, Any], schema: dict[str, Any] | None, text: str
         if accepts is None or accepts({**found, key: changed}):
             found[key] = changed
     return found
-
-
-def _marked(data: Any, mark: str) -> Any:
-    """A payload of which every text ends with a mark."""
-    if isinstance(data, dict):
-        return {key: _marked(value, mark) if key != "tool_name" else value for key, value in data.items()}
-    if isinstance(data, list):
-        return [_marked(value, mark) for value in data]
-    return f"{data} {mark}" if isinstance(data, str) else data
 
 
 async def _complete_later(text: str, mounted: MountedModule) -> Any:
