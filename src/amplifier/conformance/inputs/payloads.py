@@ -60,31 +60,24 @@ def ordinary_payload(event: str, **replaced: Any) -> Payload:
     return {**copy.deepcopy(values), **_KERNEL_KEYS, **copy.deepcopy(NEUTRAL), **replaced}
 
 
-def reaching_payloads(
-    event: str, words: Iterable[str], choices: Iterable[str], triggers: Iterable[str] = ()
-) -> Iterator[Payload]:
-    """Ordinary payloads with what the module's source looks for: its keys at both levels, its words as values.
+def reaching_payloads(event: str, choices: Iterable[str], triggers: Iterable[str] = ()) -> Iterator[Payload]:
+    """Ordinary payloads with what the module's source looks for.
 
     Args:
         event: What they are for.
-        words: Keys that the source looks up.
-        choices: Words that it compares with.
+        choices: Words that the source compares with.
         triggers: Texts that it may look for inside others.
     """
-    base = ordinary_payload(event)
-    keys = [word for word in words if is_harmless(word) and word not in base][:20]
-    inner: Payload = dict.fromkeys(keys, "text")
-    tool_input = {**_VALUES["tool_input"], **inner}
-    yield {**base, **inner, "tool_input": tool_input}
+    base, tool_input = ordinary_payload(event), _VALUES["tool_input"]
+    yield {**base, "tool_input": dict(tool_input)}
     named = [each for each in choices if is_harmless(each)][:25]
     sought = [each for each in triggers if each not in named][:25]
     for word, trigger in zip_longest(named, sought):
         if trigger is not None:
-            yield from _triggering({**base, **inner, "tool_input": tool_input}, trigger)
+            yield from _triggering({**base, "tool_input": tool_input}, trigger)
         if word is None:
             continue
         yield {**base, "tool_name": word}
-        yield {**base, "tool_name": word, "tool_input": {**tool_input, **dict.fromkeys(keys, word)}}
         yield {**base, "tool_input": dict.fromkeys(tool_input, word), "prompt": f"say {word}", "status": word}
         yield {**base, **{key: f"a {word} b" for key, value in base.items() if isinstance(value, str)}}
 
@@ -100,22 +93,16 @@ def _triggering(base: Payload, trigger: str) -> Iterator[Payload]:
         yield {**base, "tool_input": with_texts(nested, lambda _: trigger), "prompt": trigger}
 
 
-def odd_payloads(event: str, words: Iterable[str], *, briefly: bool = False) -> Iterator[Payload]:
-    """Payloads in which a key is missing, a value is of another type, or everything is wrong.
-
-    Args:
-        event: Whose keys.
-        words: Keys that the module's source looks up.
-        briefly: Only a few of them.
-    """
-    base, looked_up = ordinary_payload(event), list(words)
-    keys = list(dict.fromkeys([*(key for key in base if key not in NEUTRAL), *looked_up]))[:24]
+def odd_payloads(event: str, *, briefly: bool = False) -> Iterator[Payload]:
+    """Payloads in which a key is missing, a value is of another type, or everything is wrong; ``briefly`` only a few of them."""
+    base = ordinary_payload(event)
+    keys = [key for key in base if key not in NEUTRAL]
     if briefly:
         yield from ({}, {"": None, "unknown key": {"nested": [1, None]}}, dict.fromkeys(keys), dict.fromkeys(keys, 7))
         return
     yield from near_misses(base, keys)
     for key, inner in base.items():
-        yield from ({**base, key: changed} for changed in changed_inside(inner, looked_up))
+        yield from ({**base, key: changed} for changed in changed_inside(inner))
 
 
 MOST_IN_A_ROW = 8

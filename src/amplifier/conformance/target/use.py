@@ -220,12 +220,11 @@ _ENDING = ("session:end", "cancel:completed")
 
 
 def _hook_exercises(mounted: MountedModule) -> list[Operation]:
-    target = mounted.loaded.target
-    words, choices = inputs_in(target), choices_in(target)
+    choices = choices_in(mounted.loaded.target)
     found: list[tuple[int, Operation]] = []
     for registration, event in _handled(mounted):
         name = f"the handler {registration.name!r} on {event}"
-        payloads = list(itertools.islice(reaching_payloads(event, words, choices, mounted.loaded.triggers), 0, 9))
+        payloads = list(itertools.islice(reaching_payloads(event, choices, mounted.loaded.triggers), 0, 9))
         for rank, payload in enumerate([ordinary_payload(event), *payloads]):
             handle = partial(_handle, registration, event, payload)
             found.append((rank, Operation(name, {"event": event, "data": payload}, handle, event in _ENDING)))
@@ -415,8 +414,6 @@ _WITH_TEXT: dict[str, dict[str, Callable[[str, MountedModule], Coroutine[Any, An
 
 SECRET = "conformance-secret-7f3a"
 """A value for keys; it is valid nowhere."""
-NOWHERE = "http://127.0.0.1:9"
-"""An address at which no server listens."""
 
 _SECRETS = ("api_key", "apikey", "key", "token", "secret", "password", "credential")
 _ADDRESSES = ("base_url", "api_base", "endpoint", "url")
@@ -431,14 +428,13 @@ async def find_working_config(ctx: CheckContext) -> LoadedTarget:
     wanted: list[dict[str, Any]] = []
     if loaded.module_type == "context":
         wanted = _placed(loaded)
-    elif loaded.module_type == "provider" and _addresses(loaded, ""):
-        wanted = _served(loaded)
+    elif loaded.module_type == "provider" and (addresses := _addresses(loaded)):
+        wanted = [{**_secrets(loaded), **addresses}]
     elif loaded.module_type == "resolver" and not works:
         wanted = settings_for(settings_in(loaded.target))
     if not works:
         set_environment(loaded)
-        secrets = _secrets(loaded)
-        wanted = [*wanted, secrets, {**secrets, **_addresses(loaded, NOWHERE), **_models(loaded)}]
+        wanted = [*wanted, _secrets(loaded)]
     for candidate in wanted:
         config = {**candidate, **loaded.config}
         if config != loaded.config and await _works(ctx, config):
@@ -476,23 +472,13 @@ def _placed(loaded: LoadedTarget) -> list[dict[str, Any]]:
     return [candidate for candidate in ({**folders, **files}, {**files, **folders}) if candidate]
 
 
-def _served(loaded: LoadedTarget) -> list[dict[str, Any]]:
-    """The fake LLM server for every address, with keys for it."""
-    no_retries = {key: 0 for key in settings_in(loaded.target) if key.lower() in ("max_retries", "retries")}
-    enough = {**_secrets(loaded), **_addresses(loaded, f"{SERVICE}/auto"), **no_retries}
-    return [enough, {**enough, **_models(loaded)}]
-
-
 def _secrets(loaded: LoadedTarget) -> dict[str, Any]:
     return {key: SECRET for key in settings_in(loaded.target) if is_secret(key)}
 
 
-def _models(loaded: LoadedTarget) -> dict[str, Any]:
-    return {key: "test-model" for key in settings_in(loaded.target) if "model" in key.lower().split("_")}
-
-
-def _addresses(loaded: LoadedTarget, address: str) -> dict[str, Any]:
-    return {key: address for key in settings_in(loaded.target) if _is_one_of(key, _ADDRESSES)}
+def _addresses(loaded: LoadedTarget) -> dict[str, Any]:
+    """The fake LLM server for every address."""
+    return {key: f"{SERVICE}/auto" for key in settings_in(loaded.target) if _is_one_of(key, _ADDRESSES)}
 
 
 def _is_one_of(key: str, words: tuple[str, ...]) -> bool:
