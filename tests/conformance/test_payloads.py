@@ -57,13 +57,14 @@ def test_every_key_is_once_missing_and_once_of_another_type():
 
 
 def test_words_of_the_source_reach_the_tool_and_its_input():
-    found = list(reaching_payloads("tool:pre", ["deploy", "rm -rf /"]))
+    found = list(reaching_payloads("tool:pre", ["target"], ["deploy", "rm -rf /"]))
     assert any(each["tool_name"] == "deploy" for each in found)
-    assert any(each["tool_input"]["command"] == "deploy" for each in found)
+    assert any(each["tool_input"].get("target") == "deploy" for each in found)
     assert not [each for each in found if "rm -rf" in fingerprint(each)]
 
 
 FACTS: dict[str, Any] = {
+    "words": ["target"],
     "choices": ["deploy"],
     "handlers": [["h", "tool:pre"]],
     "texts": [],

@@ -577,16 +577,16 @@ def _likely_events(facts: Facts) -> list[str]:
 
 def listed_events(facts: Facts) -> Iterator[dict[str, Any]]:
     """Every event with a few payloads, likely ones with payloads that have one defect each, and sessions in which tools fail."""
-    choices = facts["choices"]
+    words, choices = facts["words"], facts["choices"]
     few = [(event, ordinary_payload(event)) for event in (*EVENTS, *UNKNOWN_EVENTS)]
     few += [(event, data) for event, _ in few for data in odd_payloads(event, briefly=True)]
     many = [
         (event, data)
         for event in _likely_events(facts)[:_MOST_EVENTS]
-        for data in (*reaching_payloads(event, choices, facts["triggers"]), *odd_payloads(event))
+        for data in (*reaching_payloads(event, words, choices, facts["triggers"]), *odd_payloads(event))
     ]
     yield from ({"events": [{"event": event, "data": data} for event, data in events]} for events in (few, many))
-    tool_input = next(reaching_payloads("tool:pre", ()))["tool_input"]
+    tool_input = next(reaching_payloads("tool:pre", words, ()))["tool_input"]
     names = ["look", *(word for word in _harmless(facts) if word not in tool_input)]
     for number, name in enumerate(names[:_MOST_NAMES]):
         # With another name only the tool is another one.

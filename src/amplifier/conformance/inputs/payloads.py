@@ -60,24 +60,31 @@ def ordinary_payload(event: str, **replaced: Any) -> Payload:
     return {**copy.deepcopy(values), **_KERNEL_KEYS, **copy.deepcopy(NEUTRAL), **replaced}
 
 
-def reaching_payloads(event: str, choices: Iterable[str], triggers: Iterable[str] = ()) -> Iterator[Payload]:
-    """Ordinary payloads with what the module's source looks for.
+def reaching_payloads(
+    event: str, words: Iterable[str], choices: Iterable[str], triggers: Iterable[str] = ()
+) -> Iterator[Payload]:
+    """Ordinary payloads with what the module's source looks for: its keys at both levels, its words as values.
 
     Args:
         event: What they are for.
-        choices: Words that the source compares with.
+        words: Keys that the source looks up.
+        choices: Words that it compares with.
         triggers: Texts that it may look for inside others.
     """
-    base, tool_input = ordinary_payload(event), _VALUES["tool_input"]
-    yield {**base, "tool_input": dict(tool_input)}
+    base = ordinary_payload(event)
+    keys = [word for word in words if is_harmless(word) and word not in base][:20]
+    inner: Payload = dict.fromkeys(keys, "text")
+    tool_input = {**_VALUES["tool_input"], **inner}
+    yield {**base, **inner, "tool_input": tool_input}
     named = [each for each in choices if is_harmless(each)][:25]
     sought = [each for each in triggers if each not in named][:25]
     for word, trigger in zip_longest(named, sought):
         if trigger is not None:
-            yield from _triggering({**base, "tool_input": tool_input}, trigger)
+            yield from _triggering({**base, **inner, "tool_input": tool_input}, trigger)
         if word is None:
             continue
         yield {**base, "tool_name": word}
+        yield {**base, "tool_name": word, "tool_input": {**tool_input, **dict.fromkeys(keys, word)}}
         yield {**base, "tool_input": dict.fromkeys(tool_input, word), "prompt": f"say {word}", "status": word}
         yield {**base, **{key: f"a {word} b" for key, value in base.items() if isinstance(value, str)}}
 

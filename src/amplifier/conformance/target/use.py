@@ -220,11 +220,12 @@ _ENDING = ("session:end", "cancel:completed")
 
 
 def _hook_exercises(mounted: MountedModule) -> list[Operation]:
-    choices = choices_in(mounted.loaded.target)
+    target = mounted.loaded.target
+    words, choices = inputs_in(target), choices_in(target)
     found: list[tuple[int, Operation]] = []
     for registration, event in _handled(mounted):
         name = f"the handler {registration.name!r} on {event}"
-        payloads = list(itertools.islice(reaching_payloads(event, choices, mounted.loaded.triggers), 0, 9))
+        payloads = list(itertools.islice(reaching_payloads(event, words, choices, mounted.loaded.triggers), 0, 9))
         for rank, payload in enumerate([ordinary_payload(event), *payloads]):
             handle = partial(_handle, registration, event, payload)
             found.append((rank, Operation(name, {"event": event, "data": payload}, handle, event in _ENDING)))
