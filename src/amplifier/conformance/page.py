@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Iterable
 from html import escape
 
 from amplifier._json import visible_text
 from amplifier.conformance._report import STATUS_WORDS, Cause, ClauseOutcome, Report, details
+from amplifier.tracing._page import style_page
 
 __all__ = ["write_page"]
 
@@ -31,19 +30,13 @@ ul { padding-left: 1.2rem; } li { margin: .2rem 0; } .status { font-weight: 600;
 .kept { color: var(--good); } .broken { color: var(--bad); } .recommended .status { color: var(--fair); }
 .not_checked, footer { color: var(--soft); } summary { cursor: pointer; }
 """
-_STYLE_HASH = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
-_POLICY = f"default-src 'none'; style-src 'sha256-{_STYLE_HASH}'; base-uri 'none'; form-action 'none'"
-"""The page loads nothing and runs nothing; only its own style sheet applies."""
 
 
 def write_page(report: Report) -> str:
     """The report as HTML: the verdict, the findings, what was not examined, the counts, the clauses."""
     broken = [outcome for outcome in report.clauses if outcome.status == "broken"]
     others = [outcome for outcome in report.clauses if outcome.status != "broken"]
-    return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{_POLICY}">
-<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="referrer" content="no-referrer">
-<title>{_text(f"{report.module}: {report.verdict}")}</title><style>{_STYLE}</style></head><body>
+    body = f"""
 <header><h1>{_text(report.module)}</h1>
 <p class="badge"><span>{_text(report.type)}</span><span class="{report.verdict}">{report.verdict}</span></p>
 <p>{_text(report.summary)}</p></header>
@@ -52,8 +45,8 @@ def write_page(report: Report) -> str:
 <section><h2>Clauses</h2><p>{_text(report.counts)}</p>{_clauses(broken)}
 <details><summary>The other clauses</summary>{_clauses(others)}</details></section>
 <footer><p>{_text(report.source)}; {_text(report.run)}</p></footer>
-</body></html>
 """
+    return style_page(_text(f"{report.module}: {report.verdict}"), body, _STYLE)
 
 
 def _section(title: str, content: str) -> str:

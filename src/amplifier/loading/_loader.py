@@ -267,7 +267,7 @@ class ModuleLoader:
         try:
             path = await _resolve_with(resolver, module_id, source, profile)
         except Exception as exc:  # the application's resolver may raise anything; all but one meaning is passed on
-            if not _means_not_found(exc):
+            if not means_not_found(exc):
                 raise
             # An ImportError that names a package is not an answer: the resolver itself lacks something.
             level = logging.WARNING if isinstance(exc, ImportError) and exc.name else logging.INFO
@@ -448,23 +448,8 @@ async def _resolve_with(resolver: Any, module_id: str, source_hint: object, prof
         ModuleLoadError: The answer is neither a source nor a path.
     """
     method = getattr(resolver, "async_resolve", None) or resolver.resolve
-    # How this resolver takes its hints: by both keywords, by either, by a second position, or not at all.
-    by_source, by_profile = {"source_hint": source_hint}, {"profile_hint": profile_hint}
-    forms: list[dict[str, Any]] = [{**by_source, **by_profile}, by_source, by_profile]
-    keywords = next((form for form in forms if can_call(method, module_id, **form)), {})
-    try:
-        inspect.signature(method)
-    except ValueError:  # of code in C: as the contract has it
-        keywords = {}
-    positional = () if keywords or not can_call(method, module_id, profile_hint) else (profile_hint,)
-    source = method(module_id, *positional, **keywords)
-    if inspect.isawaitable(source):
-        source = await source
-    answer = source
-    if not isinstance(answer, str | os.PathLike) and callable(getattr(answer, "resolve", None)):
-        answer = answer.resolve()
-        if inspect.isawaitable(answer):
-            answer = await answer
+    source = await ask_resolver(method, module_id, source_hint, profile_hint)
+    answer = await resolve_source(source)
     if isinstance(answer, str | os.PathLike):
         path = os.fspath(answer)
         if isinstance(path, str):
@@ -478,7 +463,30 @@ async def _resolve_with(resolver: Any, module_id: str, source_hint: object, prof
     )
 
 
-def _means_not_found(exc: BaseException) -> bool:
+async def ask_resolver(method: Callable[..., Any], module_id: str, source_hint: object, profile_hint: object) -> Any:
+    """Call one of the methods of a resolver, sync or async; what it raises leaves unchanged."""
+    # How this resolver takes its hints: by both keywords, by either, by a second position, or not at all.
+    by_source, by_profile = {"source_hint": source_hint}, {"profile_hint": profile_hint}
+    forms: list[dict[str, Any]] = [{**by_source, **by_profile}, by_source, by_profile]
+    keywords = next((form for form in forms if can_call(method, module_id, **form)), {})
+    try:
+        inspect.signature(method)
+    except ValueError:  # of code in C: as the contract has it
+        keywords = {}
+    positional = () if keywords or not can_call(method, module_id, profile_hint) else (profile_hint,)
+    source = method(module_id, *positional, **keywords)
+    return await source if inspect.isawaitable(source) else source
+
+
+async def resolve_source(source: Any) -> Any:
+    """Where a resolver's answer leads: what a source resolves to, or the answer itself if it is a path."""
+    if isinstance(source, str | os.PathLike) or not callable(getattr(source, "resolve", None)):
+        return source
+    answer = source.resolve()
+    return await answer if inspect.isawaitable(answer) else answer
+
+
+def means_not_found(exc: BaseException | None) -> bool:
     """Whether a resolver's error means that it does not know the module.
 
     By name, not by class: resolvers raise ours, the builtin, or a class of their own framework's.

@@ -90,8 +90,6 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         self._virtual_now = 0.0
         self._real_time_holds = 0
         self._executor_calls: set[asyncio.Future[Any]] = set()
-        # asyncio's subprocess transports are weakly referable and asyncio keeps no list of them.
-        self._children: weakref.WeakSet[asyncio.SubprocessTransport] = weakref.WeakSet()
         self._jumping_selector = _JumpingSelector(self)
         super().__init__(self._jumping_selector)
         # From here on the loop's own wake-up pipe is registered; whatever is added later is I/O of the code under test.
@@ -130,22 +128,10 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         call.add_done_callback(self._executor_calls.discard)
         return call
 
-    async def subprocess_exec(self, *args: Any, **kwargs: Any) -> Any:
-        """As the base class, and remember that a child process is at work."""
-        return self._watch_child(await super().subprocess_exec(*args, **kwargs))
-
-    async def subprocess_shell(self, *args: Any, **kwargs: Any) -> Any:
-        """As the base class, and remember that a child process is at work."""
-        return self._watch_child(await super().subprocess_shell(*args, **kwargs))
-
     async def shutdown_default_executor(self, *args: Any, **kwargs: Any) -> None:
         """As the base class, in real time: it joins threads under a timeout that a jump would make fire at once."""
         with self.real_time():
             await super().shutdown_default_executor(*args, **kwargs)
-
-    def _watch_child(self, pair: tuple[asyncio.SubprocessTransport, Any]) -> tuple[asyncio.SubprocessTransport, Any]:
-        self._children.add(pair[0])
-        return pair
 
     def _advance(self, seconds: float, waited: float) -> None:
         """Move the clock; ``waited`` is how much of that was real."""
@@ -168,7 +154,6 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         return (
             self._real_time_holds > 0
             or bool(self._executor_calls)
-            or any(child.get_returncode() is None for child in self._children)
             or any(self._is_busy_worker(thread) for thread in threading.enumerate())
             or self.watch.is_busy()
         )
@@ -177,8 +162,8 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         """Whether this is one of AnyIO's worker threads with a call in hand, or a thread that a task of this loop waits for.
 
         AnyIO hands work over through a queue it marks done only after reporting the result, so a count of zero means
-        the loop has been notified already. asyncio's thread that waits for a child process has to report its end, also of a child whose
-        start was cancelled. The names are AnyIO's and the standard library's own and read with care: should they vanish, the clock
+        the loop has been notified already. asyncio waits for a child process in a thread, which has to report its end, also of a child
+        whose start was cancelled, or by a descriptor of the loop's, which counts as open I/O. The names are AnyIO's and the standard library's own and read with care: should they vanish, the clock
         merely jumps too early, and `tests/testing/test_virtual_time.py` notices.
         """
         if thread.name.startswith("asyncio-waitpid-"):

@@ -143,18 +143,18 @@ def live_policy() -> str:
     return f"{_POLICY}; connect-src 'self'; frame-ancestors 'none'"
 
 
-def style_page(title: str, body: str) -> str:
-    """A page without scripts in the same style; both texts are HTML."""
-    policy = f"default-src 'none'; style-src {_hash(_STYLE)}; base-uri 'none'; form-action 'none'"
+def style_page(title: str, body: str, style: str = _STYLE) -> str:
+    """A page without scripts, in the same style if none is given; title and body are HTML."""
+    policy = f"default-src 'none'; style-src {_hash(style)}; base-uri 'none'; form-action 'none'"
     return f"""<!doctype html>
-<html lang="en"><head>{_head(title, policy)}</head><body class="plain">{body}</body></html>
+<html lang="en"><head>{_head(title, policy, style)}</head><body class="plain">{body}</body></html>
 """
 
 
-def _head(title: str, policy: str) -> str:
+def _head(title: str, policy: str, style: str = _STYLE) -> str:
     return f"""<meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{policy}">
 <meta name="viewport" content="width=device-width, initial-scale=1"><meta name="referrer" content="no-referrer">
-<title>{title}</title><style>{_STYLE}</style>"""
+<title>{title}</title><style>{style}</style>"""
 
 
 def _page(data: dict[str, Any], session_id: str, policy: str) -> str:

@@ -41,6 +41,7 @@ from amplifier.conformance.target.locate import BACKENDS, find_target
 from amplifier.conformance.target.mounted import Unexamined
 from amplifier.errors import ModuleLoadError
 from amplifier.models import to_json
+from amplifier.modules._shared.processes import send_to_group
 
 SILENCE_SECONDS = 20.0
 """After that long without a message the worker counts as dead."""
@@ -67,7 +68,8 @@ async def run_worker(job: Job, receive: Receive) -> WorkerExit:
             finished, was_silent = await _exchange(process, to_json(job).encode(), receive)
         finally:
             with anyio.CancelScope(shield=True):
-                _kill_group(process)
+                # With every process it started that stayed in its group.
+                send_to_group(process.pid, signal.SIGKILL)
                 await process.aclose()
         stderr.seek(0)
         written = stderr.read().decode(errors="replace")[-2000:]
@@ -119,14 +121,6 @@ def _environment(home: str, backend: str) -> dict[str, str]:
         "PYTHONDONTWRITEBYTECODE": "1",
         "HYPOTHESIS_STORAGE_DIRECTORY": str(cache_directory() / "hypothesis"),
     }
-
-
-def _kill_group(process: anyio.abc.Process) -> None:
-    """Kill the worker and every process it started that stayed in its process group."""
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        return
 
 
 _MAX_HANGS = 3

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import zip_longest
 from typing import Any
 
-from amplifier.conformance.inputs.values import changed_inside, is_harmless, near_misses
+from amplifier.conformance.inputs.values import changed_inside, is_harmless, near_misses, with_texts
 from amplifier.events import CATALOGUE
 
 Payload = dict[str, Any]
@@ -94,36 +94,22 @@ def _triggering(base: Payload, trigger: str) -> Iterator[Payload]:
     amid = f"a {trigger} b"
     nested = {**base["tool_input"], "items": ["text", {"deep": ["text"]}]}
     kept = {key: base[key] for key in NEUTRAL}
-    yield {**_replaced({**base, "tool_input": nested}, amid), **copy.deepcopy(kept)}
+    yield {**with_texts({**base, "tool_input": nested}, lambda _: amid), **copy.deepcopy(kept)}
     # By itself a text might be a path on this machine.
     if not any(part in trigger for part in ("/", "~", "..", "\\")):
-        yield {**base, "tool_input": _replaced(nested, trigger), "prompt": trigger}
+        yield {**base, "tool_input": with_texts(nested, lambda _: trigger), "prompt": trigger}
 
 
-def _replaced(value: Any, text: str) -> Any:
-    if isinstance(value, dict):
-        return {key: _replaced(member, text) if key != "tool_name" else member for key, member in value.items()}
-    if isinstance(value, list):
-        return [_replaced(member, text) for member in value]
-    return text if isinstance(value, str) else value
-
-
-def odd_payloads(event: str, words: Iterable[str], *, briefly: bool = False) -> Iterator[Payload]:
-    """Payloads in which a key is missing, a value is of another type, or everything is wrong.
-
-    Args:
-        event: Whose keys.
-        words: Keys that the module's source looks up.
-        briefly: Only a few of them.
-    """
-    base, looked_up = ordinary_payload(event), list(words)
-    keys = list(dict.fromkeys([*(key for key in base if key not in NEUTRAL), *looked_up]))[:24]
+def odd_payloads(event: str, *, briefly: bool = False) -> Iterator[Payload]:
+    """Payloads in which a key is missing, a value is of another type, or everything is wrong; ``briefly`` only a few of them."""
+    base = ordinary_payload(event)
+    keys = [key for key in base if key not in NEUTRAL]
     if briefly:
         yield from ({}, {"": None, "unknown key": {"nested": [1, None]}}, dict.fromkeys(keys), dict.fromkeys(keys, 7))
         return
     yield from near_misses(base, keys)
     for key, inner in base.items():
-        yield from ({**base, key: changed} for changed in changed_inside(inner, looked_up))
+        yield from ({**base, key: changed} for changed in changed_inside(inner))
 
 
 MOST_IN_A_ROW = 8

@@ -27,6 +27,7 @@ import attrs
 
 from amplifier.conformance.inputs.server_process import server_ids
 from amplifier.conformance.target.process import POOLED_THREAD, started_processes
+from amplifier.modules._shared.processes import read_proc
 from amplifier.testing.virtual_time import TimeWatch, virtual_backend
 
 _THREADS = Path("/proc/self/task")
@@ -53,13 +54,8 @@ def skipped() -> float:
 def cpu_wait(thread: int) -> float:
     """Seconds that a thread, given by its native id, has waited for a CPU so far."""
     try:
-        # Not by Path and open, which take ten times as long: it is read several times in every call of the module.
-        file = os.open(f"{_THREADS}/{thread}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            return int(os.read(file, 100).split()[1]) / 1e9
-        finally:
-            os.close(file)
-    except (OSError, ValueError, IndexError):
+        return int(read_proc(f"{_THREADS}/{thread}/schedstat").split()[1]) / 1e9
+    except (ValueError, IndexError):
         return 0.0
 
 

@@ -15,10 +15,10 @@ import re
 import sys
 import tomllib
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any, Literal
 
 import attrs
@@ -98,11 +98,12 @@ class Target:
 
     def location_of(self, error: BaseException) -> str | None:
         """The innermost line of the module that an error came through, ``file:line``."""
-        location = None
-        for frame, line in traceback.walk_tb(error.__traceback__):
-            if self.owns(frame.f_code.co_filename):
-                location = self.location_at(frame.f_code.co_filename, line)
-        return location
+        return self.first_line(reversed([*traceback.walk_tb(error.__traceback__)]))
+
+    def first_line(self, frames: Iterable[tuple[FrameType, int]]) -> str | None:
+        """The first of some frames that belongs to the module, ``file:line``."""
+        named = ((frame.f_code.co_filename, line) for frame, line in frames)
+        return next((self.location_at(file, line) for file, line in named if self.owns(file)), None)
 
     def location_at(self, filename: str | Path, line: int) -> str:
         """A line of one of the module's files, ``file:line``; the file is relative to the module's folder."""

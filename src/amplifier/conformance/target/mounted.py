@@ -13,6 +13,7 @@ import signal
 import tempfile
 import threading
 import time
+import traceback
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager, nullcontext
 from functools import partial
@@ -520,11 +521,7 @@ class CheckContext:
 
     def line_of(self, frame: FrameType | None) -> str | None:
         """The innermost line of the module on a call stack."""
-        while frame is not None:
-            if self.loaded.target.owns(frame.f_code.co_filename):
-                return self.loaded.target.location_at(frame.f_code.co_filename, frame.f_lineno)
-            frame = frame.f_back
-        return None
+        return None if frame is None else self.loaded.target.first_line(traceback.walk_stack(frame))
 
     @contextmanager
     def watchdog(

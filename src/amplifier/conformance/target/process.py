@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import builtins
 import decimal
+import functools
 import gc
 import io
 import locale
@@ -24,7 +25,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from attrs import field, frozen
@@ -363,18 +366,6 @@ def _set_logging(wanted: Mapping[str, Any]) -> None:
     logging.disable(wanted["logging.disable"])
 
 
-def _hooks() -> dict[str, Any]:
-    streams = {
-        f"sys.{name}": getattr(sys, name) for name in ("stdout", "stderr", "stdin", "excepthook", "unraisablehook")
-    }
-    return {**streams, "threading.excepthook": threading.excepthook}
-
-
-def _set_hooks(wanted: Mapping[str, Any]) -> None:
-    for name, value in wanted.items():
-        setattr(sys.modules[name.partition(".")[0]], name.partition(".")[2], value)
-
-
 def _loop() -> Any:
     events = sys.modules.get("asyncio.events")
     return None if events is None else events._get_running_loop()
@@ -396,11 +387,6 @@ def _set_loop(wanted: Mapping[str, Any]) -> None:
         getattr(_loop(), f"set_{name}")(value)
 
 
-def _decimals() -> dict[str, Any]:
-    context = decimal.getcontext()
-    return {name: getattr(context, name) for name in ("prec", "rounding", "Emin", "Emax", "capitals", "clamp")}
-
-
 def _is_general(warning_filter: tuple[Any, ...]) -> bool:
     """Whether it is about all code; libraries add filters for messages, modules and categories of their own when they are imported."""
     _, message, category, module, _ = warning_filter
@@ -413,11 +399,6 @@ def _filters() -> list[Any]:
 
 def _set_filters(wanted: list[Any]) -> None:
     warnings.filters[:] = [*(each for each in warnings.filters if not _is_general(each)), *wanted]  # type: ignore[index]
-
-
-def _set_decimals(wanted: Mapping[str, Any]) -> None:
-    for name, value in wanted.items():
-        setattr(decimal.getcontext(), name, value)
 
 
 @frozen
@@ -437,13 +418,26 @@ class Part:
     may_grow: bool = False
 
 
+def _attributes(owner: Callable[[], Any], *names: str, is_lasting: bool = False) -> Part:
+    """The part that consists of attributes of an object, or of what is in it."""
+
+    def write(wanted: Mapping[str, Any]) -> None:
+        for name, value in wanted.items():
+            *inside, last = name.split(".")
+            setattr(functools.reduce(getattr, inside, owner()), last, value)
+
+    return Part(lambda: {name: attrgetter(name)(owner()) for name in names}, write, is_lasting)
+
+
+_DECIMALS = ("prec", "rounding", "Emin", "Emax", "capitals", "clamp")
+_HOOKS = ("stdout", "stderr", "stdin", "excepthook", "unraisablehook")
 PARTS: dict[str, Part] = {
     "the environment": Part(lambda: dict(os.environ), _set_environment),
     "the working directory": Part(_folder, os.chdir),
     "the umask": Part(_umask, os.umask),
     "the locale": Part(partial(locale.setlocale, locale.LC_ALL), partial(locale.setlocale, locale.LC_ALL)),
     "the time zone": Part(lambda: time.tzname, lambda _: time.tzset()),
-    "the decimal context": Part(_decimals, _set_decimals),
+    "the decimal context": _attributes(decimal.getcontext, *_DECIMALS),
     "what modules of the standard library hold": Part(_functions, _set_functions, may_grow=True),
     "the default timeout of sockets": Part(socket.getdefaulttimeout, socket.setdefaulttimeout),
     "the recursion limit": Part(sys.getrecursionlimit, sys.setrecursionlimit),
@@ -453,7 +447,12 @@ PARTS: dict[str, Part] = {
     "the logging configuration": Part(_logging, _set_logging, is_lasting=True, may_grow=True),
     "the warnings filters": Part(_filters, _set_filters, is_lasting=True),
     "sys.path": Part(lambda: list(sys.path), lambda paths: sys.path.__setitem__(slice(None), paths), is_lasting=True),
-    "the interpreter's hooks and streams": Part(_hooks, _set_hooks, is_lasting=True),
+    "the interpreter's hooks and streams": _attributes(
+        lambda: SimpleNamespace(sys=sys, threading=threading),
+        *(f"sys.{name}" for name in _HOOKS),
+        "threading.excepthook",
+        is_lasting=True,
+    ),
     "the event loop's settings": Part(_loop_settings, _set_loop, is_lasting=True),
 }
 

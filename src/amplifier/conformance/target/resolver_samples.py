@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +18,7 @@ import attrs
 from amplifier.conformance.target.locate import Target
 from amplifier.conformance.target.source import texts_in
 from amplifier.contracts import CONTRACTS
+from amplifier.loading._loader import ask_resolver, means_not_found, resolve_source
 from amplifier.plan import is_module_id
 
 SAMPLES = ("tool-sample", "hooks-other")
@@ -156,37 +156,18 @@ async def ask(method: Callable[..., Any], question: Question, directory: Path) -
     """The source that a resolver returns; raises what it raises."""
     if question.hint is None:
         answer = method(question.module_id)
-    else:
-        answer = _with_hint(method, question.module_id, hints(directory, question.module_id)[question.hint])
-    return await answer if inspect.isawaitable(answer) else answer
-
-
-def _with_hint(method: Callable[..., Any], module_id: str, hint: Any) -> Any:
-    """As the loader does: by keyword where the name is known, else by position."""
-    try:
-        parameters = inspect.signature(method).parameters
-    except (TypeError, ValueError):
-        return method(module_id, hint)
-    for name in ("profile_hint", "source_hint"):
-        if name in parameters:
-            return method(module_id, **{name: hint})
-    if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values()):
-        return method(module_id, source_hint=hint, profile_hint=hint)
-    return method(module_id, hint)
+        return await answer if inspect.isawaitable(answer) else answer
+    hint = hints(directory, question.module_id)[question.hint]
+    return await ask_resolver(method, question.module_id, hint, hint)
 
 
 async def locate(method: Callable[..., Any], question: Question, directory: Path) -> Any:
     """The directory that the source of a module resolves to; raises what resolver or source raise."""
-    source = await ask(method, question, directory)
-    if isinstance(source, (str, os.PathLike)) or not callable(getattr(source, "resolve", None)):
-        return source
-    answer = source.resolve()
-    return await answer if inspect.isawaitable(answer) else answer
+    return await resolve_source(await ask(method, question, directory))
 
 
-def is_not_found(error: BaseException | None) -> bool:
-    """Whether an error is a ModuleNotFoundError; by name, since there are several classes of that name."""
-    return any(kind.__name__ == "ModuleNotFoundError" for kind in type(error).__mro__)
+is_not_found = means_not_found
+"""Whether an error is a ModuleNotFoundError, as the loader sees it."""
 
 
 def holds_a_package(folder: Path) -> bool:

@@ -27,6 +27,7 @@ from amplifier.conformance.target.turn_script import (
     read_turns,
     words_of,
 )
+from amplifier.kernel.session.turn import accepted_keywords
 from amplifier.models import (
     ChatRequest,
     ChatResponse,
@@ -572,24 +573,10 @@ def _replaced(value: Any, old: str, new: str) -> Any:
     return value
 
 
-def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
-    """The parameters of a function; none if it has no readable signature."""
-    try:
-        return inspect.signature(function).parameters
-    except (TypeError, ValueError):
-        return {}
-
-
-def accepted_keywords(function: Callable[..., Any]) -> set[str] | None:
-    """The keywords that a function takes; None when it takes any, or has no readable signature."""
-    parameters = _parameters(function)
-    if not parameters or any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values()):
-        return None
-    kinds = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return {name for name, each in parameters.items() if each.kind in kinds}
-
-
 def needs_coordinator(function: Callable[..., Any]) -> bool:
     """Whether a function has a required parameter ``coordinator``."""
-    parameter = _parameters(function).get("coordinator")
+    try:
+        parameter = inspect.signature(function).parameters.get("coordinator")
+    except (TypeError, ValueError):
+        return False
     return parameter is not None and parameter.default is inspect.Parameter.empty

@@ -24,7 +24,7 @@ import attrs
 from amplifier.conformance.inputs.json_schema import acceptor, fingerprint, resolved
 from amplifier.conformance.inputs.payloads import ordinary_payload, reaching_payloads
 from amplifier.conformance.inputs.server_process import SERVICE, is_served
-from amplifier.conformance.inputs.values import kinds_of, properties_of, sample_inputs
+from amplifier.conformance.inputs.values import kinds_of, properties_of, sample_inputs, with_texts
 from amplifier.conformance.target.calls import Outcome
 from amplifier.conformance.target.locate import LoadedTarget
 from amplifier.conformance.target.mounted import CANARY, CheckContext, MountedModule, MountFailed
@@ -344,7 +344,7 @@ def other_operations(mounted: MountedModule, text: str = "other text", number: i
     for operation in typical if kind in ("tool", "hook") else ():
         given = copy.deepcopy(operation.given)
         if kind == "hook":
-            given["data"] = _marked(given["data"], text)
+            given["data"] = with_texts(given["data"], lambda each: f"{each} {text}")
             run = partial(_handle, operation.run.args[0], given["event"], given["data"])  # type: ignore[attr-defined]
         else:
             given["input"] = _other_input(given["input"], schema_of(mounted.instances[given["tool"]]), text, number)
@@ -371,15 +371,6 @@ def _other_input(given: dict[str, Any], schema: dict[str, Any] | None, text: str
         if accepts is None or accepts({**found, key: changed}):
             found[key] = changed
     return found
-
-
-def _marked(data: Any, mark: str) -> Any:
-    """A payload of which every text ends with a mark."""
-    if isinstance(data, dict):
-        return {key: _marked(value, mark) if key != "tool_name" else value for key, value in data.items()}
-    if isinstance(data, list):
-        return [_marked(value, mark) for value in data]
-    return f"{data} {mark}" if isinstance(data, str) else data
 
 
 async def _complete_later(text: str, mounted: MountedModule) -> Any:
@@ -424,8 +415,6 @@ _WITH_TEXT: dict[str, dict[str, Callable[[str, MountedModule], Coroutine[Any, An
 
 SECRET = "conformance-secret-7f3a"
 """A value for keys; it is valid nowhere."""
-NOWHERE = "http://127.0.0.1:9"
-"""An address at which no server listens."""
 
 _SECRETS = ("api_key", "apikey", "key", "token", "secret", "password", "credential")
 _ADDRESSES = ("base_url", "api_base", "endpoint", "url")
@@ -440,14 +429,13 @@ async def find_working_config(ctx: CheckContext) -> LoadedTarget:
     wanted: list[dict[str, Any]] = []
     if loaded.module_type == "context":
         wanted = _placed(loaded)
-    elif loaded.module_type == "provider" and _addresses(loaded, ""):
-        wanted = _served(loaded)
+    elif loaded.module_type == "provider" and (addresses := _addresses(loaded)):
+        wanted = [{**_secrets(loaded), **addresses}]
     elif loaded.module_type == "resolver" and not works:
         wanted = settings_for(settings_in(loaded.target))
     if not works:
         set_environment(loaded)
-        secrets = _secrets(loaded)
-        wanted = [*wanted, secrets, {**secrets, **_addresses(loaded, NOWHERE), **_models(loaded)}]
+        wanted = [*wanted, _secrets(loaded)]
     for candidate in wanted:
         config = {**candidate, **loaded.config}
         if config != loaded.config and await _works(ctx, config):
@@ -485,23 +473,13 @@ def _placed(loaded: LoadedTarget) -> list[dict[str, Any]]:
     return [candidate for candidate in ({**folders, **files}, {**files, **folders}) if candidate]
 
 
-def _served(loaded: LoadedTarget) -> list[dict[str, Any]]:
-    """The fake LLM server for every address, with keys for it."""
-    no_retries = {key: 0 for key in settings_in(loaded.target) if key.lower() in ("max_retries", "retries")}
-    enough = {**_secrets(loaded), **_addresses(loaded, f"{SERVICE}/auto"), **no_retries}
-    return [enough, {**enough, **_models(loaded)}]
-
-
 def _secrets(loaded: LoadedTarget) -> dict[str, Any]:
     return {key: SECRET for key in settings_in(loaded.target) if is_secret(key)}
 
 
-def _models(loaded: LoadedTarget) -> dict[str, Any]:
-    return {key: "test-model" for key in settings_in(loaded.target) if "model" in key.lower().split("_")}
-
-
-def _addresses(loaded: LoadedTarget, address: str) -> dict[str, Any]:
-    return {key: address for key in settings_in(loaded.target) if _is_one_of(key, _ADDRESSES)}
+def _addresses(loaded: LoadedTarget) -> dict[str, Any]:
+    """The fake LLM server for every address."""
+    return {key: f"{SERVICE}/auto" for key in settings_in(loaded.target) if _is_one_of(key, _ADDRESSES)}
 
 
 def _is_one_of(key: str, words: tuple[str, ...]) -> bool:

@@ -434,7 +434,7 @@ class TurnRunner:
             offered = {"prompt": text_of_prompt(prompt), "prompt_blocks": prompt, **offered}
         elif prompt is not None:
             offered = {"prompt": prompt, **offered}
-        accepted = _accepted_keywords(execute)
+        accepted = accepted_keywords(execute)
         return offered if accepted is None else {name: value for name, value in offered.items() if name in accepted}
 
     def _begin(self, *, is_new: bool) -> None:
@@ -608,7 +608,7 @@ def _is_interrupt(exc: BaseException) -> bool:
     return isinstance(exc, KeyboardInterrupt)
 
 
-def _accepted_keywords(execute: Any) -> frozenset[str] | None:
+def accepted_keywords(execute: Any) -> frozenset[str] | None:
     """Names of the parameters that ``execute`` takes; None when it takes any.
 
     The code object answers in half a microsecond what `inspect.signature` answers in thirty.

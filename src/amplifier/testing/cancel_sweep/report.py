@@ -18,7 +18,6 @@ own doing.
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import sys
 import threading
@@ -26,9 +25,11 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, Literal, final
+from typing import Literal, final
 
 import attrs
+
+from amplifier.contracts._cancellation import is_cancellation_type
 
 from .injection import Injection, Killed, TrialOutcome, TrialSettings, raised_at, tidy
 
@@ -244,10 +245,10 @@ def broken_invariants(check: Callable[[], Iterable[str] | None]) -> list[Finding
 
 def _unexpected(error: BaseException, expect: tuple[type[BaseException], ...]) -> Iterator[str]:
     leaves = list(_leaves(error))
-    unexpected = [leaf for leaf in leaves if not isinstance(leaf, expect) and not _is_cancellation(leaf)]
+    unexpected = [leaf for leaf in leaves if not isinstance(leaf, expect) and not is_cancellation_type(leaf)]
     for leaf in unexpected:
         yield tidy(f"{type(leaf).__name__}: {leaf} (raised at {raised_at(leaf.__traceback__)})")
-    if not unexpected and all(_is_cancellation(leaf) for leaf in leaves):
+    if not unexpected and all(is_cancellation_type(leaf) for leaf in leaves):
         kind = "inside an exception group" if isinstance(error, BaseExceptionGroup) else "of its own making"
         yield tidy(f"a cancellation {kind} came out: {type(leaves[0]).__name__}: {leaves[0]}")
 
@@ -258,8 +259,3 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
             yield from _leaves(inner)
     else:
         yield error
-
-
-def _is_cancellation(error: BaseException) -> bool:
-    trio: Any = sys.modules.get("trio")
-    return isinstance(error, asyncio.CancelledError) or (trio is not None and isinstance(error, trio.Cancelled))
