@@ -430,12 +430,14 @@ async def find_working_config(ctx: CheckContext) -> LoadedTarget:
     if loaded.module_type == "context":
         wanted = _placed(loaded)
     elif loaded.module_type == "provider" and (addresses := _addresses(loaded)):
-        wanted = [{**_secrets(loaded), **addresses}]
+        enough = {**_secrets(loaded), **addresses}
+        wanted = [enough, {**enough, **_models(loaded)}]
     elif loaded.module_type == "resolver" and not works:
         wanted = settings_for(settings_in(loaded.target))
     if not works:
         set_environment(loaded)
-        wanted = [*wanted, _secrets(loaded)]
+        secrets = _secrets(loaded)
+        wanted = [*wanted, secrets, {**secrets, **_models(loaded)}]
     for candidate in wanted:
         config = {**candidate, **loaded.config}
         if config != loaded.config and await _works(ctx, config):
@@ -475,6 +477,10 @@ def _placed(loaded: LoadedTarget) -> list[dict[str, Any]]:
 
 def _secrets(loaded: LoadedTarget) -> dict[str, Any]:
     return {key: SECRET for key in settings_in(loaded.target) if is_secret(key)}
+
+
+def _models(loaded: LoadedTarget) -> dict[str, Any]:
+    return {key: "test-model" for key in settings_in(loaded.target) if "model" in key.lower().split("_")}
 
 
 def _addresses(loaded: LoadedTarget) -> dict[str, Any]:
