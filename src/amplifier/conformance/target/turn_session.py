@@ -143,10 +143,10 @@ class ScriptedSession:
         turn.is_cancelled = bool(self.cancelled_where)
         return turn
 
-    async def execute_unguarded(self, is_cancelled: bool = True) -> Any:
+    async def execute_unguarded(self) -> Any:
         """Call execute for the first turn without deadline and watchdog, for a caller that counts suspensions."""
         self._begin(None)
-        self.turn.is_cancelled = is_cancelled
+        self.turn.is_cancelled = True
         return await self.mounted.instance.execute(**self.arguments())
 
     def _begin(self, script: ScriptedTurn | None) -> None:
