@@ -57,7 +57,10 @@ async def cost_per_step(kind: str, place: str) -> float:
         began = time.perf_counter()
         await session.execute("go")
         plain = time.perf_counter() - began
-    async with open_engine(kind, place, lease=LEASE, patience=60.0) as engine, working(engine, looking_agent()):
+    async with (
+        open_engine(kind, place, lease=LEASE, patience=60.0) as engine,
+        working(engine, looking_agent(), seconds=None),
+    ):
         turn = await engine.start("steps", "go")
         await until(engine, turn, lambda status: status.attempt)
         began = time.perf_counter()

@@ -107,7 +107,7 @@ async def database_cost(place: str, folder: Path, turns: int) -> str:
     try:
         async with (
             open_engine("postgres", place, lease=LEASE, poll=POLL) as engine,
-            working(engine, quick_agent(folder)),
+            working(engine, quick_agent(folder), seconds=None),
         ):
             await engine.result(await engine.start("first", "go"))
             await anyio.sleep(1)

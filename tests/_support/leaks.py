@@ -62,7 +62,7 @@ def _without_leftover_tasks(test: Callable[..., Awaitable[None]]) -> Callable[..
     async def checked(*args: Any, **kwargs: Any) -> None:
         before = {task.id for task in anyio.get_running_tasks()}
         await original(*args, **kwargs)
-        left = await new_tasks(before)
+        left = await _new_tasks(before)
         if left:
             pytest.fail(f"left behind: {', '.join(left)}", pytrace=False)
 
@@ -75,20 +75,14 @@ def _is_async(function: Callable[..., object]) -> bool:
     return bool(code and code.co_flags & 0x80)  # inspect.CO_COROUTINE
 
 
-async def new_tasks(before: set[int]) -> list[str]:
-    """The tasks that were started since and do not end by themselves, without those in which AnyIO calls tests and fixtures."""
+async def _new_tasks(before: set[int]) -> list[str]:
     left: list[str] = []
     for _ in range(_SETTLING_STEPS):
-        found = [task for task in anyio.get_running_tasks() if task.id not in before and not _is_of_anyio(task)]
-        left = [f"task {task.name!r}" for task in found]
+        left = [f"task {task.name!r}" for task in anyio.get_running_tasks() if task.id not in before]
         if not left:
             break
         await anyio.lowlevel.checkpoint()
     return left
-
-
-def _is_of_anyio(task: anyio.TaskInfo) -> bool:
-    return getattr(task.coro, "__qualname__", "").startswith("TestRunner.")
 
 
 # ── everything that is not a task ────────────────────────────────────────────────────────────────

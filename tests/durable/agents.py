@@ -172,12 +172,16 @@ class Denying:
 
 @asynccontextmanager
 async def working(
-    engine: DurableEngine, make_session: Callable[[str], AmplifierSession], **options: Any
+    engine: DurableEngine,
+    make_session: Callable[[str], AmplifierSession],
+    *,
+    seconds: float | None = 120,
+    **options: Any,
 ) -> AsyncIterator[None]:
-    """A worker in this process, until the block is left; what the block waits for has to come within two minutes."""
+    """A worker in this process, until the block is left; what the block waits for has to come in time."""
     async with anyio.create_task_group() as group:
         await group.start(partial(engine.work, make_session, **options))
-        with anyio.fail_after(120):
+        with anyio.fail_after(seconds):
             yield
         group.cancel_scope.cancel()
 

@@ -324,6 +324,11 @@ async def test_a_function_answers_every_question() -> None:
     system.assert_exhausted()
 
 
+async def test_a_plain_function_answers_too() -> None:
+    system = MockApprovalSystem(lambda prompt: f"Allow {prompt}")  # type: ignore[arg-type,return-value]  # it is annotated as async
+    assert await system.request_approval("a", [], 1, "deny") == "Allow a"
+
+
 async def test_an_exception_that_the_function_returns_is_raised_and_the_function_is_asked_before_the_delay() -> None:
     asked: list[str] = []
 

@@ -164,7 +164,9 @@ async def test_a_server_killed_in_the_middle_is_an_error_and_the_next_request_ge
                         pid = local.server.pid
                         os.kill(pid, signal.SIGKILL)
         assert caught.value.retryable
-        await wait_for(lambda: local.server.pid is None)  # until then the request goes to the one that is dying
+        assert await wait_for(
+            lambda: local.server.pid is None, 60
+        )  # until then the request goes to the one that is dying
         await local.answer(short(tokens=2))
         assert local.server.pid not in (None, pid)
 

@@ -128,7 +128,9 @@ async def test_a_failure_has_its_type_and_the_next_request_works(tmp_path, reply
         assert local.payloads("llm:response")[0]["status"] == "error"
         if isinstance(reply, dict) and reply.get("then") == "die":
             model_file(tmp_path, good)
-            await wait_for(lambda: local.server.pid is None)  # until then the request goes to the one that is dying
+            assert await wait_for(
+                lambda: local.server.pid is None, 60
+            )  # until then the request goes to the one that is dying
         assert (await local.answer(short())).content == [TextBlock(text="hello")]
 
 
@@ -144,7 +146,7 @@ async def test_every_request_in_flight_gets_a_retryable_error_when_the_server_is
         async with anyio.create_task_group() as asking:
             for _ in range(4):
                 asking.start_soon(ask, local)
-            await wait_for(lambda: (tmp_path / "m.asked").exists() and len(asked(tmp_path)) == 4)
+            assert await wait_for(lambda: (tmp_path / "m.asked").exists() and len(asked(tmp_path)) == 4, 60)
             os.kill(local.server.pid, signal.SIGKILL)
         assert [(type(each), each.retryable) for each in failures] == [(NetworkError, True)] * 4
         assert [each["status"] for each in local.payloads("llm:response")] == ["error"] * 4
@@ -186,7 +188,7 @@ async def test_a_server_killed_between_two_requests_is_replaced(tmp_path):
             assert (await local.answer(short())).content == [TextBlock(text="hello")]
             pids.append(local.server.pid)
             os.kill(pids[-1], signal.SIGKILL)
-            await wait_for(lambda: local.server.pid is None)
+            assert await wait_for(lambda: local.server.pid is None, 60)
         await local.answer(short())
         assert len({*pids, local.server.pid}) == 5
     assert not any(map(is_alive, pids))

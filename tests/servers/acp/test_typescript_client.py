@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests._support.node_parts import node, program
-from tests._support.programs import run_program
 from tests._support.terminal import command, environment
 from tests.servers.acp._editor import PATIENCE, acp_words
 
@@ -17,8 +17,14 @@ from tests.servers.acp._editor import PATIENCE, acp_words
 def test_typescript_client_streams_asks_cancels_and_loads(backend, home, workdir, plan):
     library = program("@agentclientprotocol/sdk", "dist/v1/stable/acp.js")
     given = {"command": command(*acp_words(backend, plan)), "cwd": str(workdir), "gate": "never"}
-    words = [node(), str(Path(__file__).with_name("_typescript_client.mjs")), library, json.dumps(given)]
-    finished = run_program(words, env=environment(home), timeout=2 * PATIENCE)
+    finished = subprocess.run(
+        [node(), str(Path(__file__).with_name("_typescript_client.mjs")), library, json.dumps(given)],
+        capture_output=True,
+        text=True,
+        env=environment(home),
+        timeout=2 * PATIENCE,
+        check=False,
+    )
     assert finished.returncode == 0, finished.stderr
     found = json.loads(finished.stdout)
     assert found["version"] == 1

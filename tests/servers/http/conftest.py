@@ -5,31 +5,19 @@ from __future__ import annotations
 import json
 import secrets
 import subprocess
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 
-from tests._support.leaks import new_tasks
 from tests._support.node_parts import node, program
 from tests.cli._scripted_agent import write_plan
 from tests.cli.conftest import backend, home, plan, workdir
 from tests.modules.hooks.otel.conftest import traces
-from tests.servers.http._asgi_client import Client, serving
 from tests.servers.http._server import Server, running
 
-__all__ = ["ag_ui", "backend", "client", "home", "plan", "server", "traces", "workdir"]
-
-
-@pytest.fixture
-async def client() -> AsyncIterator[Client]:
-    """A client of an application with the usual options, which leaves no task when it is stopped."""
-    before = {task.id for task in anyio.get_running_tasks()}
-    async with serving() as opened:
-        yield opened
-    assert await new_tasks(before) == []
+__all__ = ["ag_ui", "backend", "home", "plan", "server", "traces", "workdir"]
 
 
 @pytest.fixture(scope="module", params=["asyncio", "trio"])

@@ -49,9 +49,10 @@ def answer(question: Any, payload: Any = None, status: str = "resolved") -> dict
 YES = {"approved": True}
 
 
-async def test_properties_that_a_frontend_forwards_reach_the_model_request(client):
-    events = await run(client, "settings", forwardedProps={"tenant": "7"})
-    assert json.loads(text_of(events))["metadata"] == {"tenant": "7"}
+async def test_properties_that_a_frontend_forwards_reach_the_model_request():
+    async with serving() as client:
+        events = await run(client, "settings", forwardedProps={"tenant": "7"})
+        assert json.loads(text_of(events))["metadata"] == {"tenant": "7"}
 
 
 @pytest.mark.parametrize(
@@ -70,11 +71,12 @@ async def test_properties_that_a_frontend_forwards_reach_the_model_request(clien
         ({"messages": [{"id": "1", "role": "assistant", "content": "x"}]}, "the last message"),
     ],
 )
-async def test_wrong_run_of_ag_ui_is_answered_with_the_reason(client, change, message):
-    body = {"threadId": "a", "runId": "b", "messages": [{"id": "1", **USER}], **change}
-    answer = await client.ask("POST", "/ag-ui", body)
-    assert answer.status == 400
-    assert message in answer.error
+async def test_wrong_run_of_ag_ui_is_answered_with_the_reason(change, message):
+    async with serving() as client:
+        body = {"threadId": "a", "runId": "b", "messages": [{"id": "1", **USER}], **change}
+        answer = await client.ask("POST", "/ag-ui", body)
+        assert answer.status == 400
+        assert message in answer.error
 
 
 # ── questions ──
@@ -188,17 +190,18 @@ async def test_thread_with_an_open_question_takes_no_other_run(tmp_path):
         assert (await run(client, "say hello", thread="another"))[-1]["outcome"] == {"type": "success"}
 
 
-async def test_question_that_is_given_up_for_another_prompt_ends_its_turn(client, tmp_path):
+async def test_question_that_is_given_up_for_another_prompt_ends_its_turn(tmp_path):
     prompt = call("risky", path=str(tmp_path / "trace"))
-    (question,) = await interrupted(client, prompt)
-    (error,) = await run(client, prompt, "say hello", resume=[answer(question, YES)])
-    assert "a new message cannot come with answers" in error["message"]
-    calls = [{"id": question["toolCallId"], "function": {"name": "risky", "arguments": "{}"}}]
-    messages = run_input(prompt)["messages"]
-    messages += [{"role": "assistant", "toolCalls": calls}, {"role": "user", "content": "history"}]
-    events = await run(client, messages=messages, resume=[answer(question, status="cancelled")])
-    assert text_of(events) == "2 prompts so far "
-    assert client.factory.statuses() == ["cancelled", "completed"]
+    async with serving() as client:
+        (question,) = await interrupted(client, prompt)
+        (error,) = await run(client, prompt, "say hello", resume=[answer(question, YES)])
+        assert "a new message cannot come with answers" in error["message"]
+        calls = [{"id": question["toolCallId"], "function": {"name": "risky", "arguments": "{}"}}]
+        messages = run_input(prompt)["messages"]
+        messages += [{"role": "assistant", "toolCalls": calls}, {"role": "user", "content": "history"}]
+        events = await run(client, messages=messages, resume=[answer(question, status="cancelled")])
+        assert text_of(events) == "2 prompts so far "
+        assert client.factory.statuses() == ["cancelled", "completed"]
 
 
 async def test_questions_of_parallel_calls_are_asked_together(tmp_path):
@@ -276,26 +279,28 @@ async def test_client_that_leaves_the_run_with_its_answer_stops_the_turn(tmp_pat
     assert (tmp_path / "never.cancelled").exists()
 
 
-async def test_newer_question_on_a_thread_replaces_the_older_one(client, tmp_path):
+async def test_newer_question_on_a_thread_replaces_the_older_one(tmp_path):
     prompt = call("risky", path=str(tmp_path / "trace"))
-    exchanges = [client.begin("POST", "/ag-ui", run_input(prompt)) for _ in range(2)]
-    found = []
-    for exchange in exchanges:
-        await exchange.start()
-        found.append((await exchange.until("RUN_FINISHED"))["outcome"]["interrupts"][0])
-        await exchange.ended.wait()
-    with anyio.fail_after(30):
-        while "cancelled" not in client.factory.statuses():  # the older one unwinds
-            await anyio.wait_all_tasks_blocked()
-    assert sorted(client.factory.statuses()) == ["cancelled", "running"]
-    outcomes = [(await run(client, resume=[answer(question, YES)]))[-1]["type"] for question in found]
-    assert sorted(outcomes) == ["RUN_ERROR", "RUN_FINISHED"]
+    async with serving() as client:
+        exchanges = [client.begin("POST", "/ag-ui", run_input(prompt)) for _ in range(2)]
+        found = []
+        for exchange in exchanges:
+            await exchange.start()
+            found.append((await exchange.until("RUN_FINISHED"))["outcome"]["interrupts"][0])
+            await exchange.ended.wait()
+        with anyio.fail_after(30):
+            while "cancelled" not in client.factory.statuses():  # the older one unwinds
+                await anyio.wait_all_tasks_blocked()
+        assert sorted(client.factory.statuses()) == ["cancelled", "running"]
+        outcomes = [(await run(client, resume=[answer(question, YES)]))[-1]["type"] for question in found]
+        assert sorted(outcomes) == ["RUN_ERROR", "RUN_FINISHED"]
 
 
-async def test_shutdown_stops_turns_that_wait_for_an_answer_at_once(client, tmp_path):
-    await interrupted(client, call("risky", path=str(tmp_path / "trace")))
-    await client.app.shut_down()
-    assert client.factory.statuses() == ["cancelled"]
+async def test_shutdown_stops_turns_that_wait_for_an_answer_at_once(tmp_path):
+    async with serving() as client:
+        await interrupted(client, call("risky", path=str(tmp_path / "trace")))
+        await client.app.shut_down()
+        assert client.factory.statuses() == ["cancelled"]
 
 
 async def test_run_that_is_stopped_with_the_server_ends_as_cancelled(tmp_path, monkeypatch):
@@ -330,38 +335,40 @@ WEATHER = {
 }
 
 
-async def test_call_of_a_frontend_tool_ends_the_run_and_its_result_comes_with_the_next_one(client, tmp_path):
+async def test_call_of_a_frontend_tool_ends_the_run_and_its_result_comes_with_the_next_one(tmp_path):
     (tmp_path / "gate").touch()
     inputs = [{"tool": "weather", "town": "Oslo"}, {"path": str(tmp_path / "gate")}]
     prompt = "both " + " ".join(json.dumps(each, separators=(",", ":")) for each in inputs)
-    events = await run(client, prompt, tools=[WEATHER])
-    started = [event["toolCallId"] for event in events if event["type"] == "TOOL_CALL_START"]
-    finished = [event["toolCallId"] for event in events if event["type"] == "TOOL_CALL_RESULT"]
-    assert (len(started), finished) == (2, [started[1]])  # the agent's own
-    assert events[-1]["outcome"] == {"type": "success"}
-    answers = {event["parentMessageId"] for event in events if event["type"] == "TOOL_CALL_START"}
-    assert len(answers) == 1  # both are calls of one answer
-    calls = [
-        {
-            "id": f"m{at}",
-            "role": "assistant",
-            "toolCalls": [{"id": call, "type": "function", "function": {"name": name, "arguments": "{}"}}],
-        }
-        for at, (call, name) in enumerate(zip(started, ("weather", "wait_for"), strict=True))
-    ]
-    results = [
-        {"id": f"r{call}", "role": "tool", "toolCallId": call, "content": content}
-        for call, content in ((started[1], "it is there"), (started[0], "rain"))
-    ]
-    messages = [*run_input(prompt)["messages"], *calls, *results]
-    assert text_of(await run(client, messages=messages, tools=[WEATHER])) == "done: rain "
+    async with serving() as client:
+        events = await run(client, prompt, tools=[WEATHER])
+        started = [event["toolCallId"] for event in events if event["type"] == "TOOL_CALL_START"]
+        finished = [event["toolCallId"] for event in events if event["type"] == "TOOL_CALL_RESULT"]
+        assert (len(started), finished) == (2, [started[1]])  # the agent's own
+        assert events[-1]["outcome"] == {"type": "success"}
+        answers = {event["parentMessageId"] for event in events if event["type"] == "TOOL_CALL_START"}
+        assert len(answers) == 1  # both are calls of one answer
+        calls = [
+            {
+                "id": f"m{at}",
+                "role": "assistant",
+                "toolCalls": [{"id": call, "type": "function", "function": {"name": name, "arguments": "{}"}}],
+            }
+            for at, (call, name) in enumerate(zip(started, ("weather", "wait_for"), strict=True))
+        ]
+        results = [
+            {"id": f"r{call}", "role": "tool", "toolCallId": call, "content": content}
+            for call, content in ((started[1], "it is there"), (started[0], "rain"))
+        ]
+        messages = [*run_input(prompt)["messages"], *calls, *results]
+        assert text_of(await run(client, messages=messages, tools=[WEATHER])) == "done: rain "
 
 
-async def test_context_and_state_of_the_application_reach_the_model(client):
+async def test_context_and_state_of_the_application_reach_the_model():
     context = [{"description": "The page", "value": "a map of Oslo"}]
-    text = text_of(await run(client, "notes", context=context, state={"zoom": 7}))
-    assert "The page: a map of Oslo" in text
-    assert '{"zoom":7}' in text
+    async with serving() as client:
+        text = text_of(await run(client, "notes", context=context, state={"zoom": 7}))
+        assert "The page: a map of Oslo" in text
+        assert '{"zoom":7}' in text
 
 
 async def test_message_in_a_run_below_one_that_is_not_over_is_read_and_answered_there(tmp_path):

@@ -13,42 +13,44 @@ USER = {"role": "user", "content": "say hello"}
 CHAT = "/v1/chat/completions"
 
 
-async def test_answer_is_given_as_a_whole_or_in_pieces(client):
-    whole = (await client.ask("POST", CHAT, {"messages": [USER]})).json()
-    assert whole["choices"][0]["message"]["content"] == "hello "
-    assert whole["usage"] == {
-        "prompt_tokens": 10,
-        "completion_tokens": 5,
-        "total_tokens": 15,
-        "prompt_tokens_details": {"cached_tokens": 4},
-        "completion_tokens_details": {"reasoning_tokens": 2},
-    }
-    exchange = client.chat("say one two", stream_options={"include_usage": True})
-    assert (await exchange.start()).headers["content-type"].startswith("text/event-stream")
-    *chunks, last, done = [chunk async for chunk in exchange.events()]
-    deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
-    assert deltas == [{"role": "assistant", "content": "one "}, {"content": "two "}, {}]
-    assert chunks[-1]["choices"][0]["finish_reason"] == "stop"
-    assert (last["choices"], last["usage"]["total_tokens"]) == ([], 15)
-    assert done == "[DONE]"
+async def test_answer_is_given_as_a_whole_or_in_pieces():
+    async with serving() as client:
+        whole = (await client.ask("POST", CHAT, {"messages": [USER]})).json()
+        assert whole["choices"][0]["message"]["content"] == "hello "
+        assert whole["usage"] == {
+            "prompt_tokens": 10,
+            "completion_tokens": 5,
+            "total_tokens": 15,
+            "prompt_tokens_details": {"cached_tokens": 4},
+            "completion_tokens_details": {"reasoning_tokens": 2},
+        }
+        exchange = client.chat("say one two", stream_options={"include_usage": True})
+        assert (await exchange.start()).headers["content-type"].startswith("text/event-stream")
+        *chunks, last, done = [chunk async for chunk in exchange.events()]
+        deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
+        assert deltas == [{"role": "assistant", "content": "one "}, {"content": "two "}, {}]
+        assert chunks[-1]["choices"][0]["finish_reason"] == "stop"
+        assert (last["choices"], last["usage"]["total_tokens"]) == ([], 15)
+        assert done == "[DONE]"
 
 
-async def test_conversation_comes_with_the_request(client):
-    messages = [
-        {"role": "developer", "content": "be brief"},
-        {"role": "user", "content": [{"type": "text", "text": "first"}]},
-        {
-            "role": "assistant",
-            "content": None,
-            "tool_calls": [{"id": "1", "function": {"name": "x", "arguments": "{}"}}],
-        },
-        {"role": "tool", "tool_call_id": "1", "content": "done"},
-        {"role": "assistant", "content": "yes"},
-        {"role": "user", "content": "history"},
-    ]
-    answer = (await client.ask("POST", CHAT, {"messages": messages})).json()
-    assert answer["choices"][0]["message"]["content"] == "2 prompts so far "
-    assert client.factory.requests[0].session_id is None
+async def test_conversation_comes_with_the_request():
+    async with serving() as client:
+        messages = [
+            {"role": "developer", "content": "be brief"},
+            {"role": "user", "content": [{"type": "text", "text": "first"}]},
+            {
+                "role": "assistant",
+                "content": None,
+                "tool_calls": [{"id": "1", "function": {"name": "x", "arguments": "{}"}}],
+            },
+            {"role": "tool", "tool_call_id": "1", "content": "done"},
+            {"role": "assistant", "content": "yes"},
+            {"role": "user", "content": "history"},
+        ]
+        answer = (await client.ask("POST", CHAT, {"messages": messages})).json()
+        assert answer["choices"][0]["message"]["content"] == "2 prompts so far "
+        assert client.factory.requests[0].session_id is None
 
 
 async def test_tools_of_the_agent_run_inside_and_questions_are_denied(tmp_path):
@@ -84,18 +86,20 @@ async def test_tools_of_the_agent_run_inside_and_questions_are_denied(tmp_path):
         ({"messages": [USER], "n": 2}, "n: expected 1"),
     ],
 )
-async def test_wrong_request_is_answered_with_the_reason(client, body, message):
-    answer = await client.ask("POST", CHAT, body)
-    assert answer.status == 400
-    assert message in answer.error
-    assert client.factory.made == []
+async def test_wrong_request_is_answered_with_the_reason(body, message):
+    async with serving() as client:
+        answer = await client.ask("POST", CHAT, body)
+        assert answer.status == 400
+        assert message in answer.error
+        assert client.factory.made == []
 
 
 @pytest.mark.parametrize("is_streamed", [True, False])
-async def test_failure_of_the_model_before_the_first_piece_has_a_status(client, is_streamed):
-    body = {"messages": [{"role": "user", "content": "fail"}], "stream": is_streamed}
-    answer = await client.ask("POST", CHAT, body)
-    assert (answer.status, answer.error) == (429, "the quota is used up")
+async def test_failure_of_the_model_before_the_first_piece_has_a_status(is_streamed):
+    async with serving() as client:
+        body = {"messages": [{"role": "user", "content": "fail"}], "stream": is_streamed}
+        answer = await client.ask("POST", CHAT, body)
+        assert (answer.status, answer.error) == (429, "the quota is used up")
 
 
 async def test_plan_that_cannot_be_used_has_a_status():
@@ -121,23 +125,25 @@ async def test_client_that_leaves_stops_its_turn(path, tmp_path):
 
 
 @pytest.mark.virtual_time
-async def test_client_that_takes_nothing_for_a_minute_is_one_that_has_left(client):
-    exchange = client.chat(f"say {'word ' * 2000}")
-    exchange.is_taking = anyio.Event()
-    began = anyio.current_time()
-    await exchange.ended.wait()
-    assert anyio.current_time() - began == pytest.approx(60.0, abs=1)
-    assert client.factory.open() == 0
+async def test_client_that_takes_nothing_for_a_minute_is_one_that_has_left():
+    async with serving() as client:
+        exchange = client.chat(f"say {'word ' * 2000}")
+        exchange.is_taking = anyio.Event()
+        began = anyio.current_time()
+        await exchange.ended.wait()
+        assert anyio.current_time() - began == pytest.approx(60.0, abs=1)
+        assert client.factory.open() == 0
 
 
-async def test_slow_client_holds_the_turn_instead_of_memory(client):
-    exchange = client.chat(f"say {'word ' * 2000}")
-    exchange.is_taking = anyio.Event()
-    await anyio.wait_all_tasks_blocked()
-    assert client.factory.statuses() == ["running"]
-    exchange.is_taking.set()
-    await exchange.start()
-    assert len([chunk async for chunk in exchange.events()]) == 2003
+async def test_slow_client_holds_the_turn_instead_of_memory():
+    async with serving() as client:
+        exchange = client.chat(f"say {'word ' * 2000}")
+        exchange.is_taking = anyio.Event()
+        await anyio.wait_all_tasks_blocked()
+        assert client.factory.statuses() == ["running"]
+        exchange.is_taking.set()
+        await exchange.start()
+        assert len([chunk async for chunk in exchange.events()]) == 2003
 
 
 async def test_turns_above_the_limit_are_refused(tmp_path, monkeypatch):
@@ -197,10 +203,11 @@ async def test_wrong_body_is_refused(body, headers, status, code):
 
 
 @pytest.mark.virtual_time
-async def test_body_that_does_not_arrive_is_given_up(client):
-    exchange = client.begin("POST", CHAT, b"")
-    exchange._body = None
-    assert (await exchange.start()).status == 408
+async def test_body_that_does_not_arrive_is_given_up():
+    async with serving() as client:
+        exchange = client.begin("POST", CHAT, b"")
+        exchange._body = None
+        assert (await exchange.start()).status == 408
 
 
 @pytest.mark.parametrize("name", ["body_bytes", "sessions", "turns", "idle_seconds"])

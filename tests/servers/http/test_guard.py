@@ -14,12 +14,13 @@ PATHS = ["/v1/models", "/api/sessions", "/nowhere"]
 @pytest.mark.parametrize(
     "authorization", [None, "", "Bearer", "Bearer wrong", f"Basic {TOKEN}", f"Bearer {TOKEN}x", "Bearer \xfc"]
 )
-async def test_request_without_the_token_is_refused(client, path, authorization):
-    answer = await client.ask("GET", path, authorization=authorization)
-    assert answer.status == 401
-    assert answer.headers["www-authenticate"] == "Bearer"
-    assert answer.json()["error"]["code"] == "invalid_api_key"
-    assert TOKEN not in answer.error
+async def test_request_without_the_token_is_refused(path, authorization):
+    async with serving() as client:
+        answer = await client.ask("GET", path, authorization=authorization)
+        assert answer.status == 401
+        assert answer.headers["www-authenticate"] == "Bearer"
+        assert answer.json()["error"]["code"] == "invalid_api_key"
+        assert TOKEN not in answer.error
 
 
 @pytest.mark.parametrize(
@@ -45,10 +46,11 @@ def test_token_that_is_none_is_refused(token):
 @pytest.mark.parametrize(
     "host", ["evil.example", "evil.example:8642", "127.0.0.1.evil.example", "", "localhost@evil.example", "[::2]:80"]
 )
-async def test_request_for_another_host_is_refused(client, host):
-    for path in ("/", "/v1/models"):  # rebinding would give a page of another site the chat page, too
-        answer = await client.ask("GET", path, host=host)
-        assert (answer.status, answer.json()["error"]["code"]) == (403, "wrong_host")
+async def test_request_for_another_host_is_refused(host):
+    async with serving() as client:
+        for path in ("/", "/v1/models"):  # rebinding would give a page of another site the chat page, too
+            answer = await client.ask("GET", path, host=host)
+            assert (answer.status, answer.json()["error"]["code"]) == (403, "wrong_host")
 
 
 async def test_other_names_can_be_allowed():
@@ -58,19 +60,21 @@ async def test_other_names_can_be_allowed():
 
 
 @pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://127.0.0.1:1", "http://127.0.0.1"])
-async def test_page_of_another_site_is_refused(client, origin):
-    answer = await client.ask("GET", "/v1/models", origin=origin)
-    assert (answer.status, answer.json()["error"]["code"]) == (403, "wrong_origin")
-    preflight = await client.ask("OPTIONS", "/v1/models", origin=origin, access_control_request_method="POST")
-    assert preflight.status == 403
-    assert not any(name.startswith("access-control") for name in preflight.headers)
+async def test_page_of_another_site_is_refused(origin):
+    async with serving() as client:
+        answer = await client.ask("GET", "/v1/models", origin=origin)
+        assert (answer.status, answer.json()["error"]["code"]) == (403, "wrong_origin")
+        preflight = await client.ask("OPTIONS", "/v1/models", origin=origin, access_control_request_method="POST")
+        assert preflight.status == 403
+        assert not any(name.startswith("access-control") for name in preflight.headers)
 
 
-async def test_request_from_another_site_without_an_origin_is_refused_unless_a_person_follows_a_link(client):
-    answer = await client.ask("GET", "/v1/models", sec_fetch_site="cross-site", sec_fetch_mode="no-cors")
-    assert answer.status == 403
-    answer = await client.ask("GET", "/", sec_fetch_site="cross-site", sec_fetch_mode="navigate")
-    assert answer.status == 200
+async def test_request_from_another_site_without_an_origin_is_refused_unless_a_person_follows_a_link():
+    async with serving() as client:
+        answer = await client.ask("GET", "/v1/models", sec_fetch_site="cross-site", sec_fetch_mode="no-cors")
+        assert answer.status == 403
+        answer = await client.ask("GET", "/", sec_fetch_site="cross-site", sec_fetch_mode="navigate")
+        assert answer.status == 200
 
 
 async def test_allowed_origin_gets_the_permission_of_the_browser():
@@ -86,30 +90,33 @@ async def test_allowed_origin_gets_the_permission_of_the_browser():
         assert other.status == 403
 
 
-async def test_page_needs_no_token_and_loads_nothing_from_elsewhere(client):
-    for path, kind in [("/", "text/html"), ("/chat.js", "text/javascript"), ("/chat.css", "text/css")]:
-        answer = await client.ask("GET", path, authorization=None)
-        assert answer.status == 200
-        assert answer.headers["content-type"].startswith(kind)
-        policy = answer.headers["content-security-policy"]
-        assert "default-src 'none'" in policy
-        assert "unsafe" not in policy
-        assert b"http://" not in answer.body
-        assert b"https://" not in answer.body
-        assert b"innerHTML" not in answer.body
+async def test_page_needs_no_token_and_loads_nothing_from_elsewhere():
+    async with serving() as client:
+        for path, kind in [("/", "text/html"), ("/chat.js", "text/javascript"), ("/chat.css", "text/css")]:
+            answer = await client.ask("GET", path, authorization=None)
+            assert answer.status == 200
+            assert answer.headers["content-type"].startswith(kind)
+            policy = answer.headers["content-security-policy"]
+            assert "default-src 'none'" in policy
+            assert "unsafe" not in policy
+            assert b"http://" not in answer.body
+            assert b"https://" not in answer.body
+            assert b"innerHTML" not in answer.body
 
 
-async def test_every_response_has_the_security_headers(client):
-    for path in ("/", "/v1/models", "/nowhere"):
-        answer = await client.ask("GET", path)
-        assert answer.headers["x-content-type-options"] == "nosniff"
-        assert answer.headers["x-frame-options"] == "DENY"
-        assert answer.headers["cache-control"] == "no-store"
+async def test_every_response_has_the_security_headers():
+    async with serving() as client:
+        for path in ("/", "/v1/models", "/nowhere"):
+            answer = await client.ask("GET", path)
+            assert answer.headers["x-content-type-options"] == "nosniff"
+            assert answer.headers["x-frame-options"] == "DENY"
+            assert answer.headers["cache-control"] == "no-store"
 
 
-async def test_unknown_route_and_method_are_answered_with_the_reason(client):
-    answer = await client.ask("GET", "/nowhere")
-    assert (answer.status, answer.json()["error"]["code"]) == (404, "unknown_route")
-    answer = await client.ask("PUT", "/api/sessions")
-    assert answer.status == 405
-    assert "PUT is not possible" in answer.error
+async def test_unknown_route_and_method_are_answered_with_the_reason():
+    async with serving() as client:
+        answer = await client.ask("GET", "/nowhere")
+        assert (answer.status, answer.json()["error"]["code"]) == (404, "unknown_route")
+        answer = await client.ask("PUT", "/api/sessions")
+        assert answer.status == 405
+        assert "PUT is not possible" in answer.error

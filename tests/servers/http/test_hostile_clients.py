@@ -161,10 +161,11 @@ async def test_of_many_requests_for_one_session_one_wins(tmp_path, monkeypatch):
         assert len(client.factory.made) == 2
 
 
-async def test_client_that_vanishes_while_its_session_is_opened_leaves_it_to_be_used(client, tmp_path):
+async def test_client_that_vanishes_while_its_session_is_opened_leaves_it_to_be_used(tmp_path):
     """A connection can break after the request has arrived; the session is there under the name that the client chose."""
-    opening = client.begin("POST", "/api/sessions", {"session_id": "anna"})
-    opening.leave()
-    await opening.ended.wait()
-    assert (await client.ask("POST", "/api/sessions", {"session_id": "anna"})).status == 409
-    assert (await client.ask("DELETE", "/api/sessions/anna")).status == 204
+    async with serving() as client:
+        opening = client.begin("POST", "/api/sessions", {"session_id": "anna"})
+        opening.leave()
+        await opening.ended.wait()
+        assert (await client.ask("POST", "/api/sessions", {"session_id": "anna"})).status == 409
+        assert (await client.ask("DELETE", "/api/sessions/anna")).status == 204

@@ -36,20 +36,21 @@ async def leave(exchange: Exchange) -> None:
 # ── AG-UI ──
 
 
-async def test_client_of_ag_ui_comes_back_for_what_it_missed(client, tmp_path):
+async def test_client_of_ag_ui_comes_back_for_what_it_missed(tmp_path):
     prompt = call("wait_for", path=str(tmp_path / "gate"))
-    first = await followed(client, prompt)
-    await first.until("TOOL_CALL_ARGS")
-    await leave(first)
-    assert client.factory.statuses() == ["running"]
-    missed = await followed(client, prompt, "2")  # RUN_STARTED and TOOL_CALL_START have come
-    (tmp_path / "gate").touch()
-    kinds = [event["type"] async for event in missed.events()]
-    assert kinds[:3] == ["TOOL_CALL_ARGS", "TOOL_CALL_END", "TOOL_CALL_RESULT"]
-    assert kinds[-1] == "RUN_FINISHED"
-    again = [event["type"] async for event in (await followed(client, prompt)).events()]
-    assert again == ["RUN_STARTED", "TOOL_CALL_START", *kinds]  # the run is over and still known
-    assert len(client.factory.made) == 1
+    async with serving() as client:
+        first = await followed(client, prompt)
+        await first.until("TOOL_CALL_ARGS")
+        await leave(first)
+        assert client.factory.statuses() == ["running"]
+        missed = await followed(client, prompt, "2")  # RUN_STARTED and TOOL_CALL_START have come
+        (tmp_path / "gate").touch()
+        kinds = [event["type"] async for event in missed.events()]
+        assert kinds[:3] == ["TOOL_CALL_ARGS", "TOOL_CALL_END", "TOOL_CALL_RESULT"]
+        assert kinds[-1] == "RUN_FINISHED"
+        again = [event["type"] async for event in (await followed(client, prompt)).events()]
+        assert again == ["RUN_STARTED", "TOOL_CALL_START", *kinds]  # the run is over and still known
+        assert len(client.factory.made) == 1
 
 
 async def test_question_is_found_again_by_a_client_that_lost_it(tmp_path):
@@ -120,34 +121,38 @@ async def test_run_is_cancelled_by_its_ids(is_followed, tmp_path):
     assert (tmp_path / "never.cancelled").exists()
 
 
-async def test_client_that_does_not_say_that_it_comes_back_stops_its_run(client, tmp_path):
-    exchange = await followed(client, call("wait_for", path=str(tmp_path / "never")), None)
-    await exchange.until("TOOL_CALL_END")
-    await leave(exchange)
-    assert client.factory.statuses() == ["cancelled"]
+async def test_client_that_does_not_say_that_it_comes_back_stops_its_run(tmp_path):
+    async with serving() as client:
+        exchange = await followed(client, call("wait_for", path=str(tmp_path / "never")), None)
+        await exchange.until("TOOL_CALL_END")
+        await leave(exchange)
+        assert client.factory.statuses() == ["cancelled"]
 
 
 @pytest.mark.parametrize(("last", "status"), [("7", 404), ("x", 400)])
-async def test_events_of_no_run_are_refused(client, last, status):
-    assert (await client.ask("POST", "/ag-ui", asking("say no"), last_event_id=last)).status == status
-    assert client.factory.made == []
+async def test_events_of_no_run_are_refused(last, status):
+    async with serving() as client:
+        assert (await client.ask("POST", "/ag-ui", asking("say no"), last_event_id=last)).status == status
+        assert client.factory.made == []
 
 
-async def test_events_that_are_not_kept_any_more_are_refused(client, monkeypatch):
+async def test_events_that_are_not_kept_any_more_are_refused(monkeypatch):
     monkeypatch.setattr("amplifier.live._runs._MOST_EVENTS", 3)
-    assert (await (await followed(client, "say one")).until("RUN_FINISHED"))["runId"] == "r"
-    answer = await client.ask("POST", "/ag-ui", asking("say one"), last_event_id="0")
-    assert (answer.status, answer.json()["error"]["code"]) == (410, "events_gone")
+    async with serving() as client:
+        assert (await (await followed(client, "say one")).until("RUN_FINISHED"))["runId"] == "r"
+        answer = await client.ask("POST", "/ag-ui", asking("say one"), last_event_id="0")
+        assert (answer.status, answer.json()["error"]["code"]) == (410, "events_gone")
 
 
-async def test_ids_of_a_run_are_not_taken_for_another_request(client):
-    await (await followed(client, "say one")).until("RUN_FINISHED")
-    answer = await client.ask("POST", "/ag-ui", asking("say two"), last_event_id="0")
-    assert (answer.status, answer.json()["error"]["code"]) == (409, "run_exists")
-    assert "runId: 'r' is the run of another request" in answer.error
-    again = [event async for event in (await followed(client, "say one")).events()]
-    assert again[-1]["outcome"] == {"type": "success"}
-    assert len(client.factory.made) == 1
+async def test_ids_of_a_run_are_not_taken_for_another_request():
+    async with serving() as client:
+        await (await followed(client, "say one")).until("RUN_FINISHED")
+        answer = await client.ask("POST", "/ag-ui", asking("say two"), last_event_id="0")
+        assert (answer.status, answer.json()["error"]["code"]) == (409, "run_exists")
+        assert "runId: 'r' is the run of another request" in answer.error
+        again = [event async for event in (await followed(client, "say one")).events()]
+        assert again[-1]["outcome"] == {"type": "success"}
+        assert len(client.factory.made) == 1
 
 
 async def test_an_event_that_has_not_been_sent_yet_is_refused():
@@ -164,18 +169,19 @@ async def test_an_event_that_has_not_been_sent_yet_is_refused():
             assert f"{number} events are known to the client" in answer.error
 
 
-async def test_slow_client_holds_the_run_and_another_one_reads_it_too(client, tmp_path):
-    slow = await followed(client, call("wait_for", path=str(tmp_path / "gate")))
-    await slow.until("TOOL_CALL_END")
-    slow.is_taking = anyio.Event()
-    quick = await followed(client, call("wait_for", path=str(tmp_path / "gate")), "0")
-    (tmp_path / "gate").touch()
-    await quick.until("TOOL_CALL_RESULT")
-    await anyio.wait_all_tasks_blocked()
-    assert (quick.buffer, quick.sent.statistics().current_buffer_used) == (b"", 0)
-    slow.is_taking.set()
-    for exchange in (slow, quick):
-        assert (await exchange.until("RUN_FINISHED"))["outcome"] == {"type": "success"}
+async def test_slow_client_holds_the_run_and_another_one_reads_it_too(tmp_path):
+    async with serving() as client:
+        slow = await followed(client, call("wait_for", path=str(tmp_path / "gate")))
+        await slow.until("TOOL_CALL_END")
+        slow.is_taking = anyio.Event()
+        quick = await followed(client, call("wait_for", path=str(tmp_path / "gate")), "0")
+        (tmp_path / "gate").touch()
+        await quick.until("TOOL_CALL_RESULT")
+        await anyio.wait_all_tasks_blocked()
+        assert (quick.buffer, quick.sent.statistics().current_buffer_used) == (b"", 0)
+        slow.is_taking.set()
+        for exchange in (slow, quick):
+            assert (await exchange.until("RUN_FINISHED"))["outcome"] == {"type": "success"}
 
 
 @pytest.mark.slow
@@ -196,22 +202,23 @@ async def started(client: Client, prompt: str, **more: Any) -> Any:
     return answer.json()
 
 
-async def test_background_response_is_polled_and_continued(client, tmp_path):
-    begun = await started(client, call("wait_for", path=str(tmp_path / "gate")))
-    assert (begun["status"], begun["output"], begun["background"]) == ("in_progress", [], True)
-    path = f"{RESPONSES}/{begun['id']}"
-    assert (await client.ask("GET", path)).json()["status"] == "in_progress"
-    early = await client.ask("POST", RESPONSES, {"input": "say no", "previous_response_id": begun["id"]})
-    assert (early.status, early.json()["error"]["code"]) == (409, "response_in_progress")
-    (tmp_path / "gate").touch()
-    with anyio.fail_after(30):
-        while (found := (await client.ask("GET", path)).json())["status"] == "in_progress":
-            await anyio.lowlevel.checkpoint()
-    assert found["output"][-1]["content"][0]["text"] == "done: it is there "
-    later = await client.ask("POST", RESPONSES, {"input": "history", "previous_response_id": begun["id"]})
-    assert later.json()["output"][-1]["content"][0]["text"] == "2 prompts so far "
-    assert (await client.ask("DELETE", path)).json()["deleted"]
-    assert (await client.ask("GET", path)).status == 404
+async def test_background_response_is_polled_and_continued(tmp_path):
+    async with serving() as client:
+        begun = await started(client, call("wait_for", path=str(tmp_path / "gate")))
+        assert (begun["status"], begun["output"], begun["background"]) == ("in_progress", [], True)
+        path = f"{RESPONSES}/{begun['id']}"
+        assert (await client.ask("GET", path)).json()["status"] == "in_progress"
+        early = await client.ask("POST", RESPONSES, {"input": "say no", "previous_response_id": begun["id"]})
+        assert (early.status, early.json()["error"]["code"]) == (409, "response_in_progress")
+        (tmp_path / "gate").touch()
+        with anyio.fail_after(30):
+            while (found := (await client.ask("GET", path)).json())["status"] == "in_progress":
+                await anyio.lowlevel.checkpoint()
+        assert found["output"][-1]["content"][0]["text"] == "done: it is there "
+        later = await client.ask("POST", RESPONSES, {"input": "history", "previous_response_id": begun["id"]})
+        assert later.json()["output"][-1]["content"][0]["text"] == "2 prompts so far "
+        assert (await client.ask("DELETE", path)).json()["deleted"]
+        assert (await client.ask("GET", path)).status == 404
 
 
 async def test_a_background_response_over_the_limit_of_turns_is_refused_at_once(tmp_path):
@@ -225,56 +232,60 @@ async def test_a_background_response_over_the_limit_of_turns_is_refused_at_once(
         assert (await client.ask("POST", f"{RESPONSES}/{begun['id']}/cancel")).status == 200
 
 
-async def test_events_of_a_background_response_go_on_after_a_number(client, tmp_path):
-    body = {"input": call("wait_for", path=str(tmp_path / "gate")), "background": True, "stream": True}
-    first = client.begin("POST", RESPONSES, body)
-    await first.start()
-    (tmp_path / "gate").touch()
-    begun = (await first.until("response.created"))["response"]
-    await leave(first)
-    path = f"{RESPONSES}/{begun['id']}?stream=true&starting_after=1"
-    exchange = client.begin("GET", path)
-    await exchange.start()
-    events = [event async for event in exchange.events()]
-    assert [event["sequence_number"] for event in events] == list(range(2, len(events) + 2))
-    assert events[-1]["response"]["status"] == "completed"
+async def test_events_of_a_background_response_go_on_after_a_number(tmp_path):
+    async with serving() as client:
+        body = {"input": call("wait_for", path=str(tmp_path / "gate")), "background": True, "stream": True}
+        first = client.begin("POST", RESPONSES, body)
+        await first.start()
+        (tmp_path / "gate").touch()
+        begun = (await first.until("response.created"))["response"]
+        await leave(first)
+        path = f"{RESPONSES}/{begun['id']}?stream=true&starting_after=1"
+        exchange = client.begin("GET", path)
+        await exchange.start()
+        events = [event async for event in exchange.events()]
+        assert [event["sequence_number"] for event in events] == list(range(2, len(events) + 2))
+        assert events[-1]["response"]["status"] == "completed"
 
 
-async def test_background_response_is_cancelled(client, tmp_path, monkeypatch):
+async def test_background_response_is_cancelled(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    begun = await started(client, "hang")
-    with anyio.fail_after(30):
-        while not await anyio.Path("hanging").exists():
-            await anyio.lowlevel.checkpoint()
-    path = f"{RESPONSES}/{begun['id']}"
-    for _ in range(2):
-        assert (await client.ask("POST", f"{path}/cancel")).json()["status"] == "cancelled"
-    assert client.factory.statuses() == ["cancelled"]
-    assert (await client.ask("GET", path)).json()["status"] == "cancelled"
+    async with serving() as client:
+        begun = await started(client, "hang")
+        with anyio.fail_after(30):
+            while not await anyio.Path("hanging").exists():
+                await anyio.lowlevel.checkpoint()
+        path = f"{RESPONSES}/{begun['id']}"
+        for _ in range(2):
+            assert (await client.ask("POST", f"{path}/cancel")).json()["status"] == "cancelled"
+        assert client.factory.statuses() == ["cancelled"]
+        assert (await client.ask("GET", path)).json()["status"] == "cancelled"
 
 
 @pytest.mark.parametrize("is_deleted", [False, True])
-async def test_stream_of_a_response_that_is_cancelled_or_deleted_has_an_end(client, is_deleted, tmp_path, monkeypatch):
+async def test_stream_of_a_response_that_is_cancelled_or_deleted_has_an_end(is_deleted, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    exchange = client.begin("POST", RESPONSES, {"input": "hang", "background": True, "stream": True})
-    await exchange.start()
-    begun = (await exchange.until("response.created"))["response"]
-    with anyio.fail_after(30):
-        while not await anyio.Path("hanging").exists():
-            await anyio.lowlevel.checkpoint()
-    path = f"{RESPONSES}/{begun['id']}"
-    answer = await (client.ask("DELETE", path) if is_deleted else client.ask("POST", f"{path}/cancel"))
-    assert answer.status == 200
-    events = [event async for event in exchange.events()]
-    # The event model of the API has none of its own for this: the status of the response tells it.
-    assert (events[-1]["type"], events[-1]["response"]["status"]) == ("response.failed", "cancelled")
+    async with serving() as client:
+        exchange = client.begin("POST", RESPONSES, {"input": "hang", "background": True, "stream": True})
+        await exchange.start()
+        begun = (await exchange.until("response.created"))["response"]
+        with anyio.fail_after(30):
+            while not await anyio.Path("hanging").exists():
+                await anyio.lowlevel.checkpoint()
+        path = f"{RESPONSES}/{begun['id']}"
+        answer = await (client.ask("DELETE", path) if is_deleted else client.ask("POST", f"{path}/cancel"))
+        assert answer.status == 200
+        events = [event async for event in exchange.events()]
+        # The event model of the API has none of its own for this: the status of the response tells it.
+        assert (events[-1]["type"], events[-1]["response"]["status"]) == ("response.failed", "cancelled")
 
 
-async def test_failure_of_a_background_response_is_in_the_response(client):
-    begun = await started(client, "fail")
-    await anyio.wait_all_tasks_blocked()
-    found = (await client.ask("GET", f"{RESPONSES}/{begun['id']}")).json()
-    assert (found["status"], found["error"]["message"]) == ("failed", "the quota is used up")
+async def test_failure_of_a_background_response_is_in_the_response():
+    async with serving() as client:
+        begun = await started(client, "fail")
+        await anyio.wait_all_tasks_blocked()
+        found = (await client.ask("GET", f"{RESPONSES}/{begun['id']}")).json()
+        assert (found["status"], found["error"]["message"]) == ("failed", "the quota is used up")
 
 
 @pytest.mark.parametrize(
@@ -289,10 +300,11 @@ async def test_failure_of_a_background_response_is_in_the_response(client):
         ("POST", "/ID/cancel", 400, None),
     ],
 )
-async def test_wrong_retrieval_is_refused(client, method, path, status, param):
-    whole = (await client.ask("POST", RESPONSES, {"input": "say hello"})).json()
-    answer = await client.ask(method, RESPONSES + path.replace("ID", whole["id"]))
-    assert (answer.status, answer.json()["error"]["param"]) == (status, param)
+async def test_wrong_retrieval_is_refused(method, path, status, param):
+    async with serving() as client:
+        whole = (await client.ask("POST", RESPONSES, {"input": "say hello"})).json()
+        answer = await client.ask(method, RESPONSES + path.replace("ID", whole["id"]))
+        assert (answer.status, answer.json()["error"]["param"]) == (status, param)
 
 
 @pytest.mark.slow

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests._support.node_parts import node, program
-from tests._support.programs import run_program
 from tests.servers.http._server import PATIENCE
 
 
 @pytest.mark.slow
 def test_openai_sdk_for_node_gets_what_it_asks_for(server):
     script = Path(__file__).with_name("_openai_client.mjs")
-    words = [node(), script, program("openai", "index.mjs"), f"{server.address}/v1", server.token]
-    finished = run_program(words, timeout=PATIENCE)
+    finished = subprocess.run(
+        [node(), str(script), program("openai", "index.mjs"), f"{server.address}/v1", server.token],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
     assert finished.returncode == 0, finished.stderr
     found = json.loads(finished.stdout.splitlines()[-1])
     assert found["settings"]["temperature"] == 0.5

@@ -59,21 +59,22 @@ async def answer_to(client: Client, body: dict[str, Any]) -> dict[str, Any]:
 # ── parameters ──
 
 
-async def test_parameters_reach_the_provider(client):
+async def test_parameters_reach_the_provider():
     given = {"temperature": 0.5, "top_p": 0.9, "max_tokens": 7, "stop": "END", "reasoning_effort": "low"}
-    choice = await answer_to(client, asking("settings", **given, user="anna", metadata={"trace": "7"}))
-    assert json.loads(choice["message"]["content"]) == {
-        "temperature": 0.5,
-        "top_p": 0.9,
-        "max_output_tokens": 7,
-        "stop": ["END"],
-        "reasoning_effort": "low",
-        "metadata": {"trace": "7", "user_id": "anna"},
-        "tool_choice": None,
-    }
-    both = asking("settings", max_tokens=7, max_completion_tokens=9, stop=["a", "b"])
-    found = json.loads((await answer_to(client, both))["message"]["content"])
-    assert (found["max_output_tokens"], found["stop"]) == (9, ["a", "b"])
+    async with serving() as client:
+        choice = await answer_to(client, asking("settings", **given, user="anna", metadata={"trace": "7"}))
+        assert json.loads(choice["message"]["content"]) == {
+            "temperature": 0.5,
+            "top_p": 0.9,
+            "max_output_tokens": 7,
+            "stop": ["END"],
+            "reasoning_effort": "low",
+            "metadata": {"trace": "7", "user_id": "anna"},
+            "tool_choice": None,
+        }
+        both = asking("settings", max_tokens=7, max_completion_tokens=9, stop=["a", "b"])
+        found = json.loads((await answer_to(client, both))["message"]["content"])
+        assert (found["max_output_tokens"], found["stop"]) == (9, ["a", "b"])
 
 
 @pytest.mark.parametrize(
@@ -114,18 +115,20 @@ async def test_parameters_reach_the_provider(client):
         ({"tool_choice": "required"}, "tool_choice"),
     ],
 )
-async def test_what_is_not_honoured_is_refused_by_its_name(client, given, param):
-    answer = await client.ask("POST", CHAT, {"messages": [USER], **given})
-    assert answer.status == 400
-    error = answer.json()["error"]
-    assert error["param"] == param
-    assert param in error["message"]
-    assert client.factory.made == []
+async def test_what_is_not_honoured_is_refused_by_its_name(given, param):
+    async with serving() as client:
+        answer = await client.ask("POST", CHAT, {"messages": [USER], **given})
+        assert answer.status == 400
+        error = answer.json()["error"]
+        assert error["param"] == param
+        assert param in error["message"]
+        assert client.factory.made == []
 
 
-async def test_what_would_change_nothing_is_accepted(client):
+async def test_what_would_change_nothing_is_accepted():
     neutral = {"n": 1, "frequency_penalty": 0, "logprobs": False, "store": False, "seed": None, "modalities": ["text"]}
-    assert (await client.ask("POST", CHAT, {"messages": [USER], **neutral})).status == 200
+    async with serving() as client:
+        assert (await client.ask("POST", CHAT, {"messages": [USER], **neutral})).status == 200
 
 
 async def test_parameter_that_the_loop_cannot_pass_on_is_an_error():
@@ -157,8 +160,9 @@ async def test_parameter_that_the_loop_cannot_pass_on_is_an_error():
         ("refusal", "content_filter"),
     ],
 )
-async def test_reason_of_the_model_is_passed_on(client, reason, finish):
-    assert (await answer_to(client, asking(f"end {reason} cut")))["finish_reason"] == finish
+async def test_reason_of_the_model_is_passed_on(reason, finish):
+    async with serving() as client:
+        assert (await answer_to(client, asking(f"end {reason} cut")))["finish_reason"] == finish
 
 
 async def test_turn_that_the_loop_cuts_off_is_as_long_as_it_may_be(tmp_path):
@@ -170,42 +174,46 @@ async def test_turn_that_the_loop_cuts_off_is_as_long_as_it_may_be(tmp_path):
 
 
 @pytest.mark.virtual_time
-async def test_limit_of_the_model_says_when_to_come_back(client):
-    answer = await client.ask("POST", CHAT, asking("limit 90.5"))
-    assert (answer.status, answer.json()["error"]["code"]) == (429, "model_rate_limited")
-    assert answer.headers["retry-after"] == "91"
-    answer = await client.ask("POST", CHAT, asking("fail"))
-    assert (answer.status, answer.json()["error"]["code"]) == (429, "insufficient_quota")
-    assert "retry-after" not in answer.headers  # waiting does not help
+async def test_limit_of_the_model_says_when_to_come_back():
+    async with serving() as client:
+        answer = await client.ask("POST", CHAT, asking("limit 90.5"))
+        assert (answer.status, answer.json()["error"]["code"]) == (429, "model_rate_limited")
+        assert answer.headers["retry-after"] == "91"
+        answer = await client.ask("POST", CHAT, asking("fail"))
+        assert (answer.status, answer.json()["error"]["code"]) == (429, "insufficient_quota")
+        assert "retry-after" not in answer.headers  # waiting does not help
 
 
-async def test_one_model_is_described(client):
-    listed = (await client.ask("GET", "/v1/models")).json()["data"]
-    assert listed == [(await client.ask("GET", "/v1/models/amplifier")).json()]
-    answer = await client.ask("GET", "/v1/models/openai/gpt-9")
-    assert (answer.status, answer.json()["error"]["param"]) == (404, "model")
+async def test_one_model_is_described():
+    async with serving() as client:
+        listed = (await client.ask("GET", "/v1/models")).json()["data"]
+        assert listed == [(await client.ask("GET", "/v1/models/amplifier")).json()]
+        answer = await client.ask("GET", "/v1/models/openai/gpt-9")
+        assert (answer.status, answer.json()["error"]["param"]) == (404, "model")
 
 
 # ── the form of the answer ──
 
 
-async def test_answer_fits_the_schema_that_was_asked_for(client):
+async def test_answer_fits_the_schema_that_was_asked_for():
     wanted = {"type": "json_schema", "json_schema": {"name": "colour", "schema": COLOUR, "strict": True}}
-    body = asking(call("final_result", name="rust", red=183), response_format=wanted)
-    choice = await answer_to(client, body)
-    assert json.loads(choice["message"]["content"]) == {"name": "rust", "red": 183}
-    assert choice["finish_reason"] == "stop"
-    body = asking('say {"any":"thing"}', response_format={"type": "json_object"})
-    assert json.loads((await answer_to(client, body))["message"]["content"]) == {"any": "thing"}
-    body = asking("say plain", response_format={"type": "text"})
-    assert (await answer_to(client, body))["message"]["content"] == "plain "
+    async with serving() as client:
+        body = asking(call("final_result", name="rust", red=183), response_format=wanted)
+        choice = await answer_to(client, body)
+        assert json.loads(choice["message"]["content"]) == {"name": "rust", "red": 183}
+        assert choice["finish_reason"] == "stop"
+        body = asking('say {"any":"thing"}', response_format={"type": "json_object"})
+        assert json.loads((await answer_to(client, body))["message"]["content"]) == {"any": "thing"}
+        body = asking("say plain", response_format={"type": "text"})
+        assert (await answer_to(client, body))["message"]["content"] == "plain "
 
 
 @pytest.mark.parametrize("is_streamed", [True, False])
-async def test_answer_that_never_fits_is_an_error(client, is_streamed):
+async def test_answer_that_never_fits_is_an_error(is_streamed):
     wanted = {"type": "json_schema", "json_schema": {"name": "colour", "schema": COLOUR}}
-    answer = await client.ask("POST", CHAT, asking("say red", response_format=wanted, stream=is_streamed))
-    assert (answer.status, answer.json()["error"]["code"]) == (502, "answer_does_not_fit")
+    async with serving() as client:
+        answer = await client.ask("POST", CHAT, asking("say red", response_format=wanted, stream=is_streamed))
+        assert (answer.status, answer.json()["error"]["code"]) == (502, "answer_does_not_fit")
 
 
 async def test_answer_that_was_cut_off_before_it_fits_says_so():
@@ -231,12 +239,13 @@ async def test_answer_that_was_cut_off_before_it_fits_says_so():
         {"type": "image", "source": {"type": "url", "value": "https://example.org/a.png"}},
     ],
 )
-async def test_images_reach_the_model(client, part):
-    choice = await answer_to(client, asking([{"type": "text", "text": "what is it?"}, part]))
-    assert choice["message"]["content"] == "text image "
-    before = [{"role": "user", "content": [part]}, {"role": "assistant", "content": "a pixel"}]
-    answer = await client.ask("POST", CHAT, {"messages": [*before, {"role": "user", "content": "history"}]})
-    assert answer.json()["choices"][0]["message"]["content"] == "2 prompts so far "
+async def test_images_reach_the_model(part):
+    async with serving() as client:
+        choice = await answer_to(client, asking([{"type": "text", "text": "what is it?"}, part]))
+        assert choice["message"]["content"] == "text image "
+        before = [{"role": "user", "content": [part]}, {"role": "assistant", "content": "a pixel"}]
+        answer = await client.ask("POST", CHAT, {"messages": [*before, {"role": "user", "content": "history"}]})
+        assert answer.json()["choices"][0]["message"]["content"] == "2 prompts so far "
 
 
 @pytest.mark.parametrize(
@@ -251,87 +260,96 @@ async def test_images_reach_the_model(client, part):
         {"type": "input_audio", "input_audio": {"data": "", "format": "wav"}},
     ],
 )
-async def test_wrong_part_is_refused(client, part):
-    answer = await client.ask("POST", CHAT, asking([part]))
-    assert answer.status == 400
-    assert answer.json()["error"]["param"].startswith("messages[0].content[0]")
+async def test_wrong_part_is_refused(part):
+    async with serving() as client:
+        answer = await client.ask("POST", CHAT, asking([part]))
+        assert answer.status == 400
+        assert answer.json()["error"]["param"].startswith("messages[0].content[0]")
 
 
 # ── the client's tools ──
 
 
-async def test_call_of_a_clients_tool_ends_the_response_and_its_result_comes_with_the_next_request(client):
-    body = asking(call("weather", town="Oslo"), tools=[WEATHER])
-    choice = await answer_to(client, body)
-    assert choice["finish_reason"] == "tool_calls"
-    (made,) = choice["message"]["tool_calls"]
-    assert (made["function"]["name"], json.loads(made["function"]["arguments"])) == ("weather", {"town": "Oslo"})
-    result = {"role": "tool", "tool_call_id": made["id"], "content": "rain"}
-    messages = [*body["messages"], choice["message"], result]
-    choice = await answer_to(client, {"messages": messages, "tools": [WEATHER]})
-    assert (choice["message"]["content"], choice["finish_reason"]) == ("done: rain ", "stop")
-    assert "tool_calls" not in choice["message"]
+async def test_call_of_a_clients_tool_ends_the_response_and_its_result_comes_with_the_next_request():
+    async with serving() as client:
+        body = asking(call("weather", town="Oslo"), tools=[WEATHER])
+        choice = await answer_to(client, body)
+        assert choice["finish_reason"] == "tool_calls"
+        (made,) = choice["message"]["tool_calls"]
+        assert (made["function"]["name"], json.loads(made["function"]["arguments"])) == ("weather", {"town": "Oslo"})
+        result = {"role": "tool", "tool_call_id": made["id"], "content": "rain"}
+        messages = [*body["messages"], choice["message"], result]
+        choice = await answer_to(client, {"messages": messages, "tools": [WEATHER]})
+        assert (choice["message"]["content"], choice["finish_reason"]) == ("done: rain ", "stop")
+        assert "tool_calls" not in choice["message"]
 
 
 @pytest.mark.parametrize("is_last", [True, False])
-async def test_agents_own_tools_run_beside_those_of_the_client(client, tmp_path, is_last):
+async def test_agents_own_tools_run_beside_those_of_the_client(tmp_path, is_last):
     (tmp_path / "gate").touch()
     inputs = [{"tool": "weather", "town": "Oslo"}, {"path": str(tmp_path / "gate")}][:: 1 if is_last else -1]
     body = asking("both " + " ".join(json.dumps(each, separators=(",", ":")) for each in inputs), tools=[WEATHER])
-    choice = (await client.ask("POST", CHAT, body)).json()["choices"][0]
-    (made,) = choice["message"]["tool_calls"]
-    assert made["function"]["name"] == "weather"
-    result = {"role": "tool", "tool_call_id": made["id"], "content": "rain"}
-    messages = [*body["messages"], choice["message"], result]
-    answer = await client.ask("POST", CHAT, {"messages": messages, "tools": [WEATHER]})
-    # The model goes on with the result of the agent's tool, which the client has not seen; it shows the last result.
-    expected = "done: it is there " if is_last else "done: rain "
-    assert answer.json()["choices"][0]["message"]["content"] == expected
-    # A server that does not know the conversation (any more) goes on with what the client has.
-    messages[0] = {"role": "user", "content": "something else"}
-    answer = await client.ask("POST", CHAT, {"messages": messages, "tools": [WEATHER]})
-    assert answer.json()["choices"][0]["message"]["content"] == "done: rain "
+    async with serving() as client:
+        choice = (await client.ask("POST", CHAT, body)).json()["choices"][0]
+        (made,) = choice["message"]["tool_calls"]
+        assert made["function"]["name"] == "weather"
+        result = {"role": "tool", "tool_call_id": made["id"], "content": "rain"}
+        messages = [*body["messages"], choice["message"], result]
+        answer = await client.ask("POST", CHAT, {"messages": messages, "tools": [WEATHER]})
+        # The model goes on with the result of the agent's tool, which the client has not seen; it shows the last result.
+        expected = "done: it is there " if is_last else "done: rain "
+        assert answer.json()["choices"][0]["message"]["content"] == expected
+        # A server that does not know the conversation (any more) goes on with what the client has.
+        messages[0] = {"role": "user", "content": "something else"}
+        answer = await client.ask("POST", CHAT, {"messages": messages, "tools": [WEATHER]})
+        assert answer.json()["choices"][0]["message"]["content"] == "done: rain "
 
 
-async def test_several_calls_at_once_and_one_at_a_time(client):
+async def test_several_calls_at_once_and_one_at_a_time():
     inputs = [{"tool": "weather", "town": town} for town in ("Oslo", "Rome")]
     prompt = "both " + " ".join(json.dumps(each, separators=(",", ":")) for each in inputs)
-    choice = await answer_to(client, asking(prompt, tools=[WEATHER]))
-    towns = [json.loads(made["function"]["arguments"])["town"] for made in choice["message"]["tool_calls"]]
-    assert towns == ["Oslo", "Rome"]
-    choice = await answer_to(client, asking(prompt, tools=[WEATHER], parallel_tool_calls=False))
-    assert len(choice["message"]["tool_calls"]) == 1
+    async with serving() as client:
+        choice = await answer_to(client, asking(prompt, tools=[WEATHER]))
+        towns = [json.loads(made["function"]["arguments"])["town"] for made in choice["message"]["tool_calls"]]
+        assert towns == ["Oslo", "Rome"]
+        choice = await answer_to(client, asking(prompt, tools=[WEATHER], parallel_tool_calls=False))
+        assert len(choice["message"]["tool_calls"]) == 1
 
 
-async def test_call_that_does_not_fit_the_schema_is_not_the_clients(client):
-    choice = await answer_to(client, asking(call("weather"), tools=[WEATHER]))
-    assert choice["finish_reason"] == "stop"
-    assert "do not fit" in choice["message"]["content"]
+async def test_call_that_does_not_fit_the_schema_is_not_the_clients():
+    async with serving() as client:
+        choice = await answer_to(client, asking(call("weather"), tools=[WEATHER]))
+        assert choice["finish_reason"] == "stop"
+        assert "do not fit" in choice["message"]["content"]
 
 
-async def test_choice_of_a_tool_reaches_the_model_and_none_offers_none(client):
+async def test_choice_of_a_tool_reaches_the_model_and_none_offers_none():
     chosen = {"type": "function", "function": {"name": "weather"}}
-    for given in (chosen, "required"):
-        choice = await answer_to(client, asking("settings", tools=[WEATHER], tool_choice=given))
-        assert json.loads(choice["message"]["content"])["tool_choice"] == chosen
-    choice = await answer_to(client, asking(call("weather", town="Oslo"), tools=[WEATHER], tool_choice="none"))
-    assert "there is no tool named 'weather'" in choice["message"]["content"]
+    async with serving() as client:
+        for given in (chosen, "required"):
+            choice = await answer_to(client, asking("settings", tools=[WEATHER], tool_choice=given))
+            assert json.loads(choice["message"]["content"])["tool_choice"] == chosen
+        choice = await answer_to(client, asking(call("weather", town="Oslo"), tools=[WEATHER], tool_choice="none"))
+        assert "there is no tool named 'weather'" in choice["message"]["content"]
 
 
-async def test_typed_answer_may_take_calls_of_the_client(client):
+async def test_typed_answer_may_take_calls_of_the_client():
     body = asking(call("weather", town="Oslo"), tools=[WEATHER], response_format={"type": "json_object"})
-    assert (await answer_to(client, body))["finish_reason"] == "tool_calls"
+    async with serving() as client:
+        assert (await answer_to(client, body))["finish_reason"] == "tool_calls"
 
 
-async def test_name_of_a_tool_of_the_agent_is_refused(client):
+async def test_name_of_a_tool_of_the_agent_is_refused():
     taken = {"type": "function", "function": {"name": "risky"}}
-    answer = await client.ask("POST", CHAT, {"messages": [USER], "tools": [taken]})
-    assert (answer.status, answer.json()["error"]["param"]) == (400, "tools")
-    assert "'risky' of its own" in answer.error
+    async with serving() as client:
+        answer = await client.ask("POST", CHAT, {"messages": [USER], "tools": [taken]})
+        assert (answer.status, answer.json()["error"]["param"]) == (400, "tools")
+        assert "'risky' of its own" in answer.error
 
 
-async def test_results_without_a_prompt_or_a_call_are_refused(client):
+async def test_results_without_a_prompt_or_a_call_are_refused():
     result = {"role": "tool", "tool_call_id": "7", "content": "x"}
-    for messages in ([result], [USER, result]):
-        answer = await client.ask("POST", CHAT, {"messages": messages, "tools": [WEATHER]})
-        assert (answer.status, answer.json()["error"]["param"]) == (400, "messages")
+    async with serving() as client:
+        for messages in ([result], [USER, result]):
+            answer = await client.ask("POST", CHAT, {"messages": messages, "tools": [WEATHER]})
+            assert (answer.status, answer.json()["error"]["param"]) == (400, "messages")

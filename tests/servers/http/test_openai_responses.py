@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.cli._scripted_agent import call
-from tests.servers.http._asgi_client import Client
+from tests.servers.http._asgi_client import Client, serving
 from tests.servers.http.test_openai_parameters import COLOUR, PIXEL
 
 RESPONSES = "/v1/responses"
@@ -41,122 +41,131 @@ def kinds(events: list[dict[str, Any]]) -> list[str]:
     return [each["type"].removeprefix("response.") for each in events]
 
 
-async def test_answer_is_given_as_a_whole_or_in_pieces(client):
-    whole = await created(client, "say one two")
-    assert (whole["status"], text_of(whole)) == ("completed", "one two ")
-    assert whole["usage"] == {
-        "input_tokens": 10,
-        "input_tokens_details": {"cached_tokens": 4},
-        "output_tokens": 5,
-        "output_tokens_details": {"reasoning_tokens": 2},
-        "total_tokens": 15,
-    }
-    events = await streamed(client, "say one two")
-    begin = ["created", "in_progress", "output_item.added", "content_part.added"]
-    end = ["output_text.done", "content_part.done", "output_item.done", "completed"]
-    assert kinds(events) == [*begin, "output_text.delta", "output_text.delta", *end]
-    assert [each["sequence_number"] for each in events] == list(range(len(events)))
-    assert text_of(events[-1]["response"]) == "one two "
+async def test_answer_is_given_as_a_whole_or_in_pieces():
+    async with serving() as client:
+        whole = await created(client, "say one two")
+        assert (whole["status"], text_of(whole)) == ("completed", "one two ")
+        assert whole["usage"] == {
+            "input_tokens": 10,
+            "input_tokens_details": {"cached_tokens": 4},
+            "output_tokens": 5,
+            "output_tokens_details": {"reasoning_tokens": 2},
+            "total_tokens": 15,
+        }
+        events = await streamed(client, "say one two")
+        begin = ["created", "in_progress", "output_item.added", "content_part.added"]
+        end = ["output_text.done", "content_part.done", "output_item.done", "completed"]
+        assert kinds(events) == [*begin, "output_text.delta", "output_text.delta", *end]
+        assert [each["sequence_number"] for each in events] == list(range(len(events)))
+        assert text_of(events[-1]["response"]) == "one two "
 
 
-async def test_conversation_goes_on_with_a_response_that_is_kept(client):
-    first = await created(client, "history", instructions="be brief")
-    second = await created(client, "history", previous_response_id=first["id"])
-    assert (text_of(first), text_of(second)) == ("1 prompts so far ", "2 prompts so far ")
-    last = (await streamed(client, "history", previous_response_id=second["id"]))[-1]["response"]
-    assert (text_of(last), last["previous_response_id"]) == ("3 prompts so far ", second["id"])
-    again = await created(client, "history", previous_response_id=first["id"])  # from there, another way
-    assert text_of(again) == "2 prompts so far "
-    items = [
-        {"role": "user", "content": "hi"},
-        *again["output"],
-        {"type": "message", "role": "user", "content": "history"},
-    ]
-    assert text_of(await created(client, items)) == "2 prompts so far "
+async def test_conversation_goes_on_with_a_response_that_is_kept():
+    async with serving() as client:
+        first = await created(client, "history", instructions="be brief")
+        second = await created(client, "history", previous_response_id=first["id"])
+        assert (text_of(first), text_of(second)) == ("1 prompts so far ", "2 prompts so far ")
+        last = (await streamed(client, "history", previous_response_id=second["id"]))[-1]["response"]
+        assert (text_of(last), last["previous_response_id"]) == ("3 prompts so far ", second["id"])
+        again = await created(client, "history", previous_response_id=first["id"])  # from there, another way
+        assert text_of(again) == "2 prompts so far "
+        items = [
+            {"role": "user", "content": "hi"},
+            *again["output"],
+            {"type": "message", "role": "user", "content": "history"},
+        ]
+        assert text_of(await created(client, items)) == "2 prompts so far "
 
 
-async def test_response_that_is_not_kept_is_not_found(client):
-    unkept = await created(client, "say hello", store=False)
-    kept = await created(client, "say hello")
-    assert (await client.ask("DELETE", f"{RESPONSES}/{kept['id']}")).json()["deleted"] is True
-    assert (await client.ask("DELETE", f"{RESPONSES}/{kept['id']}")).status == 404
-    for name in (unkept["id"], kept["id"], "resp_never"):
-        assert (await client.ask("GET", f"{RESPONSES}/{name}")).status == 404
-        answer = await client.ask("POST", RESPONSES, {"input": "hi", "previous_response_id": name})
-        assert (answer.status, answer.json()["error"]["param"]) == (400, "previous_response_id")
+async def test_response_that_is_not_kept_is_not_found():
+    async with serving() as client:
+        unkept = await created(client, "say hello", store=False)
+        kept = await created(client, "say hello")
+        assert (await client.ask("DELETE", f"{RESPONSES}/{kept['id']}")).json()["deleted"] is True
+        assert (await client.ask("DELETE", f"{RESPONSES}/{kept['id']}")).status == 404
+        for name in (unkept["id"], kept["id"], "resp_never"):
+            assert (await client.ask("GET", f"{RESPONSES}/{name}")).status == 404
+            answer = await client.ask("POST", RESPONSES, {"input": "hi", "previous_response_id": name})
+            assert (answer.status, answer.json()["error"]["param"]) == (400, "previous_response_id")
 
 
 @pytest.mark.parametrize("is_kept", [True, False])
-async def test_calls_of_a_clients_tool_end_the_response(client, is_kept, tmp_path):
+async def test_calls_of_a_clients_tool_end_the_response(is_kept, tmp_path):
     (tmp_path / "gate").touch()
     inputs = [{"tool": "weather", "town": "Oslo"}, {"path": str(tmp_path / "gate")}]
     prompt = "both " + " ".join(json.dumps(each, separators=(",", ":")) for each in inputs)
-    events = await streamed(client, prompt, tools=[WEATHER], store=is_kept)
-    assert kinds(events)[2:] == [
-        "output_item.added",
-        "function_call_arguments.delta",
-        "function_call_arguments.done",
-        "output_item.done",
-        "completed",
-    ]
-    response = events[-1]["response"]
-    (made,) = response["output"]
-    assert (made["type"], made["name"], json.loads(made["arguments"])) == (
-        "function_call",
-        "weather",
-        {"town": "Oslo"},
-    )
-    result = {"type": "function_call_output", "call_id": made["call_id"], "output": "rain"}
-    before = [{"role": "user", "content": prompt}, made]
-    more = {"previous_response_id": response["id"]} if is_kept else {}
-    found = await created(client, [result] if is_kept else [*before, result], tools=[WEATHER], **more)
-    # The model goes on with the results of both tools; it shows the last one, which is the agent's own.
-    assert text_of(found) == "done: it is there "
+    async with serving() as client:
+        events = await streamed(client, prompt, tools=[WEATHER], store=is_kept)
+        assert kinds(events)[2:] == [
+            "output_item.added",
+            "function_call_arguments.delta",
+            "function_call_arguments.done",
+            "output_item.done",
+            "completed",
+        ]
+        response = events[-1]["response"]
+        (made,) = response["output"]
+        assert (made["type"], made["name"], json.loads(made["arguments"])) == (
+            "function_call",
+            "weather",
+            {"town": "Oslo"},
+        )
+        result = {"type": "function_call_output", "call_id": made["call_id"], "output": "rain"}
+        before = [{"role": "user", "content": prompt}, made]
+        more = {"previous_response_id": response["id"]} if is_kept else {}
+        found = await created(client, [result] if is_kept else [*before, result], tools=[WEATHER], **more)
+        # The model goes on with the results of both tools; it shows the last one, which is the agent's own.
+        assert text_of(found) == "done: it is there "
 
 
-async def test_results_have_to_fit_the_calls_that_wait(client):
-    waiting = await created(client, call("weather", town="Oslo"), tools=[WEATHER])
-    unknown = {"type": "function_call_output", "call_id": "call-7", "output": "rain"}
-    for given, problem in (
-        ("hi", "no output for call-1"),
-        ([unknown], "no output for call-1"),
-        ([], "expected a list"),
-    ):
-        body = {"input": given, "previous_response_id": waiting["id"]}
-        answer = await client.ask("POST", RESPONSES, body)
-        assert (answer.status, problem in answer.error) == (400, True)
-    (made,) = waiting["output"]
-    result = {"type": "function_call_output", "call_id": made["call_id"], "output": "rain"}
-    message = {"role": "user", "content": "history"}
-    found = await created(client, [result, message], previous_response_id=waiting["id"])
-    assert text_of(found) == "2 prompts so far "
+async def test_results_have_to_fit_the_calls_that_wait():
+    async with serving() as client:
+        waiting = await created(client, call("weather", town="Oslo"), tools=[WEATHER])
+        unknown = {"type": "function_call_output", "call_id": "call-7", "output": "rain"}
+        for given, problem in (
+            ("hi", "no output for call-1"),
+            ([unknown], "no output for call-1"),
+            ([], "expected a list"),
+        ):
+            body = {"input": given, "previous_response_id": waiting["id"]}
+            answer = await client.ask("POST", RESPONSES, body)
+            assert (answer.status, problem in answer.error) == (400, True)
+        (made,) = waiting["output"]
+        result = {"type": "function_call_output", "call_id": made["call_id"], "output": "rain"}
+        message = {"role": "user", "content": "history"}
+        found = await created(client, [result, message], previous_response_id=waiting["id"])
+        assert text_of(found) == "2 prompts so far "
 
 
-async def test_answer_fits_the_schema_that_was_asked_for(client):
+async def test_answer_fits_the_schema_that_was_asked_for():
     wanted = {"format": {"type": "json_schema", "name": "colour", "schema": COLOUR, "strict": True}}
-    prompt = call("final_result", name="rust", red=183)
-    whole = await created(client, prompt, text=wanted)
-    assert json.loads(text_of(whole)) == {"name": "rust", "red": 183}
-    last = (await streamed(client, prompt, text=wanted))[-1]["response"]
-    assert json.loads(text_of(last)) == {"name": "rust", "red": 183}
+    async with serving() as client:
+        prompt = call("final_result", name="rust", red=183)
+        whole = await created(client, prompt, text=wanted)
+        assert json.loads(text_of(whole)) == {"name": "rust", "red": 183}
+        last = (await streamed(client, prompt, text=wanted))[-1]["response"]
+        assert json.loads(text_of(last)) == {"name": "rust", "red": 183}
 
 
-async def test_reason_of_the_model_is_passed_on(client):
-    cut = await created(client, "end length cut")
-    assert (cut["status"], cut["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
-    assert kinds(await streamed(client, "end refusal no"))[-1] == "incomplete"
+async def test_reason_of_the_model_is_passed_on():
+    async with serving() as client:
+        cut = await created(client, "end length cut")
+        assert (cut["status"], cut["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
+        assert kinds(await streamed(client, "end refusal no"))[-1] == "incomplete"
 
 
-async def test_parameters_reach_the_provider(client):
+async def test_parameters_reach_the_provider():
     given = {"temperature": 0.5, "max_output_tokens": 7, "reasoning": {"effort": "low", "summary": "auto"}}
-    found = json.loads(text_of(await created(client, "settings", **given)))
-    assert (found["temperature"], found["max_output_tokens"], found["reasoning_effort"]) == (0.5, 7, "low")
+    async with serving() as client:
+        found = json.loads(text_of(await created(client, "settings", **given)))
+        assert (found["temperature"], found["max_output_tokens"], found["reasoning_effort"]) == (0.5, 7, "low")
 
 
-async def test_images_reach_the_model(client):
+async def test_images_reach_the_model():
     image = {"type": "input_image", "image_url": f"data:image/png;base64,{PIXEL}", "detail": "auto"}
     parts = [{"type": "input_text", "text": "what is it?"}, image]
-    assert text_of(await created(client, [{"role": "user", "content": parts}])) == "text image "
+    async with serving() as client:
+        assert text_of(await created(client, [{"role": "user", "content": parts}])) == "text image "
 
 
 @pytest.mark.parametrize(
@@ -177,16 +186,18 @@ async def test_images_reach_the_model(client):
         ({"input": "hi", "messages": []}, "messages"),
     ],
 )
-async def test_what_is_not_honoured_is_refused_by_its_name(client, given, param):
-    answer = await client.ask("POST", RESPONSES, given)
-    assert (answer.status, answer.json()["error"]["param"]) == (400, param)
-    assert client.factory.made == []
+async def test_what_is_not_honoured_is_refused_by_its_name(given, param):
+    async with serving() as client:
+        answer = await client.ask("POST", RESPONSES, given)
+        assert (answer.status, answer.json()["error"]["param"]) == (400, param)
+        assert client.factory.made == []
 
 
-async def test_failure_has_a_status_before_the_first_piece_and_is_an_event_after_it(client):
-    answer = await client.ask("POST", RESPONSES, {"input": "fail", "stream": True})
-    assert (answer.status, answer.error) == (429, "the quota is used up")
-    last = (await streamed(client, "cut one two"))[-1]
-    assert last["type"] == "response.failed"
-    assert last["response"]["error"] == {"code": "model_failed", "message": "the line was cut"}
-    assert text_of(last["response"]) == "one two "
+async def test_failure_has_a_status_before_the_first_piece_and_is_an_event_after_it():
+    async with serving() as client:
+        answer = await client.ask("POST", RESPONSES, {"input": "fail", "stream": True})
+        assert (answer.status, answer.error) == (429, "the quota is used up")
+        last = (await streamed(client, "cut one two"))[-1]
+        assert last["type"] == "response.failed"
+        assert last["response"]["error"] == {"code": "model_failed", "message": "the line was cut"}
+        assert text_of(last["response"]) == "one two "

@@ -503,7 +503,7 @@ class MockApprovalSystem(Scripted):
         if self._script is not None:
             answer = self._script.take(f"request_approval({prompt!r})")
         elif self._answer is not None:
-            answer = await self._answer(prompt)
+            answer = await _played(self._answer, prompt)
         if self._delay > 0:
             await anyio.sleep(self._delay)
         return str(await _played(answer, prompt))
