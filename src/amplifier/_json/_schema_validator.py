@@ -33,7 +33,7 @@ class SchemaRefused(ValueError):
     """A schema cannot be used: it is not valid JSON Schema, leads to another document, or is beyond a limit.
 
     Attributes:
-        is_invalid: It is not valid JSON Schema, or refers to what is not in it.
+        is_invalid: It is not valid JSON Schema.
     """
 
     def __init__(self, message: str, *, is_invalid: bool = False) -> None:
@@ -204,7 +204,7 @@ class _Measured:
         place = self._root
         if fragment and not fragment.startswith("/"):
             if fragment not in self._anchors:
-                raise SchemaRefused(f"it refers to {reference!r:.200}, which is not in it", is_invalid=True)
+                raise SchemaRefused(f"it refers to {reference!r:.200}, which is not in it")
             return self._anchors[fragment]
         for step in fragment.split("/")[1:]:
             name = step.replace("~1", "/").replace("~0", "~")
@@ -213,7 +213,7 @@ class _Measured:
             elif isinstance(place, list | tuple) and name.isdecimal() and int(name[:9]) < len(place):
                 place = place[int(name[:9])]
             else:
-                raise SchemaRefused(f"it refers to {reference!r:.200}, which is not in it", is_invalid=True)
+                raise SchemaRefused(f"it refers to {reference!r:.200}, which is not in it")
         return place
 
 

@@ -246,6 +246,19 @@ async def has_a_limit(ctx: CheckContext) -> None:
     if second < first:
         ctx.fault("O23", f"in a first turn the model was asked {first} times, in the next one {second} times")
         return
+    async with ctx.mount() as mounted:
+        for ending in ({"blocks": _DONE}, {"error": "NotFoundError"}, {"blocks": _DONE}):
+            case = {"turns": [{"prompt": "Go.", "answers": [{"blocks": [{"call": "alpha"}]}, ending]}]}
+            session = ScriptedSession(mounted, case)
+            await session.run_turns()
+            session.detach()
+        session = ScriptedSession(mounted, ONE_TOOL)
+        await session.run_and_cancel(8)
+        session.detach()
+        after = await _count(mounted)
+        if after < first:
+            what = f"at first the model was asked {first} times; after turns of other kinds only {after} times"
+            ctx.fault("O23", what)
 
 
 async def _count(mounted: MountedModule, checked: CheckContext | None = None) -> int:

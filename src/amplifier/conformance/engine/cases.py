@@ -532,14 +532,14 @@ def tool_inputs(facts: Facts) -> SearchStrategy[Any]:
     for listed in listed_inputs(facts):
         one = st.sampled_from(listed["inputs"])
         keys = list(dict.fromkeys(key for each in listed["inputs"] for key in each))
-        wild = wild_objects(keys, _harmless(facts))
+        wild = wild_objects(keys, _harmless(facts, "choices"))
         inputs = st.lists(st.one_of(one, st.builds(operator.or_, one, one | wild)), min_size=1, max_size=5)
         drawn.append(st.fixed_dictionaries({"tool": st.just(listed["tool"]), "inputs": inputs}))
     return st.one_of(drawn[1:] or drawn)
 
 
-def _harmless(facts: Facts) -> list[str]:
-    return [word for word in facts["choices"] if is_harmless(word)]
+def _harmless(facts: Facts, key: str) -> list[str]:
+    return [word for word in facts.get(key, []) if is_harmless(word)]
 
 
 # ── tools and hooks: anything ──
@@ -579,15 +579,15 @@ def listed_events(facts: Facts) -> Iterator[dict[str, Any]]:
     """Every event with a few payloads, likely ones with payloads that have one defect each, and sessions in which tools fail."""
     words, choices = facts["words"], facts["choices"]
     few = [(event, ordinary_payload(event)) for event in (*EVENTS, *UNKNOWN_EVENTS)]
-    few += [(event, data) for event, _ in few for data in odd_payloads(event, briefly=True)]
+    few += [(event, data) for event, _ in few for data in odd_payloads(event, words, briefly=True)]
     many = [
         (event, data)
         for event in _likely_events(facts)[:_MOST_EVENTS]
-        for data in (*reaching_payloads(event, words, choices, facts["triggers"]), *odd_payloads(event))
+        for data in (*reaching_payloads(event, words, choices, facts["triggers"]), *odd_payloads(event, words))
     ]
     yield from ({"events": [{"event": event, "data": data} for event, data in events]} for events in (few, many))
     tool_input = next(reaching_payloads("tool:pre", words, ()))["tool_input"]
-    names = ["look", *(word for word in _harmless(facts) if word not in tool_input)]
+    names = ["look", *(word for word in _harmless(facts, "choices") if word not in tool_input)]
     for number, name in enumerate(names[:_MOST_NAMES]):
         # With another name only the tool is another one.
         events = [each for each in session_events(name, tool_input) if not number or each[0].startswith("tool:")]
@@ -604,8 +604,8 @@ def hook_events(facts: Facts) -> SearchStrategy[Any]:
     listed = [each for events in listed_events(facts) for each in events["events"]]
     names = st.sampled_from([*_likely_events(facts), *EVENTS, *UNKNOWN_EVENTS]) | texts()
     payloads = st.sampled_from([each["data"] for each in listed])
-    keys = ["path", "command", "text", "tool_name", "tool_input", "result"]
-    changed = st.builds(operator.or_, payloads, wild_objects(keys, _harmless(facts)))
+    keys = [*_harmless(facts, "words"), "path", "command", "text", "tool_name", "tool_input", "result"]
+    changed = st.builds(operator.or_, payloads, wild_objects(keys, _harmless(facts, "choices")))
     happening = st.sampled_from(listed) | st.fixed_dictionaries({"event": names, "data": payloads | changed})
     return st.fixed_dictionaries({"events": st.lists(happening, min_size=1, max_size=4)})
 

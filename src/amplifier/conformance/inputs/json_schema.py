@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from amplifier._json import SchemaRefused, Validator, build_validator
@@ -64,7 +65,7 @@ def schema_problem(schema: Any) -> str | None:
     except SchemaRefused as error:
         if error.is_invalid:
             return str(error)
-    return None
+    return next(_lost_references(plain, plain), None)
 
 
 def acceptor(schema: Mapping[str, Any] | None, *, check_formats: bool = True) -> Accepts | None:
@@ -128,6 +129,31 @@ def _pointed(reference: str, root: Any) -> Any:
         else:
             return None
     return place
+
+
+def _lost_references(part: Any, root: Any) -> Iterator[str]:
+    if isinstance(part, Mapping):
+        reference = part.get("$ref")
+        # An anchor (#name) is found by other means than a path.
+        if isinstance(reference, str) and reference.startswith("#/") and _pointed(reference, root) is None:
+            yield f"it refers to {reference!r}, which is not in it"
+        pattern = part.get("pattern")
+        if isinstance(pattern, str) and not _compiles(pattern):
+            yield f"it holds the pattern {pattern!r}, which is no regular expression"
+        for key, member in part.items():
+            if key not in ("const", "default", "enum", "examples"):
+                yield from _lost_references(member, root)
+    for member in part if isinstance(part, list) else ():
+        yield from _lost_references(member, root)
+
+
+def _compiles(pattern: str) -> bool:
+    """Whether a pattern is valid in either dialect in use: the standard's, or Python's."""
+    try:
+        re.compile(pattern)
+    except (re.error, OverflowError, RecursionError):
+        return bool(re.search(r"\\[pPuc]|\\/|\(\?<", pattern))  # valid in the standard's dialect, unknown to Python's
+    return True
 
 
 def _build(schema: Any, *, check_formats: bool = True) -> Validator:

@@ -100,16 +100,22 @@ def _triggering(base: Payload, trigger: str) -> Iterator[Payload]:
         yield {**base, "tool_input": with_texts(nested, lambda _: trigger), "prompt": trigger}
 
 
-def odd_payloads(event: str, *, briefly: bool = False) -> Iterator[Payload]:
-    """Payloads in which a key is missing, a value is of another type, or everything is wrong; ``briefly`` only a few of them."""
-    base = ordinary_payload(event)
-    keys = [key for key in base if key not in NEUTRAL]
+def odd_payloads(event: str, words: Iterable[str], *, briefly: bool = False) -> Iterator[Payload]:
+    """Payloads in which a key is missing, a value is of another type, or everything is wrong.
+
+    Args:
+        event: Whose keys.
+        words: Keys that the module's source looks up.
+        briefly: Only a few of them.
+    """
+    base, looked_up = ordinary_payload(event), list(words)
+    keys = list(dict.fromkeys([*(key for key in base if key not in NEUTRAL), *looked_up]))[:24]
     if briefly:
         yield from ({}, {"": None, "unknown key": {"nested": [1, None]}}, dict.fromkeys(keys), dict.fromkeys(keys, 7))
         return
     yield from near_misses(base, keys)
     for key, inner in base.items():
-        yield from ({**base, key: changed} for changed in changed_inside(inner))
+        yield from ({**base, key: changed} for changed in changed_inside(inner, looked_up))
 
 
 MOST_IN_A_ROW = 8

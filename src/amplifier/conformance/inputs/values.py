@@ -80,18 +80,23 @@ def near_misses(base: Mapping[str, Any], keys: Sequence[str]) -> Iterator[dict[s
     yield from changed_inside(base)
 
 
-def changed_inside(value: Any) -> Iterator[Any]:
-    """A list or an object with one thing changed in it, at any depth."""
+def changed_inside(value: Any, words: Sequence[str] = ()) -> Iterator[Any]:
+    """A list or an object with one thing changed in it, at any depth.
+
+    Args:
+        value: The list or the object.
+        words: Other keys that an object may have.
+    """
     if isinstance(value, list):
         yield from ([each] for each in _ODD)
         yield from ([*value, each] for each in _ODD)
         for item in value[:1]:
-            yield from ([changed] for changed in changed_inside(item))
+            yield from ([changed] for changed in changed_inside(item, words))
     elif isinstance(value, dict):
-        for key in [*value][:16]:
+        for key in dict.fromkeys([*value, *words][:16]):
             yield {name: member for name, member in value.items() if name != key}
             yield from ({**value, key: each} for each in _ODD)
-            yield from ({**value, key: changed} for changed in changed_inside(value[key]))
+            yield from ({**value, key: changed} for changed in changed_inside(value.get(key), words))
         yield {**value, "unknown key": None}
 
 
@@ -342,6 +347,8 @@ def _of_length(text: str, schema: Mapping[str, Any]) -> str:
 
 Input = dict[str, Any]
 
+_HUGE = "9**9**9**9"
+"""An expression that no program evaluates in time."""
 _MAX_SAMPLES = 9
 _MAX_VALID = 60
 _MAX_WORDS = 6
@@ -398,6 +405,7 @@ def invalid_inputs(
             for given in ({**base, key: word}, {key: word}):
                 yield from (given, given)  # what works once may fail the second time
     yield from near_misses(base, keys)
+    yield from ({**base, key: _HUGE} for key in keys if "expr" in key.lower() or "formula" in key.lower())
     for each in bases[1:]:
         yield from (each, each)
         yield from changed_inside(each)

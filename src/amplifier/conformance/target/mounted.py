@@ -71,7 +71,7 @@ class StepCoverage:
         instance_seen: Whether at least once something of the module was mounted or registered.
         succeeded: Whether at least one call of the module did what it is for.
         cut_short: Why the step did not do all that it was to do, if so.
-        answers: Calls (their name and input) and what they gave, for a comparison with another process.
+        answers: Calls, their name and input, and what they gave each time, for a comparison with another process.
     """
 
     backends: list[str] = attrs.field(factory=list)
@@ -79,7 +79,7 @@ class StepCoverage:
     instance_seen: bool = False
     succeeded: bool = False
     cut_short: str | None = None
-    answers: list[tuple[str, Any, str]] = attrs.field(factory=list)
+    answers: list[tuple[str, Any, str | None]] = attrs.field(factory=list)
 
 
 CANARY = "canary.txt"

@@ -47,7 +47,6 @@ _TEMPORARY_NAME = re.compile(r"0000\d{4}")
 _CLOCK = re.compile(r"(\d\d):\d\d(:\d\d)?(\.\d+)?")
 _DEEPEST = 8
 _LONGEST_TEXT = 20_000
-_ADDRESS = re.compile(r"0x[0-9a-f]{6,}")
 _SHOWN_NUMBER = re.compile(r"\d{9,}(\.\d+)?")
 
 
@@ -208,10 +207,9 @@ async def _after_another(ctx: CheckContext) -> AsyncIterator[Scene]:
 
 @asynccontextmanager
 async def _used(ctx: CheckContext) -> AsyncIterator[Scene]:
-    """An instance that was used before: a context until it was cleared, a resolver in another order and once more."""
+    """A context that was used before, and cleared."""
     async with _alone(ctx) as scene:
-        calls = [*other_operations(scene.mounted), *_lasting(scene.mounted)]
-        for operation in [*calls[::-1], *calls[:1]] if ctx.loaded.module_type == "resolver" else calls:
+        for operation in [*other_operations(scene.mounted), *_lasting(scene.mounted)]:
             await scene.mounted.call(operation.run, scene.mounted)
         yield scene
 
@@ -225,7 +223,6 @@ _CIRCUMSTANCES: tuple[tuple[str, str, _Setting, _Program], ...] = (
     ("A16", "because of another session that had been used before,", _after_another, _once),
     ("C14", "when it was used before, and cleared,", _used, _once),
     ("C14", "when it was used before, cleared and replaced,", _used, _replacing),
-    ("R6", "after other questions", _used, _once),
     ("A25", "in another time zone", partial(_alone, zone="XXX-13:45"), _once),
     ("A25", "in a locale whose encoding is ASCII", partial(_alone, language="C"), _once),
 )
@@ -233,9 +230,9 @@ _CIRCUMSTANCES: tuple[tuple[str, str, _Setting, _Program], ...] = (
 _NAMED = re.compile(r"local|time.?zone|locale|\btz\b", re.IGNORECASE)
 
 
-@check("A16", "A25", "C14", "R6", kind="hygiene")
+@check("A16", "A25", "C14", kind="hygiene")
 async def answers_the_same_elsewhere(ctx: CheckContext) -> None:
-    """Tells the same calls after another session that was used, in a used context and resolver, in another time zone and in another locale; the answers are those of a new process."""
+    """Tells the same calls after another session that was used, in a used context, in another time zone and in another locale; the answers are those of a new process."""
     own = {clause.id for clause in clauses_for(ctx.loaded.module_type)}  # type: ignore[arg-type]  # a known type
     circumstances = [each for each in _CIRCUMSTANCES if each[0] in own]
     for config in ctx.configs:
@@ -255,14 +252,13 @@ async def answers_the_same_elsewhere(ctx: CheckContext) -> None:
 
 @check("A25", kind="hygiene")
 async def answers_the_same_in_another_process(ctx: CheckContext) -> None:
-    """Makes the same calls on asyncio in two processes, in which texts have other hashes, and compares what they give each time."""
+    """Makes the same calls on asyncio in two processes, in which texts have other hashes; where both are run, the same words come in the same order."""
     if "asyncio" not in ctx.loaded.backends or ctx.loaded.starts_processes:
         return
     tellings = [await _told_on_asyncio(ctx, trial) for trial in range(_TRIALS)]
     for usual, *others in zip(*tellings, strict=False):
-        if all(other == usual for other in others):
-            text = _ADDRESS.sub("0x…", usual.text).replace(str(os.getpid()), "<process>")
-            ctx.coverage.answers.append((usual.name, usual.given, text[:_LONGEST_TEXT]))
+        is_steady = all(other == usual for other in others)
+        ctx.coverage.answers.append((usual.name, usual.given, usual.text[:_LONGEST_TEXT] if is_steady else None))
 
 
 async def _told_on_asyncio(ctx: CheckContext, trial: int) -> list[Answer]:
@@ -377,10 +373,13 @@ _MOST_PAIRS = 12
 _STALE = {"tool": "T10", "provider": "P14", "hook": "H3"}
 
 
-@check("T10", "P14", "H3", kind="behaviour", types=_STALE)
+@check("T10", "P14", "H3", "R6", kind="behaviour", types=("resolver", *_STALE))
 async def answers_the_same_when_used(ctx: CheckContext) -> None:
-    """Makes calls in a used instance and in fresh ones: no call gets the answer to another, and none changes the answer to an earlier one."""
+    """Makes calls in a used instance and in fresh ones: no call gets the answer to another, none changes the answer to an earlier one, and a resolver answers as a fresh one."""
     if ctx.loaded.starts_processes:
+        return
+    if ctx.loaded.module_type == "resolver":
+        await _ask_after_others(ctx)
         return
     await _find_stale_answer(ctx, _STALE[ctx.loaded.module_type])
     if ctx.loaded.module_type == "tool":
@@ -390,6 +389,20 @@ async def answers_the_same_when_used(ctx: CheckContext) -> None:
 def _at(mounted: MountedModule, numbers: Sequence[int]) -> list[Operation]:
     operations = [*_lasting(mounted), *_others(mounted)]
     return [operations[number] for number in numbers]
+
+
+async def _ask_after_others(ctx: CheckContext) -> None:
+    """Report a question that gets another answer after other questions than alone."""
+    async with ctx.mount() as mounted:
+        order = list(range(len(_lasting(mounted))))
+    random.Random(ctx.seed).shuffle(order)
+    alone = {number: await _tell(ctx, _alone, partial(_at, numbers=(number,))) for number in order}
+    order += reversed(order)
+    for number, answer in zip(order, await _tell(ctx, _alone, partial(_at, numbers=order)), strict=False):
+        if [answer] != alone[number] == await _tell(ctx, _alone, partial(_at, numbers=(number,)), trial=1):
+            shown = first_difference(alone[number][0].text, answer.text)
+            ctx.fault("R6", f"after other questions {answer.name} gave {shown}", given=answer.given)
+            return
 
 
 async def _find_stale_answer(ctx: CheckContext, clause: str) -> None:
