@@ -169,6 +169,11 @@ async def working(
         group.cancel_scope.cancel()
 
 
+async def die_with(engine: Any, turn_id: str, times: int) -> None:
+    """Note that so many workers have died with a turn that waits for the next one."""
+    await engine._do(lambda: engine._turns.mark(turn_id, attempt=times, deaths=times))
+
+
 def answering(*answers: Any) -> MockProvider:
     """A model with these answers."""
     return MockProvider(list(answers))

@@ -72,6 +72,7 @@ class WorkerProcesses:
     def __init__(self, server: subprocess.Popen[str], *request: str) -> None:
         self._server = server
         self._request = "\t".join(request) + "\n"
+        self._is_alone = request[1] == "sqlite"
         self.living: list[int] = []
         self.leaving: list[int] = []
 
@@ -88,12 +89,22 @@ class WorkerProcesses:
         """Kill one, with no chance to do anything."""
         self.living.remove(process)
         os.kill(process, signal.SIGKILL)
+        self._wait_until_gone(process)
 
     def drain(self, process: int) -> None:
         """Ask one to end (SIGTERM): it lets running calls end and hands its turns over."""
         self.living.remove(process)
         self.leaving.append(process)
         os.kill(process, signal.SIGTERM)
+        if self._is_alone:
+            self._wait_until_gone(process)
+
+    @staticmethod
+    def _wait_until_gone(process: int) -> None:
+        """A file has one worker, and the next one is refused before."""
+        until = time.monotonic() + 100
+        while Path(f"/proc/{process}").exists() and time.monotonic() < until:
+            time.sleep(0.005)
 
     @staticmethod
     def suspend(process: int) -> None:

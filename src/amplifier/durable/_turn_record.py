@@ -25,7 +25,7 @@ from dbos import error as dbos_error
 
 from amplifier.live import Question
 
-from ._database import DatabaseDown
+from ._database import Database, DatabaseDown
 from ._errors import EngineUnavailableError, TurnLost
 from ._turns import EVENTS, QUESTIONS, TURNS, WAITING, Turns, answer_id, details_of, marks_of, question_id
 from ._values import ClaimedTurn, Outcome, Plan, StepName, StopRequest
@@ -60,6 +60,7 @@ class _EventsOver(BaseException):
 class EventWriter:
     """Writes events to the stream of a turn, in the thread that DBOS runs the turn's workflow in."""
 
+    _database: Database
     _portal: BlockingPortal
     _batches: queue.SimpleQueue[Any] = attrs.field(init=False, factory=queue.SimpleQueue)
 
@@ -73,7 +74,9 @@ class EventWriter:
             value, on_done = batch
             problem: BaseException | None = None
             try:
-                DBOS.write_stream(EVENTS, value)
+                self._database.run(partial(DBOS.write_stream, EVENTS, value))
+            except DatabaseDown as error:
+                problem = self._database.unavailable(error)
             except Exception as error:  # noqa: BLE001 — passed on to the task that waits
                 problem = error
             except LOST:
@@ -351,7 +354,7 @@ class TurnRecord:
             self.datasource.sql_session().execute(sa.text(_STORE_CONVERSATION), values)
             return end
 
-        stored: dict[str, Any] = self.datasource.run_tx_step({"name": "conversation"}, store)
-        if stored is not end:
-            raise TurnLost
+        while self.datasource.run_tx_step({"name": "conversation"}, store) is not end:
+            # There is an end in this place: of a worker that has the turn now, or of one from which it was rewound.
+            self._read_stop()
         return end

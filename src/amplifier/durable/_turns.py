@@ -430,7 +430,7 @@ class Turns:
             self.mark(turn_id, held=None, plan=None)
             self.client.rewind_workflow(
                 turn_id,
-                max((step["function_id"] for step in steps), default=0) + 1,
+                start_step=max((step["function_id"] for step in steps), default=0) + 1,
                 application_version=self.version,
                 queue_name=TURNS,
             )

@@ -382,7 +382,7 @@ class Worker:
     def run_turn(self, turn_id: str, session_id: str, notify: str | None) -> dict[str, Any]:
         """Run a turn in this thread, which writes its events meanwhile; return how it ended."""
         self._handed_over.discard(turn_id)
-        writer = EventWriter(self._portal)
+        writer = EventWriter(self._database, self._portal)
         record = TurnRecord(
             turns=self._turns,
             turn_id=turn_id,
