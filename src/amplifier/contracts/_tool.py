@@ -7,7 +7,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+import attrs
 
 from amplifier.errors import ContractError
 from amplifier.models import ToolResult
@@ -22,6 +24,7 @@ class Tool(Protocol):
     A tool may also describe its input by ``get_schema() -> dict`` or by an attribute ``input_schema``. By an attribute
     ``repeatable`` it declares what happens to a call that was cut off with its process when the turn is resumed: True, it runs
     again; False, never, and the model gets a result that reports the interruption; None or no such attribute, the user is asked.
+    Before that, a method ``async def reconcile(input, call)`` is asked what became of the call: `Done`, `NotDone` or `Unknown`.
     `isinstance` looks at member names only: a tool passes for an orchestrator, since both have ``execute``. What a module is
     follows from its declared type.
     """
@@ -43,6 +46,36 @@ class Tool(Protocol):
         Returns:
             The result; a failure is a result too, with ``success=False`` and an ``error``.
         """
+
+
+@attrs.frozen
+class Done:
+    """A call that was cut off with its process has had its effect.
+
+    Attributes:
+        result: What the model gets: a `ToolResult`, or the output of one.
+    """
+
+    result: Any = None
+
+    @property
+    def tool_result(self) -> ToolResult:
+        """The result as the tool would have returned it."""
+        return self.result if isinstance(self.result, ToolResult) else ToolResult(output=self.result)
+
+
+@attrs.frozen
+class NotDone:
+    """A call that was cut off with its process has had no effect, and runs now."""
+
+
+@attrs.frozen
+class Unknown:
+    """Whether a call that was cut off with its process has had its effect cannot be found out: its ``repeatable`` decides."""
+
+
+Reconciled: TypeAlias = Done | NotDone | Unknown
+"""What the ``reconcile`` of a tool returns."""
 
 
 def tool_schema(tool: object) -> dict[str, Any] | None:
