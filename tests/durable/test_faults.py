@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import subprocess
 import sys
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -163,7 +164,8 @@ async def test_a_full_disk_ends_the_worker_and_the_next_one_goes_on(tmp_path):
 
 
 async def test_start_whose_connection_is_lost_during_the_commit_starts_once(tmp_path, monkeypatch):
-    run, lost = Database.run, []
+    run = Database.run
+    lost: list[Any] = []
 
     def run_and_lose(database, work):
         done = run(database, work)

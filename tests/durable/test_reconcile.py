@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import anyio
 import anyio.to_thread
 import pytest
@@ -24,7 +26,7 @@ def reconciling(found, calls, asked):
             raise found
         return found
 
-    pay.reconcile = reconcile
+    pay.reconcile = reconcile  # type: ignore[attr-defined]  # optional member of the contract
     return pay
 
 
@@ -42,7 +44,8 @@ def reconciling(found, calls, asked):
     ],
 )
 async def test_call_that_was_running_is_reconciled(engine, found, result, times):
-    calls, asked = [], []
+    calls: list[str] = []
+    asked: list[Any] = []
     hang, begun = hanging("pay", repeatable=False)
     limits = {"orchestrator": {"module": "loop-basic", "config": {"tool_timeout": 2.0}}, "context": "context-simple"}
     turn = await engine.start("s", "go")

@@ -67,7 +67,8 @@ class Settings:
                 raise ValueError(f"{name} must be a number above 0, got {value!r:.80}")
         if self.attempts != int(self.attempts):
             raise ValueError(f"attempts must be a whole number, got {self.attempts!r}")
-        if self.version is not None and (not isinstance(self.version, str) or not self.version):
+        version: object = self.version
+        if version is not None and (not isinstance(version, str) or not version):
             raise ValueError(f"version must be a text or None, got {self.version!r:.80}")
 
     @property

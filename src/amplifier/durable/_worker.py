@@ -492,8 +492,6 @@ class Worker:
 
     async def _take_in_order(self, record: TurnRecord) -> None:
         """Begin a turn when it may; a suspect runs alone."""
-        if self._is_leaving:
-            return
         row = await self._database(lambda: self._turns.row(record.turn_id, load_input=False, load_output=False))
         deaths = marks_of(row).deaths
 
@@ -502,9 +500,7 @@ class Worker:
             return bool(now.status == "PENDING" and now.executor_id == self.name)
 
         async with self._admission.admit(record.turn_id, deaths, self._settings.pause_after(deaths), still_waits):
-            if self._is_leaving:
-                return
-            turn = await record.claim()
+            turn = None if self._is_leaving else await record.claim()
             if turn is None:
                 return
             if record.turn_id in self._running:
