@@ -33,7 +33,7 @@ def open_engine(kind: str, place: Path | str, **options: Any) -> AbstractAsyncCo
         place: A folder for its file, or the URL of a database.
         options: Others than the quick ones.
     """
-    options = {"poll": 0.02, "pickup": 0.02, "lease": 1.0, "patience": 2.0, **options}
+    options = {"poll": 0.02, "pickup": 0.02, "lease": 1.0, "patience": 60.0, **options}
     return durable.open_engine(place if kind == "postgres" else Path(place) / "turns.db", **options)
 
 

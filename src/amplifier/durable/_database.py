@@ -210,6 +210,23 @@ class Database:
             await anyio.sleep(pause)
             pause = min(pause * 2, 2.0)
 
+    def insist(self, work: Callable[[], T]) -> T:
+        """Do some work in this thread, and try again while the database is away.
+
+        Raises:
+            EngineUnavailableError: The database did not answer for as long as patience lasts.
+        """
+        began = time.monotonic()
+        pause = 0.05
+        while True:
+            try:
+                return self.run(work)
+            except DatabaseDown as error:
+                if time.monotonic() + pause > began + self._patience:
+                    raise self.unavailable(error) from error
+            time.sleep(pause)
+            pause = min(pause * 2, 2.0)
+
     def run(self, work: Callable[[], T]) -> T:
         """Do some work in this thread, once.
 

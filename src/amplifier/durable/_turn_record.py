@@ -62,12 +62,13 @@ class EventWriter:
 
     _database: Database
     _portal: BlockingPortal
+    _slot: StepReservation
     _batches: queue.SimpleQueue[Any] = attrs.field(init=False, factory=queue.SimpleQueue)
 
     def serve(self) -> None:
         """Write what comes, until `finish`; in a step that is never recorded."""
         with suppress(_EventsOver):
-            DBOS.reserve_step().run({"name": "events"}, self._write_all)
+            self._slot.run({"name": "events"}, self._write_all)
 
     def _write_all(self) -> None:
         while (batch := self._batches.get()) is not None:
@@ -232,7 +233,7 @@ class TurnRecord:
 
     def _note_plan(self, plan: Plan | None) -> None:
         if plan is not None:
-            self.turns.mark(self.turn_id, plan=dict(plan))
+            self.turns.database.insist(lambda: self.turns.mark(self.turn_id, plan=dict(plan)))
 
     @staticmethod
     def _record(slot: StepReservation, name: str, value: Any) -> None:
@@ -245,7 +246,7 @@ class TurnRecord:
             raise TurnLost
 
     def _read_stop(self) -> StopRequest | None:
-        row = self.turns.row(self.turn_id, load_input=False, load_output=False)
+        row = self.turns.database.insist(lambda: self.turns.row(self.turn_id, load_input=False, load_output=False))
         marks = marks_of(row)
         if row.status != "PENDING" or row.executor_id != self.worker or marks.attempt != self._attempt:
             raise TurnLost
@@ -253,6 +254,8 @@ class TurnRecord:
 
     async def _in_workflow(self, work: Callable[[], T]) -> T:
         """Do something in the context of the workflow. Once begun it is finished, unless the database is given up.
+
+        DBOS itself waits for a database that is away, without a limit; work insists on what it does beside DBOS.
 
         Raises:
             EngineUnavailableError: It was given up.
@@ -320,7 +323,7 @@ class TurnRecord:
         if events:
             await self.writer.write(turn.attempt, events)
         if outcome.state == "held":
-            await self._in_workflow(lambda: self._hold(outcome))
+            await self._in_workflow(lambda: self.turns.database.insist(lambda: self._hold(outcome)))
         else:
             self.outcome = await self._in_workflow(lambda: self._store(turn, outcome))
 

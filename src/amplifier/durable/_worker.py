@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextvars
-import fcntl
 import logging
 import os
 import socket
@@ -24,7 +23,7 @@ from dbos import DBOS, SQLAlchemyDatasource
 from dbos import error as dbos_error
 
 from amplifier.contracts._cancellation import text_of
-from amplifier.errors import SessionStateError
+from amplifier.errors import AmplifierError, SessionStateError
 
 from ._database import APPLICATION, Database, DatabaseDown
 from ._engine import Duty, InterruptedWorker
@@ -35,6 +34,11 @@ from ._suspects import Admission, Settings
 from ._turn_record import EventWriter, HandedOver, TurnRecord
 from ._turns import NOTICE, SCHEDULE, TURN, TURNS, WAITING, WORKERS, Turns, marks_of, session_of
 from ._values import PLAN_CHANGED, Schedule, TurnPolicy
+
+try:
+    import fcntl
+except ImportError:
+    fcntl = None  # type: ignore[assignment]  # a system without file locks
 
 T = TypeVar("T")
 
@@ -190,6 +194,8 @@ async def only_worker(database: Database, name: str) -> AsyncIterator[None]:
     Raises:
         SessionStateError: It has one, which is named.
     """
+    if fcntl is None:
+        raise AmplifierError("a worker of a file needs file locks (flock), which this system does not have")
     file = database.file.with_name(f"{database.file.name}.worker")
     descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
@@ -382,7 +388,8 @@ class Worker:
     def run_turn(self, turn_id: str, session_id: str, notify: str | None) -> dict[str, Any]:
         """Run a turn in this thread, which writes its events meanwhile; return how it ended."""
         self._handed_over.discard(turn_id)
-        writer = EventWriter(self._database, self._portal)
+        # Its place in the order comes first, before another thread draws others.
+        writer = EventWriter(self._database, self._portal, DBOS.reserve_step())
         record = TurnRecord(
             turns=self._turns,
             turn_id=turn_id,
