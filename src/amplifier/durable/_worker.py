@@ -293,15 +293,14 @@ class Worker:
             yield
         finally:
             # Else the others notice after their lease.
-            with anyio.move_on_after(_ENDING_SECONDS, shield=True), suppress(DurableError):
+            with anyio.move_on_after(_ENDING_SECONDS, shield=True), suppress(DurableError, DatabaseDown):
                 await anyio.to_thread.run_sync(self._database.run, self._leave, abandon_on_cancel=True)
             self._database.end_use()
 
     def _leave(self) -> None:
-        with suppress(DatabaseDown):
-            if not self._database.is_sqlite:
-                self._others.leave()
-            self._hand_over()
+        if not self._database.is_sqlite:
+            self._others.leave()
+        self._hand_over()
 
     def _hand_over(self) -> None:
         mine = self._turns.client.list_workflows(
