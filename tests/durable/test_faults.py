@@ -281,6 +281,8 @@ async def test_a_turn_whose_end_is_too_large_to_be_stored_fails_and_the_worker_g
 
 @pytest.mark.long
 @pytest.mark.timeout(300)
+# Threads in which DBOS waits for the server end some time after it is back.
+@pytest.mark.may_leave("thread 'AnyIO worker", "(socket:[")
 @pytest.mark.parametrize("is_away_for_long", [False, True])
 async def test_a_server_that_crashes_in_the_middle_of_turns_loses_nothing(tmp_path, is_away_for_long):
     """It comes back at once, or after the worker has given up; then the next worker goes on."""

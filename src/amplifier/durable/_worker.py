@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any, TypeVar
@@ -261,10 +261,10 @@ class Worker:
             self._group, self._portal = group, portal
             try:
                 async with self._launched():
-                    group.start_soon(self._listen)
-                    group.start_soon(self._adopt)
+                    group.start_soon(self._or_fail, self._listen)
+                    group.start_soon(self._or_fail, self._adopt)
                     if not self._database.is_sqlite:
-                        group.start_soon(self._beat)
+                        group.start_soon(self._or_fail, self._beat)
                     self._duty.on_start()
                     await self._duty.leaving.wait()
                     await self._drain()
@@ -477,21 +477,29 @@ class Worker:
             await self._take_in_order(record)
         except TurnLost:
             pass
-        except KeyboardInterrupt as error:
+        except KeyboardInterrupt:
             # Here it would end the whole event loop, and AnyIO's threads would stay.
             self._failures.append(InterruptedWorker())
-            self._fail(error)
+            self._fail()
         except Exception as error:
             # DBOS takes the workflow for running as long as this worker lives, so it must not.
             self._failures.append(error)
-            self._fail(error)
+            self._fail()
             raise
         finally:
             self._taking -= 1
             if self._is_leaving and not self._running:
                 self._is_idle.set()
 
-    def _fail(self, error: BaseException) -> None:
+    async def _or_fail(self, task: Callable[[], Awaitable[None]]) -> None:
+        """Run a task of the worker; its failure ends the worker, also where DBOS waits for the database."""
+        try:
+            await task()
+        except Exception:
+            self._fail()
+            raise
+
+    def _fail(self) -> None:
         for scope in list(self._recording):
             scope.cancel()
         self._group.cancel_scope.cancel()
