@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amplifier.kernel.coordinator.ownership import DONE, Mounts
+from amplifier.kernel.coordinator.ownership import COMPLETED, MountTable
 
 SINGLE = ["orchestrator", "context", "module-source-resolver"]
 NAMED = ["providers", "tools"]
@@ -17,7 +17,7 @@ NAMED = ["providers", "tools"]
 
 @pytest.fixture
 def mounts():
-    return Mounts("the registry")
+    return MountTable("the registry")
 
 
 def warnings(caplog):
@@ -75,11 +75,11 @@ def test_named_point_replaced_by_hand_with_something_else_is_refused_by_its_type
 
 async def test_what_mounting_returns_may_be_awaited_again_and_again_without_a_checkpoint():
     for _ in range(2):
-        steps = DONE.__await__()
+        steps = COMPLETED.__await__()
         with pytest.raises(StopIteration) as ended:
             next(steps)
         assert ended.value.value is None
-        await DONE
+        await COMPLETED
 
 
 # ── owners ───────────────────────────────────────────────────────────────────────────────────────
@@ -160,7 +160,7 @@ def test_application_empties_a_slot_for_good(mounts):
     undone=st.permutations("abcd"),
 )
 def test_whatever_modules_did_undoing_all_of_them_leaves_the_applications(program, undone):
-    mounts = Mounts(None)
+    mounts = MountTable(None)
     mounts.mount("tools", "application's", "x", None)
     mounts.offer("x", "application's", None)
     for number, (owner, name, unmounts) in enumerate(program):

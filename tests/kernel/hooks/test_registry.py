@@ -17,7 +17,7 @@ import anyio.lowlevel
 import pytest
 
 from amplifier.errors import HookRecursionError
-from amplifier.kernel.hooks.registry import DEEPEST
+from amplifier.kernel.hooks.registry import MAX_DEPTH
 from amplifier.models import HookResult
 from tests._support.backends_alone import on_asyncio, run_on
 from tests._support.hook_registry import of_module, raising, registry
@@ -163,7 +163,7 @@ async def test_a_chain_as_deep_as_allowed_is_allowed():
     hooks, deepest = registry(), []
 
     async def descend(event: str, data: Data) -> HookResult:
-        if data["level"] < DEEPEST:
+        if data["level"] < MAX_DEPTH:
             await hooks.emit("down", {"level": data["level"] + 1})
         else:
             deepest.append(data["level"])
@@ -171,14 +171,14 @@ async def test_a_chain_as_deep_as_allowed_is_allowed():
 
     hooks.register("down", descend, on_failure="deny")
     assert (await hooks.emit("down", {"level": 1})).action == "continue"
-    assert deepest == [DEEPEST]
+    assert deepest == [MAX_DEPTH]
 
 
 async def test_a_gate_that_fails_at_the_deepest_level_denies_there_and_is_reported():
     hooks, verdicts, heard = registry(), [], []
 
     async def descend(event: str, data: Data) -> HookResult:
-        if data["level"] == DEEPEST:
+        if data["level"] == MAX_DEPTH:
             raise ValueError("at the bottom")
         verdicts.append((await hooks.emit("down", {"level": data["level"] + 1})).action)
         return HookResult()
@@ -194,14 +194,14 @@ async def test_events_in_a_row_are_not_inside_each_other():
     hooks, count = registry(), []
 
     async def many(event: str, data: Data) -> HookResult:
-        for _ in range(DEEPEST * 2):
+        for _ in range(MAX_DEPTH * 2):
             await hooks.emit("inner", {})
         return HookResult()
 
     hooks.register("outer", many, on_failure="deny")
     hooks.register("inner", lambda event, data: count.append(1))
     assert (await hooks.emit("outer", {})).action == "continue"
-    assert len(count) == DEEPEST * 2
+    assert len(count) == MAX_DEPTH * 2
 
 
 async def test_a_task_that_a_handler_started_is_not_nested_once_the_dispatch_is_over():
@@ -217,7 +217,7 @@ async def test_a_task_that_a_handler_started_is_not_nested_once_the_dispatch_is_
         over.set()
 
     async def start_next(event: str, data: Data) -> HookResult:
-        if data["number"] < DEEPEST * 3:
+        if data["number"] < MAX_DEPTH * 3:
             group.start_soon(turn, data["number"] + 1, data["over"])
         return HookResult()
 
@@ -226,7 +226,7 @@ async def test_a_task_that_a_handler_started_is_not_nested_once_the_dispatch_is_
     hooks.register("turn:complete", start_next, on_failure="deny")
     async with anyio.create_task_group() as group:
         group.start_soon(turn, 0, begin)
-    assert turns == list(range(DEEPEST * 3 + 1))
+    assert turns == list(range(MAX_DEPTH * 3 + 1))
 
 
 def answering(answer: Any) -> Any:
@@ -333,7 +333,7 @@ async def test_collecting_in_a_circle_is_cut_too():
 
     hooks.register("ask", again)
     await hooks.emit_and_collect("ask", {}, timeout=60)
-    assert [len(error.chain) for error in errors] == [DEEPEST + 1]
+    assert [len(error.chain) for error in errors] == [MAX_DEPTH + 1]
 
 
 # ── bad input; that of registering is in tests/kernel/test_bad_input.py ────────────────────────────────────────────────────────────────────────────────────

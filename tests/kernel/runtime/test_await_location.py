@@ -7,7 +7,7 @@ from typing import Any
 import anyio
 import pytest
 
-from amplifier.kernel.runtime.backend import where_suspended
+from amplifier.kernel.runtime.frames import where_suspended
 from tests._support.backends_alone import run_on
 
 

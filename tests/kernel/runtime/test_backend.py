@@ -22,8 +22,8 @@ import trio
 from anyio.abc import TaskGroup
 
 from amplifier.contracts._cancellation import cancel_scope, is_cancellation_type, is_real_cancellation, loop_clock
-from amplifier.kernel.runtime.backend import Loop, Spawn, current_raw_task, start_timer
-from amplifier.kernel.runtime.uninterrupted import run_section
+from amplifier.kernel.runtime.loop import Loop, Spawn, current_raw_task, start_timer
+from amplifier.kernel.runtime.child import run_in_child
 from tests._support.backends_alone import run_on, run_on_asyncio
 
 SECTIONS = {
@@ -37,7 +37,7 @@ SECTIONS = {
 @pytest.fixture(params=SECTIONS)
 def run_any(request: pytest.FixtureRequest) -> Callable[..., Any]:
     keywords: Any = SECTIONS[request.param]
-    return functools.partial(run_section, **keywords)
+    return functools.partial(run_in_child, **keywords)
 
 
 async def test_the_error_of_a_section_leaves_it_unchanged(run_any):
@@ -73,7 +73,7 @@ async def test_nothing_reaches_a_shielded_section_from_a_cancelled_scope():
 
     with anyio.CancelScope() as scope:
         scope.cancel()
-        assert await run_section(closing, name="closing", shield=True) == "closed"
+        assert await run_in_child(closing, name="closing", shield=True) == "closed"
         await anyio.lowlevel.checkpoint()
         pytest.fail("the cancellation was lost")
     assert scope.cancelled_caught
@@ -99,7 +99,7 @@ async def test_a_scope_cancelled_while_a_shielded_section_runs_waits_for_it():
                 release.set()
 
         group.start_soon(cancel_then_release)
-        await run_section(closing, name="closing", shield=True)
+        await run_in_child(closing, name="closing", shield=True)
         await anyio.lowlevel.checkpoint()
         pytest.fail("the cancellation was lost")
     assert done == ["closed"]
@@ -122,7 +122,7 @@ async def test_a_cancelled_scope_reaches_a_guarded_section_at_every_checkpoint()
 
     with anyio.CancelScope() as scope:
         scope.cancel()
-        await run_section(unwinding, name="unwinding")
+        await run_in_child(unwinding, name="unwinding")
     assert scope.cancelled_caught
     assert seen == ["first", "second"]
 
@@ -140,7 +140,7 @@ async def test_a_guarded_section_may_finish_its_unwinding_under_its_own_shield()
 
     with anyio.CancelScope() as scope:
         scope.cancel()
-        await run_section(unwinding, name="unwinding")
+        await run_in_child(unwinding, name="unwinding")
     assert (scope.cancelled_caught, done) == (True, ["unwound"])
 
 
@@ -154,7 +154,7 @@ async def test_the_error_a_guarded_section_raises_while_it_is_cancelled_is_not_h
     with anyio.CancelScope() as scope:
         scope.cancel()
         with pytest.raises(ValueError, match="while unwinding"):
-            await run_section(failing, name="failing")
+            await run_in_child(failing, name="failing")
 
 
 async def test_a_guarded_section_that_swallows_its_cancellation_does_not_lose_it_for_the_caller():
@@ -167,7 +167,7 @@ async def test_a_guarded_section_that_swallows_its_cancellation_does_not_lose_it
 
     with anyio.CancelScope() as scope:
         scope.cancel()
-        await run_section(swallowing, name="swallowing")
+        await run_in_child(swallowing, name="swallowing")
         await anyio.lowlevel.checkpoint()
         pytest.fail("the cancellation was lost")
     assert scope.cancelled_caught
@@ -177,7 +177,7 @@ async def test_a_guarded_section_that_swallows_its_cancellation_does_not_lose_it
 async def test_a_deadline_around_a_guarded_section_ends_it_at_its_time():
     began = anyio.current_time()
     with anyio.move_on_after(7) as scope:
-        await run_section(anyio.sleep, 100, name="sleeping")
+        await run_in_child(anyio.sleep, 100, name="sleeping")
     assert scope.cancelled_caught
     assert anyio.current_time() - began == pytest.approx(7)
 

@@ -13,13 +13,13 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from amplifier.kernel.runtime.uninterrupted import run_section
+from amplifier.kernel.runtime.child import run_in_child
 from tests._support.backends_alone import loop_turns, on_asyncio, run_on_asyncio
 
 Section = Callable[[], Awaitable[Any]]
 
-run_guarded = run_section
-run_shielded = functools.partial(run_section, shield=True)
+run_guarded = run_in_child
+run_shielded = functools.partial(run_in_child, shield=True)
 
 
 class Caller:
@@ -435,7 +435,7 @@ async def test_a_scope_that_the_first_step_of_a_section_cancels_leaves_nothing_b
 
 
 @pytest.mark.parametrize("run", [run_guarded, run_shielded])
-def test_a_loop_that_makes_its_tasks_itself_can_run_sections(run):
+def test_a_loop_that_makes_its_tasks_itself_can_run_in_childs(run):
     class OwnLoop(asyncio.SelectorEventLoop):
         def get_task_factory(self) -> Any:
             raise NotImplementedError  # as asyncio's abstract loop does
