@@ -9,8 +9,8 @@ import anyio.lowlevel
 import pytest
 
 from amplifier import ModuleCoordinator
-from amplifier.kernel.runtime.deadlines import TimeBudget
 from amplifier.kernel.runtime.cleanup import CleanupFailure, CleanupStack
+from amplifier.kernel.runtime.deadlines import TimeBudget
 
 pytestmark = pytest.mark.virtual_time
 
@@ -41,7 +41,7 @@ def hanging(log, word):
 async def unwind(stack, *, seconds=10.0, total=30.0, owner=None):
     budget = TimeBudget() if total is None else TimeBudget(anyio.current_time() + total)
     failures: list[CleanupFailure] = []
-    await stack.unwind(failures, seconds=each, budget=budget, owner=owner)
+    await stack.unwind(failures, seconds=seconds, budget=budget, owner=owner)
     return failures, next((failure.error for failure in failures if not isinstance(failure.error, Exception)), None)
 
 

@@ -65,9 +65,9 @@ async def run_in_child(
             foreign in it needs a deadline.
 
     Raises:
-        BaseException: The error of the work. If the caller was cancelled natively meanwhile,
-            its own CancelledError, except that an error of shielded work comes first, as out of
-            a ``finally``.
+        BaseException: The error of the work. If the caller was cancelled natively meanwhile, its
+            own CancelledError, so that no native cancel is lost. The error of the work is its
+            cause then.
     """
     outcome = _Outcome[T]()
     stop: BaseException | None = None
@@ -84,10 +84,12 @@ async def run_in_child(
             # that it never begins. The caller was cancelled too, so a second child is not.
             if outcome.has_begun or not shield:
                 break
-        if outcome.error is not None and _error_comes_first(outcome.error, stop, shield):
+        if outcome.error is not None and _error_comes_first(outcome.error, stop):
             raise outcome.error
         if stop is not None:
-            raise stop
+            if outcome.error is None or is_cancellation_type(outcome.error):
+                raise stop
+            raise stop from outcome.error
         if not outcome.has_begun:
             raise anyio.get_cancelled_exc_class()
         if not shield:
@@ -95,19 +97,20 @@ async def run_in_child(
             await anyio.lowlevel.checkpoint_if_cancelled()
         return cast("T", outcome.value)
     finally:
-        # An exception whose traceback has a frame that names it is a reference cycle.
+        # An exception whose traceback has a frame that leads to it is a reference cycle, which
+        # would keep a closed session until the garbage collector runs.
         del outcome, stop
 
 
-def _error_comes_first(error: BaseException, stop: BaseException | None, shield: bool) -> bool:
+def _error_comes_first(error: BaseException, stop: BaseException | None) -> bool:
     """Return whether the caller raises the error of the work rather than its own interruption."""
     if stop is None:
         return True
     if not is_cancellation_type(stop) or is_cancellation_type(error):
         return False
-    # The cancellation of a scope is delivered again at the next await. A native one is not.
+    # A scope delivers its cancellation again at the next await. A native one comes once.
     is_by_scope = anyio.current_effective_deadline() == -math.inf
-    return shield or is_by_scope or isinstance(error, KeyboardInterrupt)
+    return is_by_scope or isinstance(error, KeyboardInterrupt)
 
 
 async def _run(
@@ -120,6 +123,8 @@ async def _run(
             outcome.value = await fn(*args)
     except BaseException as exc:  # noqa: BLE001 — raised in the caller
         outcome.error = exc
+    finally:
+        del outcome  # see run_in_child
 
 
 # ── Ctrl-C on trio ────────────────────────────────────────────────────────────────────────────

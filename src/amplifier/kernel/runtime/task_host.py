@@ -297,8 +297,6 @@ class SessionTask:
         self._has_begun = True
         try:
             await self._work()
-        except KeyboardInterrupt as exc:  # out of a task it would stop asyncio's loop
-            self._host.end_session(exc)
         finally:
             self._done.set()
             self._host.running.pop(self, None)
@@ -315,7 +313,11 @@ class SessionTask:
                 self._what,
             )
             return
-        await self._host.crashed(self._name, self._owner, contained_failure(exc), fatal)
+        error = _failure_of(exc)
+        # A KeyboardInterrupt ends the session, which raises it. Raised out of a task it would
+        # stop asyncio's loop.
+        fatal = fatal or not isinstance(error, Exception)
+        await self._host.crashed(self._name, self._owner, error, fatal)
 
     def cancel(self) -> None:
         """Cancel the work."""
@@ -457,8 +459,8 @@ class HostTask(SessionTask):
 
 
 def _failure_of(exc: BaseException) -> BaseException:
-    """Return the failure of a module that is entered or left, or the interrupt that hit it."""
+    """Return the failure of foreign code, or the KeyboardInterrupt that hit it."""
     try:
         return contained_failure(exc)
-    except BaseException as interrupt:  # noqa: BLE001 — raised by whoever waits for the module
+    except BaseException as interrupt:  # noqa: BLE001 — raised where the task is waited for
         return interrupt

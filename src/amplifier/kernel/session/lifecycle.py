@@ -7,6 +7,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 from amplifier.errors import SessionBusyError, SessionStateError
+from amplifier.events import SESSION_RESUME, SESSION_START
 
 if TYPE_CHECKING:
     from amplifier.budget import SessionMeter
@@ -44,28 +45,25 @@ class Lifecycle:
         turn: The running turn, or None.
         last_turn: The latest turn that has ended, or None.
         meter: Counts the calls of the session. None without a budget.
-        is_resumed: True if the first turn announces ``session:resume``.
-        has_started: True once the first turn was announced.
+        start_event: The event that announces the first turn. None once it was emitted.
     """
 
     __slots__ = (
-        "has_started",
-        "is_resumed",
         "last_turn",
         "meter",
         "session_id",
+        "start_event",
         "state",
         "turn",
     )
 
     def __init__(self, session_id: str, is_resumed: bool = False) -> None:
         self.session_id: str = session_id
-        self.is_resumed = is_resumed
         self.state: State = State.NEW
         self.turn: Turn | None = None
         self.last_turn: Turn | None = None
         self.meter: SessionMeter | None = None
-        self.has_started = False
+        self.start_event: str | None = SESSION_RESUME if is_resumed else SESSION_START
 
     @property
     def activity(self) -> str | None:
@@ -104,6 +102,16 @@ class Lifecycle:
                 "or fork() a session of its own for parallel work",
                 session_id=self.session_id,
             )
+
+
+    def end_turn(self, turn: Turn) -> None:
+        """Release the session from a turn that has ended, or that never began."""
+        self.turn = None
+        if turn.ended:
+            self.last_turn = turn
+        if turn.has_announced_start:
+            self.start_event = None
+        turn.finish()
 
 
 # Lifecycles instead of ids, because two sessions may have one id, and instead of sessions,

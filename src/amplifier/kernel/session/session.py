@@ -472,10 +472,18 @@ class AmplifierSession:
         The turn of a stream runs in the task that the stream has made for it.
         """
         seconds = self._turn_seconds(timeout)
-        await self._require_turn()
+        await self._require_turn(stream)
         self._require_own_loop()
         lifecycle = self._lifecycle
-        turn = Turn(self.coordinator, lifecycle, self.status, prompt, seconds, answer_format)
+        turn = Turn(
+            self.coordinator,
+            self.status,
+            lifecycle.meter,
+            lifecycle.start_event,
+            prompt,
+            seconds,
+            answer_format,
+        )
         token = inside_turn_of.set((*inside_turn_of.get(), lifecycle))
         try:
             lifecycle.turn = turn
@@ -484,8 +492,7 @@ class AmplifierSession:
             stream.has_turn.set()
             return await turn.run()
         finally:
-            lifecycle.turn = None
-            turn.finish()
+            lifecycle.end_turn(turn)
             inside_turn_of.reset(token)
 
     def _turn_seconds(self, timeout: float | Inherited | None) -> float | None:
@@ -493,10 +500,10 @@ class AmplifierSession:
             return self.coordinator.deadlines.turn
         return check_timeout(timeout)
 
-    async def _require_turn(self) -> None:
+    async def _require_turn(self, stream: TurnStream[Any] | None) -> None:
         """Raise if a turn is already running. Wait for an abandoned text stream first."""
         text_turn = self._text_turn
-        if text_turn is not None and not text_turn.is_over:
+        if text_turn is not None and text_turn is not stream and not text_turn.is_over:
             if not text_turn.is_left:
                 raise SessionBusyError(
                     f"session {self.session_id!r} is busy with a turn whose text is not read to "

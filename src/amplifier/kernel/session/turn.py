@@ -35,8 +35,6 @@ from amplifier.events import (
     CANCEL_COMPLETED,
     PROMPT_SUBMIT,
     SESSION_CONFIG,
-    SESSION_RESUME,
-    SESSION_START,
 )
 from amplifier.models import SessionStatus
 from amplifier.models._prompts import text_of_prompt
@@ -45,10 +43,11 @@ from amplifier.turns import RecordedEvent, StopReport, TurnReport
 from ..coordinator.coordinator import ModuleCoordinator
 from ..runtime.deadlines import failure_text, failure_words
 from ..runtime.frames import WaitInfo
-from .lifecycle import Lifecycle, current_meter
+from .lifecycle import current_meter
 
-if TYPE_CHECKING:  # only typed answers need this package
+if TYPE_CHECKING:  # only typed answers and budgets need these
     from amplifier.answers import AnswerFormat
+    from amplifier.budget import SessionMeter
 
 logger: logging.Logger = logging.getLogger("amplifier.session")
 
@@ -67,8 +66,9 @@ class Turn:
 
     Args:
         coordinator: The coordinator of the session.
-        lifecycle: The state of the session.
         status: The status record of the session, which the turn updates.
+        meter: Counts the calls of the session. None without a budget.
+        start_event: Announced before anything else, in the first turn. None in later ones.
         prompt: The prompt. None resumes the turn that was interrupted.
         seconds: Time for the whole turn, or None for no limit.
         answer_format: The format of a typed answer, or None for text.
@@ -83,24 +83,27 @@ class Turn:
         began: When it began, by the monotonic clock.
         ended: When it ended, by the monotonic clock. 0 while it runs.
         asked: When it was asked to stop, by the monotonic clock. None if it was not.
+        has_announced_start: True if it has announced its start event.
     """
 
     __slots__ = (
         "_answer_format",
         "_coordinator",
         "_is_over",
-        "_lifecycle",
+        "_meter",
         "_over",
         "_report",
         "_scope",
         "_seconds",
         "_session_closes",
+        "_start_event",
         "_status",
         "asked",
         "began",
         "ended",
         "error",
         "events",
+        "has_announced_start",
         "prompt",
         "stop_reason",
         "text",
@@ -110,15 +113,17 @@ class Turn:
     def __init__(
         self,
         coordinator: ModuleCoordinator,
-        lifecycle: Lifecycle,
         status: SessionStatus,
+        meter: SessionMeter | None,
+        start_event: str | None,
         prompt: Prompt | None,
         seconds: float | None,
         answer_format: AnswerFormat[Any] | None,
     ) -> None:
         self._coordinator = coordinator
-        self._lifecycle = lifecycle
         self._status = status
+        self._meter = meter
+        self._start_event = start_event
         self._seconds = seconds
         self._answer_format = answer_format
         self._scope: anyio.CancelScope | None = None
@@ -135,6 +140,7 @@ class Turn:
         self.began: float = time.monotonic()
         self.ended: float = 0.0
         self.asked: float | None = None
+        self.has_announced_start = False
 
     def wait_info(self) -> WaitInfo:
         """Describe the turn for reports about sessions that hang."""
@@ -174,7 +180,6 @@ class Turn:
         finally:
             hooks.record_into(None)
             self.ended = time.monotonic()
-            self._lifecycle.last_turn = self
 
     def finish(self) -> None:
         """Note that nothing of the turn runs any more."""
@@ -217,7 +222,7 @@ class Turn:
             advice = "call cancellation.reset() to run again"
             raise self._cancelled(f"it was stopped before it began; {advice}")
         until = math.inf if self._seconds is None else current_time() + self._seconds
-        meter = self._lifecycle.meter
+        meter = self._meter
         if meter is None:
             self.prompt = prompt
             return await self._run_in_scope(execute, prompt, until)
@@ -231,7 +236,7 @@ class Turn:
             meter.end_turn()
 
     async def _run_in_scope(self, execute: Execute, prompt: Prompt | None, until: float) -> str:
-        token, meter = self._coordinator.cancellation, self._lifecycle.meter
+        token, meter = self._coordinator.cancellation, self._meter
         self._begin(is_new=prompt is not None)
         scope = self._scope = cancel_scope(until)
         if self._session_closes:
@@ -261,16 +266,15 @@ class Turn:
         self._status.last_activity = datetime.now(UTC)
 
     async def _announce_start(self) -> None:
-        coordinator, lifecycle = self._coordinator, self._lifecycle
+        coordinator = self._coordinator
         section = coordinator.config.get("session") or {}
         identity: dict[str, Any] = {"session_id": coordinator.session_id}
-        if not lifecycle.has_started:
-            lifecycle.has_started = True
-            start = SESSION_RESUME if lifecycle.is_resumed else SESSION_START
+        if self._start_event is not None:
+            self.has_announced_start = True
             details = {**identity, "parent_id": coordinator.parent_id}
             if section.get("metadata"):
                 details["metadata"] = section["metadata"]
-            await coordinator.hooks.emit(start, details)
+            await coordinator.hooks.emit(self._start_event, details)
         if section.get("raw"):
             raw = redact_secrets(coordinator.config)
             await coordinator.hooks.emit(SESSION_CONFIG, {**identity, "raw": raw})
@@ -348,7 +352,7 @@ class Turn:
 
     async def _end_with_answer(self, scope: anyio.CancelScope, answer: object) -> str:
         """Return the text of an orchestrator that has returned, or raise why the turn stopped."""
-        token, meter = self._coordinator.cancellation, self._lifecycle.meter
+        token, meter = self._coordinator.cancellation, self._meter
         # Read now, because a handler of the events below may reset the token.
         stopped = token.is_immediate
         if not stopped:
@@ -395,7 +399,7 @@ class Turn:
 
     def _raise_refusal(self, exc: BaseException | None) -> None:
         """Raise the error of the budget, so that no loop can turn it into an answer."""
-        meter = self._lifecycle.meter
+        meter = self._meter
         refusal = None if meter is None else meter.refusal
         if refusal is None or isinstance(exc, BudgetError):
             return
