@@ -11,12 +11,8 @@ import anyio.lowlevel
 import pytest
 
 from amplifier.errors import ModuleLoadError
-from amplifier.kernel.runtime.deadlines import (
-    UNWINDING,
-    DeadlinePassed,
-    Unresponsive,
-    Watchdog,
-)
+from amplifier.kernel.runtime.deadlines import DeadlinePassed
+from amplifier.kernel.runtime.watchdog import UNWIND_GRACE, Unresponsive, Watchdog
 from tests._support.deadline_calls import Calls
 from tests._support.small_agent import agent
 
@@ -67,7 +63,7 @@ async def call(series: Calls, awaitable: Any, seconds: float | None, label: str 
     ("made", "times"),
     [
         (lambda: anyio.sleep(4), []),
-        (lambda: refuse(5 + UNWINDING * 0.9), []),
+        (lambda: refuse(5 + UNWIND_GRACE * 0.9), []),
         (lambda: refuse(40), [6, 8, 12, 20, 36]),
     ],
     ids=["ends in time", "unwinds within a second", "refuses"],

@@ -164,7 +164,7 @@ class TaskHost:
         """
         group = self._require_group(f"the structured mount of {name!r}")
         task = HostTask(manager, name, owner, self)
-        task.entry = self.cleanups.push(task.leave, owner, what="structured mount")
+        entry = self.cleanups.push(task.leave, owner, what="structured mount")
         self.running[task] = None
         # TaskGroup.start() is no alternative. It waits indefinitely for a task that is cancelled
         # before its first step, and would cancel a module at its ``yield``.
@@ -175,13 +175,14 @@ class TaskHost:
             task.withdraw()
             coordinator = self.coordinator
             if not is_mount and coordinator is not None:
-                await coordinator.clean_up(task.entry)
+                await coordinator.clean_up(entry)
             raise
         if not task.is_inside:
-            self.cleanups.discard(task.entry)
+            self.cleanups.discard(entry)
             task.raise_error()
+            raise anyio.get_cancelled_exc_class()  # with every other task
         # It is left before the cleanups run that it registered while it was being entered.
-        self.cleanups.move_up(task.entry)
+        self.cleanups.move_up(entry)
         return task
 
     def _require_group(self, operation: str) -> anyio.abc.TaskGroup:
@@ -270,12 +271,9 @@ def describe_label(label: object) -> tuple[str | None, str]:
 
 class SessionTask:
     """A task of the session's group. Only the session ends it, or the end of an asyncio loop.
-
-    Attributes:
-        entry: The step of the closing that ends it. None once it has ended.
     """
 
-    __slots__ = ("_done", "_has_begun", "_host", "_name", "_owner", "_scope", "_what", "entry")
+    __slots__ = ("_done", "_has_begun", "_host", "_name", "_owner", "_scope", "_what")
 
     def __init__(self, what: str, name: str, owner: str | None, host: TaskHost) -> None:
         self._what = what
@@ -285,7 +283,6 @@ class SessionTask:
         self._scope = anyio.CancelScope(shield=True)
         self._done = anyio.Event()
         self._has_begun = False
-        self.entry: CleanupEntry | None = None
 
     def wait_info(self) -> WaitInfo:
         """Describe the task for reports about sessions that hang."""
@@ -342,9 +339,13 @@ class SessionTask:
 
 
 class BackgroundTask(SessionTask):
-    """Work that a module started beside the turns."""
+    """Work that a module started beside the turns.
 
-    __slots__ = ("_args", "_fatal", "_fn")
+    Attributes:
+        entry: The step of the closing that ends it. None once it has ended.
+    """
+
+    __slots__ = ("_args", "_fatal", "_fn", "entry")
 
     def __init__(
         self,
@@ -359,6 +360,7 @@ class BackgroundTask(SessionTask):
         self._fn = fn
         self._args = args
         self._fatal = fatal
+        self.entry: CleanupEntry | None = None
 
     async def _work(self) -> None:
         try:
@@ -411,7 +413,7 @@ class HostTask(SessionTask):
                     self.entered.set()
                     await self._left.wait()
         except BaseException as exc:  # noqa: BLE001 — foreign code
-            if self.is_inside and not self._left.is_set():
+            if is_real_cancellation(exc) or (self.is_inside and not self._left.is_set()):
                 await self._crashed(exc, False)
             else:
                 self._error = _failure_of(exc)

@@ -565,8 +565,14 @@ class AmplifierSession:
             self.coordinator.hosting.spawn(run_and_forget)
             self._text_turn = events
 
+        async def start() -> None:
+            # Before another task is started, since it belongs to the session's group.
+            await self._require_turn(None)
+            self._require_own_loop()
+            await events.start(spawn)
+
         events: TurnStream[str] = self._stream(partial(read_prompt, prompt), timeout, None)
-        return TextStream(events, spawn)
+        return TextStream(events, start)
 
     @overload
     def stream_resumed_turn(self, *, timeout: float | Inherited | None = DEFAULT) -> TurnStream[str]: ...

@@ -140,11 +140,20 @@ class TurnStream(Generic[T]):
         if not self._is_entered:
             self._prepare()
         spawn(self._run)
+        # On asyncio a task that is cancelled before its first step never takes it.
+        for _ in range(ROUNDS_TO_BEGIN):
+            if not self._has_begun:
+                await anyio.lowlevel.checkpoint()
+        if not self._has_begun:
+            self._end(cancelled_error(self._coordinator, "its task was cancelled before it began"))
         await self.has_turn.wait()
 
     def leave(self) -> None:
         """Stop the turn, unless it is over, because no one reads it any more."""
         self.is_left = True
+        if not self._is_entered:
+            self.is_over = True
+            return
         self._receive.close()
         self._turn_scope.cancel()
         if not self._has_begun:
@@ -234,7 +243,6 @@ class TurnStream(Generic[T]):
         self.require_reader()
         self._is_read = True
         try:
-            await self._begins()
             event, took_room = await self._receive.receive()
         except anyio.ClosedResourceError:
             raise SessionStateError(
@@ -263,14 +271,6 @@ class TurnStream(Generic[T]):
             raise SessionStateError(
                 "a stream is read on the event loop on which its turn runs; this is another thread"
             )
-
-    async def _begins(self) -> None:
-        """End the iteration if the turn's task was cancelled before its first step."""
-        for _ in range(ROUNDS_TO_BEGIN):
-            if not self._has_begun and not self.is_over:
-                await anyio.lowlevel.checkpoint()
-        if not self._has_begun and not self.is_over:
-            self._end(cancelled_error(self._coordinator, "its task was cancelled before it began"))
 
     def _raise_error(self) -> None:
         """Raise the turn's error, once."""
@@ -345,9 +345,11 @@ class TextStream:
     # The text can be read without a block, and Python doesn't tell an iterator that its loop was
     # left. So the turn runs in a task of the session.
 
-    def __init__(self, events: TurnStream[str], spawn: Spawn) -> None:
+    def __init__(
+        self, events: TurnStream[str], start: Callable[[], Awaitable[None]]
+    ) -> None:
         self._events = events
-        self._spawn = spawn
+        self._start = start
         self._text = TurnText()
         self._thread = 0
         self._is_over = False
@@ -367,7 +369,7 @@ class TextStream:
         try:
             if not self._thread and not self._is_over:
                 self._thread = threading.get_ident()
-                await self._events.start(self._spawn)
+                await self._start()
             while not self._is_over:
                 try:
                     event = await anext(self._events)
