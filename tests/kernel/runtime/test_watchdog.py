@@ -176,7 +176,7 @@ async def test_a_finished_call_is_not_kept_by_the_watch():
 
 
 def overdue(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [r.getMessage() for r in caplog.records if "does not answer to its cancellation" in r.getMessage()]
+    return [r.getMessage() for r in caplog.records if "does not react to its cancellation" in r.getMessage()]
 
 
 async def test_a_mount_that_refuses_its_cancellation_is_logged_while_the_session_opens(caplog):
