@@ -6,14 +6,13 @@ from typing import Any, Protocol, runtime_checkable
 
 from amplifier.models import ApprovalDefault, ApprovalRequest, ApprovalResponse, UserMessageLevel
 
-# Two Protocols for approvals are in use. The kernel calls an `ApprovalSystem`, which the
-# application passes to the session. Published approval hooks call an `ApprovalProvider`, which
-# receives the whole request.
-
 
 @runtime_checkable
 class ApprovalProvider(Protocol):
-    """Answers a request from an approval hook."""
+    """Answers the request of a published approval hook.
+
+    The hook passes the whole request. The kernel calls an `ApprovalSystem` instead.
+    """
 
     async def request_approval(self, request: ApprovalRequest) -> ApprovalResponse:
         """Ask the user and return the response.
@@ -27,8 +26,8 @@ class ApprovalProvider(Protocol):
 class ApprovalSystem(Protocol):
     """Answers the questions of hooks on behalf of the application's user.
 
-    The kernel measures the time and cancels a question that takes longer. A system that fails
-    denies.
+    The application passes it to the session, and the kernel calls it. The kernel measures the time
+    and cancels a question that takes longer. A system that fails denies.
     """
 
     async def request_approval(
