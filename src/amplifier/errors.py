@@ -24,6 +24,7 @@
     ├── ModuleNotFoundError (ModuleNotFoundError) no module of that id anywhere we looked
     ├── ModuleLoadError                           found, but it could not be imported, classified or mounted
     │   └── ModuleConflictError                   two different sources claim one id or package name
+    ├── OpeningErrors (ExceptionGroup)            several modules kept a session from opening
     └── LLMError                                  what providers raise; fields state whether a retry may help
         ├── RateLimitError
         │   └── QuotaExceededError
@@ -79,6 +80,7 @@ __all__ = [
     "NoOneToAskError",
     "NoUnfinishedTurnError",
     "NotFoundError",
+    "OpeningErrors",
     "PlanError",
     "ProviderUnavailableError",
     "QuotaExceededError",
@@ -429,6 +431,18 @@ class ModuleConflictError(ModuleLoadError):
 
 
 # ── what providers raise ─────────────────────────────────────────────────────────────────────────
+
+
+class OpeningErrors(AmplifierError, ExceptionGroup[Exception]):
+    """Several modules kept a session from opening. One failure is raised as itself.
+
+    Its ``exceptions`` are errors of this tree. ``except AmplifierError`` catches the group, and
+    ``except*`` its parts.
+    """
+
+    def derive(self, excs: Sequence[Exception]) -> OpeningErrors:  # type: ignore[override]
+        """Return a group of the same kind with other errors, as ``split`` needs it."""
+        return OpeningErrors(self.message, excs)
 
 
 class LLMError(AmplifierError):
