@@ -17,7 +17,7 @@
     ├── ExecutionDenied                           a hook denied the prompt or a model call
     ├── BudgetError                               a budget cannot be kept
     │   └── BudgetExceeded                        a limit of session.budget is used up
-    ├── ContractError                             a module broke the contract of its kind
+    ├── ContractError                             a module broke the contract of its type
     ├── ContainedError                            third-party code raised SystemExit or the like
     │   └── SpuriousCancellation                  it raised a cancellation that no one requested
     ├── MissingExtraError (ImportError)           an optional dependency is not installed
@@ -25,7 +25,7 @@
     ├── ModuleLoadError                           a module could not be imported or mounted
     │   └── ModuleConflictError                   two different sources claim one id or package name
     ├── OpeningErrors (ExceptionGroup)            several modules kept a session from opening
-    └── LLMError                                  a provider failed, and says if a retry may help
+    └── LLMError                                  a call of a provider failed
         ├── RateLimitError
         │   └── QuotaExceededError
         ├── AuthenticationError

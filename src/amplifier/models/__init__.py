@@ -1,6 +1,7 @@
 """Messages, requests, results and descriptions, with `to_json` and `from_json` for text and back.
 
-Models are built with keywords, are mutable, and compare by value.
+Models are built with keywords, are mutable, and compare by value. `JSON` in a signature means any
+JSON value. Type checkers treat it as `Any`.
 """
 
 from ._base import Model, OpenModel
