@@ -546,7 +546,7 @@ class AmplifierSession:
                 finally:
                     self._text_turn = None
 
-            self.coordinator.hosting.spawn(run_and_forget)
+            self.coordinator.hosting.spawn(run_and_forget, events.task_name)
             self._text_turn = events
 
         async def start() -> None:
