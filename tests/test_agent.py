@@ -16,6 +16,7 @@ from sniffio import current_async_library
 
 from amplifier import (
     AmplifierSession,
+    ApprovalQuestion,
     ModuleLoadError,
     PlanError,
     agent,
@@ -255,8 +256,8 @@ async def test_a_server_that_does_not_start_fails_at_opening():
 async def test_a_plan_takes_away_nothing_that_the_arguments_have_made(hooks):
     asked: list[str] = []
 
-    def refuse(question: str) -> bool:
-        asked.append(question)
+    def refuse(question: ApprovalQuestion) -> bool:
+        asked.append(question.tool)
         return False
 
     plan = {"tools": [MockTool("own")], "hooks": hooks}
@@ -303,9 +304,9 @@ async def test_a_marked_function_is_asked_about_in_every_wrapper_and_only_true_a
 async def test_a_function_decides_about_tool_calls():
     asked: list[str] = []
 
-    async def decide(question: str) -> bool:
-        asked.append(question)
-        return "Oslo" in question
+    async def decide(question: ApprovalQuestion) -> bool:
+        asked.append(question.tool)
+        return question.arguments == {"city": "Oslo"}
 
     calls = [("weather", {"city": "Oslo"}), ("weather", {"city": "Rome"})]
     provider = MockProvider([[call] for call in calls] + ["Done."])

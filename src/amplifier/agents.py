@@ -22,9 +22,21 @@ import anyio
 import anyio.lowlevel
 import attrs
 
-from ._reading import Kind, anything, can_call, directory_name, list_each, mapping, option, read_arguments, show, text
+from ._reading import (
+    Kind,
+    anything,
+    can_call,
+    directory_name,
+    list_each,
+    mapping,
+    option,
+    read_arguments,
+    seconds,
+    show,
+    text,
+)
 from ._spelling import did_you_mean, nearest, suggestion
-from .contracts import Provider
+from .contracts import ApprovalQuestion, Provider, log_unanswered, question_for
 from .contracts._cancellation import running_asyncio_loop
 from .errors import NoOneToAskError, PlanError, SessionStateError
 from .kernel import AmplifierSession
@@ -37,7 +49,7 @@ __all__ = ["AgentOptions", "AgentSession", "Approve", "agent", "run", "run_sync"
 _T = TypeVar("_T")
 _asking: anyio.lowlevel.RunVar[anyio.Lock] = anyio.lowlevel.RunVar("amplifier-asking")
 
-Approve: TypeAlias = Literal["ask", "deny"] | Callable[[str], bool | Awaitable[bool]]
+Approve: TypeAlias = Literal["ask", "deny"] | Callable[[ApprovalQuestion], bool | Awaitable[bool]]
 """Who decides about tool calls: the person at the terminal, no one, or a function of the question."""
 
 _Model: TypeAlias = str | Provider | Mapping[str, Any]
@@ -52,6 +64,7 @@ class AgentOptions(TypedDict, total=False):
     mcp: Iterable[str | Mapping[str, Any]] | None
     instructions: str | Path | Iterable[str | Path] | None
     approve: Approve | None
+    approval_timeout: float | None
     budget: Mapping[str, Any] | None
     memory: str | Path | None
     session_id: str | None
@@ -66,6 +79,7 @@ def agent(
     mcp: Iterable[str | Mapping[str, Any]] | None = None,
     instructions: str | Path | Iterable[str | Path] | None = None,
     approve: Approve | None = None,
+    approval_timeout: float | None = None,
     budget: Mapping[str, Any] | None = None,
     memory: str | Path | None = None,
     session_id: str | None = None,
@@ -84,7 +98,9 @@ def agent(
         mcp: MCP servers: commands to start, URLs, or entries as in the configuration of ``tool-mcp``.
         instructions: The system prompt: texts, and paths of files that hold one; also in a conversation that began with others.
         approve: Ask before tool calls that may change something: ``"ask"`` at the terminal, ``"deny"`` all of them, or call a
-            function with the question; True allows it.
+            function with the `ApprovalQuestion`; True allows it. ``@tool(approve=False)`` and ``@tool(read_only=True)`` take
+            a function out.
+        approval_timeout: Seconds to wait for an answer, 300 by default. No answer denies the call.
         budget: Limits as in a plan, such as ``{"cost": 0.5}``.
         memory: A folder that keeps the conversation, under ``session_id``, so that the next program continues it.
         session_id: The id of the session; of a conversation with ``memory``, ``"main"`` otherwise.
@@ -121,8 +137,13 @@ def agent(
             made[key].extend(chosen.plan.pop(key, None) or ())
     made = merge_plans(made, chosen.plan)
     hooks = made["hooks"]  # anything, if the plan is wrong
-    if chosen.approve is not None and isinstance(hooks, list) and "hooks-approval" not in map(_module_of, hooks):
-        hooks.append({"module": "hooks-approval", "on_failure": "deny"})
+    is_own = isinstance(hooks, list) and "hooks-approval" in map(_module_of, hooks)
+    if chosen.approval_timeout is not None and (is_own or chosen.approve is None):
+        where = "the timeout is in the config of your own hooks-approval" if is_own else "it needs approve="
+        raise _error("approval_timeout", f"{where}; got {chosen.approval_timeout:g}")
+    if chosen.approve is not None and isinstance(hooks, list) and not is_own:
+        config = {} if chosen.approval_timeout is None else {"config": {"timeout": chosen.approval_timeout}}
+        hooks.append({"module": "hooks-approval", "on_failure": "deny", **config})
     _add_sub_agents(made)
     system = None if chosen.approve is None else _Approvals(chosen.approve)
     session = AgentSession(made, session_id=session_id, approval_system=system)
@@ -355,7 +376,7 @@ def _is_model(given: Any) -> bool:
 
 
 def _is_approval(given: Any) -> bool:
-    return given in ("ask", "deny") or (callable(given) and can_call(given, ""))
+    return given in ("ask", "deny") or (callable(given) and can_call(given, ApprovalQuestion(text="")))
 
 
 def _listed(what: str, convert: Callable[[Any], Any] = list) -> Any:
@@ -380,6 +401,7 @@ class _Arguments:
     approve: Approve | None = option(
         Kind("'ask', 'deny' or a function of the question", _is_approval, words=("ask", "deny")), None
     )
+    approval_timeout: float | None = option(seconds, None)
     budget: dict[str, Any] | None = option(
         attrs.evolve(mapping, expected="limits by name, such as {'cost': 0.5}"), None
     )
@@ -398,14 +420,16 @@ class _Approvals:
 
     async def request_approval(self, prompt: str, options: list[str], timeout: float, default: str) -> str:
         """Ask, and return one of the options."""
-        return "Allow once" if await self._is_allowed(prompt) else "Deny"
+        question = question_for(prompt, timeout)
+        with log_unanswered(question):
+            return "Allow once" if await self._is_allowed(question) else "Deny"
 
-    async def _is_allowed(self, prompt: str) -> bool:
+    async def _is_allowed(self, question: ApprovalQuestion) -> bool:
         if self.approve == "deny":
             return False
         if self.approve == "ask":
-            return await _ask_at_terminal(prompt)
-        answer: Any = self.approve(prompt)
+            return await _ask_at_terminal(question.text)
+        answer: Any = self.approve(question)
         if inspect.isawaitable(answer):
             answer = await answer
         if not isinstance(answer, bool):  # "n" would be true

@@ -1,6 +1,15 @@
 """What a module must be and what it may expect: Protocols with numbered clauses."""
 
-from ._approval import ApprovalProvider, ApprovalSystem, DisplaySystem, UserInput
+from ._approval import (
+    ApprovalProvider,
+    ApprovalQuestion,
+    ApprovalSystem,
+    DisplaySystem,
+    UserInput,
+    log_unanswered,
+    note_question,
+    question_for,
+)
 from ._calls import CHILD_STEPS, CallKind, CurrentCall, Step, StepWrapper, call_scope, current_call, ordered_steps
 from ._cancellation import contained_failure
 from ._catalogue import COMMON_CLAUSES, CONTRACTS, Contract, clauses_for
@@ -21,6 +30,7 @@ __all__ = [
     "CONTRACTS",
     "DEFAULT",
     "ApprovalProvider",
+    "ApprovalQuestion",
     "ApprovalSystem",
     "AsyncModuleSourceResolver",
     "CallKind",
@@ -57,7 +67,10 @@ __all__ = [
     "clauses_for",
     "contained_failure",
     "current_call",
+    "log_unanswered",
+    "note_question",
     "ordered_steps",
+    "question_for",
     "tool_repeatable",
     "tool_schema",
 ]

@@ -27,6 +27,8 @@ class CurrentCall:
         call_id: Of a tool call, the id that the model gave it; of a model call, one made of turn and iteration.
         tool_name: The tool; None for a model call.
         parent: The call inside which this one is made; in a child session, the tool call that runs the child.
+        is_answer: True for the call of a tool that the loop itself offers, such as that of a typed answer. It has no effect
+            outside of the turn, so no one is asked about it.
     """
 
     kind: CallKind
@@ -36,6 +38,7 @@ class CurrentCall:
     call_id: str
     tool_name: str | None = None
     parent: CurrentCall | None = None
+    is_answer: bool = False
 
 
 _current: ContextVar[CurrentCall | None] = ContextVar("amplifier_current_call", default=None)
