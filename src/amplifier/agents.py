@@ -35,13 +35,12 @@ from ._reading import (
     show,
     text,
 )
-from ._spelling import did_you_mean, nearest, suggestion
 from .contracts import ApprovalQuestion, Provider, log_unanswered, question_for
 from .contracts._cancellation import running_asyncio_loop
 from .errors import NoOneToAskError, PlanError, SessionStateError
 from .kernel import AmplifierSession
 from .loading import ModuleLoader
-from .plan import merge_plans
+from .plan import MODEL_EXAMPLES, merge_plans, read_model_name
 from .plan._dicts import is_thing
 
 __all__ = ["AgentOptions", "AgentSession", "Approve", "agent", "run", "run_sync"]
@@ -272,17 +271,6 @@ def _error(argument: str, text: str) -> PlanError:
 # ── what the arguments become in a plan ──────────────────────────────────────────────────────────
 
 _SUBJECT = "agent() cannot be made"
-_MODELS = ("anthropic", "openai", "openai-compatible", "local", "offline", "mock")
-_FORMS = {
-    "offline": "'offline' alone",
-    "mock": "'mock' alone",
-    "local": "a file after 'local', as in 'local:FILE.gguf'",
-    "openai-compatible": "'openai-compatible:MODEL@URL'",
-}
-_EXAMPLES = (
-    "'provider:model', such as 'anthropic:claude-sonnet-4-5', 'openai:gpt-5', 'openai-compatible:MODEL@URL', "
-    "'local:FILE.gguf' or 'offline'"
-)
 
 
 def _problem(text: str) -> PlanError:
@@ -292,28 +280,8 @@ def _problem(text: str) -> PlanError:
 def _provider(model: Any) -> Any:
     if not isinstance(model, str):
         return model
-    name, _, rest = (part.strip() for part in model.partition(":"))
-    if name not in _MODELS and (not rest or ModuleLoader().locate(f"provider-{name}") is None):
-        raise _problem(f"expected {_EXAMPLES}, got {show(model)}{_meant(model)}")
-    chosen, _, url = rest.partition("@") if name == "openai-compatible" else (rest, "", "no")
-    if bool(chosen and url) == (name in ("offline", "mock")):
-        form = _FORMS.get(name, f"a model after {name!r}, as in '{name}:MODEL'")
-        raise _problem(f"expected {form}, got {show(model)}")
-    if not rest:
-        return {"module": f"provider-{name}"}
-    config = {"model_path": rest} if name == "local" else {"default_model": chosen}
-    config |= {"base_url": url} if name == "openai-compatible" else {}
-    return {"module": f"provider-{name}", "config": config}
-
-
-def _meant(model: str) -> str:
-    """The end of a message about a model whose provider is not known: what was probably meant."""
-    name, found, rest = (part.strip() for part in model.replace("/", ":", 1).partition(":"))
-    if not found:
-        family = {"claude": "anthropic", "gpt": "openai"}.get(name.partition("-")[0].lower())
-        return suggestion(name, ("offline",)) if family is None else f"; {did_you_mean(f'{family}:{name}')}"
-    near = nearest(name, _MODELS)
-    return "" if near is None else f"; {did_you_mean(f'{near}:{rest}')}"
+    finder = ModuleLoader()
+    return read_model_name(model, lambda module_id: finder.locate(module_id) is not None).entry
 
 
 def _servers(entries: Any) -> dict[str, Any]:
@@ -393,7 +361,7 @@ _texts = Kind("text, the path of a file, or a list of both", lambda given: _is_t
 class _Arguments:
     """Those of `agent`, as they go into a plan."""
 
-    model: Any = option(Kind(f"{_EXAMPLES}, a provider or the entry of one", _is_model, _provider))
+    model: Any = option(Kind(f"{MODEL_EXAMPLES}, a provider or the entry of one", _is_model, _provider))
     tools: list[Any] = _listed("functions, tools, agents and ids of modules, such as [weather]")
     hooks: list[Any] = _listed("functions marked with @on and ids of modules, such as [watch]")
     mcp: dict[str, Any] = _listed("commands, URLs and entries as in tool-mcp, such as ['uvx server']", _servers)

@@ -213,7 +213,7 @@ class _AgentRun:
             known = request.resumed or SessionRecord(
                 session_id=request.session_id, created=now(), directory=str(Path.cwd())
             )
-            record = agent_plan.describe(known, model=request.model, file=request.plan, backend=request.backend)
+            record = agent_plan.describe(known, file=request.plan, backend=request.backend)
             self._permissions.open(session.coordinator, remembers=request.plan is None)
             checkpoints = Checkpoints(request.store.folder(session.session_id), Path.cwd())
             session.coordinator.hooks.register("tool:pre", checkpoints, name="cli-checkpoints")

@@ -109,7 +109,7 @@ class ServedSessions:
             self.store.begun.pop(session_id, None)  # of an earlier opening: another process may have used it since
             new = SessionRecord(session_id=session_id, created=now(), directory=str(directory))
             known = self.store.record(session_id) if wanted.is_resumed else new
-            described = agent_plan.describe(known, model=self.model, file=self.plan, backend=self.backend)
+            described = agent_plan.describe(known, file=self.plan, backend=self.backend)
             self.store.begun[session_id] = described
         return session
 

@@ -13,6 +13,7 @@ import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from functools import lru_cache, partial
+from types import CoroutineType
 from typing import Any
 
 import anyio
@@ -48,6 +49,7 @@ from amplifier.errors import BudgetError, ContractError, MissingExtraError, Mode
 from amplifier.events import TOOL_ERROR, TOOL_POST, TOOL_PRE
 from amplifier.models import ApprovalGate, HookResult, ToolCall, ToolResult, ToolSpec
 
+from ._blocking import named_if_blocking
 from ._containment import Overran, call_within, run_together, text_of
 from ._hook_results import HookResults
 from ._options import TurnOptions
@@ -455,7 +457,8 @@ class ToolRunner:
     async def _run_tool(self, name: str, given: dict[str, Any]) -> Any:
         # A tool gets input of its own: it may keep or change it without changing the transcript.
         is_flat = type(given) is dict and LEAVES.issuperset(map(type, given.values()))
-        result: Any = await self._tools[name].execute(given.copy() if is_flat else copy.deepcopy(given))
+        call: Any = self._tools[name].execute(given.copy() if is_flat else copy.deepcopy(given))
+        result: Any = await (named_if_blocking(call, name) if type(call) is CoroutineType else call)
         return _own(result) if isinstance(result, ToolResult) else result
 
     async def _after(self, attempt: Attempt, result: ToolResult) -> ToolResult:
