@@ -347,6 +347,23 @@ def _is_approval(given: Any) -> bool:
     return given in ("ask", "deny") or (callable(given) and can_call(given, ApprovalQuestion(text="")))
 
 
+def _modules(expected: str) -> Callable[[Any], list[Any]]:
+    def read_entry(entry: Any) -> Any:
+        if isinstance(entry, str | Mapping | AmplifierSession) or is_thing(entry):
+            return entry
+        raise _problem(f"expected {expected}; got {show(entry)}")
+
+    each = list_each("entries", attrs.evolve(anything, convert=read_entry))
+    return lambda entries: list(each.convert(list(entries)))
+
+
+_OF_TOOLS = (
+    "a function, an object with name, description and execute(input), an agent with a name and a description, or the id of "
+    "a module"
+)
+_OF_HOOKS = "a function marked with @on, as in @on('tool:pre'), or the id of a module"
+
+
 def _listed(what: str, convert: Callable[[Any], Any] = list) -> Any:
     return option(Kind(f"a list of {what}", _is_list, convert), attrs.Factory(partial(convert, ())))
 
@@ -362,8 +379,8 @@ class _Arguments:
     """Those of `agent`, as they go into a plan."""
 
     model: Any = option(Kind(f"{MODEL_EXAMPLES}, a provider or the entry of one", _is_model, _provider))
-    tools: list[Any] = _listed("functions, tools, agents and ids of modules, such as [weather]")
-    hooks: list[Any] = _listed("functions marked with @on and ids of modules, such as [watch]")
+    tools: list[Any] = _listed("functions, tools, agents and ids of modules, such as [weather]", _modules(_OF_TOOLS))
+    hooks: list[Any] = _listed("functions marked with @on and ids of modules, such as [watch]", _modules(_OF_HOOKS))
     mcp: dict[str, Any] = _listed("commands, URLs and entries as in tool-mcp, such as ['uvx server']", _servers)
     instructions: str = option(_texts, "")
     approve: Approve | None = option(

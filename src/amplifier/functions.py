@@ -217,6 +217,13 @@ class FunctionTool:
         self.repeatable: bool | None = self.options.repeatable
         self._is_async = _is_async(function)
         parameters, hints = _parameters_of(self.name, function), _hints_of(self.name, function)
+        if missing := [key for key in parameters if key not in hints]:
+            _logger.warning(
+                "tool %r: %s has no type hint, so a model may send anything for it; write one, as in %s: str",
+                self.name,
+                " and ".join(missing),
+                missing[0],
+            )
         self._injected = {key: what for key in parameters if (what := _injected_for(hints.get(key))) is not None}
         self._positional = {key: kind.default for key, kind in parameters.items() if kind.kind is kind.POSITIONAL_ONLY}
         if self.options.isolate:

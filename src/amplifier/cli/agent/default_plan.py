@@ -158,6 +158,12 @@ def with_storage_paths(plan: dict[str, Any], *, sessions: Path) -> dict[str, Any
     return change_module(filled, "hooks-logging", with_log)
 
 
+def in_memory(plan: dict[str, Any]) -> dict[str, Any]:
+    """Return the plan of a session that keeps nothing on disk: its context is in memory, and its events are not logged."""
+    plan = change_module(plan, "hooks-logging", lambda entry: None)
+    return change_module(plan, "context-persistent", lambda entry: {"module": "context-simple"})
+
+
 def with_recordings(plan: dict[str, Any], *, record: Path | None, replay: Path | None) -> dict[str, Any]:
     """The plan of a run that records the answers of its providers, or takes them from a file.
 
@@ -301,9 +307,10 @@ def _choose_provider(
 
 
 def available_providers(available: Collection[str], configuration: Configuration) -> list[str]:
-    """The configured one, those with a key, and the local one if it is installed."""
+    """Return the configured ones, those with a key, and the local one if it is installed."""
     load_keys()
     keyed = [module_id for variable, module_id in API_KEYS.items() if os.environ.get(variable)]
+    keyed += [module_id for module_id in configuration.below("modules") if module_id.startswith("provider-")]
     configured = [_provider_id(name, available) for name in (configuration.get("provider"),) if name is not None]
     found = [each for each in (*configured, *keyed, "provider-local") if each in available]
     return [each for each in dict.fromkeys(found) if missing_package(each) is None]
