@@ -1,26 +1,20 @@
 """An agent in a web service: `uvicorn web_service:app`, or `hypercorn -k trio web_service:app`."""
 
 import json
-import os
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import anyio
-from fastapi import FastAPI, HTTPException
-from fastapi.responses import FileResponse, JSONResponse, Response
-from pydantic import BaseModel
+from fastapi import Body, FastAPI, HTTPException
+from fastapi import Path as PathParameter
+from fastapi.responses import FileResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from amplifier import AmplifierError, ApprovalQuestion, agent, tool
-from amplifier.models import TextDelta, ToolStarted
+from amplifier.models import TextDelta
 
 
-@tool(read_only=True)
-def balance() -> int:
-    """The balance of the account."""
-    return 100
-
-
+@tool(approve=lambda amount, to: amount > 10)
 def transfer(amount: int, to: str) -> str:
     """Transfer money."""
     return f"{amount} sent to {to}"
@@ -29,66 +23,67 @@ def transfer(amount: int, to: str) -> str:
 class Turn(Response):
     """One turn as server-sent events. It stops when its client leaves."""
 
-    def __init__(self, model: Any, conversation: str, prompt: str, turns: dict[str, "Turn"]) -> None:
-        self.conversation, self.prompt, self.turns, self.background = conversation, prompt, turns, None
-        self.questions: list[tuple[anyio.Event, list[bool]]] = []
-        where: dict[str, Any] = {"memory": "conversations", "session_id": conversation}
-        self.session = agent(model, tools=[balance, transfer], approve=self.ask, approval_timeout=120, **where)
-        turns[conversation] = self
+    def __init__(self, conversation: str, prompt: str) -> None:
+        super().__init__()
+        options: dict[str, Any] = {"approve": self.ask, "approval_timeout": 120, "memory": "conversations"}
+        self.session = agent(app.state.model, tools=[transfer], session_id=conversation, **options)
+        self.conversation, self.prompt = conversation, prompt
+        self.questions, self.answers = dict[str, anyio.Event](), dict[str, bool]()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.send = send
         try:
             async with anyio.create_task_group() as group:
-                group.start_soon(self.run, send, group.cancel_scope)
+                group.start_soon(self.run, group.cancel_scope)
                 while (await receive())["type"] != "http.disconnect":
                     pass
                 group.cancel_scope.cancel()
         finally:
-            del self.turns[self.conversation]
+            del turns[self.conversation]
 
-    async def run(self, send: Send, request: anyio.CancelScope) -> None:
-        async def show(kind: str, data: Any) -> None:
-            await send({"type": "http.response.body", "body": f"data: {json.dumps([kind, data])}\n\n".encode(), "more_body": True})
-
-        self.show = show
-        headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-store")]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
+    async def run(self, request: anyio.CancelScope) -> None:
+        headers = [(b"content-type", b"text/event-stream")]
+        await self.send({"type": "http.response.start", "status": 200, "headers": headers})
         try:
             async with self.session, self.session.stream(self.prompt) as events:
                 async for event in events:
                     if isinstance(event, TextDelta):
-                        await show("text", event.text)
-                    elif isinstance(event, ToolStarted):
-                        await show("tool", event.tool_name)
-            await show("done", events.result)
-        except AmplifierError as error:  # a missing key, a failing model, a budget that is used up
-            await show("error", str(error))
-        await send({"type": "http.response.body", "body": b""})
+                        await self.show("text", event.text)
+            await self.show("done", events.result)
+        except AmplifierError as error:  # a missing key, a failing model, another process at work
+            await self.show("error", str(error))
+        await self.send({"type": "http.response.body"})
         request.cancel()
 
+    async def show(self, kind: str, data: Any) -> None:
+        body = f"data: {json.dumps([kind, data])}\n\n".encode()
+        await self.send({"type": "http.response.body", "body": body, "more_body": True})
+
     async def ask(self, question: ApprovalQuestion) -> bool:
-        answered, answers = anyio.Event(), list[bool]()
-        self.questions.append((answered, answers))
-        await self.show("approval", {"id": len(self.questions) - 1, "text": str(question)})
+        key, answered = str(len(self.answers)), anyio.Event()
+        self.questions[key] = answered
+        await self.show("approval", {"id": key, "text": str(question)})
         await answered.wait()
-        return answers[0]
+        return self.answers[key]
 
 
-class Prompt(BaseModel):
-    prompt: str
+app = FastAPI()
+app.add_api_route("/", lambda: FileResponse(Path(__file__).with_suffix(".html")))
+app.state.model = "anthropic:claude-sonnet-4-5"
+turns: dict[str, Turn] = {}
+Name = Annotated[str, PathParameter(pattern=r"^[\w-]{1,80}$")]
 
 
-class Decision(BaseModel):
-    allow: bool
+@app.post("/conversations/{conversation}")
+async def ask(conversation: Name, prompt: Annotated[str, Body(embed=True)]) -> Response:
+    if conversation in turns:
+        raise HTTPException(409, "this conversation has a turn at work")
+    return turns.setdefault(conversation, Turn(conversation, prompt))
 
 
-def make_app(model: Any) -> FastAPI:
-    app, turns = FastAPI(), dict[str, Turn]()
-
-    @app.get("/")
-    async def page() -> FileResponse: ...
-
-    return app
-
-
-app = make_app(os.environ.get("MODEL", "anthropic:claude-sonnet-4-5"))
+@app.post("/conversations/{conversation}/approvals/{key}", status_code=204)
+async def answer(conversation: Name, key: str, allow: Annotated[bool, Body(embed=True)]) -> None:
+    if conversation not in turns or key not in turns[conversation].questions:
+        raise HTTPException(404, "no one waits for this answer")
+    turns[conversation].answers[key] = allow
+    turns[conversation].questions.pop(key).set()
