@@ -1,4 +1,4 @@
-"""What a public project has: a workflow, forms for issues, a short README, and links that lead somewhere in a fresh clone."""
+"""What a public project has: a workflow, forms for issues and a short README."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import tomllib
 
 import yaml
 
-from docs._generate import PAGES, page_text
 from tests._support.tree import ROOT
 
 GITHUB = ROOT / ".github"
@@ -36,16 +35,7 @@ def test_readme_is_short_and_in_order():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert len(text.splitlines()) <= 110
     first, program, why, commands, links = (
-        text.index(part) for part in ("structured concurrency", "```python", "## Why", "## Two commands", "## Where to go")
+        text.index(part)
+        for part in ("structured concurrency", "```python", "## Why", "## Two commands", "## Where to go")
     )
     assert first < program < why < commands < links
-
-
-def test_generated_pages_are_current():
-    """``python -m docs._generate`` writes them."""
-    stale = []
-    for path in PAGES:
-        file = ROOT / path
-        if not file.is_file() or file.read_text(encoding="utf-8") != page_text(path):
-            stale.append(path)
-    assert stale == []

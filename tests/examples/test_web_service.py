@@ -78,16 +78,6 @@ def test_busy_conversation_is_refused_and_a_client_that_leaves_stops_its_turn(se
     server.wait_for("model: let go")
 
 
-def test_missing_key_is_an_event(tmp_path):
-    program = "import web_service, uvicorn; uvicorn.run(web_service.app, port=0)"
-    (tmp_path / "web_service.py").write_text(PROGRAM.read_text(encoding="utf-8"), encoding="utf-8")
-    command = ("-c", f"import sys; sys.path.insert(0, '.'); {program}")
-    with serving(*command, cwd=tmp_path) as server, post(server, "/conversations/anna", prompt="hello") as response:
-        ((kind, message),) = events(response)
-    assert kind == "error"
-    assert "export ANTHROPIC_API_KEY=..." in message
-
-
 @pytest.mark.slow
 def test_browser_asks_and_decides(server):
     with open_tab() as tab:
