@@ -202,7 +202,7 @@ bench: .venv-bench/.rivals
 bench-quick: .venv-bench/.rivals
 	BENCH_QUICK=1 BENCH_RESULTS=benchmarks/results/quick.json $(BENCH) $(ARGS)
 
-# Writes the table and the plot of docs/reference/performance.md from the results of `make bench`.
+# Writes benchmarks/RESULTS.md and the plot of docs/reference/performance.md from the results of `make bench`.
 bench-docs: $(READY)
 	$(BIN)/python -m benchmarks.page
 
