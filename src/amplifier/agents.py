@@ -351,6 +351,8 @@ def _modules(expected: str) -> Callable[[Any], list[Any]]:
     def read_entry(entry: Any) -> Any:
         if isinstance(entry, str | Mapping | AmplifierSession) or is_thing(entry):
             return entry
+        if inspect.iscoroutine(entry):  # a function that was called: the plan has a sentence for it
+            return entry
         raise _problem(f"expected {expected}; got {show(entry)}")
 
     each = list_each("entries", attrs.evolve(anything, convert=read_entry))

@@ -1,4 +1,4 @@
-"""`examples/web_service.py` over HTTP and in a browser, on uvicorn and on hypercorn with trio."""
+"""`examples/web_service.py`, with its page `web_service.html`, over HTTP and in a browser, on uvicorn and on hypercorn with trio."""
 
 from __future__ import annotations
 
