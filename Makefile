@@ -202,7 +202,7 @@ bench: .venv-bench/.rivals
 bench-quick: .venv-bench/.rivals
 	BENCH_QUICK=1 BENCH_RESULTS=benchmarks/results/quick.json $(BENCH) $(ARGS)
 
-# Writes the table and the plot of docs/reference/performance.md from the results of `make bench`.
+# Writes benchmarks/RESULTS.md and the plot of docs/reference/performance.md from the results of `make bench`.
 bench-docs: $(READY)
 	$(BIN)/python -m benchmarks.page
 
@@ -251,5 +251,4 @@ audit: .venv-release/.ready
 
 clean:
 	rm -rf .venv .venv-* .amplifier .node .mcp-servers .engines .models .browser .bubblewrap .fault-programme build dist docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
-	grep -rl --include='*.md' '^<!-- Written by docs/_generate' docs/reference | xargs rm -f
 	find src tests benchmarks docs -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -113,6 +113,22 @@ def test_signal_lets_a_running_tool_finish_and_ends_the_server(number, code, bac
     assert "it is there" in stored
 
 
+def test_signal_ends_the_server_while_a_question_waits(backend, home, workdir, plan):
+    with running(backend, plan, home, workdir) as server:
+        ask(server, "POST", "/api/sessions", {"session_id": "anna"})
+        prompt = f"call risky {json.dumps({'path': str(workdir / 'trace')})}"
+        ask(server, "POST", "/api/sessions/anna/turns", {"prompt": prompt})
+        connection = connect(server)
+        connection.request("GET", "/api/sessions/anna/events", headers=server.headers)
+        response = connection.getresponse()
+        while b"approval_required" not in response.readline():
+            pass
+        assert server.stop() == 0
+        connection.close()
+        assert "Stopping: up to 10 s for 1 turn to end" in server.log.read_text()
+    assert not (workdir / "trace").exists()
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

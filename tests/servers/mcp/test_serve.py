@@ -258,8 +258,10 @@ def mock_plan(folder: Path) -> str:
 
 
 @pytest.mark.slow
-async def test_the_command_prints_a_token_for_http_that_its_clients_need(anyio_backend_name, tmp_path):
-    words = ["mcp", "serve", mock_plan(tmp_path), "--transport", "http", "--port", "0", "--backend", anyio_backend_name]
+@pytest.mark.parametrize("is_default", [False, True], ids=["plan", "default plan"])
+async def test_the_command_prints_a_token_for_http_that_its_clients_need(anyio_backend_name, is_default, tmp_path):
+    chosen = ["-p", "offline"] if is_default else [mock_plan(tmp_path)]
+    words = ["mcp", "serve", *chosen, "--transport", "http", "--port", "0", "--backend", anyio_backend_name]
     environment = {name: value for name, value in os.environ.items() if name != "AMPLIFIER_SERVE_TOKEN"}
     async with await anyio.open_process([sys.executable, "-m", "amplifier", *words], env=environment) as process:
         assert process.stderr is not None

@@ -92,7 +92,13 @@ async def _serve(
     lines = [f"Serving on {address}", f"Chat page: {page}", f"OpenAI API: {address}/v1"]
     lines += [f"Token: {token}"] if generated else []
     shown = page if options["open_browser"] else None
-    return await _run(app, listening, lines, shown, options["host"], app.shut_down)
+
+    async def shut_down() -> None:
+        if running := app.describe_running():
+            print(running, file=sys.stderr, flush=True)
+        await app.shut_down()
+
+    return await _run(app, listening, lines, shown, options["host"], shut_down)
 
 
 def follow_session(store: SessionStore, session_id: str, **options: Any) -> int:

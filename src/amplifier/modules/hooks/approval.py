@@ -19,7 +19,7 @@ import anyio
 import attrs
 
 from amplifier._json import canonical_dumps, visible_text
-from amplifier.contracts import ApprovalProvider, Coordinator
+from amplifier.contracts import ApprovalProvider, ApprovalQuestion, Coordinator, current_call, note_question
 from amplifier.errors import ApprovalTimeoutError, ModelError
 from amplifier.events import APPROVAL_DENIED, APPROVAL_GRANTED, APPROVAL_REQUIRED, TOOL_PRE
 from amplifier.models import ApprovalDefault, ApprovalRequest, HookResult, ToolResult
@@ -253,6 +253,21 @@ class _Decision:
 _UNEXPECTED = _Decision("ask", "the call has an unexpected form")
 
 
+def _is_answer(tool: Any) -> bool:
+    """Return whether the running call is the typed answer of a turn, whose tool the loop itself offers."""
+    call = current_call()
+    return call is not None and call.is_answer and call.tool_name == tool
+
+
+def _declared_approval(tool: Any, given: Mapping[str, Any]) -> bool | None:
+    """Return whether a tool declares that this call has to be allowed; None if it declares nothing."""
+    if getattr(tool, "require_approval", False) is True:
+        return True
+    needs_approval = getattr(tool, "needs_approval", None)
+    declared = needs_approval(given) if callable(needs_approval) else None
+    return declared if isinstance(declared, bool) else None
+
+
 class ApprovalHook:
     """Decides on tool calls before they run.
 
@@ -273,6 +288,8 @@ class ApprovalHook:
         if event != TOOL_PRE:
             return HookResult()
         tool, given = data.get("tool_name"), data.get("tool_input")
+        if _is_answer(tool):
+            return HookResult()
         name = tool if isinstance(tool, str) and tool else "(unnamed)"
         decision = self._judge(name, given) if tool == name else _UNEXPECTED
         if decision.action == "ask":
@@ -327,8 +344,11 @@ class ApprovalHook:
         if options.policy_driven_only:
             return _Decision("allow", "", is_reported=False)
         tool = self._coordinator.get("tools", call.tool)
-        if getattr(tool, "require_approval", False) is True:
+        declared = _declared_approval(tool, call.given)
+        if declared:
             return _Decision("ask", "the tool itself asks for it")
+        if declared is False and not call.is_stand_in:
+            return _Decision("allow", "", is_reported=False)
         if call.module is None and getattr(tool, "runs_at_client", False) is True:  # a server offers it for its client
             return _Decision("allow", "", is_reported=False)
         if (rule := strictest(options.default_rules, call)) is not None:
@@ -397,6 +417,10 @@ class ApprovalHook:
             return HookResult(action="deny", reason=reason)
         if self._provider is not None:
             return await self._ask_provider(self._provider, tool, given, prompt, data, module)
+        arguments = given if isinstance(given, Mapping) else {"input": given}
+        note_question(
+            ApprovalQuestion(text=prompt, tool=tool, arguments=arguments, module=module, reason=decision.reason)
+        )
         return HookResult(
             action="ask_user",
             approval_prompt=prompt,
