@@ -134,13 +134,15 @@ class ProtectedPlaces:
     added: tuple[str, ...] = ()
     allowed: tuple[str, ...] = ()
 
-    def judge(self, path: str, *, by_command: bool = False) -> Judgement:
+    def judge(self, path: str, *, root: str = "/", by_command: bool = False) -> Judgement:
         """Judge a change of a file or folder, which need not exist.
 
         Looks at the file system for repositories on the way to it. Blocks as long as that takes.
 
         Args:
             path: The real path: absolute, and without a symbolic link on the way to its last name.
+            root: The folder that a person gave to the agent, a real path. Its own names and those above
+                it protect nothing: people have working directories such as `~/.cursor/worktrees/x`.
             by_command: Whether a command changes it: what package managers have to write is left alone.
         """
         for place in own_places():
@@ -148,7 +150,7 @@ class ProtectedPlaces:
                 return Judgement("refuse", f"the agent itself runs from {place}")
         if is_below(path, "/proc") or is_below(path, "/sys"):
             return UNPROTECTED
-        names = _folded_names(path)
+        names = _folded_names(path.removeprefix(root) if is_below(path, root) else path)
         if any(_matches(pattern, path, names) for pattern in self.allowed):
             return UNPROTECTED
         for pattern in self.added:
@@ -156,8 +158,8 @@ class ProtectedPlaces:
                 return Judgement("ask", f"the plan protects {pattern!r}")
         reason = _reason_by_name(names, {} if by_command else _ENTRIES_FOR_FILE_TOOLS)
         if reason is None:
-            reason = _reason_by_place(path)
-        if reason is None and (repository := _bare_repository(path)) is not None:
+            reason = _reason_by_place(path, root)
+        if reason is None and (repository := _bare_repository(path, root)) is not None:
             reason = f"{repository} is a git repository, and {_GIT}"
         if reason is None and (setting := _named_by_repository(path)) is not None:
             reason = f"git's configuration {setting} names it"
@@ -321,10 +323,11 @@ def _reason_by_name(names: Sequence[str], more: Mapping[str, str], *, only_last:
     return None
 
 
-def _reason_by_place(path: str) -> str | None:
+def _reason_by_place(path: str, root: str) -> str | None:
     """Return why a place that only this machine has is protected."""
     home = os.path.realpath(Path.home())
-    if is_below(path, home) and any(is_below(path, f"{home}/{name}") for name in _OF_HOME):
+    of_home = [f"{home}/{name}" for name in _OF_HOME] if is_below(path, home) else []
+    if any(is_below(path, place) and not is_below(root, place) for place in of_home):
         return "a login, a shell or a desktop obeys it"
     state = [str(default_sessions_directory().parent), os.environ.get("AMPLIFIER_HOME", "")]
     if any(is_below(path, os.path.realpath(folder)) for folder in state if folder):
@@ -350,10 +353,10 @@ def is_git_layout(names: Iterable[str]) -> bool:
     return "head" in found and ("commondir" in found or {"objects", "refs"} <= found)
 
 
-def _bare_repository(path: str) -> str | None:
+def _bare_repository(path: str, root: str) -> str | None:
     """Return the folder on the way to a path that is a repository, or would be one with this path in it."""
     folder, _, name = path.rpartition("/")
-    while folder:
+    while folder and (is_below(folder, root) or not is_below(path, root)):
         if is_git_layout([*_existing(folder), name]):
             return folder
         folder, _, name = folder.rpartition("/")
