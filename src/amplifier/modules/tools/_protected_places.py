@@ -33,7 +33,7 @@ from amplifier._programs import PACKAGE, find_program, is_below, isolated_python
 from amplifier.contracts import Coordinator
 from amplifier.errors import PlanError
 
-from .._shared.configuration import list_of, option, read_options
+from .._shared.configuration import list_of, option, record
 from .._shared.session import default_sessions_directory
 
 # ── the list ──────────────────────────────────────────────────────────────────────────────────────
@@ -118,8 +118,8 @@ _patterns = list_of(
 class _Setting:
     """The key ``protected_places`` of the plan's section ``session``."""
 
-    add: tuple[str, ...] = option(_patterns, default=(), restricts=True)
-    allow: tuple[str, ...] = option(_patterns, default=(), restricts=True)
+    add: tuple[str, ...] = option(_patterns, default=())
+    allow: tuple[str, ...] = option(_patterns, default=())
 
 
 @attrs.frozen
@@ -233,9 +233,11 @@ def protected_places(coordinator: Coordinator) -> ProtectedPlaces:
     value = session.get("protected_places") if isinstance(session, dict) else None
     if value is None:
         return ProtectedPlaces()
-    if not isinstance(value, dict):
-        raise PlanError([("$.session.protected_places", f"expected a mapping with add and allow, got {value!r:.80}")])
-    setting = read_options(_Setting, "session.protected_places", value)
+    try:
+        setting = record(_Setting, "a mapping with add and allow").read(value)
+    except PlanError as error:
+        problems = [(f"$.session.protected_places{path.removeprefix('$')}", text) for path, text in error.problems]
+        raise PlanError(problems) from None
     return ProtectedPlaces(setting.add, setting.allow)
 
 
