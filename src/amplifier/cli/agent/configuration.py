@@ -33,7 +33,7 @@ from amplifier.modules.hooks.approval import MODES, read_approval_options
 from amplifier.plan import expand_variables, merge_plans, type_from_id
 
 from .plan_files import change_module, read_plan_file, with_variables_of_plans
-from .project_instructions import project_root
+from .project_instructions import project_root, resolve_inside
 
 REMEMBERED: Final = "amplifier permissions"
 """The origin of what the user has allowed for good in a project."""
@@ -131,8 +131,10 @@ def read_configuration(directory: Path) -> Configuration:
         CommandError: A file cannot be read, or something in it is wrong; nothing is guessed.
     """
     project, notes = Project(directory), list[str]()
-    given = _read(project.file)
-    if not project.is_trusted():
+    if (problem := project.problem()) is not None:
+        notes.append(visible_text(f"{project.file} is not read: {problem}", multiline=False))
+    given = {} if problem is not None else _read(project.file)
+    if problem is None and not project.is_trusted():
         kept = [rule for rule in given.get("rules", ()) if rule.get("action") in _TIGHTENING]
         if left_out := [path for path, value in _paths(given) if value not in kept]:
             notes.append(
@@ -210,6 +212,16 @@ class Project:
     def __init__(self, directory: Path) -> None:
         self.root: Path = project_root(directory)
         self.file: Path = self.root / ".amplifier" / "config.toml"
+
+    def problem(self) -> str | None:
+        """Return why the file is not read although it exists; None if it can be, or if there is none."""
+        try:
+            resolve_inside(self.file, self.root)
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, RuntimeError) as error:
+            return str(error)
+        return None
 
     def is_trusted(self) -> bool:
         """Whether the file is the one that the user has trusted."""

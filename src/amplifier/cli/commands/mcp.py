@@ -386,7 +386,7 @@ def serve(
     for note in made.notes:
         click.echo(note, err=True)
     served = made.plan if otel is None else with_traces(made.plan)
-    prompts = own_commands(Path.cwd())
+    prompts = own_commands(Path.cwd(), notice=partial(click.echo, err=True))
     run = partial(serve_agent, lambda: AmplifierSession(served), transport=transport, prompts=prompts)
     if transport == "http":
         host, given = http["host"], read_token(http["token_file"], none=http["no_token"])
