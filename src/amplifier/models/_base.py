@@ -35,15 +35,18 @@ def per_class(function: Callable[[type[Model]], T]) -> Callable[[type[Model]], T
 # ── how a class is made ──────────────────────────────────────────────────────────────────────────
 
 
-def checked(check: Callable[[Any], Any], *, default: Any = attrs.NOTHING, raw: bool = False) -> Any:
-    """A field with one rule more than its type.
+def checked(
+    check: Callable[[Any], Any], *, default: Any = attrs.NOTHING, raw: bool = False, before: bool = False
+) -> Any:
+    """Declare a field with one rule more than its type.
 
     Args:
         check: Receives the coerced value, returns the one to store, raises ValueError with the problem.
         default: As in `attrs.field`.
         raw: The type's own coercion is skipped; `check` does it all.
+        before: `check` receives the value as it was given, and the type coerces what it returns.
     """
-    return attrs.field(default=default, metadata={"check": check, "raw": raw})
+    return attrs.field(default=default, metadata={"check": check, "raw": raw, "before": before})
 
 
 @overload

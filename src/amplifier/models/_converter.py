@@ -72,15 +72,20 @@ def keyword_reader(cls: type[Model]) -> Hook:
     fields = declared_fields(cls)
     overrides: dict[str, Any] = {}
     for field in fields:
-        check, raw = map(field.metadata.get, ("check", "raw"))
+        check, raw, before = map(field.metadata.get, ("check", "raw", "before"))
         if check is not None:
             read = None if raw else converter().get_structure_hook(field.type)
-            overrides[field.name] = override(struct_hook=functools.partial(_read_checked, read, check))
+            hook = functools.partial(_check_and_read if before else _read_checked, read, check)
+            overrides[field.name] = override(struct_hook=hook)
     return make_dict_structure_fn_from_attrs(list(fields), dict, converter(), **overrides)
 
 
 def _read_checked(read: Hook | None, check: Callable[[Any], Any], value: Any, cls: Any) -> Any:
     return check(value if read is None else read(value, cls))
+
+
+def _check_and_read(read: Hook, check: Callable[[Any], Any], value: Any, cls: Any) -> Any:
+    return read(check(value), cls)
 
 
 def model_error(cls: type, error: BaseException) -> ModelError:

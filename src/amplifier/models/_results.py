@@ -242,6 +242,13 @@ class ContextInjection(Model):
     event: str = ""
 
 
+def _is_no_bool(seconds: Any) -> Any:
+    # True would be one second: an answer of a person that nobody waits for, and then the default.
+    if isinstance(seconds, bool):
+        raise ValueError(f"expected a number of seconds, got {seconds}")
+    return seconds
+
+
 @model
 class ApprovalGate(Model):
     """One question of one hook; `HookResult.approval_gates` holds them in the order they must be asked.
@@ -257,7 +264,7 @@ class ApprovalGate(Model):
     hook_name: str = "unknown"
     prompt: str | None = None
     options: list[str] | None = None
-    timeout: float = 300.0
+    timeout: float = checked(_is_no_bool, default=300.0, before=True)
     default: ApprovalDefault = "deny"
 
 
@@ -305,7 +312,7 @@ class HookResult(_Merged):
     ephemeral: bool = False
     approval_prompt: str | None = None
     approval_options: list[str] | None = None
-    approval_timeout: float = 300.0
+    approval_timeout: float = checked(_is_no_bool, default=300.0, before=True)
     approval_default: ApprovalDefault = "deny"
     suppress_output: bool = False
     user_message: str | None = None
