@@ -190,9 +190,8 @@ def test_the_page_follows_a_running_session(backend, home, workdir, tmp_path):
 
             with _without_token(f"{live.address}/trace#token={live.token}&traced=one") as shown:
                 tab.open(shown, width=1280)
-                tab.wait_until("location.protocol === 'http:'")
-            tool = "document.querySelector('.row.tool')"
-            tab.wait_until(f"{tool}?.classList.contains('open')")
+                tool = "document.querySelector('.row.tool')"
+                tab.wait_until(f"{tool}?.classList.contains('open')")
             assert tab.evaluate("location.href") == f"{live.address}/trace"  # the token does not stay in the address
             tab.wait_until("document.getElementById('state').textContent === 'The session is running.'")
             tab.evaluate(f"{tool}.click()")
