@@ -14,8 +14,9 @@ import amplifier
 from amplifier import AmplifierSession, HookResult, PlanError
 from amplifier.modules.hooks.approval import MODES
 from amplifier.modules.tools import filesystem as tool_filesystem
-from amplifier.modules.tools._protected_places import ProtectedPlaces, own_places, protected_places
+from amplifier.modules.tools._protected_places import ENTRIES, ProtectedPlaces, own_places, protected_places
 from amplifier.testing import MockProvider, TestCoordinator
+from tests._support.tree import ROOT
 
 PLACES = ProtectedPlaces()
 
@@ -181,6 +182,11 @@ def test_plan_adds_and_allows(tmp_path: Path) -> None:
     for wrong in ({"ad": [".x"]}, {"add": ["../x"]}, {"add": "x"}, [".x"]):
         with pytest.raises(PlanError, match=r"\$\.session\.protected_places"):
             protected_places(TestCoordinator(config={"session": {"protected_places": wrong}}))
+
+
+def test_documentation_names_every_entry() -> None:
+    page = (ROOT / "docs" / "explanation" / "security.md").read_text()
+    assert [entry for entry in ENTRIES if f"`{entry}`" not in page] == []
 
 
 # ── file tools in every mode ──────────────────────────────────────────────────────────────────────

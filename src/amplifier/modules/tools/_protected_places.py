@@ -51,7 +51,7 @@ ENTRIES: Final = {
     ".git": _GIT,
     ".amplifier": _AGENT,
     ".mcp.json": _AGENT,
-    **dict.fromkeys((".claude", ".claude.json", ".codex", ".gemini", ".qwen", ".opencode"), _AGENT),
+    **dict.fromkeys((".agents", ".claude", ".claude.json", ".codex", ".gemini", ".qwen", ".opencode"), _AGENT),
     **dict.fromkeys(("opencode.json", "opencode.jsonc", ".crush.json", "crush.json"), _AGENT),
     **dict.fromkeys((".cursor", ".windsurf", ".kiro", ".roo", ".cline", ".clinerules"), _AGENT),
     **dict.fromkeys((".continue", ".aider.conf.yml", ".amazonq", ".augment", ".junie"), _AGENT),
