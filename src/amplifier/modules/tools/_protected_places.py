@@ -49,6 +49,7 @@ _PYTHON = "Python runs it whenever it starts"
 
 ENTRIES: Final = {
     ".git": _GIT,
+    **dict.fromkeys((".hg", ".jj", ".sl"), "version control runs programs that its files name"),
     ".amplifier": _AGENT,
     ".mcp.json": _AGENT,
     **dict.fromkeys((".agents", ".claude", ".claude.json", ".codex", ".gemini", ".qwen", ".opencode"), _AGENT),
@@ -61,7 +62,8 @@ ENTRIES: Final = {
     **dict.fromkeys((".devcontainer*", ".vim", ".vimrc", ".nvimrc", ".exrc", ".gvimrc"), _EDITOR),
     **dict.fromkeys((".nvim.lua", ".lvimrc", ".dir-locals.el", ".dir-locals-2.el"), _EDITOR),
     **dict.fromkeys((".envrc", ".direnv", ".autoenv", ".autoenv.zsh"), _SHELL),
-    **dict.fromkeys((".mise", ".mise.toml", "mise.toml", ".config/mise", ".mise.*.toml"), _SHELL),
+    **dict.fromkeys((".mise", ".mise.toml", "mise.toml", ".mise.*.toml", "mise.*.toml"), _SHELL),
+    **dict.fromkeys((".config/mise", ".config/mise.toml", ".tool-versions"), _SHELL),
     **dict.fromkeys((".husky", ".githooks", ".lefthook", "lefthook.y*ml", ".lefthook.y*ml"), _HOOKS),
     **dict.fromkeys((".pre-commit-config.y*ml", ".overcommit.yml", ".lintstagedrc*"), _HOOKS),
     **dict.fromkeys((".yarnrc", ".yarnrc.yml", ".yarn/releases", ".yarn/plugins"), _PACKAGES),
@@ -82,7 +84,7 @@ _OF_HOME: Final = (
     *(".bashrc", ".bash_profile", ".bash_login", ".bash_logout", ".bash_aliases", ".cshrc", ".tcshrc", ".kshrc"),
     *(".zshrc", ".zshenv", ".zprofile", ".zlogin", ".zlogout", ".gitconfig", ".emacs", ".emacs.d", ".tmux.conf"),
     *(".ssh", ".gnupg", ".config", ".local/bin", ".local/share/applications", ".local/share/systemd"),
-    *(".cargo/bin", ".cargo/env", "Library/LaunchAgents"),
+    *(".cargo/bin", ".cargo/env", "Library/LaunchAgents", "Library/Application Support"),
 )
 """Places of a home folder that a login, a shell or a desktop obeys."""
 
@@ -334,6 +336,9 @@ def _reason_by_place(path: str, root: str) -> str | None:
     state = [str(default_sessions_directory().parent), os.environ.get("AMPLIFIER_HOME", "")]
     if any(is_below(path, os.path.realpath(folder)) for folder in state if folder):
         return "the agent keeps its state there"
+    configuration = os.path.realpath(os.environ.get("XDG_CONFIG_HOME") or f"{home}/.config")
+    if is_below(path, configuration) and not is_below(root, configuration):
+        return "programs of your desktop obey it"
     folder = path.rsplit("/", 1)[0]
     if any(os.path.realpath(entry) == folder for entry in _search_path()):
         return f"{folder} is on the search path of programs"
