@@ -84,8 +84,9 @@ def _read_checked(read: Hook | None, check: Callable[[Any], Any], value: Any, cl
     return check(value if read is None else read(value, cls))
 
 
-def _check_and_read(read: Hook, check: Callable[[Any], Any], value: Any, cls: Any) -> Any:
-    return read(check(value), cls)
+def _check_and_read(read: Hook | None, check: Callable[[Any], Any], value: Any, cls: Any) -> Any:
+    checked = check(value)
+    return checked if read is None else read(checked, cls)
 
 
 def model_error(cls: type, error: BaseException) -> ModelError:

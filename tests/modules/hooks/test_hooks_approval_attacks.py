@@ -12,9 +12,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from amplifier.models import ApprovalResponse
+from amplifier.modules._shared.questions import render_prompt
 from amplifier.modules.hooks import approval as hooks_approval
 from amplifier.modules.hooks._approval_rules import parse_command
-from amplifier.modules.hooks.approval import render_prompt
 from amplifier.testing import TestCoordinator
 from tests.modules.hooks.test_hooks_approval import Gate
 

@@ -39,7 +39,7 @@ from .._shared.configuration import (
     seconds,
     whole_number,
 )
-from .._shared.questions import one_line, question_line, render_prompt
+from .._shared.questions import one_line, render_prompt
 from ..tools._protected_places import UNPROTECTED, Judgement, ProtectedPlaces, protected_places
 from ._approval_rules import ACTIONS, BUILT_IN_TOOLS, Action, Call, Rule, is_action, strictest
 
@@ -51,10 +51,7 @@ __all__ = [
     "ApprovalHook",
     "ApprovalOptions",
     "mount",
-    "one_line",
-    "question_line",
     "read_approval_options",
-    "render_prompt",
     "rule_for_call",
 ]
 

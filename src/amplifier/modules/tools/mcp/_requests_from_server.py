@@ -215,7 +215,9 @@ def _is_web_page(address: str) -> bool:
     """Check that an address leads to a web server: an application may open it as it is."""
     try:
         parts = urlsplit(address)
-        return parts.scheme in ("http", "https") and bool(parts.hostname)
+        # What the function leaves out, such as control characters, another program may not.
+        is_plain = address.isprintable() and " " not in address
+        return is_plain and parts.scheme in ("http", "https") and bool(parts.hostname)
     except ValueError:
         return False
 
