@@ -343,6 +343,16 @@ async def test_always_binds_to_the_real_place(tmp_path):
     assert [details["(real place)"] for details in asked] == [f"{tmp_path}/a/x", f"{tmp_path}/b/x"]
 
 
+async def test_same_question_in_another_working_directory_is_another_one(tmp_path):
+    gate = await open_gate({}, working_dir=str(tmp_path))
+    first = await gate.hooks.emit("tool:pre", call("write_file", file_path="x", content="x"))
+    again = await gate.hooks.emit("tool:pre", call("write_file", file_path="x", content="x"))
+    gate.register_capability("session.working_dir", str(tmp_path / "other"))
+    moved = await gate.hooks.emit("tool:pre", call("write_file", file_path="x", content="x"))
+    assert first.approval_prompt == again.approval_prompt != moved.approval_prompt
+    assert f"(real place): {tmp_path}/other/x" in moved.approval_prompt
+
+
 async def test_always_binds_to_the_sandbox(tmp_path):
     gate = await open_gate({}, working_dir=str(tmp_path))
     sandbox = {"kind": "bwrap", "network": False}

@@ -210,6 +210,7 @@ class ApprovalHook:
         self._provider: ApprovalProvider | None = None
         self._remembered: dict[str, bool] = {}  # what the provider has answered for the rest of the session
         self._protected: ProtectedPlaces = protected_places(coordinator)
+        self._first_start = ""
         self._judged: OrderedDict[str, tuple[str, bool]] = OrderedDict()
 
     async def __call__(self, event: str, data: dict[str, Any]) -> HookResult:
@@ -423,7 +424,7 @@ class ApprovalHook:
         options = self._options
         module = self._module_of(tool)
         source = None if module is None or module in BUILT_IN_TOOLS.get(tool, ()) else module
-        place = None if call is None else _hidden_place(call, is_protected=decision.is_protected)
+        place = None if call is None else self._hidden_place(call, is_protected=decision.is_protected)
         is_unconfined = call is not None and call.tool == "bash" and call.command is not None and not call.is_sandboxed
         prompt = render_prompt(tool, given, decision.reason, module=source, place=place, is_unconfined=is_unconfined)
         if len(prompt) > options.max_question_chars:
@@ -443,6 +444,15 @@ class ApprovalHook:
             approval_timeout=options.timeout,
             approval_default=options.on_timeout,
         )
+
+    def _hidden_place(self, call: Call, *, is_protected: bool) -> str | None:
+        """Return the real place of a call that its input does not show; always that of a protected place."""
+        if len(call.places) != 1:
+            return None
+        self._first_start = self._first_start or call.start
+        # From another working directory the same input means another file.
+        named = os.path.normpath(os.path.join(self._first_start, call.paths[0]))  # noqa: PTH118 - text in, text out
+        return call.places[0] if is_protected or call.places[0] != named else None
 
     async def _ask_provider(
         self,
@@ -507,14 +517,6 @@ class ApprovalHook:
 
     def _about(self, data: dict[str, Any]) -> dict[str, Any]:
         return {"hook_name": MODULE, "event": TOOL_PRE, "tool_call_id": data.get("tool_call_id")}
-
-
-def _hidden_place(call: Call, *, is_protected: bool) -> str | None:
-    """Return the real place of a call that its input does not show; always that of a protected place."""
-    if len(call.places) != 1:
-        return None
-    named = os.path.normpath(os.path.join(call.start, call.paths[0]))  # noqa: PTH118 - text in, text out
-    return call.places[0] if is_protected or call.places[0] != named else None
 
 
 def _is_of_system(program: str) -> bool:
