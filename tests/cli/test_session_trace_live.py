@@ -19,7 +19,6 @@ import attrs
 import pytest
 
 from amplifier.cli._sessions import SessionStore
-from amplifier.cli.agent.http_server import _without_token
 from amplifier.store import SessionRecord
 from tests._support.backends import mostly_on
 from tests._support.browser import open_tab, page_file
@@ -188,10 +187,9 @@ def test_the_page_follows_a_running_session(backend, home, workdir, tmp_path):
             tab.wait_until("document.getElementById('state').textContent.includes('needs the token')")
             assert tab.evaluate("document.querySelectorAll('.row').length") == 0
 
-            with _without_token(f"{live.address}/trace#token={live.token}&traced=one") as shown:
-                tab.open(shown, width=1280)
-                tool = "document.querySelector('.row.tool')"
-                tab.wait_until(f"{tool}?.classList.contains('open')")
+            tab.open(f"{live.address}/trace#token={live.token}&traced=one", width=1280)
+            tool = "document.querySelector('.row.tool')"
+            tab.wait_until(f"{tool}?.classList.contains('open')")
             assert tab.evaluate("location.href") == f"{live.address}/trace"  # the token does not stay in the address
             tab.wait_until("document.getElementById('state').textContent === 'The session is running.'")
             tab.evaluate(f"{tool}.click()")
