@@ -89,7 +89,9 @@ def _note_denial(coordinator: ModuleCoordinator, denial: HookResult, event: str)
     return denial
 
 
-async def _show_message(coordinator: ModuleCoordinator, result: HookResult, hook_name: str) -> None:
+async def _show_message(
+    coordinator: ModuleCoordinator, result: HookResult, hook_name: str
+) -> None:
     text = result.user_message
     if not text:
         return
@@ -124,7 +126,9 @@ class Decision:
     remembered: bool = False
 
 
-async def _ask(coordinator: ModuleCoordinator, result: HookResult, event: str, hook_name: str) -> HookResult | None:
+async def _ask(
+    coordinator: ModuleCoordinator, result: HookResult, event: str, hook_name: str
+) -> HookResult | None:
     """Ask all gates of a result. Return the denial, or None if everything was allowed."""
     try:
         gates = gates_of(result, hook_name)
@@ -156,7 +160,9 @@ class Approvals:
         self._always: set[_Question] = set()
         self._order = anyio.Lock(fast_acquire=True)
 
-    async def ask(self, system: ApprovalSystem | None, gates: list[ApprovalGate], event: str) -> Decision:
+    async def ask(
+        self, system: ApprovalSystem | None, gates: list[ApprovalGate], event: str
+    ) -> Decision:
         """Ask every gate in order, each under its own deadline. The first denial decides."""
         decision = Decision(True, "")
         for gate in gates:
@@ -201,7 +207,9 @@ class Approvals:
             return Decision(False, "No approval system available")
         try:
             # The Protocol's method is async. A sync one is accepted all the same.
-            answer: object = call_foreign(system.request_approval, prompt, options, gate.timeout, gate.default)
+            answer: object = call_foreign(
+                system.request_approval, prompt, options, gate.timeout, gate.default
+            )
             if isawaitable(answer):
                 label = f"approval for hook {gate.hook_name!r}"
                 answer = await run_bounded(answer, gate.timeout, label, self._watch)
@@ -220,7 +228,9 @@ class Approvals:
         if chosen in _ALLOWING_ANSWERS:
             return Decision(True, "User allowed", remembered=chosen == "allow always")
         if chosen != "deny":
-            logger.warning("the approval system answered %r, which is not an allowing option: denied", answer)
+            logger.warning(
+                "the approval system answered %r, which is not an allowing option: denied", answer
+            )
         return Decision(False, f"User denied: {shown}")
 
 
@@ -292,7 +302,8 @@ def _charge(coordinator: ModuleCoordinator, items: list[ContextInjection]) -> No
     budget = coordinator.injection_budget_per_turn
     if items and budget is not None and effects.injected_tokens > budget:
         logger.warning(
-            "hooks have injected about %d tokens in this turn, over session.injection_budget_per_turn = %d",
+            "hooks have injected about %d tokens in this turn, over "
+            "session.injection_budget_per_turn = %d",
             effects.injected_tokens,
             budget,
         )

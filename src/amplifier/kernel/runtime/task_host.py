@@ -117,7 +117,9 @@ class TaskHost:
             return was_ended
         if len(raised) == 1 or all(isinstance(error, KeyboardInterrupt) for error in raised):
             raise raised[0]
-        raise BaseExceptionGroup(f"session {session_id!r} was ended by crashed background work", raised)
+        raise BaseExceptionGroup(
+            f"session {session_id!r} was ended by crashed background work", raised
+        )
 
     def spawn(self, fn: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Start work of the kernel beside the turn. It must end before the session is closed."""
@@ -200,7 +202,9 @@ class TaskHost:
         if self.group is not None:
             self.group.cancel_scope.cancel()
 
-    async def crashed(self, name: str, owner: str | None, error: BaseException, fatal: bool) -> None:
+    async def crashed(
+        self, name: str, owner: str | None, error: BaseException, fatal: bool
+    ) -> None:
         """Report a task that raised. End the session if the task asked for that."""
         logger.error(
             "background task %r of %s crashed: %s",
@@ -231,7 +235,8 @@ class TaskHost:
             (time.monotonic(), module, late, report.overdue),
         ]
         logger.error(
-            "%s does not react to its cancellation: it had %g s and is %.0f s over; task %r waits at %s",
+            "%s does not react to its cancellation: it had %g s and is %.0f s over; "
+            "task %r waits at %s",
             operation,
             report.seconds,
             report.overdue,
@@ -265,7 +270,8 @@ def describe_label(label: object) -> tuple[str | None, str]:
 
 
 class SessionTask:
-    """A task of the session's group. Only the session ends it, or the end of an asyncio loop."""
+    """A task of the session's group. Only the session ends it, or the end of an asyncio loop.
+    """
 
     __slots__ = ("_done", "_has_begun", "_host", "_name", "_owner", "_scope", "_what")
 

@@ -80,7 +80,8 @@ class Lifecycle:
         """
         if self.state not in (State.NEW, State.CLOSED):
             raise SessionStateError(
-                f"session {self.session_id!r} cannot go from {self.state.value} to opening; {_ADVICE[self.state]}"
+                f"session {self.session_id!r} cannot go from {self.state.value} to opening; "
+                f"{_ADVICE[self.state]}"
             )
 
     def require_turn(self) -> None:
@@ -102,6 +103,7 @@ class Lifecycle:
                 session_id=self.session_id,
             )
 
+
     def end_turn(self, turn: Turn) -> None:
         """Release the session from a turn that has ended, or that never began."""
         self.turn = None
@@ -114,7 +116,9 @@ class Lifecycle:
 
 # Lifecycles instead of ids, because two sessions may have one id, and instead of sessions,
 # because a task that a turn leaves behind keeps its context.
-inside_turn_of: ContextVar[tuple[Lifecycle, ...]] = ContextVar("amplifier_inside_turn_of", default=())
+inside_turn_of: ContextVar[tuple[Lifecycle, ...]] = ContextVar(
+    "amplifier_inside_turn_of", default=()
+)
 """Sessions inside whose turns the current task runs."""
 
 current_meter: ContextVar[SessionMeter | None] = ContextVar("amplifier_current_meter", default=None)

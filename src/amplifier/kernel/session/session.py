@@ -119,13 +119,17 @@ class AmplifierSession:
     ) -> None:
         plan = parse_plan(config)
         self.config: dict[str, Any] = cast("dict[str, Any]", config)
-        self.session_id: str = new_session_id() if session_id is None else validate_session_id(session_id)
+        self.session_id: str = (
+            new_session_id() if session_id is None else validate_session_id(session_id)
+        )
         self.parent_id: str | None = None if parent_id is None else validate_session_id(parent_id)
         self.is_resumed = is_resumed
         self.status: SessionStatus = SessionStatus(session_id=self.session_id)
         self.failures: list[ModuleFailure] = []
         self.cleanup_failures: list[CleanupFailure] = []
-        self.coordinator: ModuleCoordinator = ModuleCoordinator(self, approval_system, display_system)
+        self.coordinator: ModuleCoordinator = ModuleCoordinator(
+            self, approval_system, display_system
+        )
         self.coordinator.deadlines = plan.deadlines
         self.loader: Any = ModuleLoader(self.coordinator) if loader is None else loader
         self.coordinator.loader = self.loader
@@ -211,10 +215,13 @@ class AmplifierSession:
         """
         if not self.initialized:
             raise SessionStateError(
-                f"session {self.session_id!r} is {self._lifecycle.state.value}; read its messages while it is open"
+                f"session {self.session_id!r} is {self._lifecycle.state.value}; "
+                "read its messages while it is open"
             )
         context = cast("ContextManager", self.coordinator.get("context"))
-        messages = await self.coordinator.call_bounded(context.get_messages(), "context.get_messages")
+        messages = await self.coordinator.call_bounded(
+            context.get_messages(), "context.get_messages"
+        )
         return cast("list[dict[str, Any]]", messages)
 
     def wait_info(self) -> WaitInfo:
@@ -244,7 +251,8 @@ class AmplifierSession:
             await self._wait_settled()
             if not self.initialized:
                 raise SessionStateError(
-                    f"session {self.session_id!r} could not be opened by another call that was opening it"
+                    f"session {self.session_id!r} could not be opened by another call that was "
+                    "opening it"
                 )
             return
         self._lifecycle.require_opening()
@@ -509,7 +517,9 @@ class AmplifierSession:
 
     def _require_own_loop(self) -> None:
         if self._loop is None or not self._loop.is_running_here():
-            raise SessionStateError(f"session {self.session_id!r} was opened on another event loop; use it there")
+            raise SessionStateError(
+                f"session {self.session_id!r} was opened on another event loop; use it there"
+            )
 
     @overload
     def stream(self, prompt: Prompt, *, timeout: float | Inherited | None = DEFAULT) -> TurnStream[str]: ...
@@ -532,7 +542,9 @@ class AmplifierSession:
         """
         return self._stream(partial(read_prompt, prompt), timeout, _answer_format(result_type))
 
-    def stream_text(self, prompt: Prompt, *, timeout: float | Inherited | None = DEFAULT) -> TextStream:
+    def stream_text(
+        self, prompt: Prompt, *, timeout: float | Inherited | None = DEFAULT
+    ) -> TextStream:
         """Run one turn and read its text: ``async for piece in session.stream_text(prompt)``.
 
         The texts of different model calls are separated by a blank line. An answer that isn't
@@ -601,11 +613,14 @@ class AmplifierSession:
         """
         steer = self.coordinator.get_capability("session.steer")
         if self._lifecycle.turn is None:
-            raise SessionStateError("no turn is running that would read the message; begin one with execute(prompt)")
+            raise SessionStateError(
+                "no turn is running that would read the message; begin one with execute(prompt)"
+            )
         if not callable(steer):
             loop = type(self.coordinator.get("orchestrator")).__name__
             raise SessionStateError(
-                f"orchestrator {loop} takes no messages while a turn runs: it offers no capability 'session.steer'"
+                f"orchestrator {loop} takes no messages while a turn runs: "
+                "it offers no capability 'session.steer'"
             )
         steer(message)
 

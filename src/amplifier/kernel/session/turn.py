@@ -207,7 +207,9 @@ class Turn:
         method = "execute" if prompt is not None else "resume"
         execute = self._method(method)
         if self._answer_format is not None:
-            self._require(execute, method, "answer_format", "give typed answers", "leave result_type out")
+            self._require(
+                execute, method, "answer_format", "give typed answers", "leave result_type out"
+            )
         if isinstance(prompt, list):
             self._require(
                 execute,
@@ -316,7 +318,9 @@ class Turn:
             )
         return method or getattr(orchestrator, name)
 
-    def _require(self, execute: Execute, method: str, parameter: str, ability: str, otherwise: str) -> None:
+    def _require(
+        self, execute: Execute, method: str, parameter: str, ability: str, otherwise: str
+    ) -> None:
         """Check that a loop has a parameter. One that takes any keyword may ignore this one."""
         if parameter not in inspect.signature(execute).parameters:
             raise SessionStateError(
@@ -364,7 +368,8 @@ class Turn:
             raise await meter.out_of_time()
         if not stopped and overran:
             raise ExecutionTimeout(
-                f"the turn of session {self._coordinator.session_id!r} did not end within {self._seconds:g} s",
+                f"the turn of session {self._coordinator.session_id!r} did not end within "
+                f"{self._seconds:g} s",
                 session_id=self._coordinator.session_id,
                 seconds=self._seconds,
             )
@@ -418,7 +423,8 @@ class Turn:
         module = self._orchestrator_name()
         if not isinstance(answer, str):
             raise ContractError(
-                f"orchestrator {module} returned {answer!r:.80} ({type(answer).__name__}); expected a str",
+                f"orchestrator {module} returned {answer!r:.80} ({type(answer).__name__}); "
+                "expected a str",
                 module=module,
             )
         if not answer.isascii():
