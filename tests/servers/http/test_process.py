@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from amplifier.store import SessionIndex
+from tests._support.browser import page_file
 from tests._support.terminal import run_cli, start
 from tests.servers.http._server import PATIENCE, Server, ask, connect, running
 
@@ -30,13 +31,15 @@ def test_ui_opens_the_page_of_the_default_agent_in_the_browser(backend, home, wo
         while not (workdir / "opened").exists():
             assert time.monotonic() < give_up
             time.sleep(0.01)  # another process makes it
-        assert (workdir / "opened").read_text() == page
         token, address = page.rpartition("=")[2], page.partition("/#")[0]
+        file = page_file((workdir / "opened").read_text(), token)
+        assert f'url={page}"' in file.read_text()
         request = urllib.request.Request(f"{address}/api/sessions?stored", headers={"Authorization": f"Bearer {token}"})
         with urllib.request.urlopen(request, timeout=PATIENCE) as response:
             assert json.load(response) == {"sessions": [], "stored": [], "elsewhere": [], "reports": []}
         process.send_signal(signal.SIGINT)
         assert process.wait(PATIENCE) == 130
+        assert not file.exists()
 
 
 def events_of(server: Server, session_id: str, *kinds: str) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -162,7 +163,7 @@ def serve_editor(store: SessionStore, plan: Path | None, *, backend: str, debug:
                 sessions.make,
                 storage=store,
                 check=sessions.check,
-                commands=own_commands,
+                commands=partial(own_commands, notice=partial(display.notice, level="warning")),
                 has_mcp=sessions.has_mcp,
             )
 

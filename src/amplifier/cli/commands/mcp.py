@@ -389,7 +389,7 @@ def serve(
         click.echo(note, err=True)
     served = in_memory(made.plan) if plan is None else made.plan
     served = served if otel is None else with_traces(served)
-    prompts = own_commands(Path.cwd())
+    prompts = own_commands(Path.cwd(), notice=partial(click.echo, err=True))
     run = partial(serve_agent, lambda: AmplifierSession(served), transport=transport, prompts=prompts)
     if transport == "http":
         host, given = http["host"], read_token(http["token_file"], none=http["no_token"])
