@@ -15,11 +15,14 @@ import anyio
 import attrs
 import pytest
 
+from amplifier import agent, on
+from amplifier.events import TOOL_POST
 from amplifier.models import HookResult
+from amplifier.modules.hooks.approval import MODES
 from amplifier.modules.tools import bash as tool_bash
 from amplifier.modules.tools.bash import _confinement
 from amplifier.modules.tools.bash._git_files import findings, is_harmless, take_out
-from amplifier.testing import TestCoordinator
+from amplifier.testing import TestCoordinator, script
 from tests._support.tree import ROOT
 from tests.modules.tools.test_tool_bash_sandbox import BWRAP, _bubblewrap_on_the_path, run
 
@@ -482,3 +485,67 @@ def test_taking_out_follows_no_link(tmp_path: Path) -> None:
     (note,) = take_out(found)
     assert "could not be made harmless" in note
     assert "fsmonitor" in (tmp_path / "elsewhere" / "config").read_text()
+
+
+# ── an agent ─────────────────────────────────────────────────────────────────────────────────────
+
+A_DAY = [
+    ("bash", {"command": "git clone -q . copy && git -C copy log --oneline | wc -l"}),
+    ("bash", {"command": "cd copy && git switch -q -c fix && echo more >> file && git commit -qam 'in the copy'"}),
+    ("bash", {"command": "rm -rf copy/file && git -C copy checkout -q file && git switch -q -c topic"}),
+    ("write_file", {"file_path": "new.py", "content": "x=1\n"}),
+    ("edit_file", {"file_path": "file", "old_string": "one", "new_string": "two"}),
+    (
+        "bash",
+        {"command": "git add -A ':!copy' && git commit -q -m 'Add new.py' && git log -1 --format=%an && cat new.py"},
+    ),
+    ("bash", {"command": "git switch -q main && echo base > base && git add base && git commit -q -m base"}),
+    ("bash", {"command": "git rebase -q main topic && git log --oneline | wc -l"}),
+    (
+        "bash",
+        {
+            "command": "echo wip >> file && git stash -q && git switch -q main && git switch -q topic && git stash pop -q"
+        },
+    ),
+    ("bash", {"command": "git commit -q -am wip && git commit -q --amend -m 'Change the file' && git status --short"}),
+    (
+        "bash",
+        {"command": "git worktree add -q tree -b other && cd tree && echo y > y && git add y && git commit -q -m y"},
+    ),
+    (
+        "bash",
+        {"command": "git -C tree log --oneline | wc -l && git worktree remove tree && git merge -q --no-edit other"},
+    ),
+    "done",
+]
+
+
+async def test_an_agent_works_with_git_without_a_question(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It clones, branches, edits, commits with a hook, rebases, stashes and uses a worktree in mode ``full``."""
+    desk = await opened(tmp_path, monkeypatch)
+    add_hook(desk.folder, "pre-commit", "[ ! -e new.py ] || { echo 'x = 1' > new.py && git add new.py; }")
+    monkeypatch.chdir(desk.folder)
+    asked: list[object] = []
+
+    def approve(question: object) -> bool:
+        asked.append(question)
+        return False
+
+    calls: list[tuple[str, Any]] = []
+
+    @on(TOOL_POST)
+    def note(event: str, data: dict[str, Any]) -> None:
+        calls.append((data["tool_name"], data["result"]))
+
+    with script(*A_DAY) as model:
+        work = agent(model, tools=["tool-bash", "tool-filesystem"], hooks=[note], approve=approve)
+        async with work as session:
+            session.coordinator.get_capability("approval.set_rules")(MODES["full"][1])
+            assert await session.execute("Work.") == "done"
+    assert asked == []
+    assert len(calls) == len(A_DAY) - 1
+    for (name, result), (_, arguments) in zip(calls, A_DAY[:-1], strict=True):  # type: ignore[misc]
+        assert result["success"], (name, arguments, result)
+    assert outside("git show topic:new.py", desk.folder).stdout == "x = 1\n"
+    assert outside("git log --format=%s topic", desk.folder).stdout.splitlines()[-1] == "one"
+    assert outside("git fsck", desk.folder).returncode == 0

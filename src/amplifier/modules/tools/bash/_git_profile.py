@@ -20,7 +20,7 @@ import attrs
 
 from amplifier._programs import find_program, is_below, isolated_python_command
 
-from ._git_files import git_program, harmless_text, settings
+from ._git_files import git_program, harmless_text, read_text, settings
 from ._places import Places
 
 HELPER = str(Path(__file__).with_name("_noexec.py"))
@@ -126,7 +126,8 @@ class GitProfile:
         for path in opened:
             command += ("--bind", path, path)
         for path in places.protected:
-            if not any(is_below(path, folder) for folder in opened) and os.path.lexists(path):
+            is_open = any(is_below(path, folder) for folder in opened) or _is_pointer(path, opened)
+            if not is_open and os.path.lexists(path):
                 command += ("--ro-bind", path, path)
         for path in places.hidden_inside:
             command += ("--tmpfs", path) if Path(path).is_dir() else ("--ro-bind", "/dev/null", path)
@@ -197,6 +198,12 @@ class GitProfile:
         for number, (key, value) in enumerate(pairs.items()):
             environment |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
         return environment
+
+
+def _is_pointer(path: str, folders: Iterable[str]) -> bool:
+    """Check whether a place is the file ``.git`` of a work tree of these repositories: git removes it with the work tree."""
+    target = (read_text(path) or "").partition("gitdir:")[2].strip()
+    return path.endswith("/.git") and any(target.startswith(f"{folder}/worktrees/") for folder in folders)
 
 
 def open_git_profile(
