@@ -26,7 +26,7 @@ from amplifier.errors import ModuleLoadError
 
 from ..._shared.processes import can_supervise
 from .._protected_places import ProtectedPlaces
-from ._git_broker import GitBroker
+from ._git_broker import Bind, GitBroker
 from ._git_files import Finding, findings, read_text, set_aside, take_out
 from ._git_profile import HELPER, GitProfile, open_git_profile
 from ._options import BashOptions
@@ -250,7 +250,7 @@ class Sandbox:
                     self.git,
                     places=places,
                     roots=self.finder.roots(workspace),
-                    hook=lambda mounts, folder: self._hook(places, mounts, folder),
+                    hook=lambda binds, mounts, folder: self._hook(places, binds, mounts, folder),
                     environment=environment,
                     lock=self._git_lock,
                     temporary=[*TEMPORARY, self.finder.home],
@@ -299,7 +299,9 @@ class Sandbox:
         )
 
     @contextmanager
-    def _hook(self, places: Places, mounts: Sequence[str], folder: str) -> Iterator[tuple[list[str], list[int]]]:
+    def _hook(
+        self, places: Places, binds: Sequence[Bind], mounts: Sequence[str], folder: str
+    ) -> Iterator[tuple[list[str], list[int]]]:
         """Prepare a hook of a repository, which runs as commands do."""
         wrapper = self._wrapper(places, folder, mounts, CONFINEMENT)
         program = system_call_filter()
@@ -308,7 +310,7 @@ class Sandbox:
         try:
             os.write(descriptor, program)
             os.lseek(descriptor, 0, os.SEEK_SET)
-            given = json.dumps({"folders": [], "limits": self._limits()})
+            given = json.dumps({"noexec": [], "binds": [*binds], "limits": self._limits()})
             yield isolated_python_command(HELPER, given, *wrapper, "--seccomp", str(descriptor)), [descriptor]
         finally:
             os.close(descriptor)

@@ -19,12 +19,13 @@ import shlex
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import attrs
 
@@ -32,7 +33,8 @@ from amplifier._programs import is_below, isolated_python
 
 from ._git_client import MAX_FILES
 from ._git_files import findings, is_harmless, read_text, settings, take_out
-from ._git_profile import GitProfile, filters
+from ._git_profile import GitProfile, filters, identity_of
+from ._own_files import folder_of
 from ._places import Places, inside_another
 
 logger = logging.getLogger("amplifier.modules.tools")
@@ -116,6 +118,9 @@ _AFTER: Mapping[str, str] = {
 _ADVICE = "ask the user to run it in a terminal, or do it another way"
 
 
+Bind: TypeAlias = tuple[str, tuple[int, int], str]
+
+
 @attrs.frozen
 class Repository:
     """A repository that a call is about.
@@ -151,8 +156,8 @@ class GitBroker:
         profile: How calls are run.
         places: What the command sees and may change.
         roots: The writable folders.
-        hook: Returns the command line of a program in the ordinary sandbox with these mounts besides, and the descriptors that
-            it needs.
+        hook: Returns the command line of a program in the ordinary sandbox, with open folders and mounts besides, and the
+            descriptors that it needs.
         environment: Of the command.
         lock: Held for each call: calls of parallel commands would take each other's changes for their own.
         temporary: Folders that are empty for each command.
@@ -164,7 +169,9 @@ class GitBroker:
         *,
         places: Places,
         roots: Sequence[str],
-        hook: Callable[[Sequence[str], str], contextlib.AbstractContextManager[tuple[list[str], list[int]]]],
+        hook: Callable[
+            [Sequence[Bind], Sequence[str], str], contextlib.AbstractContextManager[tuple[list[str], list[int]]]
+        ],
         environment: Mapping[str, str],
         lock: threading.Lock,
         temporary: Sequence[str],
@@ -177,6 +184,7 @@ class GitBroker:
         self._lock = lock
         self._temporary = [*temporary]
         self.notes: list[str] = []
+        self._opened: dict[str, int] = {}
         self._stop_read, self._stop_write = os.pipe()
 
     @contextlib.contextmanager
@@ -377,22 +385,27 @@ class GitBroker:
         except _Refused as error:
             output.say(f"{error}. The sandbox runs git without other programs; {_ADVICE}.")
             return 126
-        folders = self._folders(repository, subcommand)
-        before = {finding for folder in folders for finding in findings(folder)}
-        texts = {
-            path: text
-            for name in ("config", "config.worktree")
-            for folder in dict.fromkeys((*folders, repository.folder))
-            if (text := read_text(path := f"{folder}/{name}")) is not None
-        }
-        try:
-            return self._steps(call, repository, scratch, connection, (subcommand, rest, arguments), output)
-        finally:
-            new = [finding for folder in folders for finding in findings(folder) if finding not in before]
-            if new:
-                self.notes += (notes := take_out(new, texts))
-                for note in notes:
-                    output.say(note)
+        with contextlib.ExitStack() as stack:
+            self._opened = {
+                folder: stack.enter_context(folder_of(f"{folder}/HEAD"))
+                for folder in self._folders(repository, subcommand)
+            }
+            folders = {f"/proc/self/fd/{descriptor}": folder for folder, descriptor in self._opened.items()}
+            before = {finding for folder in folders for finding in findings(folder)}
+            texts = {
+                path: text
+                for name in ("config", "config.worktree")
+                for folder in folders
+                if (text := read_text(path := f"{folder}/{name}")) is not None
+            }
+            try:
+                return self._steps(call, repository, scratch, connection, (subcommand, rest, arguments), output)
+            finally:
+                new = [finding for folder in folders for finding in findings(folder) if finding not in before]
+                for note in take_out(new, texts):
+                    number, _, rest_of_note = note.removeprefix("/proc/self/fd/").partition("/")
+                    self.notes.append(f"{folders[f'/proc/self/fd/{number}']}/{rest_of_note}")
+                    output.say(self.notes[-1])
 
     def _steps(
         self,
@@ -425,7 +438,7 @@ class GitBroker:
             code = hooks.check_message(head)
         if code == 0 and (hook := _AFTER.get(subcommand)) is not None:
             hooks.run(hook, *(("0",) if hook == "post-merge" else ()))
-        if code != 0 and (names := filters([repository.common])):
+        if code != 0 and (names := filters(f"/proc/self/fd/{each}" for each in self._opened.values())):
             output.say(
                 f"the filters {', '.join(names)} of this repository are programs, and none runs here; {_ADVICE}."
             )
@@ -456,7 +469,7 @@ class GitBroker:
             arguments,
             places=self._places,
             roots=self._roots,
-            writable=self._folders(repository, "push" if "push" in arguments else ""),
+            writable=self._opened,
             directory=directory or call.directory,
             environment={**allowed, **(variables or {})},
             files={**call.files, **(files or {})},
@@ -479,9 +492,19 @@ class GitBroker:
         code = process.wait()
         return code if code >= 0 else 128 - code
 
-    def in_sandbox(self, mounts: Sequence[str], directory: str, arguments: Sequence[str], call: _Call) -> int:
-        """Run a program as a command of the agent, with these mounts besides."""
-        with self._hook(mounts, directory) as (command, descriptors):
+    def in_sandbox(
+        self, binds: Sequence[Bind], mounts: Sequence[str], directory: str, arguments: Sequence[str], call: _Call
+    ) -> int:
+        """Run a program as a command of the agent.
+
+        Args:
+            binds: Folders, what has to lie there, and where they are mounted outside of the sandbox.
+            mounts: Options for further mounts.
+            directory: Where it runs.
+            arguments: The program and its arguments.
+            call: The call of git that it belongs to.
+        """
+        with self._hook(binds, mounts, directory) as (command, descriptors):
             with Path(os.devnull).open("rb") as null:
                 process = subprocess.Popen(
                     [*command, "--", *arguments],
@@ -497,7 +520,8 @@ class GitBroker:
 
 
 def _copy(descriptor: int, target: str) -> None:
-    left = _MAX_FILE
+    # Anything else than a file could keep this thread waiting.
+    left = _MAX_FILE if stat.S_ISREG(os.fstat(descriptor).st_mode) else 0
     with Path(target).open("wb") as file:
         while left and (data := os.read(descriptor, min(1 << 16, left))):
             file.write(data)
@@ -519,8 +543,12 @@ class _Errors:
     _descriptor: int
 
     def say(self, text: str) -> None:
+        # A pipe that no one reads must not keep this thread waiting: what is writable takes so much at once.
+        poll = select.poll()
+        poll.register(self._descriptor, select.POLLOUT)
         with contextlib.suppress(OSError):
-            os.write(self._descriptor, f"amplifier: {text}\n".encode(errors="replace"))
+            if poll.poll(0):
+                os.write(self._descriptor, f"amplifier: {text}\n".encode(errors="replace")[: select.PIPE_BUF])
 
 
 def find_repository(directory: str) -> Repository | None:
@@ -563,7 +591,7 @@ class _Hooks:
     def path(self, name: str) -> str:
         """Return where git looks for a hook."""
         repository = self._repository
-        text = read_text(f"{repository.common}/config") or ""
+        text = read_text(f"{self._opened()}/config") or ""
         named = dict(settings(text) or ()).get("core.hookspath") if "hookspath" in text.lower() else None
         folder = f"{repository.common}/hooks" if not named else os.path.join(repository.worktree, named)  # noqa: PTH118
         return os.path.normpath(f"{folder}/{name}")
@@ -576,12 +604,12 @@ class _Hooks:
         """Run a hook with a copy of the repository; returns its exit code, 0 if there is no such hook."""
         if not self.exists(name):
             return 0
-        with self._copied() as (copy, mounts):
+        with self._copied() as (copy, binds, mounts):
             before = _bytes(f"{copy}/{self._index()}")
             words = [self.path(name), *arguments]
             if stage:
                 words = ["/bin/sh", "-c", f'{shlex.quote(self._broker._profile.git)} add -u && exec "$@"', "sh", *words]
-            code = self._broker.in_sandbox(mounts, self._repository.worktree, words, self._call)
+            code = self._broker.in_sandbox(binds, mounts, self._repository.worktree, words, self._call)
             if code == 0 and take_back and _bytes(f"{copy}/{self._index()}") != before:
                 code = self._take_back(copy)
         if code != 0 and name.startswith("pre-"):
@@ -591,11 +619,11 @@ class _Hooks:
     def check_message(self, head: str) -> int:
         """Run commit-msg for the commit that was just made, which is undone if the hook refuses it."""
         message = self.output_of("log", "-1", "--format=%B")
-        with self._copied() as (copy, mounts):
+        with self._copied() as (copy, binds, mounts):
             file = Path(copy, "COMMIT_EDITMSG")
             file.write_text(message, encoding="utf-8", errors="surrogateescape")
             words = [self.path("commit-msg"), f"{self._repository.common}/COMMIT_EDITMSG"]
-            code = self._broker.in_sandbox(mounts, self._repository.worktree, words, self._call)
+            code = self._broker.in_sandbox(binds, mounts, self._repository.worktree, words, self._call)
             changed = _bytes(str(file))
         if code != 0:
             undo = ["reset", "-q", "--soft", head.strip()] if head.strip() else ["update-ref", "-d", "HEAD"]
@@ -627,16 +655,19 @@ class _Hooks:
             file.seek(0)
             return file.read().decode("utf-8", "surrogateescape")
 
+    def _opened(self) -> str:
+        return f"/proc/self/fd/{self._broker._opened[self._repository.common]}"
+
     def _index(self) -> str:
         relative = os.path.relpath(self._repository.folder, self._repository.common)
         return os.path.normpath(f"{relative}/index")
 
     @contextlib.contextmanager
-    def _copied(self) -> Iterator[tuple[str, list[str]]]:
+    def _copied(self) -> Iterator[tuple[str, list[Bind], list[str]]]:
         """Copy the repository but for its objects, which the copy borrows."""
-        common = self._repository.common
-        copy = tempfile.mkdtemp(dir=self._scratch)
-        for entry in os.scandir(common):
+        common, opened = self._repository.common, self._opened()
+        copy, mounted = tempfile.mkdtemp(dir=self._scratch), tempfile.mkdtemp(dir=self._scratch)
+        for entry in os.scandir(opened):
             if entry.name in _NOT_COPIED or entry.name.endswith(".lock") or entry.is_symlink():
                 continue
             if entry.is_dir():
@@ -646,14 +677,14 @@ class _Hooks:
         Path(copy, "objects", "info").mkdir(parents=True)
         borrowed = f"{SHIM_FOLDER}-objects"
         Path(copy, "objects", "info", "alternates").write_text(f"{borrowed}\n", encoding="utf-8")
-        mounts = ["--ro-bind", f"{common}/objects", borrowed, "--bind", copy, common]
+        mounts = ["--ro-bind", f"{mounted}/objects", borrowed, "--bind", copy, common]
         for name in ("config", "config.worktree", "hooks"):
-            if os.path.lexists(f"{common}/{name}"):
+            if os.path.lexists(f"{opened}/{name}"):
                 target = Path(copy, name)
-                target.mkdir() if Path(common, name).is_dir() else target.touch()
-                mounts += ["--ro-bind", f"{common}/{name}", f"{common}/{name}"]
+                target.mkdir() if Path(opened, name).is_dir() else target.touch()
+                mounts += ["--ro-bind", f"{mounted}/{name}", f"{common}/{name}"]
         try:
-            yield copy, mounts
+            yield copy, [(common, identity_of(self._broker._opened[common]), mounted)], mounts
         finally:
             shutil.rmtree(copy, ignore_errors=True)
 

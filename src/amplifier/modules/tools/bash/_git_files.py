@@ -245,7 +245,8 @@ def findings(git: str) -> list[Finding]:
         common = f"{folder}/commondir"
         if os.path.lexists(common):
             target = os.path.realpath(os.path.join(folder, (read_text(common) or "").strip()))  # noqa: PTH118
-            if not is_worktree or target != os.path.dirname(os.path.dirname(folder)):  # noqa: PTH120
+            own = os.path.realpath(f"{folder}/../..")
+            if not is_worktree or target != own:
                 found.append(Finding(common, "it leads git to another configuration", "file"))
     return found
 

@@ -97,7 +97,7 @@ class GitProfile:
         *,
         places: Places,
         roots: Sequence[str],
-        writable: Iterable[str],
+        writable: Mapping[str, int],
         directory: str,
         environment: Mapping[str, str],
         files: Mapping[str, str],
@@ -110,7 +110,7 @@ class GitProfile:
             arguments: Of git.
             places: What commands see and may change.
             roots: The writable folders.
-            writable: The git folders of the repository, which are writable here.
+            writable: The git folders of the repository, which are writable here, each as an open descriptor.
             directory: Where it runs.
             environment: Further variables.
             files: Further files that it may read, by the path that it knows them by.
@@ -123,8 +123,12 @@ class GitProfile:
         command += self._root(shell=not _TRANSPORTS.isdisjoint(arguments))
         for root in sorted({*roots, *places.pinned}):
             command += ("--bind", root, root)
-        for path in opened:
-            command += ("--bind", path, path)
+        binds = []
+        for number, (path, descriptor) in enumerate(writable.items()):
+            source = f"{scratch}/opened{number}"
+            Path(source).mkdir(exist_ok=True)
+            binds.append((path, identity_of(descriptor), source))
+            command += ("--bind", source, path)
         for path in places.protected:
             is_open = any(is_below(path, folder) for folder in opened) or _is_pointer(path, opened)
             if not is_open and os.path.lexists(path):
@@ -141,10 +145,10 @@ class GitProfile:
             os.write(descriptor, self.filter)
             os.lseek(descriptor, 0, os.SEEK_SET)
             command += ("--seccomp", str(descriptor), "--", self.git, *arguments)
-            given = json.dumps({"folders": [*roots], "limits": dict(self.limits)})
+            given = json.dumps({"noexec": [*roots], "binds": binds, "limits": dict(self.limits)})
             return subprocess.Popen(
                 isolated_python_command(HELPER, given, *command),
-                env={**self._environment(opened), **environment},
+                env={**self._environment(writable.values()), **environment},
                 cwd="/",
                 stdin=streams[0],
                 stdout=streams[1],
@@ -175,10 +179,10 @@ class GitProfile:
             command += ("--ro-bind-try", os.path.realpath(path), path)
         return [*command, "--dir", _HOME, "--dev", "/dev", "--proc", "/proc", "--size", "268435456", "--tmpfs", "/tmp"]
 
-    def _environment(self, git_folders: Iterable[str]) -> dict[str, str]:
+    def _environment(self, git_folders: Iterable[int]) -> dict[str, str]:
         pairs = dict(_OFF)
         # A filter that can't run must not let the raw content pass.
-        for name in filters(git_folders):
+        for name in filters(f"/proc/self/fd/{number}" for number in git_folders):
             pairs[f"filter.{name}.required"] = "true"
         environment = {
             "PATH": os.path.dirname(self.git),  # noqa: PTH120 - text in, text out
@@ -198,6 +202,12 @@ class GitProfile:
         for number, (key, value) in enumerate(pairs.items()):
             environment |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
         return environment
+
+
+def identity_of(descriptor: int) -> tuple[int, int]:
+    """Return the device and inode of an open folder."""
+    found = os.fstat(descriptor)
+    return found.st_dev, found.st_ino
 
 
 def _is_pointer(path: str, folders: Iterable[str]) -> bool:
@@ -259,7 +269,7 @@ def _try(profile: GitProfile) -> str | None:
                 ["version"],
                 places=nothing,
                 roots=[work],
-                writable=[],
+                writable={},
                 directory=work,
                 environment={},
                 files={},

@@ -149,10 +149,14 @@ def is_placeholder(path: str) -> bool:
 @contextlib.contextmanager
 def folder_of(path: str) -> Iterator[int]:
     """The folder of a path, opened without following links: another command may have replaced one on the way by a link."""
+    names: tuple[str, ...] = ("/", *Path(path).parts[1:-1])
+    if names[1:4] == ("proc", "self", "fd"):  # a folder that is open already
+        names = ("/".join(("", *names[1:5])), *names[5:])
     with contextlib.ExitStack() as opened:
         folder = None
-        for name in ("/", *Path(path).parts[1:-1]):
-            folder = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+        for name in names:
+            follow = 0 if folder is None else os.O_NOFOLLOW
+            folder = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC | follow, dir_fd=folder)
             opened.callback(os.close, folder)
         assert folder is not None
         yield folder
