@@ -8,9 +8,11 @@ Python. Run it with that one, ``/usr/bin/python3 tests/_support/seccomp_filters.
 from __future__ import annotations
 
 import errno
+import importlib
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 FOLDER = Path(__file__).parents[2] / "src" / "amplifier" / "modules" / "tools" / "bash" / "seccomp"
 ARCHITECTURES = ("x86_64", "aarch64")
@@ -34,7 +36,8 @@ CREATE, NAMELESS = 0o100, 0o20000000  # O_CREAT, and O_TMPFILE without O_DIRECTO
 
 def make_filter(architecture: str) -> bytes:
     """Return the program that the kernel runs at each system call."""
-    import seccomp
+    # It is not of the environment that types are checked in, see above.
+    seccomp: Any = importlib.import_module("seccomp")
 
     rules = seccomp.SyscallFilter(seccomp.ALLOW)
     rules.set_attr(seccomp.Attr.ACT_BADARCH, seccomp.KILL_PROCESS)

@@ -101,7 +101,7 @@ WORK = {
     "a commit in a chain": "echo x >> file; git add -A && git commit -q -m 'x y' && git log -1 --format='%s by %an'",
     "a message on standard input": "echo hello | git commit -q --allow-empty -F - && git log -1 --format=%s | grep hello",
     "a message in a here-document": "git commit -q --allow-empty -m \"$(cat <<'E'\na\n\nb\nE\n)\" | cat; git log -1 | grep b",
-    "a message in a temporary file": "echo hello > /tmp/m; git commit -q --allow-empty -F /tmp/m",
+    "a message in a temporary file": "echo hello > $TMPDIR/m; git commit -q --allow-empty -F $TMPDIR/m",
     "a patch in a temporary file": "echo x >> file; git diff > $TMPDIR/p; git checkout file; git apply $TMPDIR/p; git add file",
     "a call of a script": "/usr/bin/python3 -c \"import subprocess as s; s.run(['git','tag','-a','v9','-m','x'], check=True)\"; git tag | grep v9",
     "branches": "git switch -q -c topic && git branch -m topic other && git switch -q main && git branch -d other",
@@ -243,7 +243,7 @@ ATTACKS = {
     "linked hooks": "git init -q sub; rm -r sub/.git/hooks; mkdir h; cp evil h/pre-commit; ln -s ../../h sub/.git/hooks",
     "bare layout": "mkdir -p sub/objects sub/refs; echo ref: refs/heads/m > sub/HEAD; printf '[core]\\nbare=false\\nworktree=..\\nfsmonitor=%s/evil\\n' $PWD > sub/config",
     "pointer to a layout": "git init -q x; git -C x config core.fsmonitor $PWD/evil; mv x/.git y; mkdir sub; echo gitdir: ../y > sub/.git",
-    "pointer outside": "mkdir -p /tmp/x sub; git init -q /tmp/x; echo gitdir: /tmp/x/.git > sub/.git",
+    "pointer outside": "mkdir -p $TMPDIR/x sub; git init -q $TMPDIR/x; echo gitdir: $TMPDIR/x/.git > sub/.git",
     "linked repository": "git init -q x; git -C x config core.fsmonitor $PWD/evil; mv x/.git y; mkdir sub; ln -s ../y sub/.git",
     "capitals": "git init -q x; git -C x config core.fsmonitor $PWD/evil; mkdir sub; mv x/.git sub/.GIT",
     "foreign commondir": "git init -q x; git -C x config core.fsmonitor $PWD/evil; mv x/.git y; git init -q sub; echo ../../y > sub/.git/commondir",
@@ -489,7 +489,7 @@ def test_taking_out_follows_no_link(tmp_path: Path) -> None:
 
 # ── an agent ─────────────────────────────────────────────────────────────────────────────────────
 
-A_DAY = [
+A_DAY: list[tuple[str, dict[str, str]]] = [
     ("bash", {"command": "git clone -q . copy && git -C copy log --oneline | wc -l"}),
     ("bash", {"command": "cd copy && git switch -q -c fix && echo more >> file && git commit -qam 'in the copy'"}),
     ("bash", {"command": "rm -rf copy/file && git -C copy checkout -q file && git switch -q -c topic"}),
@@ -516,7 +516,6 @@ A_DAY = [
         "bash",
         {"command": "git -C tree log --oneline | wc -l && git worktree remove tree && git merge -q --no-edit other"},
     ),
-    "done",
 ]
 
 
@@ -537,14 +536,14 @@ async def test_an_agent_works_with_git_without_a_question(tmp_path: Path, monkey
     def note(event: str, data: dict[str, Any]) -> None:
         calls.append((data["tool_name"], data["result"]))
 
-    with script(*A_DAY) as model:
+    with script(*A_DAY, "done") as model:
         work = agent(model, tools=["tool-bash", "tool-filesystem"], hooks=[note], approve=approve)
         async with work as session:
             session.coordinator.get_capability("approval.set_rules")(MODES["full"][1])
             assert await session.execute("Work.") == "done"
     assert asked == []
-    assert len(calls) == len(A_DAY) - 1
-    for (name, result), (_, arguments) in zip(calls, A_DAY[:-1], strict=True):  # type: ignore[misc]
+    assert len(calls) == len(A_DAY)
+    for (name, result), (_, arguments) in zip(calls, A_DAY, strict=True):
         assert result["success"], (name, arguments, result)
     assert outside("git show topic:new.py", desk.folder).stdout == "x = 1\n"
     assert outside("git log --format=%s topic", desk.folder).stdout.splitlines()[-1] == "one"

@@ -27,7 +27,7 @@ from amplifier.errors import ModuleLoadError
 from ..._shared.processes import can_supervise
 from .._protected_places import ProtectedPlaces
 from ._git_broker import Bind, GitBroker
-from ._git_files import Finding, findings, read_text, set_aside, take_out
+from ._git_files import NOT_CLEAN, Finding, findings, read_text, set_aside, take_out
 from ._git_profile import HELPER, GitProfile, open_git_profile
 from ._options import BashOptions
 from ._own_files import imported_from, own_files_problem, placeholders
@@ -205,6 +205,7 @@ class Sandbox:
     git: GitProfile | None = None
     git_problem: str | None = None
     _git_lock: threading.Lock = attrs.field(factory=threading.Lock)
+    _unclean: set[str] = attrs.field(factory=set)
 
     @property
     def network(self) -> bool:
@@ -328,11 +329,16 @@ class Sandbox:
         roots = self.finder.roots(workspace)
         mounted = {before.places[path] for path in places.protected if path in before.places}
         for path, found in after.places.items():
-            if found in mounted:
+            if found in mounted and path not in self._unclean:
                 continue
             was_there = before.places.get(path) == found
             if path in after.repositories:
-                settled.notes += _judge_repository(path, roots, after.repositories, snapshot.findings)
+                notes = _judge_repository(path, roots, after.repositories, snapshot.findings)
+                settled.notes += notes
+                # Another command may have moved it meanwhile, so that nothing could be taken out.
+                self._unclean.discard(path)
+                if any(NOT_CLEAN in note for note in notes):
+                    self._unclean.add(path)
             elif was_there and snapshot.signatures.get(path) == _signature(path):
                 continue
             elif self.finder.protected.is_entry(path):

@@ -633,8 +633,8 @@ class _Hooks:
         if changed.decode("utf-8", "surrogateescape") != message:
             new = f"{self._scratch}/message"
             Path(new).write_bytes(changed)
-            amend = ["commit", "--amend", "--allow-empty", "--no-verify", "-q", "-F", "/tmp/message"]
-            return self._git(*amend, files={"/tmp/message": new})
+            amend = ["commit", "--amend", "--allow-empty", "--no-verify", "-q", "-F", "/h/message"]
+            return self._git(*amend, files={"/h/message": new})
         return 0
 
     def _git(self, *arguments: str, **options: Any) -> int:

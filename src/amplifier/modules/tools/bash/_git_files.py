@@ -23,6 +23,7 @@ from ._own_files import folder_of
 
 ASIDE = ".amplifier-aside"
 """Ends the name of what was taken out, in the same folder."""
+NOT_CLEAN = "could not be made harmless"
 _MAX_FILE = 1 << 20
 _MAX_FOLDERS = 2_000
 
@@ -339,9 +340,7 @@ def take_out(found: list[Finding], before: dict[str, str] | None = None) -> list
         try:
             notes.append(f"{path}: {_taken_out(path, of_path[0].kind, before or {})} ({reasons})")
         except OSError as error:
-            notes.append(
-                f"{path} could not be made harmless: {error.strerror} ({reasons}); look at it before you run git"
-            )
+            notes.append(f"{path} {NOT_CLEAN}: {error.strerror} ({reasons}); look at it before you run git")
     return notes
 
 
