@@ -237,9 +237,6 @@ def _check_sandbox() -> Iterator[Finding]:
     kind, problem = sandbox_here()
     if problem is not None:
         yield Finding("sandbox", "note", problem)
-    elif kind == "landlock":
-        text = "landlock confines the commands of an agent; bubblewrap would hide more: install the package bubblewrap"
-        yield Finding("sandbox", "note", text)
     else:
         yield Finding("sandbox", "ok", f"{kind} confines the commands of an agent")
 
