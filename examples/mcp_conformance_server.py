@@ -64,7 +64,10 @@ SILENCE = base64.b64encode(
 
 # The state of a request that waits for input goes through the client, so it is sealed with a key.
 server = MCPServer(
-    "conformance", request_state_security=RequestStateSecurity(keys=[secrets.token_bytes(32)]), log_level="ERROR"
+    "conformance",
+    version="1.0",
+    request_state_security=RequestStateSecurity(keys=[secrets.token_bytes(32)]),
+    log_level="ERROR",
 )
 
 
