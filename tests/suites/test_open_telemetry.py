@@ -109,13 +109,17 @@ KEYS = [name for name in Scenario.__slots__ if not name.startswith("_")]
 
 async def test_deviations_are_found(traces):
     tracer = traces.provider.get_tracer("amplifier.planted")
-    with tracer.start_as_current_span("chat gpt", attributes={"gen_ai.operation.name": "chat", "gen_ai.usage.total": 3}):
+    with tracer.start_as_current_span(
+        "chat gpt", attributes={"gen_ai.operation.name": "chat", "gen_ai.usage.total": 3}
+    ):
         pass
     with tracer.start_as_current_span("walk", attributes={"gen_ai.operation.name": "walk", "server.port": "80"}):
         pass
     traces.meters.get_meter("planted").create_histogram("gen_ai.client.token.usage", unit="1").record(3)
     traces.meters.get_meter("planted").create_histogram("gen_ai.tokens").record(3, {"gen_ai.token.type": 3})
-    assert {problem.partition(": ")[2] for problem in problems(traces)} == {
+    found = {problem.partition(": ")[2] for problem in problems(traces)}
+    assert any(problem.startswith("buckets: expected [1, 67108864], got (0.0, 5.0,") for problem in found)
+    assert {problem for problem in found if not problem.startswith("buckets")} == {
         "gen_ai.usage.total is not an attribute of the conventions",
         "its name is not chat and gen_ai.request.model, None",
         "kind: expected CLIENT, got INTERNAL",
@@ -125,8 +129,6 @@ async def test_deviations_are_found(traces):
         "gen_ai.operation.name is required",
         "gen_ai.token.type is required",
         "unit: expected {token}, got 1",
-        "buckets: expected [1, 67108864], got (0.0, 5.0, 10.0, 25.0, 50.0, 75.0, 100.0, 250.0, 500.0, 750.0, 1000.0, "
-        "2500.0, 5000.0, 7500.0, 10000.0)",
         "it is not a metric of the conventions",
         "gen_ai.token.type: expected string, got 3",
     }

@@ -47,7 +47,7 @@ async def test_answer_is_given_as_a_whole_or_in_pieces():
         assert (whole["status"], text_of(whole)) == ("completed", "one two ")
         assert whole["usage"] == {
             "input_tokens": 10,
-            "input_tokens_details": {"cached_tokens": 4},
+            "input_tokens_details": {"cached_tokens": 4, "cache_write_tokens": 0},
             "output_tokens": 5,
             "output_tokens_details": {"reasoning_tokens": 2},
             "total_tokens": 15,

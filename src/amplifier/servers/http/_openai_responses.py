@@ -347,7 +347,7 @@ class _Response:
         at = await self._add(item, status="in_progress", arguments="")
         named = {**at, "item_id": item["id"]}
         await self._send("function_call_arguments.delta", **named, delta=item["arguments"])
-        await self._send("function_call_arguments.done", **named, name=call.name, arguments=item["arguments"])
+        await self._send("function_call_arguments.done", **named, arguments=item["arguments"])
         await self._send("output_item.done", **at, item=item)
 
     async def _end(self, status: str) -> None:
