@@ -199,5 +199,5 @@ async def test_failure_has_a_status_before_the_first_piece_and_is_an_event_after
         assert (answer.status, answer.error) == (429, "the quota is used up")
         last = (await streamed(client, "cut one two"))[-1]
         assert last["type"] == "response.failed"
-        assert last["response"]["error"] == {"code": "model_failed", "message": "the line was cut"}
+        assert last["response"]["error"] == {"code": "server_error", "message": "the line was cut"}
         assert text_of(last["response"]) == "one two "

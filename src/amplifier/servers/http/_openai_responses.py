@@ -261,7 +261,9 @@ class _Response:
                 self._agents.runs.forget(self.name)
                 raise
             problem = problem_of(error)
-            self._head |= {"status": "failed", "error": {"code": problem.code, "message": problem.message}}
+            # A failed response has other codes than a failed request: of the API's list these two fit.
+            code = "rate_limit_exceeded" if problem.status == 429 else "server_error"
+            self._head |= {"status": "failed", "error": {"code": code, "message": problem.message}}
             await self._end("failed")
             return
         self._keep(outcome)
