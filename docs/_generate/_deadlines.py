@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from amplifier.kernel.hooks import dispatch, registry
-from amplifier.kernel.runtime import cancellation, deadlines, tasks
+from amplifier.kernel.runtime import cancellation, cleanup, deadlines, watchdog
 from amplifier.models import ApprovalGate
 from amplifier.modules.loop._options import TurnOptions
 from amplifier.plan._spec import DEADLINE_NAMES, DEFAULT_DEADLINES
@@ -82,11 +82,11 @@ def deadlines_page() -> str:
         calls=table(("where", "default", "when it passes"), _in_calls()),
         fixed=table(("what", "seconds", "when it passes"), _fixed()),
         loops=table(("key", "default", "when it passes"), _of_loops()),
-        unwinding=f"{deadlines.UNWINDING:g}",
-        longest=f"{deadlines.LONGEST_INTERVAL / 60:g}",
-        slow=f"{dispatch.SLOW:g}",
-        slack=f"{deadlines.SLACK:.0%}",
-        share=f"{tasks.LEAST_SHARE:.0%}",
+        unwinding=f"{watchdog.UNWIND_GRACE:g}",
+        longest=f"{watchdog.MAX_INTERVAL / 60:g}",
+        slow=f"{dispatch.SLOW_HANDLER_SECONDS:g}",
+        slack=f"{deadlines.TOLERANCE:.0%}",
+        share=f"{cleanup.MIN_SHARE:.0%}",
     )
     return page("Deadlines", text)
 

@@ -11,8 +11,8 @@ from typing import Any, Literal, Union
 
 from amplifier import models
 from amplifier.models import Model, OpenModel
-from amplifier.models._base import declared_fields, is_required
 from amplifier.models._converter import tags_of
+from amplifier.models._fields import declared_fields, is_required
 
 from ._markdown import one_line, read_doc
 
@@ -96,5 +96,5 @@ def _by_tag(classes: list[type[Model]]) -> dict[str, Any]:
     return {"type": "object", "required": ["type"], "anyOf": options}
 
 
-def _reference(model: type[Model]) -> dict[str, Any]:
+def _reference(model: type) -> dict[str, Any]:
     return {"$ref": f"#/$defs/{model.__name__}"}

@@ -2,29 +2,30 @@
 
     AmplifierError
     ├── SessionError
-    │   ├── SessionStateError (RuntimeError)      called at the wrong moment: not open, closed, wrong loop
+    │   ├── SessionStateError (RuntimeError)      not open, already closed, or another event loop
     │   │   └── NoUnfinishedTurnError             there is no turn to resume
     │   └── SessionBusyError (RuntimeError)       a turn is already running in this session
-    ├── ExecutionCancelled                        the turn was stopped through its cancellation token
-    ├── ExecutionTimeout (TimeoutError)           the turn ran into its own deadline
-    ├── DeadlineExceeded (TimeoutError)           code of a module overran the deadline it was given
+    ├── ExecutionCancelled                        the turn was stopped by its cancellation token
+    ├── ExecutionTimeout (TimeoutError)           the turn exceeded its deadline
+    ├── DeadlineExceeded (TimeoutError)           a call into a module exceeded its deadline
     ├── HookRecursionError (RecursionError)       handlers emit events in a circle
-    ├── ApprovalTimeoutError                      raised by approval systems that gave up waiting
-    ├── NoOneToAskError                           raised by approval systems that have no one to ask
-    ├── PlanError (ValueError)                    the mount plan is wrong; carries every problem with its path
-    ├── ModelError (ValueError)                   data does not fit a model; carries every problem with its path
-    ├── ResultError (ValueError)                  the model's answer does not fit the type that was asked for
-    ├── ExecutionDenied                           a hook denied the prompt or the model call of a turn
-    ├── BudgetError                               a budget cannot be kept: unknown price, calls past it
+    ├── ApprovalTimeoutError                      an approval system stopped waiting
+    ├── NoOneToAskError                           an approval system has no one to ask
+    ├── PlanError (ValueError)                    the mount plan is invalid, with a list of problems
+    ├── ModelError (ValueError)                   data does not fit a model, with a list of problems
+    ├── ResultError (ValueError)                  the answer does not fit the requested type
+    ├── ExecutionDenied                           a hook denied the prompt or a model call
+    ├── BudgetError                               a budget cannot be kept
     │   └── BudgetExceeded                        a limit of session.budget is used up
-    ├── ContractError                             a module broke the contract of its kind
-    ├── ContainedError                            third-party code raised what is not an Exception, such as SystemExit
-    │   └── SpuriousCancellation                  it raised a cancellation although nothing was cancelled
+    ├── ContractError                             a module broke the contract of its type
+    ├── ContainedError                            third-party code raised SystemExit or the like
+    │   └── SpuriousCancellation                  it raised a cancellation that no one requested
     ├── MissingExtraError (ImportError)           an optional dependency is not installed
-    ├── ModuleNotFoundError (ModuleNotFoundError) no module of that id anywhere we looked
-    ├── ModuleLoadError                           found, but it could not be imported, classified or mounted
+    ├── ModuleNotFoundError (ModuleNotFoundError) no module has that id
+    ├── ModuleLoadError                           a module could not be imported or mounted
     │   └── ModuleConflictError                   two different sources claim one id or package name
-    └── LLMError                                  what providers raise; fields state whether a retry may help
+    ├── OpeningErrors (ExceptionGroup)            several modules kept a session from opening
+    └── LLMError                                  a call of a provider failed
         ├── RateLimitError
         │   └── QuotaExceededError
         ├── AuthenticationError
@@ -35,9 +36,9 @@
         ├── ContextLengthError · ContentFilterError · InvalidRequestError · NotFoundError
         ├── AbortError · ConfigurationError · InvalidToolCallError
         └── ReplayMismatchError                   provider-replay has no recording for a request
-    MisspellingWarning                            a UserWarning: an unknown name that is nearly a known one
+    MisspellingWarning                            a UserWarning: a name resembles a known one
 
-A message states what was found, what was expected and what to do; the same facts are in the error's fields.
+A message states the problem, the expectation and the remedy. The fields hold the facts.
 """
 
 from __future__ import annotations
@@ -79,6 +80,7 @@ __all__ = [
     "NoOneToAskError",
     "NoUnfinishedTurnError",
     "NotFoundError",
+    "OpeningErrors",
     "PlanError",
     "ProviderUnavailableError",
     "QuotaExceededError",
@@ -93,20 +95,24 @@ __all__ = [
 ]
 
 Problem = tuple[str, str]
-"""Where (a path such as ``content[2].text`` or ``$.session.context``) and what is wrong there."""
+"""A path such as ``content[2].text`` or ``$.session.context``, and the problem there."""
 
 
 class AmplifierError(Exception):
-    """Base of everything this project raises on purpose."""
+    """Base of all errors that this project raises on purpose."""
 
 
 class MisspellingWarning(UserWarning):
-    """A name that is not known but nearly is: a handler for ``tool:per``, ``ToolResult(sucess=False)``.
+    """An unknown name resembles a known one.
 
-    Such a name is allowed (events may have any name, models ignore or keep keywords they do not know), so nothing fails; the
-    handler is never called and the value never read. Shown once for each place in the code, as Python does with warnings.
-    ``warnings.simplefilter("error", MisspellingWarning)`` makes it an error, and so does pytest's option
-    ``-W error::amplifier.errors.MisspellingWarning``. While the alias of the published kernel is installed, models do not emit it.
+    A handler for ``tool:per`` and ``ToolResult(sucess=False)`` are examples. Such a name is
+    allowed, because events may have any name, and models ignore or keep unknown keywords. Nothing
+    fails, but the handler is never called and the value never read. Python shows the warning once
+    for each place in the code.
+
+    ``warnings.simplefilter("error", MisspellingWarning)`` makes it an error, and so does pytest's
+    option ``-W error::amplifier.errors.MisspellingWarning``. While the alias of the published
+    kernel is installed, models do not emit it.
     """
 
 
@@ -114,13 +120,15 @@ class MisspellingWarning(UserWarning):
 
 
 class SessionError(AmplifierError):
-    """Something about a session's life; see the subclasses."""
+    """Base of the errors about the state of a session."""
 
 
 class SessionStateError(SessionError, RuntimeError):
-    """The call does not fit the session's state: not opened yet, already closed, or another event loop.
+    """The call does not fit the session's state.
 
-    A module gets it as well when it registers something after it was undone. Unlike `SessionBusyError`, waiting does not help.
+    The session is not open yet, already closed, or belongs to another event loop. The error is
+    also raised in a module that registers something after it was undone. Unlike `SessionBusyError`,
+    waiting does not help.
     """
 
 
@@ -132,7 +140,7 @@ class SessionBusyError(SessionError, RuntimeError):
     """A turn is running in this session and a second writer was refused.
 
     Attributes:
-        session_id: The session that is busy.
+        session_id: Id of the busy session.
     """
 
     def __init__(self, message: str, *, session_id: str | None = None) -> None:
@@ -143,16 +151,22 @@ class SessionBusyError(SessionError, RuntimeError):
 class ExecutionCancelled(AmplifierError):
     """The turn was stopped through the session's cancellation token and has unwound completely.
 
-    Cancellation from outside (a surrounding scope, ``Task.cancel()``, Ctrl-C) is never turned into this error.
+    Cancellation from outside (a surrounding scope, ``Task.cancel()``, Ctrl-C) is never turned into
+    this error.
 
     Attributes:
-        session_id: The session whose turn was stopped.
-        was_immediate: False when the turn ended during a graceful stop.
-        reason: What the requester gave as a reason, if anything.
+        session_id: Id of the session of the turn.
+        was_immediate: False if the turn ended during a graceful stop.
+        reason: Reason of the request, or None.
     """
 
     def __init__(
-        self, message: str, *, session_id: str | None = None, was_immediate: bool = True, reason: str | None = None
+        self,
+        message: str,
+        *,
+        session_id: str | None = None,
+        was_immediate: bool = True,
+        reason: str | None = None,
     ) -> None:
         super().__init__(message)
         self.session_id = session_id
@@ -161,38 +175,54 @@ class ExecutionCancelled(AmplifierError):
 
 
 class ExecutionTimeout(AmplifierError, TimeoutError):
-    """The turn as a whole ran into its deadline and has unwound completely.
+    """The whole turn exceeded its deadline and has unwound completely.
 
     Attributes:
-        session_id: The session whose turn was stopped.
-        seconds: The deadline that fired.
+        session_id: Id of the session of the turn.
+        seconds: The deadline in seconds.
     """
 
-    def __init__(self, message: str, *, session_id: str | None = None, seconds: float | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        session_id: str | None = None,
+        seconds: float | None = None,
+    ) -> None:
         super().__init__(message)
         self.session_id = session_id
         self.seconds = seconds
 
 
 class ExecutionDenied(AmplifierError):
-    """A hook denied what a turn cannot go on without: its prompt or a model call. A denied tool call is a result for the model.
+    """A hook denied the prompt or a model call, and the turn cannot continue.
+
+    A denied tool call is a result for the model instead.
 
     Attributes:
-        event: What was denied: ``prompt:submit`` or ``provider:request``.
-        reason: What the hook gave as its reason; may be empty.
+        event: The denied event: ``prompt:submit`` or ``provider:request``.
+        reason: Reason of the hook, which may be empty.
     """
 
-    def __init__(self, message: str, *, event: str | None = None, reason: str | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        event: str | None = None,
+        reason: str | None = None,
+    ) -> None:
         super().__init__(message)
         self.event = event
         self.reason = reason
 
 
 class BudgetError(AmplifierError):
-    """A budget cannot be kept: a price is not known, or the loop calls models past it. See `BudgetExceeded` for one that is used up.
+    """A budget cannot be kept: a price is unknown, or the loop calls models past it.
+
+    See `BudgetExceeded` for a budget that is used up.
 
     Attributes:
-        what: The limit that cannot be kept, such as ``cost``; None if it is the budget as a whole.
+        what: The limit that cannot be kept, such as ``cost``. None means the whole budget.
     """
 
     def __init__(self, message: str, *, what: str | None = None) -> None:
@@ -205,10 +235,10 @@ class BudgetExceeded(BudgetError):
 
     Attributes:
         what: The limit: ``tokens``, ``cost``, ``model_calls``, ``tool_calls`` or ``seconds``.
-        limit: Its value; a Decimal for ``cost``.
-        used: What was used of it.
-        requested: What the refused call needs at least; 0 for ``seconds``.
-        session_id: The session whose limit it is; that of the call or one above it.
+        limit: Value of the limit, a Decimal for ``cost``.
+        used: Amount that is used already.
+        requested: Minimum amount for the refused call. It is 0 for ``seconds``.
+        session_id: Id of the session with the limit: the session of the call, or one above it.
     """
 
     def __init__(
@@ -229,15 +259,22 @@ class BudgetExceeded(BudgetError):
 
 
 class DeadlineExceeded(AmplifierError, TimeoutError):
-    """One call into a module overran its deadline and was cancelled.
+    """A call into a module exceeded its deadline and was cancelled.
 
     Attributes:
-        operation: What was called: ``mount``, ``ready``, ``hook``, ``contribution``, ``cleanup``, …
-        module: The module's id, where it is known.
-        seconds: The deadline that fired.
+        operation: Kind of the call, such as ``mount``, ``ready``, ``hook`` or ``cleanup``.
+        module: Id of the module, or None if it is unknown.
+        seconds: The deadline in seconds.
     """
 
-    def __init__(self, message: str, *, operation: str = "", module: str | None = None, seconds: float = 0.0) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        operation: str = "",
+        module: str | None = None,
+        seconds: float = 0.0,
+    ) -> None:
         super().__init__(message)
         self.operation = operation
         self.module = module
@@ -245,10 +282,10 @@ class DeadlineExceeded(AmplifierError, TimeoutError):
 
 
 class HookRecursionError(AmplifierError, RecursionError):
-    """Handlers emit events that reach themselves again, deeper than the kernel allows.
+    """Handlers emit events that reach the same handlers again, deeper than the kernel allows.
 
     Attributes:
-        chain: The events, outermost first.
+        chain: Names of the events, outermost first.
     """
 
     def __init__(self, message: str, *, chain: Sequence[str] = ()) -> None:
@@ -257,15 +294,18 @@ class HookRecursionError(AmplifierError, RecursionError):
 
 
 class ApprovalTimeoutError(AmplifierError):
-    """An approval system raises this when it stopped waiting; the kernel then applies ``approval_default``."""
+    """Raised by an approval system that stopped waiting.
+
+    The kernel then applies ``approval_default``.
+    """
 
 
 class NoOneToAskError(AmplifierError):
-    """An approval system raises this when there is no one whom it could ask. The kernel denies, and names that reason.
+    """Raised by an approval system that has no one to ask. The kernel denies with that reason.
 
     Attributes:
-        keeps_turn: Deny nothing, but leave the turn where it is, so that it can be resumed where someone can be asked; the error is
-            raised out of the turn.
+        keeps_turn: True interrupts the turn with this error instead of denying, so that it can be
+            resumed where there is someone to ask.
     """
 
     def __init__(self, message: str, *, keeps_turn: bool = False) -> None:
@@ -277,7 +317,7 @@ class NoOneToAskError(AmplifierError):
 
 
 class _ProblemsError(AmplifierError, ValueError):
-    """Carries every problem at once, so that a person can fix a file in one go."""
+    """An error with every problem, so that a person can fix a file in one go."""
 
     def __init__(self, problems: Iterable[Problem], *, subject: str) -> None:
         self.problems: list[Problem] = list(problems)
@@ -286,7 +326,7 @@ class _ProblemsError(AmplifierError, ValueError):
         if len(lines) == 1:
             message = f"{subject}: {lines[0]}"
         else:
-            message = f"{subject}: {len(lines)} problems\n" + "\n".join(f"  - {line}" for line in lines)
+            message = "\n  - ".join([f"{subject}: {len(lines)} problems", *lines])
         super().__init__(message)
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -297,7 +337,7 @@ class PlanError(_ProblemsError):
     """The mount plan cannot be used.
 
     Attributes:
-        problems: Pairs of ``$.path`` and what is wrong there, in reading order.
+        problems: Pairs of a ``$.path`` and the problem there, in reading order.
     """
 
     def __init__(self, problems: Iterable[Problem], *, subject: str = "invalid mount plan") -> None:
@@ -308,54 +348,73 @@ class ModelError(_ProblemsError):
     """Data does not fit a model, or a value cannot be written as JSON.
 
     Attributes:
-        problems: Pairs of path (``content[2].text``; empty for the whole value) and what is wrong there.
-        subject: What was being read or written, usually the model's name.
+        problems: Pairs of a path (``content[2].text``, or empty for the whole value) and the
+            problem there.
+        subject: Name of the value that was read or written, usually the name of the model.
     """
 
 
 class ResultError(_ProblemsError):
-    """The model's answer does not fit the type that the caller asked for, also after it was shown the problems.
+    """The model's answer does not fit the type that the caller requested.
+
+    The model got the problems and could correct its answer before this is raised.
 
     Attributes:
-        problems: Pairs of path (``$.items[2].price``; ``$`` for the whole value) and what is wrong there.
-        result_type: The name of the type.
-        answer: The answer as the model gave it, at most 2,000 characters of it.
+        problems: Pairs of a path (``$.items[2].price``, or ``$`` for the whole value) and the
+            problem there.
+        result_type: Name of the requested type.
+        answer: Answer of the model, at most 2,000 characters of it.
     """
 
     def __init__(
-        self, problems: Iterable[Problem], *, subject: str | None = None, result_type: str = "", answer: str = ""
+        self,
+        problems: Iterable[Problem],
+        *,
+        subject: str | None = None,
+        result_type: str = "",
+        answer: str = "",
     ) -> None:
-        super().__init__(problems, subject=subject or f"the answer does not fit {result_type or 'the result type'}")
+        default = f"the answer does not fit {result_type or 'the result type'}"
+        super().__init__(problems, subject=subject or default)
         self.result_type = result_type
         self.answer = answer
 
 
 class ContractError(AmplifierError):
-    """A module broke the contract of its kind at run time, for example an orchestrator that returned no text.
+    """A module broke the contract of its type at run time.
+
+    An orchestrator that does not return text is an example.
 
     Attributes:
-        module: The module's id or class name.
-        clause: The clause of the contract, where one is known.
+        module: Id or class name of the module.
+        clause: Id of the clause, or None if it is unknown.
     """
 
-    def __init__(self, message: str, *, module: str | None = None, clause: str | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        module: str | None = None,
+        clause: str | None = None,
+    ) -> None:
         super().__init__(message)
         self.module = module
         self.clause = clause
 
 
 class ContainedError(AmplifierError):
-    """Third-party code raised an exception that is no ``Exception``, and it was contained as a failure of that code.
+    """Third-party code raised a ``BaseException``, which was contained as a failure of that code.
 
-    ``SystemExit`` from argparse inside a tool is the usual case, the panic of a Rust extension another. ``__cause__`` is what
-    was raised. KeyboardInterrupt, GeneratorExit and real cancellation are never turned into this.
+    ``SystemExit`` from argparse inside a tool is the usual case, and the panic of a Rust extension
+    is another. ``__cause__`` is the original exception. KeyboardInterrupt, GeneratorExit and real
+    cancellation are never turned into this.
     """
 
 
 class SpuriousCancellation(ContainedError):
-    """Third-party code raised the backend's cancellation although nothing had cancelled it.
+    """Third-party code raised the backend's cancellation although no one had cancelled it.
 
-    On asyncio it is enough to await a future that was cancelled elsewhere.
+    On asyncio, awaiting a future that was cancelled elsewhere does that.
     """
 
 
@@ -363,32 +422,34 @@ class SpuriousCancellation(ContainedError):
 
 
 class MissingExtraError(AmplifierError, ImportError):
-    """A feature needs a package that the base install does not bring.
+    """A feature needs a package that the base install does not contain.
 
     Attributes:
-        feature: What was asked for.
-        extra: The extra that brings it: ``pip install 'amplifier[<extra>]'``.
-        missing: The package that could not be imported, where it is known.
+        feature: Name of the feature.
+        extra: The extra with the package: ``pip install 'amplifier[<extra>]'``.
+        missing: Name of the package that could not be imported, or None if it is unknown.
     """
 
     def __init__(self, feature: str, *, extra: str, missing: str | None = None) -> None:
         found = f" ({missing} is not installed)" if missing else ""
-        super().__init__(f"{feature} needs an optional part{found}; install it with: pip install 'amplifier[{extra}]'")
+        remedy = f"install it with: pip install 'amplifier[{extra}]'"
+        super().__init__(f"{feature} needs an optional part{found}; {remedy}")
         self.feature = feature
         self.extra = extra
         self.missing = missing
 
     def __reduce__(self) -> tuple[object, ...]:
-        return partial(type(self), self.feature, extra=self.extra, missing=self.missing), (), self.__dict__
+        make = partial(type(self), self.feature, extra=self.extra, missing=self.missing)
+        return make, (), self.__dict__
 
 
 class ModuleNotFoundError(AmplifierError, builtins.ModuleNotFoundError):
     """No module of this id was found.
 
     Attributes:
-        module_id: What was asked for.
-        searched: Where we looked, in order.
-        suggestion: The nearest id that does exist, if one is near.
+        module_id: The requested id.
+        searched: Places of the search, in order.
+        suggestion: The most similar id that exists, or None.
     """
 
     def __init__(
@@ -406,40 +467,66 @@ class ModuleNotFoundError(AmplifierError, builtins.ModuleNotFoundError):
 
 
 class ModuleLoadError(AmplifierError):
-    """The module was found but could not be imported, classified or mounted; ``__cause__`` is the reason.
+    """A module was found, but could not be imported, classified or mounted.
+
+    ``__cause__`` is the reason.
 
     Attributes:
-        module_id: The module that failed.
+        module_id: Id of the module.
         reason_code: One of ``missing_source``, ``invalid_package_layout``, ``invalid_entry_point``,
-            ``invalid_module_metadata``, ``validation_failed``, ``mount_failed``, ``deadline``, ``conflict``, ``not_configured``,
-            ``unknown``.
+            ``invalid_module_metadata``, ``validation_failed``, ``mount_failed``, ``deadline``,
+            ``conflict``, ``not_configured``, ``unknown``.
     """
 
-    def __init__(self, message: str = "", *, module_id: str | None = None, reason_code: str = "unknown") -> None:
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        module_id: str | None = None,
+        reason_code: str = "unknown",
+    ) -> None:
         super().__init__(message)
         self.module_id = module_id
         self.reason_code = reason_code
 
 
 class ModuleConflictError(ModuleLoadError):
-    """Two different sources claim one module id or one package name; the message names both."""
+    """Two different sources claim one module id or one package name. The message names both."""
 
-    def __init__(self, message: str = "", *, module_id: str | None = None, reason_code: str = "conflict") -> None:
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        module_id: str | None = None,
+        reason_code: str = "conflict",
+    ) -> None:
         super().__init__(message, module_id=module_id, reason_code=reason_code)
 
 
-# ── what providers raise ─────────────────────────────────────────────────────────────────────────
+# ── providers ────────────────────────────────────────────────────────────────────────────────────
+
+
+class OpeningErrors(AmplifierError, ExceptionGroup[Exception]):
+    """Several modules kept a session from opening. One failure is raised as itself.
+
+    Its ``exceptions`` are errors of this tree. ``except AmplifierError`` catches the group, and
+    ``except*`` its parts.
+    """
+
+    def derive(self, excs: Sequence[Exception]) -> OpeningErrors:  # type: ignore[override]
+        """Return a group of the same kind with other errors, as ``split`` needs it."""
+        return OpeningErrors(self.message, excs)
 
 
 class LLMError(AmplifierError):
-    """Base of what providers raise.
+    """Base of the errors of providers.
 
     Attributes:
-        provider: The provider's name.
-        model: The model that was asked.
-        status_code: The HTTP status, where there was one.
-        retryable: Whether the same request may succeed later.
-        retry_after: Seconds the server asked us to wait.
+        provider: Name of the provider.
+        model: Name of the model.
+        status_code: HTTP status of the response, or None.
+        retryable: True if the same request may succeed later.
+        retry_after: Seconds that the service asks to wait, or None.
         delay_multiplier: Factor on the backoff delay, for errors that need longer pauses.
     """
 
@@ -465,7 +552,7 @@ class LLMError(AmplifierError):
         self.delay_multiplier = delay_multiplier
 
     def _shown_fields(self) -> list[str]:
-        """What differs from a plain error, for `repr`."""
+        """Return the fields that differ from a plain error, for `repr`."""
         shown = [
             f"{name}={value!r}"
             for name in ("provider", "model", "status_code", "retry_after")
@@ -482,13 +569,13 @@ class LLMError(AmplifierError):
 
 
 class RateLimitError(LLMError):
-    """Too many requests; waiting helps, and `retry_after` often states how long."""
+    """There were too many requests. Waiting helps, and `retry_after` often has the seconds."""
 
     _retryable_by_default = True
 
 
 class QuotaExceededError(RateLimitError):
-    """The account's quota is used up; unlike a rate limit, waiting does not help."""
+    """The account's quota is used up. Unlike with a rate limit, waiting does not help."""
 
     _retryable_by_default = False
 
@@ -498,7 +585,7 @@ class AuthenticationError(LLMError):
 
 
 class AccessDeniedError(AuthenticationError):
-    """The credentials are right but do not allow this."""
+    """The credentials are valid but do not allow the request."""
 
 
 class ContextLengthError(LLMError):
@@ -522,7 +609,7 @@ class AbortError(LLMError):
 
 
 class ConfigurationError(LLMError):
-    """The provider is not configured well enough to be asked at all."""
+    """The configuration of the provider is too incomplete for a request."""
 
 
 class ProviderUnavailableError(LLMError):
@@ -532,7 +619,7 @@ class ProviderUnavailableError(LLMError):
 
 
 class NetworkError(ProviderUnavailableError):
-    """The provider could not be reached; unlike its base, the service itself may be well."""
+    """The provider could not be reached. Unlike with the base class, the service may be up."""
 
 
 class LLMTimeoutError(LLMError):
@@ -551,8 +638,8 @@ class InvalidToolCallError(LLMError):
     """The model produced a tool call that cannot be understood.
 
     Attributes:
-        tool_name: The tool it meant, if that much is known.
-        raw_arguments: The arguments as the model wrote them.
+        tool_name: Name of the tool, or None if it is unknown.
+        raw_arguments: Arguments as the model wrote them.
     """
 
     def __init__(
@@ -566,17 +653,27 @@ class InvalidToolCallError(LLMError):
         status_code: int | None = None,
         retryable: bool | None = None,
     ) -> None:
-        super().__init__(message, provider=provider, model=model, status_code=status_code, retryable=retryable)
+        super().__init__(
+            message,
+            provider=provider,
+            model=model,
+            status_code=status_code,
+            retryable=retryable,
+        )
         self.tool_name = tool_name
         self.raw_arguments = raw_arguments
 
     def _shown_fields(self) -> list[str]:
-        own = [f"{name}={value!r}" for name in ("tool_name", "raw_arguments") if (value := getattr(self, name))]
-        return own + super()._shown_fields()
+        fields = {"tool_name": self.tool_name, "raw_arguments": self.raw_arguments}
+        shown = [f"{name}={value!r}" for name, value in fields.items() if value]
+        return shown + super()._shown_fields()
 
 
 class ReplayMismatchError(LLMError):
-    """provider-replay has no recording for the request; the nearest one has `expected` at `path`, where the request has `found`."""
+    """The provider-replay module has no recording for the request.
+
+    The nearest recording has `expected` at `path`, where the request has `found`.
+    """
 
     path: str | None = None
     expected: str | None = None

@@ -1,9 +1,10 @@
-"""The event catalogue: every event with its payload, who emits it and which verdicts count there.
+"""The event catalogue: every event with its payload, its emitter and the verdicts that count.
 
-`ALL_EVENTS` are the canonical names, shared with published modules and in their order. `OUR_EVENTS` are what this
-kernel adds, kept out of that list because other programs compare it. Modules may emit names of their own; they announce
-them on the contribution channel ``observability.events``. Registering a handler for a name that is not here but nearly is,
-such as ``tool:per``, emits an `amplifier.errors.MisspellingWarning`.
+`ALL_EVENTS` are the canonical names in the order of the published modules. `OUR_EVENTS` are the
+additional names of this kernel. They are not in that list because other programs compare it.
+Modules may emit other names, and announce them on the contribution channel
+``observability.events``. Registering a handler for a name that resembles one of the catalogue, such
+as ``tool:per``, emits an `amplifier.errors.MisspellingWarning`.
 """
 
 from __future__ import annotations
@@ -18,8 +19,12 @@ import amplifier.event_payloads as payloads
 Emitter = Literal["kernel", "orchestrator", "provider", "context", "module"]
 Verdict = Literal["deny", "ask_user", "inject_context", "modify"]
 TraceRole = Literal["invoke_agent", "chat", "execute_tool", "event", "session", "none"]
-"""What an event becomes in a trace: part of the span of a turn, a model call or a tool call; an event of the innermost open span;
-nothing but the session's id, because it happens between turns; or nothing, because there are too many of its kind."""
+"""The place of an event in a trace.
+
+``invoke_agent``, ``chat`` and ``execute_tool`` are part of the span of a turn, a model call or a
+tool call. ``event`` is an event of the innermost open span. ``session`` only adds the session's id,
+because the event happens between turns. ``none`` is left out, because there are too many.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,14 +32,14 @@ class Event:
     """One row of the catalogue.
 
     Attributes:
-        name: What `emit` is called with.
-        payload: The TypedDict of its payload.
-        emitted_by: Whose duty it is to emit it; others may too.
-        verdict: The actions the emitter acts upon; none when every verdict is ignored. A ``modify`` is always seen by
-            the handlers that follow in the same dispatch, whatever is written here.
-        terminal: Whether it is delivered even while the turn is being cancelled.
-        same: Keys that are names of one value: what a handler writes under one of them, the handlers that follow and the
-            emitter find under all that the payload has; what it leaves out it has not changed.
+        name: Name of the event, for `emit`.
+        payload: TypedDict of the payload.
+        emitted_by: The part that must emit the event. Others may emit it too.
+        verdict: Actions that the emitter obeys. If there are none, every verdict is ignored. The
+            later handlers of a dispatch always receive a ``modify``, whatever is listed here.
+        terminal: True if the event is delivered even while the turn is being cancelled.
+        same: Keys with one and the same value. A value that a handler writes under one of them is
+            written under every one in the payload. A key that it leaves out is unchanged.
     """
 
     name: str
@@ -46,17 +51,17 @@ class Event:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The payload keys a listener may look for, besides `COMMON_KEYS`; an emitter leaves out what it does not know."""
+        """Possible keys of the payload besides `COMMON_KEYS`. An emitter may leave some out."""
         return tuple(key for key in self.payload.__annotations__ if key not in COMMON_KEYS)
 
     @property
     def summary(self) -> str:
-        """When it is emitted, in one sentence; empty where Python was told to drop docstrings."""
+        """The moment of the event in one sentence, or an empty text under ``python -OO``."""
         return (self.payload.__doc__ or "").partition(": ")[2]
 
 
 COMMON_KEYS: Final = tuple(payloads.EventPayload.__annotations__)
-"""What the kernel itself puts into every payload; no module can forge them."""
+"""The keys that the kernel puts into every payload. No module can forge them."""
 
 # ── the canonical names ──────────────────────────────────────────────────────────────────────────
 
@@ -137,12 +142,21 @@ _CANONICAL: Final = (
     Event(PROMPT_COMPLETE, payloads.PromptCompletePayload, "orchestrator"),
     Event(PLAN_START, payloads.PlanStartPayload, "orchestrator"),
     Event(PLAN_END, payloads.PlanEndPayload, "orchestrator"),
-    Event(PROVIDER_REQUEST, payloads.ProviderRequestPayload, "orchestrator", ("deny", "ask_user", "inject_context")),
+    Event(
+        PROVIDER_REQUEST,
+        payloads.ProviderRequestPayload,
+        "orchestrator",
+        ("deny", "ask_user", "inject_context"),
+    ),
     Event(PROVIDER_RESPONSE, payloads.ProviderResponsePayload, "orchestrator"),
     Event(PROVIDER_RETRY, payloads.ProviderRetryPayload, "provider"),
     Event(PROVIDER_ERROR, payloads.ProviderErrorPayload, "orchestrator"),
     Event(PROVIDER_THROTTLE, payloads.ProviderThrottlePayload, "provider"),
-    Event(PROVIDER_TOOL_SEQUENCE_REPAIRED, payloads.ProviderToolSequenceRepairedPayload, "provider"),
+    Event(
+        PROVIDER_TOOL_SEQUENCE_REPAIRED,
+        payloads.ProviderToolSequenceRepairedPayload,
+        "provider",
+    ),
     Event(PROVIDER_RESOLVE, payloads.ProviderResolvePayload, "orchestrator"),
     Event(LLM_REQUEST, payloads.LlmRequestPayload, "provider"),
     Event(LLM_RESPONSE, payloads.LlmResponsePayload, "provider"),
@@ -151,10 +165,11 @@ _CANONICAL: Final = (
     Event(CONTENT_BLOCK_END, payloads.ContentBlockEndPayload, "orchestrator"),
     Event(THINKING_DELTA, payloads.ThinkingDeltaPayload, "provider"),
     Event(THINKING_FINAL, payloads.ThinkingFinalPayload, "provider"),
-    # One name: a handler that leaves the input out has not changed it.
+    # With a single name here, a handler that leaves out the input has not changed it.
     Event(TOOL_PRE, payloads.ToolPrePayload, "orchestrator", _ANY_VERDICT, same=("tool_input",)),
-    # The contract documents have tool_result, published modules read result: emitters write the same value under both.
-    # A denial withholds the result from the model; without that a redaction gate that fails would fail open.
+    # The contract documents have `tool_result`, but published modules read `result`, so emitters
+    # write the same value under both. A denial withholds the result from the model. Otherwise a
+    # redaction gate that fails would fail open.
     Event(
         TOOL_POST,
         payloads.ToolPostPayload,
@@ -167,7 +182,12 @@ _CANONICAL: Final = (
     Event(CONTEXT_POST_COMPACT, payloads.ContextPostCompactPayload, "context"),
     Event(CONTEXT_COMPACTION, payloads.ContextCompactionPayload, "context"),
     Event(CONTEXT_INCLUDE, payloads.ContextIncludePayload, "context"),
-    Event(ORCHESTRATOR_COMPLETE, payloads.OrchestratorCompletePayload, "orchestrator", terminal=True),
+    Event(
+        ORCHESTRATOR_COMPLETE,
+        payloads.OrchestratorCompletePayload,
+        "orchestrator",
+        terminal=True,
+    ),
     Event(EXECUTION_START, payloads.ExecutionStartPayload, "orchestrator"),
     Event(EXECUTION_END, payloads.ExecutionEndPayload, "orchestrator", terminal=True),
     Event(USER_NOTIFICATION, payloads.UserNotificationPayload, "module"),
@@ -194,12 +214,17 @@ _OURS: Final = (
     Event(CONTENT_BLOCK_RESET, payloads.ContentBlockResetPayload, "orchestrator"),
     Event(BUDGET_WARNING, payloads.BudgetWarningPayload, "kernel"),
     Event(BUDGET_EXCEEDED, payloads.BudgetExceededPayload, "kernel", terminal=True),
-    Event(ORCHESTRATOR_STEERING_INJECTED, payloads.OrchestratorSteeringInjectedPayload, "orchestrator"),
+    Event(
+        ORCHESTRATOR_STEERING_INJECTED,
+        payloads.OrchestratorSteeringInjectedPayload,
+        "orchestrator",
+    ),
     Event(PROVIDER_REFUSAL, payloads.ProviderRefusalPayload, "orchestrator"),
     Event(CONTEXT_CACHE_BREAK, payloads.ContextCacheBreakPayload, "orchestrator"),
 )
 
-# Emitted by published providers, and by ours for handlers that are registered for them; content_block events report the same.
+# Published providers emit these events. Ours do so for handlers that are registered for them. The
+# content_block events report the same.
 _OF_PROVIDERS: Final = (
     Event(LLM_STREAM_BLOCK_START, payloads.LlmStreamBlockStartPayload, "provider"),
     Event(LLM_STREAM_BLOCK_DELTA, payloads.LlmStreamBlockDeltaPayload, "provider"),
@@ -207,22 +232,25 @@ _OF_PROVIDERS: Final = (
     Event(LLM_STREAM_ABORTED, payloads.LlmStreamAbortedPayload, "provider"),
 )
 
-CATALOGUE: Final[Mapping[str, Event]] = MappingProxyType(
-    {event.name: event for event in (*_CANONICAL, *_OURS, *_OF_PROVIDERS)}
-)
-"""Every event by name, the canonical ones first."""
+_ALL: Final = (*_CANONICAL, *_OURS, *_OF_PROVIDERS)
+
+CATALOGUE: Final[Mapping[str, Event]] = MappingProxyType({event.name: event for event in _ALL})
+"""The events by name, the canonical ones first."""
 
 ALL_EVENTS: Final[list[str]] = [event.name for event in _CANONICAL]
-"""The canonical names in canonical order; a list, because published code concatenates it with lists."""
+"""The canonical names in canonical order. Published code concatenates this list with others."""
 
 OUR_EVENTS: Final[list[str]] = [event.name for event in _OURS]
-"""What this kernel emits beyond the canonical names."""
+"""The events of this kernel besides the canonical ones."""
 
-KERNEL_EVENTS: Final[list[str]] = [event.name for event in CATALOGUE.values() if event.emitted_by == "kernel"]
-"""What the kernel itself emits, canonical or not; the rest is the duty of modules."""
+KERNEL_EVENTS: Final[list[str]] = [event.name for event in _ALL if event.emitted_by == "kernel"]
+"""The events that the kernel itself emits. Modules emit the others."""
 
-TERMINAL_EVENTS: Final[frozenset[str]] = frozenset(event.name for event in CATALOGUE.values() if event.terminal)
-"""What is always delivered: its dispatch is shielded and bounded, so that the record of a cancelled turn is complete."""
+TERMINAL_EVENTS: Final[frozenset[str]] = frozenset(event.name for event in _ALL if event.terminal)
+"""The events that are always delivered.
+
+Their dispatch is shielded and bounded, so that the record of a cancelled turn is complete.
+"""
 
 TRACE_ROLES: Final[Mapping[str, TraceRole]] = MappingProxyType(
     {
@@ -230,15 +258,17 @@ TRACE_ROLES: Final[Mapping[str, TraceRole]] = MappingProxyType(
         **dict.fromkeys((EXECUTION_START, EXECUTION_END, ORCHESTRATOR_COMPLETE), "invoke_agent"),
         **dict.fromkeys((PROVIDER_REQUEST, PROVIDER_RESPONSE, LLM_REQUEST, LLM_RESPONSE), "chat"),
         **dict.fromkeys((TOOL_PRE, TOOL_POST, TOOL_ERROR), "execute_tool"),
-        **dict.fromkeys((SESSION_START, SESSION_RESUME, SESSION_FORK, SESSION_END, SESSION_CONFIG), "session"),
+        **dict.fromkeys((SESSION_START, SESSION_RESUME, SESSION_FORK), "session"),
+        **dict.fromkeys((SESSION_END, SESSION_CONFIG), "session"),
         **dict.fromkeys((MODULE_LOAD_FAILED, MODULE_ON_SESSION_READY_FAILED), "session"),
         **dict.fromkeys((CLEANUP_FAILED, CANCEL_COMPLETED), "session"),
         **dict.fromkeys((CONTENT_BLOCK_START, CONTENT_BLOCK_DELTA, CONTENT_BLOCK_END), "none"),
         **dict.fromkeys((THINKING_DELTA, THINKING_FINAL), "none"),
-        **dict.fromkeys((LLM_STREAM_BLOCK_START, LLM_STREAM_BLOCK_DELTA, LLM_STREAM_BLOCK_END), "none"),
+        **dict.fromkeys((LLM_STREAM_BLOCK_START, LLM_STREAM_BLOCK_DELTA), "none"),
+        **dict.fromkeys((LLM_STREAM_BLOCK_END,), "none"),
     }
 )
-"""What every event of the catalogue becomes in a trace."""
+"""The place of every event of the catalogue in a trace."""
 
 __all__ = ["Emitter", "Event", "TraceRole", "Verdict"]
 __all__ += [name for name in tuple(globals()) if name.isupper() and not name.startswith("_")]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import Any
 
-from amplifier.kernel.runtime.deadlines import DeadlineGroup, run_bounded
+from amplifier.kernel.runtime.deadlines import ReusableDeadline, run_bounded
 
 
-class Calls(DeadlineGroup):
+class Calls(ReusableDeadline):
     """A group of which each call is made as dispatch makes it."""
 
     async def run(self, call: Awaitable[Any], seconds: float | None, label: str) -> Any:
@@ -17,9 +17,9 @@ class Calls(DeadlineGroup):
         try:
             answer = await call
         except BaseException as exc:
-            raise self.judge(exc) from None
+            raise self.classify_exception(exc) from None
         if self.clock() >= self.until:
-            raise self.renew()
+            raise self.reset_expired()
         return answer
 
 

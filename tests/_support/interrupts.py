@@ -32,7 +32,7 @@ import attrs
 import trio
 
 import amplifier.kernel
-from amplifier.kernel.runtime.backend import forget_frames
+from amplifier.kernel.runtime.frames import forget_frames
 
 BACKENDS = ("trio", "asyncio", "asyncio-bare")
 

@@ -6,6 +6,8 @@ in the structured form. Everything they open they write into the world's ledger 
 
 from __future__ import annotations
 
+import asyncio
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
@@ -32,6 +34,13 @@ async def a_moment() -> None:
 
 async def nothing() -> None:
     """Not even wait."""
+
+
+def loop_has_ended() -> bool:
+    """Return whether the task of a closing was cancelled natively, which only the end of the loop does."""
+    task = asyncio.current_task()
+    assert task is not None
+    return bool(task.cancelling()) and anyio.current_effective_deadline() > -math.inf
 
 
 async def hold(world: World, what: str) -> None:
@@ -82,7 +91,12 @@ def seed(
         world.ledger.open(key)
 
         async def close() -> None:
-            await a_moment()
+            try:
+                await a_moment()
+            except asyncio.CancelledError:
+                if loop_has_ended():
+                    world.ledger.close(key)
+                raise
             world.ledger.close(key)
             await closing()
 
@@ -125,7 +139,7 @@ def hosted(
                 world.ledger.close(f"{key} pulse")
 
         world.ledger.open(key)
-        entered = False
+        entered = is_closed = False
         try:
             async with anyio.create_task_group() as group:
                 group.start_soon(pulse)
@@ -136,7 +150,13 @@ def hosted(
                 group.cancel_scope.cancel()
             await a_moment()
             world.ledger.close(key)
+            is_closed = True
             await leaving()
+        except asyncio.CancelledError:
+            # Its session shields it once it was entered, so the loop has ended.
+            if entered and not is_closed:
+                world.ledger.close(key)
+            raise
         finally:
             if not entered:
                 world.ledger.close(key)

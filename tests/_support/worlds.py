@@ -173,8 +173,9 @@ class World:
         self.turns.append(turn)
         try:
             answer = await session.execute(prompt, **options)
-        except (ExecutionCancelled, ExecutionTimeout, anyio.get_cancelled_exc_class()):
-            turn.outcome = "cancelled"
+        except (ExecutionCancelled, ExecutionTimeout, anyio.get_cancelled_exc_class()) as exc:
+            # The turn failed by itself before its caller was cancelled natively.
+            turn.outcome = "cancelled" if exc.__cause__ is None else "failed"
             raise
         except BaseException:
             turn.outcome = "failed"

@@ -20,8 +20,7 @@ MAY_IMPORT_ASYNCIO = (
     "amplifier._islands",
     "amplifier.compat",
     "amplifier.testing",
-    "amplifier.kernel.runtime.backend",
-    "amplifier.kernel.runtime.asyncio_sections",
+    "amplifier.kernel.runtime.loop",
 )
 
 
@@ -150,7 +149,7 @@ def test_no_imports_form_a_cycle():
     ],
 )
 def test_a_planted_import_cycle_is_found(code):
-    planted = "amplifier.kernel.runtime.backend"
+    planted = "amplifier.kernel.runtime.loop"
     files = dict.fromkeys(source_graph(), (ast.parse(""), "amplifier"))
     files[planted] = (ast.parse(code), "amplifier.kernel.runtime")
     graph = {**source_graph(), planted: import_graph(files)[planted]}
@@ -180,7 +179,7 @@ def test_every_source_file_has_a_docstring():
     ("module", "guilty"),
     [
         ("amplifier.kernel.hooks.registry", 1),
-        ("amplifier.kernel.runtime.backend", 0),
+        ("amplifier.kernel.runtime.loop", 0),
         ("amplifier.testing.virtual_time", 0),
     ],
 )

@@ -40,6 +40,18 @@ def test_importing_brings_nothing_that_was_not_asked_for(statement):
     assert sorted(loaded_after(statement).intersection(UNWANTED)) == []
 
 
+@pytest.mark.parametrize(
+    ("statement", "is_loaded"),
+    [
+        ("from amplifier.models import HookResult; HookResult()", False),
+        ("from amplifier.models import HookResult; HookResult(action='deny')", True),
+    ],
+)
+def test_models_load_cattrs_late(statement, is_loaded):
+    """The first value to coerce loads cattrs, which takes longer to import than this package."""
+    assert ("cattrs" in loaded_after(statement)) is is_loaded
+
+
 def ours_after(statement: str) -> list[str]:
     """Modules of this package in a fresh interpreter after one statement."""
     program = (

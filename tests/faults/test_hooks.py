@@ -83,7 +83,7 @@ async def test_f03_handler_that_swallows_cancellation_is_waited_for_and_reported
         assert [data["seconds"] for _, data in reports] == [4, 4]
         assert all("'stubborn'" in data["operation"] for _, data in reports)
         assert all("stubborn" in data["awaiting"] and __file__ in data["awaiting"] for _, data in reports)
-    assert "does not answer to its cancellation" in caplog.text
+    assert "does not react to its cancellation" in caplog.text
 
 
 # ── F04–F05b: handlers that raise ────────────────────────────────────────────────────────────────

@@ -66,10 +66,9 @@ async def test_f20_on_session_ready_that_hangs_is_fatal_in_strict_mode():
         tools={"tool-slow": hanging_ready()},
         session={"strict": True, "deadlines": {"ready": 3}},
     )
-    with pytest.raises(ExceptionGroup) as caught:
+    with pytest.raises(DeadlineExceeded, match="'tool-slow'"):
         async with session:
             pytest.fail("the session opened")
-    assert caught.group_contains(DeadlineExceeded, match="'tool-slow'")
     assert closed == ["context"]
 
 

@@ -5,6 +5,7 @@ It imports the standard library and `amplifier.errors`, nothing else; `build_val
 
 from ._schema_validator import SchemaRefused, Validator, build_validator
 from ._text import canonical_dumps, sanitize_text, text_size, truncate_values, visible_text
+from ._values import JSON
 from ._walk import (
     CIRCULAR,
     LEAVES,
@@ -20,6 +21,7 @@ from .redaction import REDACTED, SENSITIVE_KEYS, is_media, redact_secrets, redac
 
 __all__ = [
     "CIRCULAR",
+    "JSON",
     "LEAVES",
     "REDACTED",
     "SENSITIVE_KEYS",

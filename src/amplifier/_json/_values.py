@@ -14,12 +14,15 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime, time
 from decimal import Decimal
-from typing import Any
+from typing import Any, TypeAlias
 
 import attrs
 
 from ..errors import ModelError, Problem
 from ._walk import MANY_CONTAINERS, TOO_LARGE, Frame, format_path, rebuild
+
+JSON: TypeAlias = Any
+"""A JSON value: None, a bool, a number, text, a list or a dict with str keys."""
 
 MAX_DEPTH = 120
 """How many dicts and lists may be inside each other: a free-form value of 100 levels fits in at any place of any model."""

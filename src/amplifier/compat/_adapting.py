@@ -18,7 +18,7 @@ import anyio
 import attrs
 
 from amplifier.contracts._cancellation import running_asyncio_loop
-from amplifier.kernel.runtime.uninterrupted import run_section
+from amplifier.kernel.runtime.child import run_in_child
 from amplifier.loading import LoadedModule
 from amplifier.loading._importing import is_built_in, is_published, is_published_mount
 
@@ -144,7 +144,7 @@ async def run_published(fn: Callable[[], Awaitable[Any]], grace: Callable[[], fl
         except asyncio.CancelledError as native:
             held = native
         task.cancel(*held.args)
-        await run_section(asyncio.wait, (task,), name="amplifier published turn", shield=True)
+        await run_in_child(asyncio.wait, (task,), name="amplifier published turn", shield=True)
         if not failures:
             raise held from None
     if failures:

@@ -1,7 +1,16 @@
-"""What a module must be and what it may expect: Protocols with numbered clauses."""
+"""The contracts between modules and their host: Protocols with numbered clauses."""
 
 from ._approval import ApprovalProvider, ApprovalSystem, DisplaySystem, UserInput
-from ._calls import CHILD_STEPS, CallKind, CurrentCall, Step, StepWrapper, call_scope, current_call, ordered_steps
+from ._calls import (
+    CHILD_STEPS,
+    CallKind,
+    CurrentCall,
+    Step,
+    StepWrapper,
+    call_scope,
+    current_call,
+    ordered_steps,
+)
 from ._cancellation import contained_failure
 from ._catalogue import COMMON_CLAUSES, CONTRACTS, Contract, clauses_for
 from ._clause import Clause, Level

@@ -1,8 +1,4 @@
-"""The approval and display contracts: who answers when a hook asks for permission, and where messages to the user are shown.
-
-Two Protocols for approvals are in use. The kernel calls an `ApprovalSystem`, which the application gives to the session.
-Published approval hooks call an `ApprovalProvider`, which gets the whole request.
-"""
+"""The contracts of an application's user interface: approvals, input and display."""
 
 from __future__ import annotations
 
@@ -13,13 +9,16 @@ from amplifier.models import ApprovalDefault, ApprovalRequest, ApprovalResponse,
 
 @runtime_checkable
 class ApprovalProvider(Protocol):
-    """Answers a request from an approval hook."""
+    """Answers the request of a published approval hook.
+
+    The hook passes the whole request. The kernel calls an `ApprovalSystem` instead.
+    """
 
     async def request_approval(self, request: ApprovalRequest) -> ApprovalResponse:
         """Ask the user and return the response.
 
         Args:
-            request: The tool, the action, the risk and how long the asker will wait.
+            request: The tool, the action, the risk and the time until the caller stops waiting.
         """
 
 
@@ -27,7 +26,8 @@ class ApprovalProvider(Protocol):
 class ApprovalSystem(Protocol):
     """Answers the questions of hooks on behalf of the application's user.
 
-    The kernel keeps the time itself and cancels a question that takes longer. A system that fails denies.
+    The application passes it to the session, and the kernel calls it. The kernel measures the time
+    and cancels a question that takes longer. A system that fails denies.
     """
 
     async def request_approval(
@@ -37,48 +37,58 @@ class ApprovalSystem(Protocol):
         timeout: float,
         default: ApprovalDefault,
     ) -> str:
-        """Ask, wait, and return the option that was chosen.
+        """Ask, wait, and return the chosen option.
 
         Args:
-            prompt: The question.
-            options: The answers on offer; "Allow", "Allow once" and "Allow always" in any case mean yes, all else no.
-            timeout: How many seconds the kernel will wait.
-            default: What the kernel will take for the answer after that.
+            prompt: Text of the question.
+            options: Possible answers. "Allow", "Allow once" and "Allow always", in any case, mean
+                yes, and every other answer means no.
+            timeout: Seconds until the kernel stops waiting.
+            default: Decision of the kernel without an answer in time.
 
         Raises:
-            ApprovalTimeoutError: The system stopped waiting; the kernel applies the default.
+            ApprovalTimeoutError: The system stopped waiting. The kernel applies the default.
         """
 
 
 @runtime_checkable
 class UserInput(Protocol):
-    """Asks the user for values, not only for permission; an `ApprovalSystem` may be this as well.
+    """Asks the user for values, not only for permission.
 
-    Modules that need values (an MCP server that asks for a form) look for it on the session's approval system.
+    An `ApprovalSystem` may have this method as well. A module that needs values, such as an MCP
+    server with a form, looks for it on the session's approval system.
     """
 
-    async def request_input(self, prompt: str, schema: dict[str, Any], timeout: float) -> dict[str, Any] | None:
+    async def request_input(
+        self,
+        prompt: str,
+        schema: dict[str, Any],
+        timeout: float,
+    ) -> dict[str, Any] | None:
         """Ask, wait, and return the values.
 
         Args:
-            prompt: The question.
-            schema: A JSON Schema of an object whose properties are texts, numbers, booleans or enumerations.
-            timeout: How many seconds the caller will wait.
+            prompt: Text of the question.
+            schema: JSON Schema of an object with texts, numbers, booleans or enumerations.
+            timeout: Seconds until the caller stops waiting.
 
         Returns:
-            Values that fit the schema; None if the user declines.
+            Values that fit the schema, or None if the user declines.
         """
 
 
 @runtime_checkable
 class DisplaySystem(Protocol):
-    """Shows messages; given to the session by the application. What it raises is logged and goes no further."""
+    """Shows messages to the user. The application passes it to the session.
+
+    The session logs an error of the system and continues.
+    """
 
     def show_message(self, message: str, level: UserMessageLevel, source: str = "hook") -> None:
-        """Show a message without waiting for anybody.
+        """Show a message without waiting for the user.
 
         Args:
-            message: The text.
-            level: How loud it is.
-            source: The origin of the message, such as ``hook:redaction``.
+            message: Text of the message.
+            level: Importance of the message.
+            source: Origin of the message, such as ``hook:redaction``.
         """

@@ -1,4 +1,4 @@
-"""Calls of models and tools: which one the running code is part of, and the steps that wrap them."""
+"""Calls of models and tools: the current call of the running code, and steps with wrappers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import anyio
 import attrs
 
 CallKind: TypeAlias = Literal["model", "tool"]
-"""What a loop calls: a model through a provider, or a tool."""
+"""The kind of a call: of a model through a provider, or of a tool."""
 
 
 @attrs.frozen(kw_only=True)
@@ -19,14 +19,15 @@ class CurrentCall:
     """One model call or tool call of a turn.
 
     Attributes:
-        kind: What is called.
-        session_id: The session whose turn it belongs to.
-        turn_number: The turn, counted from 1 over the conversation.
-        iteration: The model call of the turn, counted from 1; tool calls have that of the answer that asked for them. 0 for a summary
-            that a context asks for.
-        call_id: Of a tool call, the id that the model gave it; of a model call, one made of turn and iteration.
-        tool_name: The tool; None for a model call.
-        parent: The call inside which this one is made; in a child session, the tool call that runs the child.
+        kind: Kind of the call.
+        session_id: Id of the session of the turn.
+        turn_number: Number of the turn in the conversation, counted from 1.
+        iteration: Number of the model call in the turn, counted from 1. A tool call has the number
+            of the answer that requested it. 0 means a summary for a context.
+        call_id: Id of a tool call from the model, or an id of a model call made of the turn and the
+            iteration.
+        tool_name: Name of the tool, or None for a model call.
+        parent: The surrounding call. In a child session, the tool call that runs the child.
     """
 
     kind: CallKind
@@ -42,21 +43,24 @@ _current: ContextVar[CurrentCall | None] = ContextVar("amplifier_current_call", 
 
 
 def current_call() -> CurrentCall | None:
-    """The call that the running code is part of; None outside of every call.
+    """Return the call that the running code is part of, or None outside of every call.
 
-    Hooks, approval systems, tasks and worker threads (`anyio.to_thread`) that run on behalf of a call see it, too. A task that
-    a call starts and leaves behind keeps seeing it. In a child session, code outside of the child's own calls sees the tool call
-    of the parent session; `CurrentCall.session_id` distinguishes them.
+    Hooks, approval systems, tasks and worker threads (`anyio.to_thread`) that run on behalf of a
+    call have the same one. A task that outlives its call keeps it. In a child session, code outside
+    of the child's own calls gets the tool call of the parent session. `CurrentCall.session_id`
+    tells them apart.
     """
     return _current.get()
 
 
 @contextmanager
 def call_scope(call: CurrentCall) -> Iterator[CurrentCall]:
-    """Make ``call`` the current one inside the block; for loops, and for whatever else calls tools or models.
+    """Make ``call`` the current one inside the block.
+
+    Loops use it, and every other code that calls tools or models.
 
     Args:
-        call: Without a `CurrentCall.parent`, it gets the surrounding call as its parent.
+        call: The call. Without a `CurrentCall.parent`, its parent becomes the surrounding call.
     """
     if call.parent is None:
         call = attrs.evolve(call, parent=_current.get())
@@ -68,7 +72,7 @@ def call_scope(call: CurrentCall) -> Iterator[CurrentCall]:
 
 
 def parent_call_id(session_id: str) -> str | None:
-    """The id of the call of another session inside which this session runs, the innermost one."""
+    """Return the id of the innermost call of another session that runs this session, or None."""
     call = _current.get()
     while call is not None and call.session_id == session_id:
         call = call.parent
@@ -76,27 +80,28 @@ def parent_call_id(session_id: str) -> str | None:
 
 
 CHILD_STEPS = "turn.child_steps"
-"""The capability of a session whose calls are recorded: makes the step wrapper of a child session that the current call runs.
+"""Name of the capability that makes the step wrapper of a child session in the current call.
 
-It takes a name for the child that is the same when the call is made again. A module that runs children registers the wrapper with the
-child, and its own form of the capability, ``wrapper.of_child``, with it; then a call that was cut off can be made again, and the
-child goes on where it was.
+A session has it when its calls are recorded. It takes a name for the child that is the same when
+the call is repeated. A module that runs children registers the wrapper with the child, together
+with the capability of the child, ``wrapper.of_child``. An interrupted call can then be repeated,
+and the child continues where it was.
 """
 
 
-# ── a call as the wrappers around it see it ──────────────────────────────────────────────────────
+# ── steps ────────────────────────────────────────────────────────────────────────────────────────
 
 
 @attrs.define(kw_only=True, eq=False)
 class Step:
-    """One model call or tool call as step wrappers see it; made by a loop, for `Coordinator.run_step`.
+    """One model call or tool call for step wrappers. A loop makes it for `Coordinator.run_step`.
 
     Attributes:
-        call: Which call it is.
-        arguments: What it is called with: a `ChatRequest` for a model, the input for a tool, as the model wrote it.
-        is_resumed: The turn was cut off when this call had no result yet, and goes on now.
-        was_started: Of a resumed step, whether the call itself had begun; None where that is not known. A wrapper that knows
-            it sets it, before it calls ``run``.
+        call: The call.
+        arguments: A `ChatRequest` for a model, or the input of a tool as the model wrote it.
+        is_resumed: True if the turn was interrupted before this call had a result, and continues.
+        was_started: Whether the call of a resumed step had begun, or None if that is unknown. A
+            wrapper with this information sets it before it calls ``run``.
     """
 
     call: CurrentCall
@@ -110,52 +115,54 @@ class Step:
 
     @property
     def kind(self) -> CallKind:
-        """What is called."""
+        """Kind of the call."""
         return self.call.kind
 
     @property
     def key(self) -> str:
-        """A name of this step that is the same when the turn is resumed, unique in its session."""
+        """Name of the step, unique in its session and the same when the turn is resumed."""
         return f"{self.call.turn_number}/{self.call.iteration}/{self.call.call_id}"
 
     def before_start(self, fn: Callable[[], Awaitable[None]]) -> None:
-        """Have ``fn()`` awaited when every gate has let the call pass, right before the tool or the model is called.
+        """Await ``fn()`` after every gate, right before the tool or the model is called.
 
         If it raises, nothing is called and the turn ends with that error.
         """
         self._before_start.append(fn)
 
     async def start(self) -> None:
-        """Await what was registered with `before_start`; `Coordinator.run_step` does so."""
+        """Await the functions registered with `before_start`. `Coordinator.run_step` calls this."""
         for fn in self._before_start:
             await fn()
 
     async def wait_for_previous(self) -> None:
-        """Wait until the wrappers of the step before this one in its group have been entered."""
+        """Wait until the wrappers of the previous step of the group have been entered."""
         if self._previous is not None:
             await self._previous._wait_until_entered()
 
     async def wait_for_group(self) -> None:
-        """Note that the wrappers of this step have been entered, and wait for those of all steps of its group."""
+        """Mark this step as entered, and wait until every step of the group is."""
         self.leave_order()
-        if self._last is not None:  # which is entered after all others
+        # The last step is entered after all others.
+        if self._last is not None:
             await self._last._wait_until_entered()
 
     def leave_order(self) -> None:
-        """Let the next step of the group in."""
+        """Let the next step of the group enter its wrappers."""
         self._entered.set()
 
     async def _wait_until_entered(self) -> None:
-        if not self._entered.is_set():  # without a checkpoint
+        # Event.wait() would be a checkpoint even when the event is set.
+        if not self._entered.is_set():
             await self._entered.wait()
 
 
 def ordered_steps(steps: Iterable[Step]) -> list[Step]:
-    """Make steps that run at the same time one group.
+    """Make one group of steps that run at the same time, and return it.
 
-    `Coordinator.run_step` enters the wrappers of a group one after another in this order, and runs none of the calls before the
-    wrappers of all of them have been entered. An engine that counts steps then sees the same order in every run. All steps of a
-    group have to be given to `run_step`, each in a task of its own.
+    `Coordinator.run_step` enters the wrappers of a group one after another in this order, and runs
+    none of the calls before all wrappers have been entered. An engine that counts steps then gets
+    the same order in every run. Every step of a group must be passed to `run_step` in its own task.
     """
     group = list(steps)
     for previous, step in zip([None, *group], group, strict=False):
@@ -164,9 +171,9 @@ def ordered_steps(steps: Iterable[Step]) -> list[Step]:
 
 
 StepWrapper: TypeAlias = Callable[[Step, Callable[[], Awaitable[Any]]], Awaitable[Any]]
-"""``async def wrapper(step, run)``: awaits ``run()`` and returns its result, or returns one that it kept from an earlier run. It may
-await ``run()`` again only for a call whose tool is ``repeatable``.
+"""``async def wrapper(step, run)``: awaits ``run()`` and returns its result.
 
-The result is a `ChatResponse` for a model call, a `ToolResult` for a tool call. An error of a tool is a result, too; what ``run()``
-raises ends the turn.
+It may return a stored result of an earlier run instead. It may await ``run()`` again only if the
+tool is ``repeatable``. The result is a `ChatResponse` for a model call and a `ToolResult` for a
+tool call. An error of a tool is a result too. An exception of ``run()`` ends the turn.
 """

@@ -93,11 +93,14 @@ def running_asyncio_loop() -> Any:
     loop, and sniffio's thread-local name, which trio sets around each of its steps, decides.
     """
     modules = sys.modules
-    # get_running_loop() raises when there is none; this is the same question without an exception per call.
-    loop = modules["asyncio"]._get_running_loop() if "asyncio" in modules else None
-    if loop is not None and "sniffio" in modules and modules["sniffio"].thread_local.name == "trio":
+    if "asyncio" not in modules:
         return None
-    return loop
+    if "sniffio" in modules and modules["sniffio"].thread_local.name == "trio":
+        return None
+    try:
+        return modules["asyncio"].get_running_loop()
+    except RuntimeError:
+        return None
 
 
 def _must_pass(exc: BaseException, can_wait: bool) -> bool:
@@ -130,9 +133,17 @@ def cancel_scope(deadline: float = math.inf, *, shield: bool = False) -> anyio.C
 
 
 def loop_clock() -> Callable[[], float]:
-    """The running loop's clock as a bare function; AnyIO's looks the backend up at every call, trio's the running loop."""
+    """Return the clock of the running loop as a bare function.
+
+    AnyIO's own looks up the backend at every call, and trio's the running loop.
+    """
     loop = running_asyncio_loop()
     clock: Callable[[], float] = (
         sys.modules["trio"].lowlevel.current_clock().current_time if loop is None else loop.time
     )
     return clock
+
+
+def current_time() -> float:
+    """Return the time by the clock of the running loop."""
+    return loop_clock()()

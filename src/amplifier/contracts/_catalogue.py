@@ -1,4 +1,4 @@
-"""Every contract in one table: the kind of module, where it is mounted, its Protocol and its clauses."""
+"""The table of contracts: for each type of module its mount point, Protocol and clauses."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from ._tool import Tool
 
 @frozen
 class Contract:
-    """What a module of one type must be.
+    """The contract of one type of module.
 
     Attributes:
-        module_type: The type of module.
-        mount_point: Where it is mounted.
-        protocol: Its shape; for hooks the shape of one handler.
-        clauses: The promises of this type; those of every module come on top.
+        module_type: Type of the module.
+        mount_point: Mount point of such a module.
+        protocol: Protocol of the mounted object. For hooks, the Protocol of one handler.
+        clauses: Promises of this type, besides `COMMON_CLAUSES`.
     """
 
     module_type: ModuleType
@@ -45,7 +45,7 @@ class Contract:
 
 
 COMMON_CLAUSES: Final = MOUNT_CLAUSES
-"""What every module promises, whatever its type."""
+"""The promises of every module, whatever its type."""
 
 _ALL: Final = (
     Contract("orchestrator", "orchestrator", Orchestrator, ORCHESTRATOR_CLAUSES),
@@ -56,10 +56,12 @@ _ALL: Final = (
     Contract("resolver", "module-source-resolver", ModuleSourceResolver, SOURCE_CLAUSES),
 )
 
-CONTRACTS: Final[Mapping[ModuleType, Contract]] = MappingProxyType({each.module_type: each for each in _ALL})
+CONTRACTS: Final[Mapping[ModuleType, Contract]] = MappingProxyType(
+    {contract.module_type: contract for contract in _ALL}
+)
 """The contracts by module type."""
 
 
 def clauses_for(module_type: ModuleType) -> tuple[Clause, ...]:
-    """Return everything a module of this type promises: the common clauses, then its own."""
+    """Return the promises of a type of module: the common clauses, then its own."""
     return COMMON_CLAUSES + CONTRACTS[module_type].clauses

@@ -1,4 +1,4 @@
-"""A clause: one promise of a contract, with a number that tests, reports and documentation refer to."""
+"""Clauses: the promises of a contract, with ids for tests, reports and documentation."""
 
 from __future__ import annotations
 
@@ -16,14 +16,16 @@ class Clause:
 
     Attributes:
         text: The promise in one sentence that a test can decide.
-        level: A module that breaks a required clause is not conformant; breaking a recommended one is only reported.
-        law: The law of the kernel that rests on this promise, such as ``L2``, if one does.
-        source: What demands or recommends it: a checklist of a published contract (``tool contract, Required``), a law
-            (``L5``), or a clarification by this project (``contract clarifications: contexts``).
-        hint: How to fix a module that breaks it.
-        look_at: Functions of a module's source that keep the promise, the likeliest first; ``mount`` is its entry
-            point, whatever that is called. Empty when any function of the module may break it.
-        id: A letter for the contract and a number: ``T4``. Never given to another promise once published.
+        level: A module that breaks a required clause is not conformant. Breaking a recommended one
+            is only reported.
+        law: Law of the kernel that rests on this promise, such as ``L2``, or None.
+        source: Origin of the promise: a checklist of a published contract (``tool contract,
+            Required``), a law (``L5``), or a clarification by this project (``contract
+            clarifications: contexts``).
+        hint: Advice for fixing a module that breaks the promise.
+        look_at: Functions of the module that keep the promise, the likeliest first. ``mount`` means
+            the entry point, whatever its name. Empty means any function.
+        id: A letter for the contract and a number, such as ``T4``. A published id is never reused.
     """
 
     text: str
@@ -36,14 +38,15 @@ class Clause:
 
 
 def constructors(contract: str, modules: str) -> tuple[partial[Clause], ...]:
-    """What defines the clauses of one contract: ``required``, ``clarified``, ``recommended`` and ``advised``.
+    """Return constructors for clauses: ``required``, ``clarified``, ``recommended``, ``advised``.
 
-    Every conformant module keeps a promise that the checklist of the published contract requires, or that this project clarified; good
-    modules keep one that the checklist or this project recommends. A clause with another ``source`` names it.
+    The published contract requires or recommends a promise, or this project clarified or advises
+    it. A conformant module keeps required and clarified promises, and a good one also the others. A
+    clause with another ``source`` names it.
 
     Args:
-        contract: The published contract, such as ``tool contract``.
-        modules: Its modules, in the plural.
+        contract: Name of the published contract, such as ``tool contract``.
+        modules: Name of its modules in the plural.
     """
     return (
         partial(Clause, level="required", source=f"{contract}, Required"),
@@ -54,5 +57,5 @@ def constructors(contract: str, modules: str) -> tuple[partial[Clause], ...]:
 
 
 def numbered(**clauses: Clause) -> tuple[Clause, ...]:
-    """The clauses of a contract, each with its id."""
+    """Return the clauses of a contract with their ids."""
     return tuple(evolve(clause, id=number) for number, clause in clauses.items())

@@ -1,6 +1,6 @@
-"""The context contract: the conversation's memory, and the view of it that a model is shown.
+"""The context contract: the stored conversation, and the view of it for a model.
 
-`ContextManager` is the Protocol, `CLAUSES` are the rules. Messages are plain dicts with at least a ``role``.
+`ContextManager` is the Protocol, and `CLAUSES` are the rules.
 """
 
 from __future__ import annotations
@@ -12,37 +12,47 @@ from ._clause import constructors, numbered
 
 @runtime_checkable
 class ContextManager(Protocol):
-    """What the orchestrator needs of a context."""
+    """Interface of a context for the orchestrator.
+
+    A message is a plain dict with at least a ``role``.
+    """
 
     async def add_message(self, message: dict[str, Any]) -> None:
-        """Store a message at the end; it is stored once this returns."""
+        """Store a message at the end. It is stored once this returns."""
 
     async def get_messages_for_request(
-        self, token_budget: int | None = None, provider: Any | None = None
+        self,
+        token_budget: int | None = None,
+        provider: Any | None = None,
     ) -> list[dict[str, Any]]:
-        """Return the messages for the next request, compacted to fit if need be.
+        """Return the messages for the next request, compacted to fit if necessary.
 
         Args:
-            token_budget: An explicit limit; it takes precedence over the provider's.
-            provider: Whose ``get_info().defaults`` give the limit: context window less output less a margin.
+            token_budget: An explicit limit. It takes precedence over the limit of the provider.
+            provider: Provider with the limit in ``get_info().defaults``: the context window less
+                the output, less a margin.
         """
 
     async def get_messages(self) -> list[dict[str, Any]]:
-        """Return everything that was stored, never compacted."""
+        """Return every stored message, never compacted."""
 
     async def set_messages(self, messages: list[dict[str, Any]]) -> None:
-        """Replace everything that was stored, as on resuming a session."""
+        """Replace every stored message, as on resuming a session."""
 
     async def clear(self) -> None:
-        """Forget everything that was stored."""
+        """Delete every stored message."""
 
 
 required, clarified, recommended, advised = constructors("context contract", "contexts")
 
+# The texts are wrapped at 100 columns. The formatter would join them to longer lines.
+# fmt: off
 CLAUSES = numbered(
     C1=required(
-        "The context has async add_message, get_messages_for_request, get_messages, set_messages and clear.",
-        hint="Give the context add_message, get_messages_for_request, get_messages, set_messages and clear, all async.",
+        "The context has async add_message, get_messages_for_request, get_messages, set_messages "
+        "and clear.",
+        hint="Give the context add_message, get_messages_for_request, get_messages, set_messages "
+        "and clear, all async.",
     ),
     C2=required(
         "The context is mounted at 'context'.",
@@ -56,7 +66,8 @@ CLAUSES = numbered(
         look_at=("add_message",),
     ),
     C4=clarified(
-        "Nothing given or returned is shared with the internal state: changing it changes nothing stored.",
+        "Nothing given or returned is shared with the internal state: changing it changes nothing "
+        "stored.",
         law="L8",
         hint="Use copy.deepcopy on what comes in and on what goes out.",
         look_at=("get_messages", "add_message"),
@@ -75,24 +86,30 @@ CLAUSES = numbered(
     ),
     C7=required(
         "get_messages_for_request compacts by itself when the history does not fit.",
-        hint="Measure the history in get_messages_for_request and leave out the oldest when it does not fit.",
+        hint="Measure the history in get_messages_for_request and leave out the oldest when it "
+        "does not fit.",
     ),
     C8=clarified(
-        "The view fits the budget: the explicit one, else context window less output less a margin from the provider.",
-        hint="Compute the budget from token_budget, else from provider.get_info().defaults, and stay below it.",
+        "The view fits the budget: the explicit one, else context window less output less a "
+        "margin from the provider.",
+        hint="Compute the budget from token_budget, else from provider.get_info().defaults, and "
+        "stay below it.",
     ),
     C9=required(
         "The view keeps a tool call and all its results together, or leaves all of them out.",
         law="L5",
         hint="Treat an assistant message with tool calls and all their results as one piece.",
     ),
-    C10=required("The view is in conversation order.", hint="Keep the order of the history in the view."),
+    C10=required(
+        "The view is in conversation order.", hint="Keep the order of the history in the view."
+    ),
     C11=clarified(
         "The view keeps system messages, wherever in the history they are.",
         hint="Set system messages aside first; they always stay.",
     ),
     C12=clarified(
-        "The view ends with the newest message, in any form, even an empty one, if the budget is too small for it.",
+        "The view ends with the newest message, in any form, even an empty one, if the budget is "
+        "too small for it.",
         hint="Fill the view from the newest message backwards.",
     ),
     C13=clarified(
@@ -116,7 +133,8 @@ CLAUSES = numbered(
         hint="Count about four characters as a token, or use the provider's tokenizer.",
     ),
     C17=recommended(
-        "context:pre_compact and context:post_compact are emitted with message_count and token_count.",
+        "context:pre_compact and context:post_compact are emitted with message_count and "
+        "token_count.",
         hint="Emit both events through coordinator.hooks around a compaction.",
     ),
     C18=recommended(
@@ -130,19 +148,25 @@ CLAUSES = numbered(
         look_at=("add_message",),
     ),
     C20=advised(
-        "As long as nothing is compacted, the view is the one before with the new messages at its end; asked again it is the same.",
-        hint="Put nothing into the view that changes from request to request: a service's prompt cache ends at the first difference.",
+        "As long as nothing is compacted, the view is the one before with the new messages at its "
+        "end; asked again it is the same.",
+        hint="Put nothing into the view that changes from request to request: a service's prompt "
+        "cache ends at the first difference.",
         look_at=("get_messages_for_request",),
     ),
     C21=advised(
         "A provider that fails when it is asked for a summary does not fail the request.",
         law="L4",
-        hint="Ask under a deadline, catch what the provider raises, and leave the oldest messages out instead.",
+        hint="Ask under a deadline, catch what the provider raises, and leave the oldest messages "
+        "out instead.",
         look_at=("get_messages_for_request",),
     ),
     C22=advised(
-        "The view shows the newest request word for word, where the budget has room for it and all that came after it.",
-        hint="Shorten and summarise what is older than the newest message of the user that is no tool result.",
+        "The view shows the newest request word for word, where the budget has room for it and "
+        "all that came after it.",
+        hint="Shorten and summarise what is older than the newest message of the user that is no "
+        "tool result.",
         look_at=("get_messages_for_request",),
     ),
 )
+# fmt: on

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Literal, Protocol, TypeAlias, overload, runtime_checkable
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar, overload, runtime_checkable
 
 from amplifier.models import HookResult
 
@@ -23,6 +23,8 @@ from ._orchestrator import Orchestrator
 from ._provider import Provider
 from ._source import AsyncModuleSourceResolver, ModuleSourceResolver
 from ._tool import Tool
+
+T = TypeVar("T")
 
 MountPoint: TypeAlias = Literal["orchestrator", "context", "providers", "tools", "hooks", "module-source-resolver"]
 """Where things are mounted: providers and tools by name, of the others there is one each, hooks are built in.
@@ -300,22 +302,22 @@ class Coordinator(Protocol):
             A callable that leaves it earlier.
         """
 
-    async def run_section(
-        self, fn: Callable[..., Awaitable[Any]], /, *args: Any, name: str | None = None, shield: bool = False
-    ) -> Any:
-        """Run work in a child task so that its unwinding is not cut off; for orchestrators that run calls in tasks of their own.
+    async def run_shielded(
+        self, fn: Callable[..., Awaitable[T]], /, *args: Any, name: str | None = None
+    ) -> T:
+        """Run work to its end before a cancellation of the caller is delivered.
 
-        On asyncio a second ``Task.cancel()`` and the end of the event loop go through every shield. Inside of a section the first
-        cancellation arrives as usual, and later ones wait until the work has unwound.
+        For work that an application may call outside a turn, such as storing a message. There
+        ``Task.cancel()`` of asyncio goes through a shielded scope. Inside a turn, and while a
+        session opens or closes, AnyIO's ``CancelScope(shield=True)`` is enough.
 
         Args:
-            fn: What to run, in the caller's context variables.
+            fn: The work, which must bound itself. It runs in a child task.
             args: Its arguments.
-            name: For reports.
-            shield: Hold the first cancellation back as well, until the work is done; it must bound itself.
+            name: The name of the task, for reports.
 
         Returns:
-            What it returned. What it raises is raised here.
+            Its result. Its error is raised here.
         """
 
     def to_dict(self) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""The hook contract: a handler that watches events and may object to them.
+"""The hook contract: a handler that observes events and may object to them.
 
-`HookHandler` is the Protocol, `CLAUSES` are the rules.
+`HookHandler` is the Protocol, and `CLAUSES` are the rules.
 """
 
 from __future__ import annotations
@@ -15,43 +15,49 @@ from ._clause import constructors, numbered
 
 @runtime_checkable
 class HookHandler(Protocol):
-    """What is called when an event is emitted.
+    """Called when an event is emitted.
 
-    `isinstance` only checks that something is callable; the clauses cover its behaviour.
+    `isinstance` only checks that an object is callable. The clauses cover its behaviour.
     """
 
     async def __call__(self, event: str, data: dict[str, Any]) -> HookResult:
-        """Look at an event and decide.
+        """Decide about an event.
 
         Args:
-            event: The event's name.
-            data: A copy of the payload that belongs to this handler alone; changes have no effect elsewhere.
+            event: Name of the event.
+            data: This handler's own copy of the payload. Changing it has no effect elsewhere.
 
         Returns:
-            The verdict. Which verdicts count for an event is in the event catalogue.
+            The verdict. The event catalogue lists the verdicts that count for an event.
         """
 
 
 HandlerAnswer: TypeAlias = HookResult | Mapping[str, Any] | None
-"""What the kernel understands as an answer; None is the same as ``continue``, but from a gate it denies."""
+"""A valid answer of a handler. None means ``continue``, but from a gate it denies."""
 
 Handler: TypeAlias = Callable[[str, Any], Awaitable[HandlerAnswer] | HandlerAnswer]
-"""What can be registered: a `HookHandler`, or a plain function, which is called on the loop's own thread.
+"""A handler that can be registered: a `HookHandler`, or a plain function.
 
-The payload is a dict; a handler may annotate it as ``dict[str, Any]`` or as a TypedDict of `amplifier.event_payloads`.
+A plain function is called on the thread of the loop. The payload is a dict. A handler may annotate
+it as ``dict[str, Any]`` or as a TypedDict of `amplifier.event_payloads`.
 """
 
 OnFailure: TypeAlias = Literal["continue", "deny"]
-"""What a handler's failure or timeout means: it is skipped, or, for a gate, the operation is denied.
+"""The effect of a handler's failure or timeout: skip the handler, or deny the event.
 
-A gate that returns nothing has not decided, so that denies, too.
+A handler that denies is a gate. A gate that returns nothing has not decided, which denies too.
 """
 
 
 required, clarified, recommended, advised = constructors("hook contract", "hooks")
 
+# The texts are wrapped at 100 columns. The formatter would join them to longer lines.
+# fmt: off
 CLAUSES = numbered(
-    H1=required("A handler is called as handler(event, data).", hint="Declare async def handler(event, data)."),
+    H1=required(
+        "A handler is called as handler(event, data).",
+        hint="Declare async def handler(event, data).",
+    ),
     H2=required(
         "Handlers are registered through coordinator.hooks, not mounted.",
         source="contract clarifications: verdicts",
@@ -59,30 +65,38 @@ CLAUSES = numbered(
         look_at=("mount",),
     ),
     H3=required(
-        "A handler answers with a valid HookResult on every path, for every event and payload, known or not.",
+        "A handler answers with a valid HookResult on every path, for every event and payload, "
+        "known or not.",
         law="L7",
-        hint='Return HookResult(action="continue") on every path, unknown events and odd payloads included; None '
-        "from a gate denies.",
+        hint='Return HookResult(action="continue") on every path, unknown events and odd payloads '
+        "included; None from a gate denies.",
     ),
     H4=required(
         "A handler raises nothing but cancellation, whatever the payload.",
         law="L4",
-        hint="Read the payload with .get, test what you got, and catch Exception around what may fail.",
+        hint="Read the payload with .get, test what you got, and catch Exception around what may "
+        "fail.",
     ),
     H5=clarified(
         "A modify carries the whole new payload, as JSON.",
         law="L7",
-        hint="Return a copy of the whole payload with your changes as data, made of dicts, lists, strings, numbers, booleans and "
-        "None.",
+        hint="Return a copy of the whole payload with your changes as data, made of dicts, lists, "
+        "strings, numbers, booleans and None.",
     ),
-    H6=clarified("An inject_context carries text.", law="L7", hint="Set context_injection to a non-empty string."),
+    H6=clarified(
+        "An inject_context carries text.",
+        law="L7",
+        hint="Set context_injection to a non-empty string.",
+    ),
     H7=clarified(
         "A handler does not change the data it was given.",
         law="L7",
         hint="Copy what you want to change: {**data, ...}, and copy.deepcopy for what is inside.",
     ),
     H8=recommended(
-        "Handlers are async.", source="contract clarifications: hooks", hint="Declare handlers with async def."
+        "Handlers are async.",
+        source="contract clarifications: hooks",
+        hint="Declare handlers with async def.",
     ),
     H9=recommended(
         "mount returns a cleanup that unregisters every handler.",
@@ -119,6 +133,8 @@ CLAUSES = numbered(
     H15=clarified(
         "A question that no one answers in time denies, unless a setting says otherwise.",
         law="L7",
-        hint='Leave approval_default at "deny", and answer "deny" where your own wait for an approval ends without one.',
+        hint='Leave approval_default at "deny", and answer "deny" where your own wait for an '
+        "approval ends without one.",
     ),
 )
+# fmt: on

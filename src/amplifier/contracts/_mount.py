@@ -1,6 +1,6 @@
-"""The contract of every module, whatever its kind: how it is found, mounted, cancelled and cleaned up.
+"""The contract of every module: how it is found, mounted, cancelled and cleaned up.
 
-A module is a package with ``mount`` and, if it wants, ``on_session_ready`` beside it.
+A module is a package with ``mount``, and optionally ``on_session_ready`` beside it.
 """
 
 from __future__ import annotations
@@ -15,42 +15,54 @@ from ._coordinator import Coordinator
 SimpleMount: TypeAlias = Callable[[Coordinator, dict[str, Any]], Awaitable[Any]]
 """``async def mount(coordinator, config)``.
 
-It returns a cleanup, which the kernel calls on closing; or an instance that keeps the contract of the module's type,
-which the kernel mounts under its own name unless that was done already; or None.
+It returns a cleanup, an instance or None. The kernel calls the cleanup on closing. It mounts an
+instance that keeps the contract of the module's type under its own name, unless it already is.
 """
 
-StructuredMount: TypeAlias = Callable[[Coordinator, dict[str, Any]], AbstractAsyncContextManager[Any]]
+StructuredMount: TypeAlias = Callable[
+    [Coordinator, dict[str, Any]],
+    AbstractAsyncContextManager[Any],
+]
 """``mount`` as an async context manager factory (``@asynccontextmanager``).
 
-The kernel keeps it open in a task of its own, so that the module may hold task groups and cancel scopes open.
+The kernel keeps it open in a separate task, so the module may hold task groups and cancel scopes
+open.
 """
 
 MountFunction: TypeAlias = SimpleMount | StructuredMount
-"""Either lifetime form; both are correct modules."""
+"""Either lifetime form. Both make correct modules."""
 
 OnSessionReady: TypeAlias = Callable[[Coordinator], Awaitable[None]]
-"""``async def on_session_ready(coordinator)``: called once, in mount order, when every module is mounted."""
+"""``async def on_session_ready(coordinator)``: called in mount order, once all are mounted."""
 
 
 required, clarified, recommended, advised = constructors("module contracts", "every module")
 
+# The texts are wrapped at 100 columns. The formatter would join them to longer lines.
+# fmt: off
 CLAUSES = numbered(
     A1=required(
-        "The package declares an entry point of the group 'amplifier.modules', and it can be imported.",
-        hint='Write your-module-id = "your_package:mount" under [project.entry-points."amplifier.modules"] in pyproject.toml, '
-        "and let every file of the package be valid Python.",
+        "The package declares an entry point of the group 'amplifier.modules', and it can be "
+        "imported.",
+        hint='Write your-module-id = "your_package:mount" under '
+        '[project.entry-points."amplifier.modules"] in pyproject.toml, and let every file of the '
+        "package be valid Python.",
     ),
     A2=required(
-        "Its name is lower-case letters, digits, '-' and '_', starts with a letter and has at most 64 characters.",
+        "Its name is lower-case letters, digits, '-' and '_', starts with a letter and has at "
+        "most 64 characters.",
         hint="Rename the entry point, for example to tool-my-name.",
     ),
     A3=required(
-        "The entry point is mount(coordinator, config): an async function or an async context manager factory.",
-        hint="Write async def mount(coordinator, config), or decorate an async generator with @asynccontextmanager.",
+        "The entry point is mount(coordinator, config): an async function or an async context "
+        "manager factory.",
+        hint="Write async def mount(coordinator, config), or decorate an async generator with "
+        "@asynccontextmanager.",
         look_at=("mount",),
     ),
     A4=advised(
-        "mount returns a cleanup, an instance that keeps the contract of the module's type, or None.",
+        "mount returns a cleanup, an instance that keeps the contract of the module's type, or "
+        "None.",
         hint="Return a function that cleans up, the instance itself, or None.",
         look_at=("mount",),
     ),
@@ -58,36 +70,41 @@ CLAUSES = numbered(
         "A mount that fails or is cancelled leaves no task, thread, process or open file behind.",
         law="L1",
         source="L1",
-        hint="Start things inside try/finally or async with, so that they end when mount does not get to its last "
-        "line.",
+        hint="Start things inside try/finally or async with, so that they end when mount does not "
+        "get to its last line.",
         look_at=("mount",),
     ),
-    A6=clarified(  # the kernel does not call another one, so the module is never ready
+    # The kernel does not call any other form, so the module would never be ready.
+    A6=clarified(
         "on_session_ready, if there is one, is async and takes the coordinator alone.",
         hint="Write async def on_session_ready(coordinator).",
         look_at=("on_session_ready",),
     ),
     A7=clarified(
-        "Cancellation leaves every call as cancellation: not swallowed, not turned into another error.",
+        "Cancellation leaves every call as cancellation: not swallowed, not turned into another "
+        "error.",
         law="L2",
-        hint="Let cancellation pass: catch Exception rather than BaseException, raise it again where you tidy up, and raise no "
-        "other error in its place.",
+        hint="Let cancellation pass: catch Exception rather than BaseException, raise it again "
+        "where you tidy up, and raise no other error in its place.",
     ),
     A8=clarified(
         "A cancelled call ends within one second.",
         law="L2",
-        hint="Put a deadline on what you do after a cancellation, and do not shield waiting for the outside world.",
+        hint="Put a deadline on what you do after a cancellation, and do not shield waiting for "
+        "the outside world.",
     ),
     A9=clarified(
-        "A cancelled call leaves the module whole: no lock held, no slot lost, no state half written.",
+        "A cancelled call leaves the module whole: no lock held, no slot lost, no state half "
+        "written.",
         law="L5",
-        hint="Use async with for locks and limiters, and change state only when nothing can interrupt the change "
-        "any more.",
+        hint="Use async with for locks and limiters, and change state only when nothing can "
+        "interrupt the change any more.",
     ),
     A10=clarified(
         "A cancelled call leaves no file torn.",
         law="L5",
-        hint="Write to a temporary file beside the target and replace the target with os.replace when it is complete.",
+        hint="Write to a temporary file beside the target and replace the target with os.replace "
+        "when it is complete.",
     ),
     A11=clarified(
         "Cleanup may run twice.",
@@ -110,8 +127,9 @@ CLAUSES = numbered(
     A14=clarified(
         "After cleanup no task, thread, process, open or temporary file or handler remains.",
         law="L1",
-        hint="End in cleanup what mount and later calls began: close files, stop threads and processes, delete temporary files, "
-        "unregister handlers; own tasks through coordinator.start_soon or a structured mount.",
+        hint="End in cleanup what mount and later calls began: close files, stop threads and "
+        "processes, delete temporary files, unregister handlers; own tasks through "
+        "coordinator.start_soon or a structured mount.",
         look_at=("cleanup", "close", "aclose"),
     ),
     A15=clarified(
@@ -122,27 +140,32 @@ CLAUSES = numbered(
     A16=clarified(
         "Sessions share no state through globals, classes or default paths.",
         law="L8",
-        hint="Keep state on the instance that mount makes, and put files under a path that contains the session's id.",
+        hint="Keep state on the instance that mount makes, and put files under a path that "
+        "contains the session's id.",
     ),
     A17=clarified(
         "No call blocks the event loop for more than 100 ms.",
         law="L3",
-        hint="Move blocking work to anyio.to_thread.run_sync, wait with anyio.sleep, and let every loop end.",
+        hint="Move blocking work to anyio.to_thread.run_sync, wait with anyio.sleep, and let "
+        "every loop end.",
     ),
     A18=required(
-        "The module behaves the same on asyncio and trio, or declares as __amplifier_backends__ what it runs on.",
+        "The module behaves the same on asyncio and trio, or declares as __amplifier_backends__ "
+        "what it runs on.",
         law="L10",
         source="L10",
         hint='Use AnyIO instead of asyncio, or declare __amplifier_backends__ = ("asyncio",).',
     ),
     A19=recommended(
         "Events of the module's own are announced on the channel 'observability.events'.",
-        hint='Call coordinator.register_contributor("observability.events", name, lambda: [...]) in mount.',
+        hint='Call coordinator.register_contributor("observability.events", name, lambda: [...]) '
+        "in mount.",
         look_at=("mount",),
     ),
     A20=advised(
         "The module declares its type as __amplifier_module_type__.",
-        hint='Set __amplifier_module_type__ beside mount to the type of the module, such as "tool" or "hook".',
+        hint="Set __amplifier_module_type__ beside mount to the type of the module, such as "
+        '"tool" or "hook".',
         look_at=("mount",),
     ),
     A21=advised(
@@ -150,24 +173,32 @@ CLAUSES = numbered(
         hint="Look other modules up in on_session_ready, or when they are needed.",
         look_at=("mount",),
     ),
-    A22=clarified(  # traces, logs and transcripts are kept and shared
+    # Traces, logs and transcripts are kept and shared.
+    A22=clarified(
         "Keys that the module is given appear in no event, no log and no error.",
-        hint="Leave keys out of payloads, log records and messages, and off the objects whose repr ends up there.",
+        hint="Leave keys out of payloads, log records and messages, and off the objects whose "
+        "repr ends up there.",
     ),
     A23=advised(
-        "What a module opens it closes: equal calls do not leave more and more descriptors of a file open until cleanup, "
-        "and no stream or file is left to the garbage collector.",
-        hint="Open a file with a with statement in the call, or once for the session; close streams in cleanup.",
+        "What a module opens it closes: equal calls do not leave more and more descriptors of a "
+        "file open until cleanup, and no stream or file is left to the garbage collector.",
+        hint="Open a file with a with statement in the call, or once for the session; close "
+        "streams in cleanup.",
     ),
     A24=clarified(
-        "What all code of a process shares, such as environment, working directory, random seed and signal handlers, is left as it was found.",
+        "What all code of a process shares, such as environment, working directory, random seed "
+        "and signal handlers, is left as it was found.",
         law="L8",
-        hint="Give a child process its own env and cwd, use random.Random(seed) and decimal.localcontext(), and undo in cleanup what mount installed.",
+        hint="Give a child process its own env and cwd, use random.Random(seed) and "
+        "decimal.localcontext(), and undo in cleanup what mount installed.",
     ),
     A25=clarified(
-        "Results depend neither on the local time zone nor on the locale, unless the module's description or documentation names them, nor on the hashes "
-        "of texts, which are others in each process.",
+        "Results depend neither on the local time zone nor on the locale, unless the module's "
+        "description or documentation names them, nor on the hashes of texts, which are others in "
+        "each process.",
         law="L10",
-        hint='Use datetime.now(timezone.utc) and encoding="utf-8"; take the zone or the language as a setting, and name it; sort what comes out of a set.',
+        hint='Use datetime.now(timezone.utc) and encoding="utf-8"; take the zone or the language '
+        "as a setting, and name it; sort what comes out of a set.",
     ),
 )
+# fmt: on

@@ -1,6 +1,6 @@
 """The orchestrator contract: the loop that turns a prompt into a response.
 
-`Orchestrator` is the Protocol, `CLAUSES` are the rules.
+`Orchestrator` is the Protocol, and `CLAUSES` are the rules.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ from ._tool import Tool
 
 @runtime_checkable
 class Orchestrator(Protocol):
-    """What the session needs of an orchestrator.
+    """Interface of an orchestrator for the session.
 
-    A loop that can go on with a turn that was cut off also has ``async def resume(self, context, providers, tools, hooks, **kwargs)``,
-    which stores no prompt: it completes the latest turn of the conversation and returns the text of the answer. The session calls it
-    for ``session.resume_turn()``, and refuses that for a loop without it. As ``execute`` it is given ``answer_format`` if the caller
-    asked for a typed answer, and has to name it.
+    A loop that can continue an interrupted turn also has ``async def resume(self, context,
+    providers, tools, hooks, **kwargs)``. It stores no prompt, completes the latest turn of the
+    conversation and returns the text of the answer. ``session.resume_turn()`` calls it, and is
+    refused for a loop without it. Like ``execute`` it must name ``answer_format`` to be asked for a
+    typed answer.
 
-    `isinstance` looks at member names only, and a tool has ``execute`` too. What a module is follows from its declared
-    type.
+    `isinstance` checks member names only, and a tool has ``execute`` too. The declared type of a
+    module tells them apart.
     """
 
     async def execute(
@@ -39,14 +40,16 @@ class Orchestrator(Protocol):
         """Run one turn.
 
         Args:
-            prompt: The text of the user's input.
-            context: Where the conversation is kept.
-            providers: The models there are, by name.
-            tools: The tools there are, by name.
-            hooks: Where events are emitted.
-            kwargs: ``coordinator``, for loops that accept it; ``answer_format`` if the caller asked for a typed answer and
-                ``prompt_blocks`` if the prompt is a list of blocks, for loops that name them: the session refuses the others. The blocks,
-                which are content of a message in its JSON form, are stored in place of the text. Every argument is passed by keyword.
+            prompt: Text of the user's input.
+            context: The stored conversation.
+            providers: Providers by name.
+            tools: Tools by name.
+            hooks: Hooks for emitting events.
+            kwargs: ``coordinator`` for loops that accept it, ``answer_format`` for a typed answer,
+                and ``prompt_blocks`` for a prompt of blocks. The session refuses a typed answer or
+                blocks for a loop that does not name the parameter. The blocks are content of a
+                message in its JSON form and are stored in place of the text. Every argument is
+                passed by keyword.
 
         Returns:
             The text of the answer.
@@ -55,9 +58,12 @@ class Orchestrator(Protocol):
 
 required, clarified, recommended, advised = constructors("orchestrator contract", "orchestrators")
 
+# The texts are wrapped at 100 columns. The formatter would join them to longer lines.
+# fmt: off
 CLAUSES = numbered(
     O1=required(
-        "The orchestrator has an async execute that takes prompt, context, providers, tools and hooks by keyword.",
+        "The orchestrator has an async execute that takes prompt, context, providers, tools and "
+        "hooks by keyword.",
         hint="Declare async def execute(self, prompt, context, providers, tools, hooks, **kwargs).",
     ),
     O2=required(
@@ -67,14 +73,18 @@ CLAUSES = numbered(
     ),
     O3=required(
         "execute returns the text of the answer, a str.",
-        hint="Return the text of the last answer of this turn, without thinking, an empty string if there is none; a failing tool "
-        "does not end the turn.",
+        hint="Return the text of the last answer of this turn, without thinking, an empty string "
+        "if there is none; a failing tool does not end the turn.",
     ),
-    O4=clarified("execution:start is the first event of a turn.", hint="Emit execution:start before anything else."),
+    O4=clarified(
+        "execution:start is the first event of a turn.",
+        hint="Emit execution:start before anything else.",
+    ),
     O5=clarified(
         "execution:end is emitted on every way out, with status completed, cancelled or error.",
         law="L5",
-        hint="Emit execution:end once, last, in a finally block, shielded, with the status of the way out.",
+        hint="Emit execution:end once, last, in a finally block, shielded, with the status of the "
+        "way out.",
     ),
     O6=clarified(
         "orchestrator:complete is emitted on every way out.",
@@ -82,13 +92,15 @@ CLAUSES = numbered(
         hint="Emit orchestrator:complete once, in a finally block, shielded.",
     ),
     O7=required(
-        "Every model call has a provider:request before it, and a provider:response after it if it succeeded.",
+        "Every model call has a provider:request before it, and a provider:response after it if "
+        "it succeeded.",
         hint="Emit provider:request before and provider:response after every call of complete.",
     ),
     O8=required(
-        "Every tool run has a tool:pre before it, and a tool:post after it if the tool returned; both name the tool.",
-        hint="Emit tool:pre before and tool:post after every call of execute of a tool, with tool_name and tool_call_id of that "
-        "call, tool:post with its result.",
+        "Every tool run has a tool:pre before it, and a tool:post after it if the tool returned; "
+        "both name the tool.",
+        hint="Emit tool:pre before and tool:post after every call of execute of a tool, with "
+        "tool_name and tool_call_id of that call, tool:post with its result.",
     ),
     O9=required(
         "The prompt is stored before the model is asked.",
@@ -109,7 +121,8 @@ CLAUSES = numbered(
         hint="Gather the results of parallel tools, and store them in the order of the calls.",
     ),
     O13=required(
-        "Every call gets exactly one result: also if denied, unknown, failing, cancelled or refused.",
+        "Every call gets exactly one result: also if denied, unknown, failing, cancelled or "
+        "refused.",
         law="L5",
         source="L5",
         hint="Make a result for every call on every way out, in a shielded section when cancelled.",
@@ -117,28 +130,32 @@ CLAUSES = numbered(
     O14=clarified(
         "A tool that raises gets an error result and a tool:error, and disturbs no neighbour.",
         law="L4",
-        hint="Catch Exception around each tool by itself, emit tool:error and store an error result.",
+        hint="Catch Exception around each tool by itself, emit tool:error and store an error "
+        "result.",
     ),
     O15=required(
         "After a deny at tool:pre the tool does not run, and the model gets the reason.",
         law="L7",
-        hint="Look at the verdict of tool:pre; on deny store an error result with its reason instead of running "
-        "the tool.",
+        hint="Look at the verdict of tool:pre; on deny store an error result with its reason "
+        "instead of running the tool.",
     ),
     O16=required(
-        "A modify takes effect: at tool:pre on what the tool is given, at tool:post on what is stored.",
+        "A modify takes effect: at tool:pre on what the tool is given, at tool:post on what is "
+        "stored.",
         law="L7",
         hint="Take tool_input from the verdict's data at tool:pre, and result at tool:post.",
     ),
     O17=required(
         "After an ask_user at tool:pre the tool runs only if it was approved.",
         law="L7",
-        hint="Pass the verdict to coordinator.process_hook_result and run the tool only if it comes back as continue.",
+        hint="Pass the verdict to coordinator.process_hook_result and run the tool only if it "
+        "comes back as continue.",
     ),
     O18=clarified(
         "Injections from tool hooks are stored, at once or right after the results of that answer.",
         law="L7",
-        hint="Pass verdicts of tool events to coordinator.process_hook_result, after the results if it has to wait.",
+        hint="Pass verdicts of tool events to coordinator.process_hook_result, after the results "
+        "if it has to wait.",
     ),
     O19=clarified(
         "Ephemeral injections reach the next request and are never stored.",
@@ -146,20 +163,24 @@ CLAUSES = numbered(
         hint="Add ephemeral injections to the messages of the next request only.",
     ),
     O20=required(
-        "After a deny at provider:request, or at prompt:submit if it is emitted, the model is not asked.",
+        "After a deny at provider:request, or at prompt:submit if it is emitted, the model is not "
+        "asked.",
         law="L7",
-        hint="Look at the verdicts of provider:request and prompt:submit; on deny end the turn without calling the provider.",
+        hint="Look at the verdicts of provider:request and prompt:submit; on deny end the turn "
+        "without calling the provider.",
     ),
     O21=clarified(
         "A provider's error leaves execute with its own type.",
         law="L9",
-        hint="Let errors of the provider pass: emit provider:error and raise the same exception again.",
+        hint="Let errors of the provider pass: emit provider:error and raise the same exception "
+        "again.",
     ),
     O22=required(
         "After a graceful stop running tools finish, and no model call and no tool is started.",
         law="L2",
         source="L2",
-        hint="Look at coordinator.cancellation.is_graceful before each model call and each tool, and let running tools finish.",
+        hint="Look at coordinator.cancellation.is_graceful before each model call and each tool, "
+        "and let running tools finish.",
     ),
     O23=clarified(
         "The number of model calls per turn has a limit, and every turn starts counting anew.",
@@ -167,7 +188,8 @@ CLAUSES = numbered(
         hint="Count model calls in a local variable of execute, against a limit.",
     ),
     O24=clarified(
-        "Every answer is stored, structured content as it came: thinking with its signature, not flattened to text.",
+        "Every answer is stored, structured content as it came: thinking with its signature, not "
+        "flattened to text.",
         law="L6",
         hint="Store the response's content blocks as they are, not only their text.",
     ),
@@ -181,7 +203,8 @@ CLAUSES = numbered(
         hint="Emit provider:error before raising, and keep nothing half done on the loop.",
     ),
     O27=recommended(
-        "The answer is passed on in pieces while it arrives, as content_block events or an async generator.",
+        "The answer is passed on in pieces while it arrives, as content_block events or an async "
+        "generator.",
         hint="Emit content_block events while the answer comes.",
     ),
     O28=advised(
@@ -200,3 +223,4 @@ CLAUSES = numbered(
         hint="Store every block of the response, also those of a type that you do not know.",
     ),
 )
+# fmt: on

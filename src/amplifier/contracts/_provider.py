@@ -1,6 +1,6 @@
 """The provider contract: a language model behind one interface.
 
-`Provider` is the Protocol, `CLAUSES` are the rules.
+`Provider` is the Protocol, and `CLAUSES` are the rules.
 """
 
 from __future__ import annotations
@@ -14,44 +14,49 @@ from ._clause import constructors, numbered
 
 @runtime_checkable
 class Provider(Protocol):
-    """What the orchestrator needs of a provider.
+    """Interface of a provider for the orchestrator.
 
-    A provider that can stream has one member more, which `isinstance` does not ask for: ``stream(request, **kwargs)``. What it
-    returns is an async context manager that yields an async iterator of `StreamChunk`, the last of them with the whole response. It
-    should be an async iterator over the same chunks itself, because published loops read it with a bare ``async for``. Then it
-    closes itself: at its end, when it fails and when its reader is cancelled, each time before the reader goes on; left between two
-    chunks, when it is collected or, at the latest, with the provider.
+    `isinstance` does not check the optional members. A provider that can stream has
+    ``stream(request, **kwargs)``. It returns an async context manager that yields an async iterator
+    of `StreamChunk`, with the whole response in the last one. The context manager should also be an
+    async iterator over the same chunks, because published loops read it with a bare ``async for``.
+    Such an iterator closes itself at its end, when it fails and when its reader is cancelled, each
+    time before the reader continues. An iterator that is left between two chunks closes when it is
+    collected, or with the provider at the latest.
 
-    Two more optional members serve budgets. ``estimate_cost(request, *, input_tokens, output_tokens, **kwargs)`` returns the most that
-    a call may cost, in US dollars, as a Decimal, or None if the price is not known. ``output_limit(request, **kwargs)`` returns the
-    most output tokens that the call may return. Both take the keywords of ``complete``, and ask no service.
+    Two members serve budgets. ``estimate_cost(request, *, input_tokens, output_tokens, **kwargs)``
+    returns the maximum cost of a call in US dollars as a Decimal, or None if the price is unknown.
+    ``output_limit(request, **kwargs)`` returns the maximum number of output tokens of the call.
+    Both take the keywords of ``complete`` and contact no service.
 
-    One serves contexts: ``async count_tokens(request, **kwargs)`` returns what the service counts for a request, or None.
+    One member serves contexts. ``async count_tokens(request, **kwargs)`` returns the number of
+    tokens that the service counts for a request, or None.
     """
 
     @property
     def name(self) -> str:
-        """The name it is mounted under, such as ``anthropic``."""
+        """Name under which the provider is mounted, such as ``anthropic``."""
 
     def get_info(self) -> ProviderInfo:
-        """Describe the provider without asking its service.
+        """Describe the provider without contacting its service.
 
         Returns:
-            Identity, capabilities and ``defaults``; a context reads ``context_window`` and ``max_output_tokens`` there.
+            Identity, capabilities and ``defaults``. A context reads ``context_window`` and
+            ``max_output_tokens`` there.
         """
 
     async def list_models(self) -> list[ModelInfo]:
-        """List what can be asked, as far as that is known without credentials."""
+        """List the models that are known with the available credentials."""
 
     async def complete(self, request: ChatRequest, **kwargs: Any) -> ChatResponse:
-        """Ask the model.
+        """Send a request to the model and return the response.
 
         Args:
-            request: The conversation and its options; not to be changed.
-            kwargs: Options of one provider; others ignore them.
+            request: The conversation and its options. It must not be changed.
+            kwargs: Options of one provider. The others ignore them.
 
         Raises:
-            LLMError: The call failed; the fields state whether a retry may help.
+            LLMError: The call failed. The fields state whether a retry may help.
         """
 
     def parse_tool_calls(self, response: ChatResponse) -> list[ToolCall]:
@@ -60,10 +65,14 @@ class Provider(Protocol):
 
 required, clarified, recommended, advised = constructors("provider contract", "providers")
 
+# The texts are wrapped at 100 columns. The formatter would join them to longer lines.
+# fmt: off
 CLAUSES = numbered(
     P1=required(
-        "The provider has a name, get_info, async list_models, async complete and parse_tool_calls.",
-        hint="Give the provider name, get_info, async list_models, async complete and parse_tool_calls.",
+        "The provider has a name, get_info, async list_models, async complete and "
+        "parse_tool_calls.",
+        hint="Give the provider name, get_info, async list_models, async complete and "
+        "parse_tool_calls.",
     ),
     P2=required(
         "The provider is mounted at 'providers', unless mount declined by returning None.",
@@ -76,21 +85,24 @@ CLAUSES = numbered(
     ),
     P4=required(
         "complete returns a ChatResponse.",
-        hint="Answer every valid request with a ChatResponse whose content is a list of blocks; raise only when the call fails.",
+        hint="Answer every valid request with a ChatResponse whose content is a list of blocks; "
+        "raise only when the call fails.",
     ),
     P5=required(
         "Every response reports Usage, and total_tokens is input_tokens plus output_tokens.",
         hint="Fill usage in every response, with total_tokens = input_tokens + output_tokens.",
     ),
     P6=required(
-        "Block types, their order and their signatures survive, from the wire to the response and back.",
+        "Block types, their order and their signatures survive, from the wire to the response and "
+        "back.",
         law="L6",
-        hint="Translate every block by its type in both directions, in order, and carry signatures along unchanged.",
+        hint="Translate every block by its type in both directions, in order, and carry "
+        "signatures along unchanged.",
     ),
     P7=clarified(
         "Every role and every block type is accepted in a request.",
-        hint="Translate every role and block type; what the service does not know is sent as text or left out, "
-        "never refused.",
+        hint="Translate every role and block type; what the service does not know is sent as text "
+        "or left out, never refused.",
     ),
     P8=clarified(
         "complete does not change the request.",
@@ -102,7 +114,8 @@ CLAUSES = numbered(
         hint="Take the ids from the service, or make them with uuid4 where it gives none.",
     ),
     P10=clarified(
-        "parse_tool_calls returns exactly the calls of the response: same ids, names, arguments and order.",
+        "parse_tool_calls returns exactly the calls of the response: same ids, names, arguments "
+        "and order.",
         law="L5",
         hint="Return response.tool_calls, or build the list from the tool_call blocks, in order.",
         look_at=("parse_tool_calls",),
@@ -110,8 +123,8 @@ CLAUSES = numbered(
     P11=recommended(
         "Each call emits llm:response.",
         source="contract clarifications: providers",
-        hint='Emit "llm:response" once for each call, with usage={"input_tokens": ..., "output_tokens": ...}, through '
-        "coordinator.hooks.",
+        hint='Emit "llm:response" once for each call, with usage={"input_tokens": ..., '
+        '"output_tokens": ...}, through coordinator.hooks.',
     ),
     P12=clarified(
         "list_models returns a list of ModelInfo, also without credentials.",
@@ -136,12 +149,16 @@ CLAUSES = numbered(
         look_at=("mount",),
     ),
     P16=recommended(
-        "A tool call without its result in a request is repaired and announced, or refused, never sent as it is.",
-        hint="Add a result that states that it is missing, or raise InvalidRequestError, before the request is sent.",
+        "A tool call without its result in a request is repaired and announced, or refused, never "
+        "sent as it is.",
+        hint="Add a result that states that it is missing, or raise InvalidRequestError, before "
+        "the request is sent.",
     ),
     P17=recommended(
-        "A flag in the configuration adds the raw request and response to llm:request and llm:response.",
-        hint="Read a setting such as raw, and add the request and response to the events when it is on.",
+        "A flag in the configuration adds the raw request and response to llm:request and "
+        "llm:response.",
+        hint="Read a setting such as raw, and add the request and response to the events when it "
+        "is on.",
         look_at=("mount",),
     ),
     P18=recommended(
@@ -153,32 +170,39 @@ CLAUSES = numbered(
     P19=advised(
         "A failed call raises an LLMError whose fields state whether a retry may help.",
         law="L9",
-        hint="Translate the service's errors into the LLMError family, with retryable and retry_after; return no response for a "
-        "failed call.",
+        hint="Translate the service's errors into the LLMError family, with retryable and "
+        "retry_after; return no response for a failed call.",
     ),
     P20=advised(
         "The defaults of get_info hold context_window and max_output_tokens.",
         hint="Put context_window and max_output_tokens into the defaults of get_info.",
         look_at=("get_info",),
     ),
-    P21=clarified(  # what a user saw and what is stored would differ
-        "stream, if it is offered, ends with the response that complete gives, and its pieces make that up.",
+    # Otherwise the stored response would differ from the one that a user saw.
+    P21=clarified(
+        "stream, if it is offered, ends with the response that complete gives, and its pieces "
+        "make that up.",
         hint="Let complete collect the stream, so that there is one path only.",
         look_at=("stream",),
     ),
     P22=advised(
-        "What stream returns can be read with async for alone, and closes itself at its end and when its "
-        "reader is cancelled.",
+        "What stream returns can be read with async for alone, and closes itself at its end and "
+        "when its reader is cancelled.",
         law="L1",
-        hint="Return an object with __aenter__, __aexit__, __aiter__, __anext__ and aclose; leave the exchange in "
-        "__anext__ on every exception.",
+        hint="Return an object with __aenter__, __aexit__, __aiter__, __anext__ and aclose; leave "
+        "the exchange in __anext__ on every exception.",
         look_at=("stream",),
     ),
     P23=clarified(
-        "An llm:response holds the usage of its response under input_tokens, output_tokens and the documented cache keys.",
-        hint="Copy input_tokens, output_tokens and the cache counts of the response's usage into the usage of llm:response.",
+        "An llm:response holds the usage of its response under input_tokens, output_tokens and "
+        "the documented cache keys.",
+        hint="Copy input_tokens, output_tokens and the cache counts of the response's usage into "
+        "the usage of llm:response.",
     ),
     P24=advised(
-        "get_info asks no service.", hint="Answer get_info from constants and the configuration.", look_at=("get_info",)
+        "get_info asks no service.",
+        hint="Answer get_info from constants and the configuration.",
+        look_at=("get_info",),
     ),
 )
+# fmt: on

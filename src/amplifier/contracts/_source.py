@@ -1,7 +1,6 @@
-"""The module source contract: from a module id to a place it can be imported from.
+"""The module source contract: from a module id to a directory to import from.
 
-The application decides where modules come from: the loader asks the resolver at the mount point
-``module-source-resolver``.
+The application chooses the sources, and the loader calls its ``module-source-resolver``.
 """
 
 from __future__ import annotations
@@ -14,52 +13,59 @@ from ._clause import constructors, numbered
 
 @runtime_checkable
 class ModuleSource(Protocol):
-    """A place one module can be had from."""
+    """The source of one module."""
 
     def resolve(self) -> Path:
         """Return the directory that holds the importable package.
 
         Raises:
-            ModuleNotFoundError: The source cannot be reached or holds no such module.
-            OSError: The filesystem refused.
+            ModuleNotFoundError: The source is unreachable or does not hold the module.
+            OSError: The filesystem refused access.
         """
 
 
 @runtime_checkable
 class ModuleSourceResolver(Protocol):
-    """Decides where a module comes from.
+    """Chooses the source of a module.
 
-    `isinstance` looks at member names only, so a `ModuleSource` passes for a resolver. The hint is the plan's
-    ``source``; a resolver may call its parameter ``profile_hint`` or ``source_hint``.
+    `isinstance` checks member names only, so a `ModuleSource` passes for a resolver. The hint is
+    the ``source`` in the plan. A resolver may call the parameter ``profile_hint`` or
+    ``source_hint``.
     """
 
     def resolve(self, module_id: str, profile_hint: Any = None, /) -> ModuleSource:
         """Choose a source.
 
         Args:
-            module_id: What was asked for, such as ``tool-bash``.
+            module_id: Id of the module, such as ``tool-bash``.
             profile_hint: The source in the plan, in a form that the application defines.
 
         Raises:
-            ModuleNotFoundError: This resolver knows no source for the id.
+            ModuleNotFoundError: This resolver has no source for the id.
         """
 
 
 @runtime_checkable
 class AsyncModuleSourceResolver(Protocol):
-    """A resolver that waits for something, such as a download; asked instead of `ModuleSourceResolver.resolve`."""
+    """A resolver that may wait, for a download for example.
+
+    It is called instead of `ModuleSourceResolver.resolve`.
+    """
 
     async def async_resolve(self, module_id: str, profile_hint: Any = None, /) -> ModuleSource:
-        """Choose a source; see `ModuleSourceResolver.resolve`."""
+        """Choose a source, as `ModuleSourceResolver.resolve` does."""
 
 
 required, _, recommended, advised = constructors("module source contract", "resolvers")
 
+# The texts are wrapped at 100 columns. The formatter would join them to longer lines.
+# fmt: off
 CLAUSES = numbered(
     R1=required(
         "The resolver has resolve(module_id, hint) or an async async_resolve(module_id, hint).",
         source="module source contract, Protocol",
-        hint="Give the resolver a plain resolve(module_id, hint=None), or an async async_resolve(module_id, hint=None).",
+        hint="Give the resolver a plain resolve(module_id, hint=None), or an async "
+        "async_resolve(module_id, hint=None).",
     ),
     R2=required(
         "It can be asked without a hint.",
@@ -67,12 +73,15 @@ CLAUSES = numbered(
         hint="Give the hint a default of None.",
     ),
     R3=required(
-        "It returns a ModuleSource, whose resolve() returns the Path of a directory with an importable package.",
+        "It returns a ModuleSource, whose resolve() returns the Path of a directory with an "
+        "importable package.",
         source="module source contract, Invariants",
-        hint="Return an object whose resolve() gives the Path of a directory that contains the package.",
+        hint="Return an object whose resolve() gives the Path of a directory that contains the "
+        "package.",
     ),
     R4=required(
-        "A module that cannot be found raises ModuleNotFoundError, from the resolver or from its source.",
+        "A module that cannot be found raises ModuleNotFoundError, from the resolver or from its "
+        "source.",
         law="L9",
         source="module source contract, Invariants",
         hint="Raise amplifier.errors.ModuleNotFoundError with the id.",
@@ -81,7 +90,8 @@ CLAUSES = numbered(
         "Trouble with the filesystem leaves as OSError.",
         law="L9",
         source="L9",
-        hint="Let OSError pass; a directory that cannot be read is not a module that cannot be found.",
+        hint="Let OSError pass; a directory that cannot be read is not a module that cannot be "
+        "found.",
     ),
     R6=required(
         "The same question gets the same answer.",
@@ -105,3 +115,4 @@ CLAUSES = numbered(
         hint="Add async def async_resolve and do slow work in a worker thread.",
     ),
 )
+# fmt: on

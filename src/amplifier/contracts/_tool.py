@@ -1,7 +1,6 @@
 """The tool contract: a capability that the model may call by name.
 
-`Tool` is the Protocol, `CLAUSES` are the rules. A schema is optional, so `isinstance` does not ask for it;
-`tool_schema` finds it under either of the two names in use.
+`Tool` is the Protocol, and `CLAUSES` are the rules.
 """
 
 from __future__ import annotations
@@ -17,45 +16,51 @@ from ._clause import constructors, numbered
 
 @runtime_checkable
 class Tool(Protocol):
-    """What the orchestrator needs of a tool.
+    """Interface of a tool for the orchestrator.
 
-    A tool may also describe its input by ``get_schema() -> dict`` or by an attribute ``input_schema``. By an attribute
-    ``repeatable`` it declares what happens to a call that was cut off with its process when the turn is resumed: True, it runs
-    again; False, never, and the model gets a result that reports the interruption; None or no such attribute, the user is asked.
-    `isinstance` looks at member names only: a tool passes for an orchestrator, since both have ``execute``. What a module is
-    follows from its declared type.
+    A tool may also describe its input, by ``get_schema() -> dict`` or an attribute
+    ``input_schema``. `tool_schema` reads either.
+
+    An attribute ``repeatable`` declares the fate of a call that was interrupted together with its
+    process, when the turn is resumed. With True the call runs again. With False it never does, and
+    the model gets a result that reports the interruption. With None or without the attribute, the
+    user decides.
+
+    `isinstance` checks member names only, and an orchestrator has ``execute`` too. The declared
+    type of a module tells them apart.
     """
 
     @property
     def name(self) -> str:
-        """The name the model calls it by."""
+        """Name by which the model calls the tool."""
 
     @property
     def description(self) -> str:
-        """What it does and what it expects, written for the model."""
+        """Purpose and expected input of the tool, written for the model."""
 
-    async def execute(self, input: dict[str, Any]) -> ToolResult:  # noqa: A002 - published tools call it that
+    # Published tools call the parameter `input`.
+    async def execute(self, input: dict[str, Any]) -> ToolResult:  # noqa: A002
         """Do the work.
 
         Args:
-            input: The arguments as the model wrote them; not checked yet.
+            input: Arguments as the model wrote them, unchecked.
 
         Returns:
-            The result; a failure is a result too, with ``success=False`` and an ``error``.
+            The result. A failure is a result too, with ``success=False`` and an ``error``.
         """
 
 
 def tool_schema(tool: object) -> dict[str, Any] | None:
-    """Return the JSON Schema of a tool's input, whichever way the tool gives it.
+    """Return the JSON Schema of a tool's input.
 
     Args:
         tool: A tool with ``input_schema`` (attribute, property or method) or ``get_schema()``.
 
     Returns:
-        A copy of the outermost level, or None when the tool describes nothing.
+        A copy of the outermost level, or None for a tool without a schema.
 
     Raises:
-        ContractError: The schema cannot be had or is not a dict; the message names the tool.
+        ContractError: The schema cannot be read or is not a dict. The message names the tool.
     """
     for member in ("input_schema", "get_schema"):
         schema = _read_schema(tool, member)
@@ -66,27 +71,30 @@ def tool_schema(tool: object) -> dict[str, Any] | None:
 
 def _read_schema(tool: object, member: str) -> dict[str, Any]:
     name = getattr(tool, "name", None) or type(tool).__name__
-    # Foreign code: a property or method of the tool's author, which may fail in any way.
+    # The property or method is third-party code, which may fail in any way.
     try:
         value = getattr(tool, member, None)
         if callable(value):
             value = value()
     except Exception as error:
+        expected = f"expected a JSON Schema as a dict, or no {member} at all"
         raise ContractError(
-            f"tool {name!r}: {member} raised {error!r}; expected a JSON Schema as a dict, or no {member} at all",
+            f"tool {name!r}: {member} raised {error!r}; {expected}",
             module=str(name),
             clause="T7",
         ) from error
     if value is None:
         return {}
     if not isinstance(value, Mapping):
-        # An async get_schema leaves a coroutine that is never awaited; closing it avoids a second, misleading warning.
+        # An async get_schema leaves a coroutine that is never awaited. Closing it avoids a second,
+        # misleading warning.
         close = getattr(value, "close", None)
         if hasattr(value, "__await__") and callable(close):
             close()
+        found = f"{member} gave {type(value).__name__}, expected a JSON Schema as a dict"
+        advice = f"return one from a plain (not async) {member}, or leave it out"
         raise ContractError(
-            f"tool {name!r}: {member} gave {type(value).__name__}, expected a JSON Schema as a dict; "
-            f"return one from a plain (not async) {member}, or leave it out",
+            f"tool {name!r}: {found}; {advice}",
             module=str(name),
             clause="T7",
         )
@@ -94,18 +102,20 @@ def _read_schema(tool: object, member: str) -> dict[str, Any]:
 
 
 def tool_repeatable(tool: object) -> bool | None:
-    """Return whether a call of this tool may run again after it was cut off; None if the tool does not declare it.
+    """Return True if an interrupted call of the tool may run again, None if it does not declare it.
 
     Raises:
-        ContractError: ``repeatable`` cannot be read or is neither a bool nor None; the message names the tool.
+        ContractError: ``repeatable`` cannot be read, or is neither a bool nor None. The message
+            names the tool.
     """
     name = getattr(tool, "name", None) or type(tool).__name__
     expected = "expected True, False or None"
-    # Foreign code: a property of the tool's author, which may fail in any way.
+    # The property is third-party code, which may fail in any way.
     try:
         value = getattr(tool, "repeatable", None)
     except Exception as error:
-        raise ContractError(f"tool {name!r}: repeatable raised {error!r}; {expected}", module=str(name)) from error
+        message = f"tool {name!r}: repeatable raised {error!r}; {expected}"
+        raise ContractError(message, module=str(name)) from error
     if value is None or isinstance(value, bool):
         return value
     raise ContractError(f"tool {name!r}: repeatable is {value!r:.80}; {expected}", module=str(name))
@@ -113,6 +123,8 @@ def tool_repeatable(tool: object) -> bool | None:
 
 required, clarified, recommended, advised = constructors("tool contract", "tools")
 
+# The texts are wrapped at 100 columns. The formatter would join them to longer lines.
+# fmt: off
 CLAUSES = numbered(
     T1=required(
         "The tool has a name, a description and an async execute(input).",
@@ -134,28 +146,30 @@ CLAUSES = numbered(
         look_at=("mount",),
     ),
     T5=required(
-        "Any JSON object given to execute gets a ToolResult back, however wrong its keys and values.",
+        "Any JSON object given to execute gets a ToolResult back, however wrong its keys and "
+        "values.",
         law="L4",
-        hint="Read every key with .get and test what you got before you use it; return a ToolResult on every path, and put a "
-        "deadline on what may never end.",
+        hint="Read every key with .get and test what you got before you use it; return a "
+        "ToolResult on every path, and put a deadline on what may never end.",
     ),
     T6=required(
         "A failure is returned as success=False with an error, not raised.",
         law="L4",
-        hint='Return ToolResult(success=False, error={"message": "..."}) instead of raising; success is True or False, and only '
-        "a failure has an error.",
+        hint='Return ToolResult(success=False, error={"message": "..."}) instead of raising; '
+        "success is True or False, and only a failure has an error.",
     ),
     T7=clarified(
-        "A schema, if get_schema() or input_schema gives one, is a valid JSON Schema of an object and stays "
-        "the same for the life of the tool.",
-        hint='Return the same dict every time, with "type": "object", and try it with a JSON Schema validator.',
+        "A schema, if get_schema() or input_schema gives one, is a valid JSON Schema of an object "
+        "and stays the same for the life of the tool.",
+        hint='Return the same dict every time, with "type": "object", and try it with a JSON '
+        "Schema validator.",
         look_at=("get_schema", "input_schema"),
     ),
     T8=clarified(
-        "A schema is accurate: an input that it accepts is not refused for its shape, for want of another"
-        " key, type or value than it names; accepting more than it states is allowed.",
-        hint="Name in the schema exactly the keys and types that execute reads, and those it cannot do without as "
-        "required.",
+        "A schema is accurate: an input that it accepts is not refused for its shape, for want of "
+        "another key, type or value than it names; accepting more than it states is allowed.",
+        hint="Name in the schema exactly the keys and types that execute reads, and those it "
+        "cannot do without as required.",
         look_at=("get_schema", "input_schema", "execute"),
     ),
     T9=clarified(
@@ -164,11 +178,11 @@ CLAUSES = numbered(
         hint="Turn what you return into dicts, lists, strings, numbers, booleans and None.",
     ),
     T10=clarified(
-        "Concurrent calls do not mix: each gets the result of its own input, no effect is lost, and a result "
-        "does not change once it is given.",
+        "Concurrent calls do not mix: each gets the result of its own input, no effect is lost, "
+        "and a result does not change once it is given.",
         law="L8",
-        hint="Keep what belongs to one call in local variables, not on the tool; guard what spans an await with anyio.Lock, and "
-        "return copies of what later calls change.",
+        hint="Keep what belongs to one call in local variables, not on the tool; guard what spans "
+        "an await with anyio.Lock, and return copies of what later calls change.",
     ),
     T11=recommended(
         "The tool gives a JSON Schema of its input through get_schema() or input_schema.",
@@ -183,11 +197,14 @@ CLAUSES = numbered(
         hint="Use logging.getLogger(__name__) instead of print.",
     ),
     T14=advised(
-        "The name is snake_case and at most 64 characters long.", hint="Use lower-case words joined by underscores."
+        "The name is snake_case and at most 64 characters long.",
+        hint="Use lower-case words joined by underscores.",
     ),
-    T15=clarified(  # a changed input is stored as if the model had written it
+    # A changed input would be stored as if the model had written it.
+    T15=clarified(
         "execute does not change the input it was given.",
         law="L5",
         hint="Copy what you want to change; the transcript keeps the input you were given.",
     ),
 )
+# fmt: on

@@ -22,7 +22,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from temporalio.client import Client, WorkflowUpdateFailedError, WorkflowUpdateRPCTimeoutOrCancelledError
 from temporalio.service import RPCError, RPCStatusCode
 
-from amplifier.kernel.runtime.backend import Loop
+from amplifier.kernel.runtime.loop import Loop
 
 from ._errors import DurableError, EngineUnavailableError, closed_error
 

@@ -3,7 +3,7 @@
 from .coordinator.coordinator import ModuleCoordinator
 from .hooks.registry import HookRegistry
 from .runtime.cancellation import CancellationState, CancellationToken
-from .runtime.tasks import CleanupFailure
+from .runtime.cleanup import CleanupFailure
 from .session.opening import ModuleFailure
 from .session.session import AmplifierSession
 from .session.stream import TextStream, TurnStream

@@ -1,7 +1,7 @@
-"""The values that cross a boundary: messages, requests, results, and descriptions of modules, providers and models.
+"""Messages, requests, results and descriptions, with `to_json` and `from_json` for text and back.
 
-Models are built with keywords, may be changed, and compare by value. Those that keep unknown members hold them in
-`extra` (`OpenModel`). `to_json` and `from_json` are the only way to text and back.
+Models are built with keywords, are mutable, and compare by value. `JSON` in a signature means any
+JSON value. Type checkers treat it as `Any`.
 """
 
 from ._base import Model, OpenModel

@@ -1,27 +1,28 @@
-"""The events of a running turn for an embedder, and content as it travels in events while an answer is streamed."""
+"""The events of a running turn, and the content blocks in the events of a streamed answer."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from enum import Enum
-from typing import Any
+
+from amplifier._json import JSON
 
 from ._base import Model, model
 
-# ── turns: ``async for event in events`` inside ``session.stream`` ───────────────────────────────
+# ── events of a turn ─────────────────────────────────────────────────────────────────────────────
 
 
 @model
 class TurnEvent(Model):
-    """Any event of the turn.
+    """Any event of the turn, from ``session.stream``.
 
     Attributes:
-        name: The event's name in the catalogue.
-        data: Its whole payload.
+        name: Name of the event in the catalogue.
+        data: The whole payload of the event.
     """
 
     name: str
-    data: dict[str, Any]
+    data: dict[str, JSON]
 
 
 @model
@@ -40,18 +41,25 @@ class ThinkingDelta(TurnEvent):
 
 @model
 class ResultDelta(TextDelta):
-    """New text of a typed answer, with what the answer is so far.
+    """New text of a typed answer, with the answer so far.
 
     Attributes:
-        value: What has arrived so far, as JSON values; members that have not arrived are missing, and texts may be cut off.
+        value: The answer so far as JSON values. Members that have not arrived are missing, and a
+            text may be incomplete.
     """
 
-    value: Any
+    value: JSON
 
 
 @model
 class AnswerReset(TurnEvent):
-    """This text of the present answer is void, and all that was streamed of it: it was cut, and comes differently the second time."""
+    """The text streamed for the current answer is void.
+
+    The stream broke, and the second attempt returned a different text.
+
+    Attributes:
+        text: The text that is void.
+    """
 
     text: str
 
@@ -62,12 +70,12 @@ class ToolStarted(TurnEvent):
 
     tool_name: str
     tool_call_id: str
-    tool_input: dict[str, Any]
+    tool_input: dict[str, JSON]
 
 
 @model
 class ToolFinished(TurnEvent):
-    """A tool call has its result; exactly one comes for every call."""
+    """A tool call has its result. Every call has exactly one such event."""
 
     tool_name: str
     tool_call_id: str
@@ -75,7 +83,7 @@ class ToolFinished(TurnEvent):
 
 
 SUB_AGENT_EVENT = "task:agent_event"
-"""The event of the parent that passes on one of a sub-agent."""
+"""Name of the event that carries an event of a sub-agent in the stream of its parent."""
 
 
 @model
@@ -83,9 +91,10 @@ class SubAgentEvent(TurnEvent):
     """An event of a sub-agent, in the stream of the turn that it works for.
 
     Attributes:
-        agent: Its name.
-        session_id: Of its session.
-        event: The event as the sub-agent's own stream would have it; of its own sub-agents another `SubAgentEvent`.
+        agent: Name of the sub-agent.
+        session_id: Id of the sub-agent's session.
+        event: The event as in the stream of the sub-agent. An event of one of its own sub-agents is
+            another `SubAgentEvent`.
     """
 
     agent: str
@@ -94,16 +103,18 @@ class SubAgentEvent(TurnEvent):
 
     @property
     def path(self) -> tuple[str, ...]:
-        """The names from the outermost sub-agent to the one whose event it is."""
+        """Names of the sub-agents from the outermost one to the origin of the event."""
         return (self.agent, *(self.event.path if isinstance(self.event, SubAgentEvent) else ()))
 
 
 # ── streamed content ─────────────────────────────────────────────────────────────────────────────
-# Standard dataclasses, unlike the models of this package, because published modules put them into fields and events as they
-# are. They are not part of a transcript; `_messages` has the blocks that are.
+# These are standard dataclasses, unlike the models of this package, because published modules put
+# them into fields and events unchanged. They are not part of a transcript. `_messages` has the
+# blocks of a transcript.
 
 
-class ContentBlockType(str, Enum):  # noqa: UP042  # StrEnum would change str() of the members, which modules see
+# Not a StrEnum: it would change str() of the members, which modules see.
+class ContentBlockType(str, Enum):  # noqa: UP042
     """The kinds of streamed content."""
 
     TEXT = "text"
@@ -114,13 +125,17 @@ class ContentBlockType(str, Enum):  # noqa: UP042  # StrEnum would change str() 
 
 @dataclass
 class ContentBlock:
-    """Base of streamed content; `raw` is what the provider sent and is never written out."""
+    """Base of streamed content.
+
+    Attributes:
+        raw: The block as the provider sent it. It is never written.
+    """
 
     type: ContentBlockType
-    raw: dict[str, Any] | None = None
+    raw: dict[str, JSON] | None = None
 
-    def to_dict(self) -> dict[str, Any]:
-        """The content for an event payload."""
+    def to_dict(self) -> dict[str, JSON]:
+        """Return the content for an event payload."""
         names = [field.name for field in fields(self) if field.name not in ("type", "raw")]
         return {"type": self.type.value, **{name: getattr(self, name) for name in names}}
 
@@ -148,21 +163,25 @@ class ToolCallContent(ContentBlock):
     type: ContentBlockType = ContentBlockType.TOOL_CALL
     id: str = ""
     name: str = ""
-    arguments: dict[str, Any] | None = None
+    arguments: dict[str, JSON] | None = None
 
 
 @dataclass
 class ToolResultContent(ContentBlock):
-    """A tool's result; `error` is written only if there is one."""
+    """A tool's result.
+
+    Attributes:
+        error: Message of a failure. None or an empty one is not written.
+    """
 
     type: ContentBlockType = ContentBlockType.TOOL_RESULT
     tool_call_id: str = ""
-    output: Any = None
+    output: JSON = None
     error: str | None = None
 
-    def to_dict(self) -> dict[str, Any]:
-        """The content for an event payload."""
-        shown = super().to_dict()
+    def to_dict(self) -> dict[str, JSON]:
+        """Return the content for an event payload."""
+        content = super().to_dict()
         if not self.error:
-            del shown["error"]
-        return shown
+            del content["error"]
+        return content

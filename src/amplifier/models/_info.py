@@ -5,43 +5,47 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import attrs
 
-from ._base import Model, checked, converter_module, model
+from amplifier._json import JSON
+
+from ._base import Model, model
+from ._fields import checked
 
 ModuleType: TypeAlias = Literal["orchestrator", "provider", "tool", "context", "hook", "resolver"]
-"""The kinds of modules."""
+"""The type of a module."""
 
 ConfigFieldType: TypeAlias = Literal["text", "secret", "choice", "boolean"]
-"""How a user is asked for a configuration value."""
+"""The form in which a user enters a configuration value."""
 
 SessionState: TypeAlias = Literal["running", "completed", "failed", "cancelled"]
-"""State of a session, or of its last turn."""
+"""State of a session or of its last turn."""
 
 _CURRENCY = re.compile(r"[A-Z]{3}")
 
 
-def _currency(code: str) -> str:
+def _check_currency(code: str) -> str:
     if _CURRENCY.fullmatch(code) is None:
-        raise ValueError(f"expected a currency code of three capital letters (ISO 4217), got {code[:20]!r}")
+        expected = "expected a currency code of three capital letters (ISO 4217)"
+        raise ValueError(f"{expected}, got {code[:20]!r}")
     return code
 
 
 @model
 class Pricing(Model):
-    """What a model costs, per million tokens.
+    """The price of a model per million tokens.
 
     Attributes:
-        currency: Three capital letters, as in ISO 4217.
+        currency: Currency of the prices, as the three capital letters of ISO 4217.
     """
 
     input_per_million: float
     output_per_million: float
     cache_read_per_million: float | None = None
     cache_write_per_million: float | None = None
-    currency: str = checked(_currency, default="USD")
+    currency: str = checked(_check_currency, default="USD")
 
 
 @model
@@ -49,13 +53,13 @@ class ModelInfo(Model):
     """One language model a provider offers.
 
     Attributes:
-        id: Its name in requests.
-        display_name: For people.
-        context_window: Tokens of request and response together.
-        max_output_tokens: The limit of a response.
+        id: Name of the model in requests.
+        display_name: Name of the model for people.
+        context_window: Maximum number of tokens of request and response together.
+        max_output_tokens: Maximum number of tokens of a response.
         capabilities: Words such as ``"tools"``, ``"streaming"``, ``"thinking"``, ``"vision"``.
-        defaults: Settings that suit it.
-        pricing: What it costs, if that is known.
+        defaults: Settings that suit the model.
+        pricing: Price of the model, or None if it is unknown.
     """
 
     id: str
@@ -63,7 +67,7 @@ class ModelInfo(Model):
     context_window: int
     max_output_tokens: int
     capabilities: list[str] = attrs.field(factory=list)
-    defaults: dict[str, Any] = attrs.field(factory=dict)
+    defaults: dict[str, JSON] = attrs.field(factory=dict)
     pricing: Pricing | None = None
 
 
@@ -72,16 +76,16 @@ class ConfigField(Model):
     """One setting that a provider needs before it works.
 
     Attributes:
-        id: Its key in the provider's config.
-        display_name: For people.
-        field_type: How to ask for it.
-        prompt: The question.
-        env_var: The environment variable that holds it, if there is one.
-        choices: What to choose from, for ``"choice"``.
-        required: Whether it works without.
-        default: What to offer as the answer.
-        show_when: Ask only if these other fields have these values.
-        requires_model: Ask only after a model was chosen.
+        id: Key of the setting in the provider's config.
+        display_name: Name of the setting for people.
+        field_type: Form in which a user enters the value.
+        prompt: Question to ask the user.
+        env_var: Environment variable that may hold the value.
+        choices: Values to choose from, for the type ``"choice"``.
+        required: False if the provider works without the setting.
+        default: Value to offer as the answer.
+        show_when: Values of other fields. The question is asked only if all of them match.
+        requires_model: True asks only after the user chose a model.
     """
 
     id: str
@@ -98,22 +102,23 @@ class ConfigField(Model):
 
 @model
 class ProviderInfo(Model):
-    """A provider: what it can do and which settings it needs.
+    """A provider with its capabilities and settings.
 
     Attributes:
-        id: Its name.
-        display_name: For people.
-        credential_env_vars: Environment variables that may hold its key.
+        id: Name of the provider.
+        display_name: Name of the provider for people.
+        credential_env_vars: Environment variables that may hold the provider's key.
         capabilities: Words such as ``"tools"`` and ``"streaming"``.
-        defaults: Among others ``model``, ``context_window`` and ``max_output_tokens``, from which contexts compute their budget.
-        config_fields: What to ask a user who sets it up.
+        defaults: Settings such as ``model``, ``context_window`` and ``max_output_tokens``. Contexts
+            compute their budget from them.
+        config_fields: Settings to ask a user for.
     """
 
     id: str
     display_name: str
     credential_env_vars: list[str] = attrs.field(factory=list)
     capabilities: list[str] = attrs.field(factory=list)
-    defaults: dict[str, Any] = attrs.field(factory=dict)
+    defaults: dict[str, JSON] = attrs.field(factory=dict)
     config_fields: list[ConfigField] = attrs.field(factory=list)
 
 
@@ -122,13 +127,13 @@ class ModuleInfo(Model):
     """A module that can be loaded.
 
     Attributes:
-        id: Its name in mount plans.
-        name: For people.
-        version: Of the distribution it comes from.
-        type: Its kind.
-        mount_point: Where it is mounted.
-        description: What it does, in a line.
-        config_schema: JSON Schema of its config, if it has one.
+        id: Name of the module in mount plans.
+        name: Name of the module for people.
+        version: Version of the distribution that contains the module.
+        type: Type of the module.
+        mount_point: Mount point for the module.
+        description: One line about the module.
+        config_schema: JSON Schema of the module's config, or None.
     """
 
     id: str
@@ -137,7 +142,7 @@ class ModuleInfo(Model):
     type: ModuleType
     mount_point: str
     description: str
-    config_schema: dict[str, Any] | None = None
+    config_schema: dict[str, JSON] | None = None
 
 
 def _now() -> datetime:
@@ -148,13 +153,13 @@ def _now() -> datetime:
 class SessionStatus(Model):
     """The status of a session and its totals.
 
-    Times are aware: the default is now in UTC, and one given without a time zone is taken as local time. The kernel
-    counts nothing: the totals are for applications that do.
+    Times are aware: the default is now in UTC, and a time without a time zone is read as local
+    time. The kernel doesn't count anything: the totals are for applications that do.
 
     Attributes:
-        status: Of the session, or of its latest turn.
-        last_activity: When the latest turn began.
-        last_error: ``type`` and ``message`` of the latest failure.
+        status: State of the session, or of its latest turn.
+        last_activity: Start of the latest turn, or None before the first one.
+        last_error: ``type`` and ``message`` of the latest failure, or None.
     """
 
     session_id: str
@@ -169,9 +174,15 @@ class SessionStatus(Model):
     total_output_tokens: int = 0
     cost_usd: Decimal | None = None
     last_activity: datetime | None = None
-    last_error: dict[str, Any] | None = None
+    last_error: dict[str, JSON] | None = None
 
-    def to_dict(self) -> dict[str, Any]:
-        """The fields that are set, with times as ISO 8601 text and the cost as text."""
-        written: dict[str, Any] = converter_module().converter().unstructure(self)
-        return {name: value.copy() if type(value) is dict else value for name, value in written.items()}
+    def to_dict(self) -> dict[str, JSON]:
+        """Return the fields that are set, with times as ISO 8601 text and the cost as text."""
+        # cattrs takes longer to import than this package.
+        from ._converter import converter  # noqa: PLC0415
+
+        written: dict[str, JSON] = converter().unstructure(self)
+        for name, value in written.items():
+            if type(value) is dict:
+                written[name] = value.copy()
+        return written

@@ -1,8 +1,4 @@
-"""Content blocks, messages, the tools a model is offered and the calls it makes, requests to a language model, and its responses.
-
-Content blocks keep unknown members in `extra`. A block of an unknown type becomes an `UnknownBlock` and is written back exactly as it came, so that a
-newer provider and an older kernel get along.
-"""
+"""Content blocks, messages, tools, and the requests to a language model with its responses."""
 
 from __future__ import annotations
 
@@ -13,10 +9,16 @@ from typing import Any, Literal, TypeAlias
 
 import attrs
 
+from amplifier._json import JSON
+
 from ._base import Model, OpenModel, model
 
+# ── content blocks ───────────────────────────────────────────────────────────────────────────────
+# A block keeps unknown members in `extra`. A block of an unknown type becomes an `UnknownBlock` and
+# is written exactly as it was read, so that a newer provider works with an older kernel.
+
 Visibility: TypeAlias = Literal["internal", "developer", "user"]
-"""Who a block is meant for; None leaves it to the application."""
+"""The audience of a block. None leaves it to the application."""
 
 
 @model
@@ -33,19 +35,24 @@ class ThinkingBlock(OpenModel):
     """The model's reasoning before its answer.
 
     Attributes:
-        signature: The provider's signature of the reasoning; the provider refuses it unless it comes back unchanged.
+        signature: The provider's signature of the reasoning. The provider refuses the block if it
+            does not come back unchanged.
     """
 
     type: Literal["thinking"] = "thinking"
     thinking: str
     signature: str | None = None
     visibility: Visibility | None = None
-    content: list[Any] | None = None
+    content: list[JSON] | None = None
 
 
 @model
 class RedactedThinkingBlock(OpenModel):
-    """Reasoning that the provider encrypts, as an opaque text that must come back unchanged."""
+    """Reasoning that the provider encrypts.
+
+    Attributes:
+        data: Opaque text that must come back unchanged.
+    """
 
     type: Literal["redacted_thinking"] = "redacted_thinking"
     data: str
@@ -54,12 +61,12 @@ class RedactedThinkingBlock(OpenModel):
 
 @model
 class ToolCallBlock(OpenModel):
-    """The model calls a tool."""
+    """A call of a tool by the model."""
 
     type: Literal["tool_call"] = "tool_call"
     id: str
     name: str
-    input: dict[str, Any]
+    input: dict[str, JSON]
     visibility: Visibility | None = None
 
 
@@ -69,46 +76,55 @@ class ToolResultBlock(OpenModel):
 
     type: Literal["tool_result"] = "tool_result"
     tool_call_id: str
-    output: Any
+    output: JSON
     visibility: Visibility | None = None
 
 
 @model
 class ImageBlock(OpenModel):
-    """A picture; `source` has its address, or holds it as base64."""
+    """An image.
+
+    Attributes:
+        source: Address of the image, or its content in base64.
+    """
 
     type: Literal["image"] = "image"
-    source: dict[str, Any]
+    source: dict[str, JSON]
     visibility: Visibility | None = None
 
 
 @model
 class ReasoningBlock(OpenModel):
-    """Reasoning in the form of OpenAI's Responses API: full content and a summary, both lists of parts."""
+    """Reasoning in the form of OpenAI's Responses API.
+
+    Attributes:
+        content: Parts of the full reasoning.
+        summary: Parts of the summary.
+    """
 
     type: Literal["reasoning"] = "reasoning"
-    content: list[Any]
-    summary: list[Any]
+    content: list[JSON]
+    summary: list[JSON]
     visibility: Visibility | None = None
 
 
 @model
 class UnknownBlock(OpenModel):
-    """A block of an unknown type; everything besides the type is in `extra`."""
+    """A block of an unknown type. Its other members are in `extra`."""
 
     type: str
     _type_position: int = attrs.field(default=0, init=False, eq=False, repr=False)
 
     @property
     def visibility(self) -> Any:
-        """The block's visibility, if it has one; unchecked, unlike the other blocks'."""
+        """Visibility of the block as it was read, unchecked, or None."""
         return self.extra.get("visibility")
 
-    def _fill(self, members: Mapping[str, Any], *, warns: bool = False) -> None:
-        super()._fill(members, warns=warns)
+    def _fill(self, members: Mapping[str, object], *, warn: bool = False) -> None:
+        super()._fill(members, warn=warn)
         self._type_position = list(members).index("type")
 
-    def _in_order(self, members: dict[str, Any]) -> dict[str, Any]:
+    def _in_order(self, members: dict[str, JSON]) -> dict[str, JSON]:
         if not self._type_position:
             return members
         names = [name for name in members if name != "type"]
@@ -126,13 +142,18 @@ ContentBlockUnion: TypeAlias = (
     | ReasoningBlock
     | UnknownBlock
 )
-"""Any content block, distinguished by `type`."""
+"""Any content block. The field `type` tells them apart."""
 
 
 def is_base64(data: object) -> bool:
-    """Whether it is the standard base64 of something, with padding: no other characters, no stray bits in the last one."""
+    """Return True for non-empty text in standard base64 with padding.
+
+    Other characters and stray bits in the last one make it False.
+    """
+    if not isinstance(data, str) or not data:
+        return False
     try:
-        return bool(data) and isinstance(data, str) and base64.b64encode(base64.b64decode(data)) == data.encode("ascii")
+        return base64.b64encode(base64.b64decode(data)) == data.encode("ascii")
     except ValueError:
         return False
 
@@ -141,50 +162,54 @@ def is_base64(data: object) -> bool:
 
 
 Role: TypeAlias = Literal["system", "developer", "user", "assistant", "function", "tool"]
-"""Who wrote a message."""
+"""The author of a message."""
 
 
 @model
 class Message(OpenModel):
-    """One message: text, or a list of blocks.
+    """One message of a conversation.
 
     Attributes:
-        role: Who wrote it.
-        content: The text or the blocks.
-        name: The author, where several share a role.
-        tool_call_id: For a tool's result, the call it belongs to.
-        metadata: For the application; not for the model.
+        role: Author of the message.
+        content: Text, or content blocks.
+        name: Name of the author where several share a role.
+        tool_call_id: Id of the tool call that the message is the result of, or None.
+        metadata: Data of the application. The model does not get it.
     """
 
     role: Role
     content: str | list[ContentBlockUnion]
     name: str | None = None
     tool_call_id: str | None = None
-    metadata: dict[str, Any] | None = None
+    metadata: dict[str, JSON] | None = None
 
 
 @model
 class ToolSpec(OpenModel):
-    """A tool as it is described to the model; `parameters` is a JSON Schema."""
+    """The description of a tool for the model.
+
+    Attributes:
+        parameters: JSON Schema of the arguments.
+    """
 
     name: str
-    parameters: dict[str, Any]
+    parameters: dict[str, JSON]
     description: str | None = None
 
 
 @model
 class ToolCall(OpenModel):
-    """A call the model made, as the orchestrator handles it.
+    """A tool call by the model, as the orchestrator handles it.
 
     Attributes:
-        id: What the result refers to; unique in its conversation.
-        name: The tool.
-        arguments: What the model wrote, not checked yet.
+        id: Id of the call, which its result refers to. It is unique in the conversation.
+        name: Name of the tool.
+        arguments: Arguments as the model wrote them, unchecked.
     """
 
     id: str
     name: str
-    arguments: dict[str, Any]
+    arguments: dict[str, JSON]
 
 
 # ── requests ─────────────────────────────────────────────────────────────────────────────────────
@@ -209,31 +234,34 @@ class ResponseFormatJsonSchema(Model):
     """The response is JSON that conforms to a schema."""
 
     type: Literal["json_schema"] = "json_schema"
-    json_schema: dict[str, Any]
+    json_schema: dict[str, JSON]
     strict: bool | None = None
 
 
 ResponseFormat: TypeAlias = ResponseFormatText | ResponseFormatJson | ResponseFormatJsonSchema
-"""Any response format, distinguished by `type`."""
+"""Any response format. The field `type` tells them apart."""
 
 
 @model
 class ChatRequest(OpenModel):
-    """A request to a language model, independent of providers. What is None is left to the provider.
+    """A request to a language model, independent of providers.
+
+    None leaves a setting to the provider.
 
     Attributes:
-        messages: The conversation, oldest first.
-        tools: The tools the model may call.
-        response_format: The form of the response.
-        max_output_tokens: The limit of the response.
-        conversation_id: For providers that keep conversations.
-        stream: Whether the response is wanted in chunks; providers that can stream have a method for it as well.
-        metadata: For the provider or the application; not for the model.
-        model: Which model; else the provider's default.
-        tool_choice: ``"auto"``, ``"none"``, ``"required"``, or which tool, as the provider understands it.
+        messages: Messages of the conversation, oldest first.
+        tools: Tools that the model may call.
+        response_format: Form of the response.
+        max_output_tokens: Maximum number of tokens of the response.
+        conversation_id: Id of the conversation, for providers that keep conversations.
+        stream: True asks for the response in chunks. Providers that can stream also have a method
+            for it.
+        metadata: Data of the provider or the application. The model does not get it.
+        model: Name of the model. None means the provider's default.
+        tool_choice: ``"auto"``, ``"none"``, ``"required"``, or a tool in the provider's own form.
         stop: Texts at which the response ends.
-        reasoning_effort: How much to reason, such as ``"low"`` or ``"high"``.
-        timeout: Seconds for the call.
+        reasoning_effort: Amount of reasoning, such as ``"low"`` or ``"high"``.
+        timeout: Seconds until the call fails.
     """
 
     messages: list[Message]
@@ -244,9 +272,9 @@ class ChatRequest(OpenModel):
     max_output_tokens: int | None = None
     conversation_id: str | None = None
     stream: bool | None = False
-    metadata: dict[str, Any] | None = None
+    metadata: dict[str, JSON] | None = None
     model: str | None = None
-    tool_choice: str | dict[str, Any] | None = None
+    tool_choice: str | dict[str, JSON] | None = None
     stop: list[str] | None = None
     reasoning_effort: str | None = None
     timeout: float | None = None
@@ -254,12 +282,12 @@ class ChatRequest(OpenModel):
 
 @model
 class Usage(OpenModel):
-    """What a response consumed.
+    """The tokens and the cost of a response.
 
     Attributes:
-        input_tokens: Tokens of the request, those read from a cache included.
-        reasoning_tokens: Tokens of reasoning, which are among the output tokens.
-        cost_usd: The price as a Decimal; None if it is not known. Floats are refused.
+        input_tokens: Tokens of the request, including tokens read from a cache.
+        reasoning_tokens: Tokens of reasoning, which `output_tokens` includes.
+        cost_usd: Price as a Decimal, or None if it is unknown. A float is refused.
     """
 
     input_tokens: int
@@ -276,9 +304,9 @@ class Degradation(OpenModel):
     """The provider delivered less than was requested.
 
     Attributes:
-        requested: What was requested.
-        actual: What was delivered.
-        reason: Why.
+        requested: The requested setting.
+        actual: The delivered setting.
+        reason: Reason for the difference.
     """
 
     requested: str
@@ -291,12 +319,12 @@ class ChatResponse(OpenModel):
     """A language model's response.
 
     Attributes:
-        content: The response in blocks, tool calls among them.
-        tool_calls: The tool calls again, as an orchestrator handles them.
-        usage: What it consumed, if the provider reports it.
-        degradation: What could not be done as requested.
-        finish_reason: Why it ended, in the provider's word.
-        metadata: For the application; not for the model.
+        content: Blocks of the response, including tool calls.
+        tool_calls: The tool calls in `content`, as an orchestrator handles them.
+        usage: Tokens and cost, if the provider reports them.
+        degradation: A difference from the request, or None.
+        finish_reason: Reason for the end of the response, in the provider's word.
+        metadata: Data of the application. The model does not get it.
     """
 
     content: list[ContentBlockUnion]
@@ -304,13 +332,13 @@ class ChatResponse(OpenModel):
     usage: Usage | None = None
     degradation: Degradation | None = None
     finish_reason: str | None = None
-    metadata: dict[str, Any] | None = None
+    metadata: dict[str, JSON] | None = None
 
 
 # ── streams ──────────────────────────────────────────────────────────────────────────────────────
 
 StreamKind: TypeAlias = Literal["block_start", "block_delta", "block_end", "response"]
-"""What a chunk is about; ``response`` is always the last one."""
+"""The kind of a chunk. ``response`` is always the last one."""
 
 
 @model
@@ -318,11 +346,11 @@ class StreamChunk(Model):
     """One chunk of a streamed response.
 
     Attributes:
-        kind: What it is about.
-        index: The index of the content block.
-        block_type: The block's type, at its start and with its deltas.
-        tool_name: At the start of a tool call, the tool, if its name has arrived.
-        text: New text of the block, for deltas; arguments of a tool call arrive as JSON text.
+        kind: Kind of the chunk.
+        index: Index of the content block.
+        block_type: Type of the block, at its start and with its deltas.
+        tool_name: Name of the tool at the start of a tool call, if it has arrived.
+        text: New text of the block, for deltas. Arguments of a tool call arrive as JSON text.
         block: The finished block, at its end.
         response: The whole response, in the last chunk.
     """

@@ -1,7 +1,4 @@
-"""Results of tools, results of hooks, and requests for a person's approval.
-
-Of a tool's result: its rules, and its output as a language model and a hook can read it.
-"""
+"""Results of tools, results of hooks, and requests for a person's approval."""
 
 from __future__ import annotations
 
@@ -15,97 +12,107 @@ from typing import Any, Literal, TypeAlias
 
 import attrs
 
-from amplifier._json import rebuild, sanitize_text
+from amplifier._json import JSON, rebuild, sanitize_text
 from amplifier._json._values import MAX_DEPTH
 from amplifier.errors import ModelError
 
-from ._base import Model, checked, model
+from ._base import Model, model
+from ._fields import Field, checked
 from ._messages import ImageBlock, TextBlock, UnknownBlock, is_base64
 
+# ── content of a tool's result ───────────────────────────────────────────────────────────────────
+# Text, images and audio in base64, reduced to the members that a model request may have. Audio is
+# an `UnknownBlock` of the type ``audio``. A class of its own would refuse blocks that transcripts
+# hold under that type today.
+
 _OMITTED = "[{} omitted from tool event; original retained for model request if unmodified.]"
-
-# ── content ──────────────────────────────────────────────────────────────────────────────────────
-# Text, and images and audio as base64, reduced to what a model request may carry. Audio is an `UnknownBlock` of the type
-# ``audio``: a class for it would refuse what transcripts hold under that type today.
-
-# RFC 6838's restricted name after a lower-case "image/" or "audio/"; no parameters, no wildcard. Compiled when it is first
-# used: few sessions see an image.
-_SUBTYPE = r"[A-Za-z0-9][A-Za-z0-9!#$&^_.+-]*"
 _EXAMPLES = {"image": "image/png", "audio": "audio/wav"}
+# The restricted name of RFC 6838 after a lower-case "image/" or "audio/", without parameters and
+# wildcards. It is compiled on first use because few sessions see an image.
+_SUBTYPE = r"[A-Za-z0-9][A-Za-z0-9!#$&^_.+-]*"
 
 
-def _as_tool_content(value: Any) -> list[TextBlock | ImageBlock | UnknownBlock] | None:
-    """Return fresh blocks without visibility and unknown members; nothing at all is None.
+def _read_content(value: object) -> list[TextBlock | ImageBlock | UnknownBlock] | None:
+    """Return new blocks without visibility and unknown members, or None for an empty list.
 
     Raises:
-        ModelError: With paths relative to the list.
+        ModelError: A block is invalid. The paths are relative to the list.
     """
     if value is None:
         return None
     if not isinstance(value, (list, tuple)):
-        raise ModelError([("", f"invalid tool result content: expected list, got {type(value).__name__}")], subject="")
+        problem = f"invalid tool result content: expected list, got {type(value).__name__}"
+        raise ModelError([("", problem)], subject="")
     blocks = []
-    for index, given in enumerate(value):
+    for index, block in enumerate(value):
         try:
-            blocks.append(_as_block(given))
+            blocks.append(_read_block(block))
         except ValueError as error:
             raise ModelError([(f"[{index}]", str(error))], subject="") from None
     return blocks or None
 
 
-def _as_block(given: Any) -> TextBlock | ImageBlock | UnknownBlock:
-    kind, text = _member(given, "type"), _member(given, "text")
+def _read_block(block: object) -> TextBlock | ImageBlock | UnknownBlock:
+    kind, text = _member(block, "type"), _member(block, "text")
     if kind == "text" and isinstance(text, str):
         return TextBlock(text=text)
     if kind == "image":
-        return ImageBlock(source=_as_source("image", _member(given, "source")))
+        return ImageBlock(source=_read_source("image", _member(block, "source")))
     if kind == "audio":
-        given = given.extra if isinstance(given, UnknownBlock) else given
+        members = block.extra if isinstance(block, UnknownBlock) else block
         audio = UnknownBlock(type="audio")
-        audio.extra["source"] = _as_source("audio", _member(given, "source"))
+        audio.extra["source"] = _read_source("audio", _member(members, "source"))
         return audio
-    raise ValueError("invalid tool result content: expected a text block with a text, an image block or an audio block")
+    expected = "a text block with a text, an image block or an audio block"
+    raise ValueError(f"invalid tool result content: expected {expected}")
 
 
-def _member(given: Any, name: str) -> Any:
-    return given.get(name) if isinstance(given, Mapping) else getattr(given, name, None)
+def _member(block: object, name: str) -> JSON:
+    return block.get(name) if isinstance(block, Mapping) else getattr(block, name, None)
 
 
-def _as_source(kind: str, source: Any) -> dict[str, Any]:
+def _read_source(kind: str, source: JSON) -> dict[str, JSON]:
+    subject = f"invalid tool result {kind}"
     if not isinstance(source, Mapping) or source.get("type") != "base64":
-        raise ValueError(f"invalid tool result {kind} source: expected a dict with type 'base64'")
+        raise ValueError(f"{subject} source: expected a dict with type 'base64'")
     media_type, data = source.get("media_type"), source.get("data")
-    if not isinstance(media_type, str) or re.fullmatch(f"{kind}/{_SUBTYPE}", media_type) is None:
-        raise ValueError(f"invalid tool result {kind} media type: expected something like {_EXAMPLES[kind]!r}")
+    if not isinstance(media_type, str) or not re.fullmatch(f"{kind}/{_SUBTYPE}", media_type):
+        expected = f"something like {_EXAMPLES[kind]!r}"
+        raise ValueError(f"{subject} media type: expected {expected}")
     if not is_base64(data):
-        raise ValueError(f"invalid tool result {kind} data: expected non-empty standard base64 with padding")
+        raise ValueError(f"{subject} data: expected non-empty standard base64 with padding")
     return {"type": "base64", "media_type": media_type, "data": data}
 
 
-def _checked_assignment(result: ToolResult, field: attrs.Attribute[Any], value: Any) -> Any:
-    kind = ToolResult if hasattr(ToolResult, field.name) else type(result)  # a subclass may have another constructor
+def _check_assignment(result: ToolResult, field: Field, value: Any) -> Any:
+    # A subclass may have another constructor.
+    kind = ToolResult if hasattr(ToolResult, field.name) else type(result)
     return getattr(kind(**{field.name: value}), field.name)
 
 
-@model(on_setattr=_checked_assignment)
+@model(on_setattr=_check_assignment)
 class ToolResult(Model):
     """The result of a tool call.
 
-    A failed result without output shows its error's message as output. Assignments are checked like the constructor's
-    arguments.
+    A failed result without output has the message of its error as output. An assignment is checked
+    like an argument of the constructor.
 
     Attributes:
-        success: Whether the tool did what it was asked to do.
-        output: The result for the model: text, or a JSON value.
-        error: Of a failure: ``message``, and more where there is more, such as ``type``.
-        content: Text, images and audio for the model, in order; empty is None. Audio is an `UnknownBlock` of the type ``audio``
-            whose ``source`` is like that of an image.
+        success: False if the tool could not do its work.
+        output: Result for the model: text, or a JSON value.
+        error: The failure, with a ``message`` and optional members such as ``type``.
+        content: Text, images and audio for the model in order, or None. Audio is an `UnknownBlock`
+            of the type ``audio``, with the same form of ``source`` as an image.
     """
 
     success: bool = True
-    output: Any = None
-    error: dict[str, Any] | None = None
-    content: list[TextBlock | ImageBlock | UnknownBlock] | None = checked(_as_tool_content, default=None, raw=True)
+    output: JSON = None
+    error: dict[str, JSON] | None = None
+    content: list[TextBlock | ImageBlock | UnknownBlock] | None = checked(
+        _read_content,
+        default=None,
+        raw=True,
+    )
 
     def __attrs_post_init__(self) -> None:
         if not self.success and self.output is None and self.error and self.error.get("message"):
@@ -117,10 +124,10 @@ class ToolResult(Model):
         return f"Error: {self.error.get('message', 'Unknown error')}" if self.error else "Failed"
 
     def get_serialized_output(self) -> str:
-        """The output as the model should read it: JSON text for dicts and lists, else plain text.
+        """Return the output for the model: JSON text for dicts and lists, else plain text.
 
-        Never raises, and the JSON is always valid: what JSON cannot hold is shown as text (a set as a sorted list, bytes
-        as text, NaN as null, a value that contains itself as a marker).
+        This never raises, and the JSON is always valid. A value that JSON cannot hold is shown as
+        text, a set as a sorted list, NaN as null, and a value that contains itself as a marker.
         """
         if self.output is not None:
             if isinstance(self.output, (dict, list)):
@@ -128,56 +135,61 @@ class ToolResult(Model):
             return _clean_text(self.output)
         if self.success:
             return "Success"
-        return _clean_text(f"Error: {self.error.get('message', 'Unknown error')}") if self.error else "Error: Failed"
+        if not self.error:
+            return "Error: Failed"
+        return _clean_text(f"Error: {self.error.get('message', 'Unknown error')}")
 
-    def safe_hook_presentation(self) -> dict[str, Any]:
-        """The result as hooks may see it: JSON values only, with every image and all audio replaced by a note."""
-        shown = {"success": self.success, "output": _json_value(self.output), "error": _json_value(self.error)}
+    def safe_hook_presentation(self) -> dict[str, JSON]:
+        """Return the result for hooks, as JSON values with a note in place of images and audio."""
+        presentation = {
+            "success": self.success,
+            "output": _json_value(self.output),
+            "error": _json_value(self.error),
+        }
         if self.content:
-            shown["content"] = [
-                {
-                    "type": "text",
-                    "text": block.text if isinstance(block, TextBlock) else _OMITTED.format(block.type.capitalize()),
-                }
-                for block in self.content
-            ]
-        return shown
+            texts = map(_block_text, self.content)
+            presentation["content"] = [{"type": "text", "text": text} for text in texts]
+        return presentation
+
+
+def _block_text(block: TextBlock | ImageBlock | UnknownBlock) -> str:
+    return block.text if isinstance(block, TextBlock) else _OMITTED.format(block.type.capitalize())
 
 
 # ── output as text ───────────────────────────────────────────────────────────────────────────────
-# Total functions from any object to JSON values and to text. They never raise and may lose types, unlike the converter.
+# These functions accept any object and never raise. Unlike the converter they may lose types.
 
 _SURROGATES = re.compile(r"[\ud800-\udfff]")
-# Far beyond any number a model could use, and below the length at which Python refuses to write it.
+# Far beyond any number a model could use, and below the length that Python refuses to write.
 _MAX_BITS = 12_000
 
 
 def _clean_text(value: object) -> str:
-    """The object's text without control characters."""
-    return sanitize_text(_shown(value))
+    """Return the text of an object without control characters."""
+    return sanitize_text(_show(value))
 
 
 def _json_text(value: object) -> str:
-    """Valid JSON text for any object whatever."""
+    """Return valid JSON text for any object."""
     return sanitize_text(json.dumps(_json_value(value), allow_nan=False))
 
 
-def _json_value(value: object) -> Any:
-    """The nearest JSON value for any object whatever."""
-    return rebuild(value, _as_json, max_depth=MAX_DEPTH - 2, mark=True, unroll=True)
+def _json_value(value: object) -> JSON:
+    """Return the nearest JSON value for any object."""
+    return rebuild(value, _convert, max_depth=MAX_DEPTH - 2, mark=True, unroll=True)
 
 
-def _as_json(value: Any, frames: Sequence[object]) -> Any:
-    """One step of the walk; what it returns is entered in turn if it is a dict or a list."""
+def _convert(value: Any, frames: Sequence[object]) -> JSON:
+    """Convert one value of the walk, which then enters a dict or list."""
     kind = type(value)
     if kind is str:
         return value if value.isascii() else _SURROGATES.sub("", value)
     if value is None or kind is bool:
         return value
     if isinstance(value, enum.Enum):
-        return _as_json(value.value, frames)
+        return _convert(value.value, frames)
     if isinstance(value, int):
-        return int(value) if value.bit_length() <= _MAX_BITS else _shown(value)
+        return int(value) if value.bit_length() <= _MAX_BITS else _show(value)
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
     if isinstance(value, Mapping):
@@ -185,23 +197,28 @@ def _as_json(value: Any, frames: Sequence[object]) -> Any:
     if isinstance(value, (list, tuple)):
         return list(value) if kind is not list else value
     if isinstance(value, (set, frozenset)):
-        return sorted(value, key=_shown)
-    return _SURROGATES.sub("", _shown(value))
+        return sorted(value, key=_show)
+    return _SURROGATES.sub("", _show(value))
 
 
-def _with_text_keys(value: Mapping[Any, Any]) -> dict[str, Any]:
+def _with_text_keys(value: Mapping[Any, JSON]) -> dict[str, JSON]:
     if type(value) is dict and all(type(key) is str and key.isascii() for key in value):
         return value
-    texts = (json.dumps(key) if key is None or isinstance(key, bool) else _shown(key) for key in value)
-    return {_SURROGATES.sub("", text): member for text, member in zip(texts, value.values(), strict=True)}
+    keys = (_SURROGATES.sub("", _key_text(key)) for key in value)
+    return dict(zip(keys, value.values(), strict=True))
 
 
-def _shown(value: object) -> str:
+def _key_text(key: object) -> str:
+    return json.dumps(key) if key is None or isinstance(key, bool) else _show(key)
+
+
+def _show(value: object) -> str:
     try:
         if isinstance(value, (bytes, bytearray, memoryview)):
             return bytes(value).decode("utf-8", errors="replace")
         return value.isoformat() if isinstance(value, (date, time)) else str(value)
-    except Exception:  # noqa: BLE001  # a tool's own class may have any __str__; showing it must not fail the turn
+    except Exception:  # noqa: BLE001
+        # The class of a tool may have any __str__. Showing an object must not fail the turn.
         return f"<{type(value).__name__}>"
 
 
@@ -209,13 +226,13 @@ def _shown(value: object) -> str:
 
 
 HookAction: TypeAlias = Literal["continue", "deny", "modify", "inject_context", "ask_user"]
-"""What a hook requests."""
+"""The action that a hook requests."""
 
 ContextInjectionRole: TypeAlias = Literal["system", "user", "assistant"]
-"""The role of the message that a hook injects."""
+"""The role of an injected message."""
 
 ApprovalDefault: TypeAlias = Literal["allow", "deny"]
-"""What an approval without an answer in time means."""
+"""The decision of an approval without an answer in time."""
 
 UserMessageLevel: TypeAlias = Literal["info", "warning", "error"]
 """The level of a hook's message to the user."""
@@ -223,15 +240,16 @@ UserMessageLevel: TypeAlias = Literal["info", "warning", "error"]
 
 @model
 class ContextInjection(Model):
-    """One text that a hook injects into the context, and its origin.
+    """A text that a hook injects into the context, and its origin.
 
     Attributes:
-        content: The text.
-        role: The role of the injected message.
-        ephemeral: For the next request only; not stored in the context.
-        append_to_last_tool_result: If ephemeral, at the end of the newest tool result rather than as a message of its own.
-        hook_name: The hook that injects it.
-        event: The event on which it was injected.
+        content: The injected text.
+        role: Role of the injected message.
+        ephemeral: True adds the text to the next request only. The context does not store it.
+        append_to_last_tool_result: True puts an ephemeral text at the end of the newest tool result
+            instead of a separate message.
+        hook_name: Name of the hook that injects the text.
+        event: Event on which the hook injected the text.
     """
 
     content: str
@@ -244,14 +262,16 @@ class ContextInjection(Model):
 
 @model
 class ApprovalGate(Model):
-    """One question of one hook; `HookResult.approval_gates` holds them in the order they must be asked.
+    """A question of a hook.
+
+    `HookResult.approval_gates` holds the questions in the order in which they must be asked.
 
     Attributes:
-        hook_name: The hook that asks.
-        prompt: The question.
-        options: The answers on offer; "Allow" and "Deny" if absent.
-        timeout: Seconds to wait.
-        default: What no answer in time means.
+        hook_name: Name of the hook that asks.
+        prompt: Text of the question.
+        options: Possible answers. None means "Allow" and "Deny".
+        timeout: Seconds to wait for an answer.
+        default: Decision without an answer in time.
     """
 
     hook_name: str = "unknown"
@@ -262,10 +282,13 @@ class ApprovalGate(Model):
 
 
 class _Merged(Model):
-    """What the kernel records on a merged result beside its data: not a field, not compared, not written as JSON.
+    """Slots in which the kernel marks a merged result.
+
+    They are not fields: they are not compared and not written as JSON.
 
     Attributes:
-        modified: Some handler changed the payload, whatever action won; unset on results that were not merged.
+        modified: True if a handler changed the payload, whatever action won. It is unset on a
+            result that was not merged.
     """
 
     __slots__ = ("modified",)
@@ -278,27 +301,28 @@ class HookResult(_Merged):
     """The result of a hook, or the merged result of all hooks of one event.
 
     Attributes:
-        action: What the hook requests.
-        data: The whole new payload for ``modify``; in a merged result, the final payload.
-        reason: Why, for ``deny``; for the model and the logs.
+        action: Action that the hook requests.
+        data: The whole new payload for ``modify``. In a merged result, the final payload.
+        reason: Reason for ``deny``, for the model and the logs.
         context_injection: Text for the model, for ``inject_context``.
-        context_injection_role: The role of the injected message.
-        ephemeral: For the next request only; not stored in the context.
-        approval_prompt: The question, for ``ask_user``.
-        approval_options: The answers on offer; "Allow" and "Deny" if absent.
-        approval_timeout: Seconds to wait.
-        approval_default: What no answer in time means.
-        suppress_output: Ask the application not to show this.
-        user_message: Something to show the user, whatever the action.
-        user_message_level: Its level.
-        user_message_source: The source to show; the hook if absent.
-        append_to_last_tool_result: If ephemeral, at the end of the newest tool result rather than as a message of its own.
-        context_injections: Every injection in order; the scalar fields are their joined form.
-        approval_gates: Every question in order; the scalar fields are the first one's.
+        context_injection_role: Role of the injected message.
+        ephemeral: True adds the text to the next request only. The context does not store it.
+        approval_prompt: Text of the question, for ``ask_user``.
+        approval_options: Possible answers. None means "Allow" and "Deny".
+        approval_timeout: Seconds to wait for an answer.
+        approval_default: Decision without an answer in time.
+        suppress_output: True asks the application not to show the output.
+        user_message: Message for the user, with any action.
+        user_message_level: Level of the message.
+        user_message_source: Source to show with the message. None means the name of the hook.
+        append_to_last_tool_result: True puts an ephemeral text at the end of the newest tool result
+            instead of a separate message.
+        context_injections: Every injection in order. The scalar fields are their joined form.
+        approval_gates: Every question in order. The scalar fields are those of the first one.
     """
 
     action: HookAction = "continue"
-    data: dict[str, Any] | None = None
+    data: dict[str, JSON] | None = None
     reason: str | None = None
     context_injection: str | None = None
     context_injection_role: ContextInjectionRole = "system"
@@ -319,9 +343,10 @@ class HookResult(_Merged):
 # ── approvals ────────────────────────────────────────────────────────────────────────────────────
 
 
-def _positive(seconds: float | None) -> float | None:
+def _check_positive(seconds: float | None) -> float | None:
     if seconds is not None and not seconds > 0:
-        raise ValueError(f"expected seconds greater than 0, or None to wait for ever; got {seconds!r}")
+        expected = "expected seconds greater than 0, or None to wait indefinitely"
+        raise ValueError(f"{expected}; got {seconds!r}")
     return seconds
 
 
@@ -330,18 +355,18 @@ class ApprovalRequest(Model):
     """A request for approval of a tool call.
 
     Attributes:
-        tool_name: The tool that wants to run.
-        action: What it would do, for people.
-        details: More about it, for programs that show it.
-        risk_level: The risk, in the requester's words.
-        timeout: Seconds to wait for the response; None waits for ever.
+        tool_name: Name of the tool that is about to run.
+        action: Description of the call for people.
+        details: Data about the call for programs that show it.
+        risk_level: The risk in the requester's words.
+        timeout: Seconds to wait for the response. None waits indefinitely.
     """
 
     tool_name: str
     action: str
-    details: dict[str, Any] = attrs.field(factory=dict)
+    details: dict[str, JSON] = attrs.field(factory=dict)
     risk_level: str
-    timeout: float | None = checked(_positive, default=None)
+    timeout: float | None = checked(_check_positive, default=None)
 
 
 @model
@@ -349,9 +374,9 @@ class ApprovalResponse(Model):
     """A person's decision.
 
     Attributes:
-        approved: Yes or no.
-        reason: Why, for logs and for the model.
-        remember: Apply the decision to the same request from now on.
+        approved: True allows the call, and False denies it.
+        reason: Reason for the decision, for the logs and the model.
+        remember: True applies the decision to every further request of this kind.
     """
 
     approved: bool

@@ -3,7 +3,7 @@
 `TaskTree` is plain data with a stable JSON form, which `amplifier.models.to_json` and `from_json` write and read; its text has one paragraph for
 each task, indented below the task that started it. Everything is read from suspended frames on request, or when a signal asks for it; nothing is
 recorded before, so it costs a session nothing. The kernel keeps no list of its tasks: its objects that are found in the chain of awaits of a task
-describe what they are doing (`RunningCall`).
+describe what they are doing (`WaitInfo`).
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ import anyio
 import attrs
 
 from amplifier._json import visible_text
-from amplifier.contracts._cancellation import loop_clock, running_asyncio_loop
+from amplifier.contracts._cancellation import current_time, running_asyncio_loop
 from amplifier.kernel.coordinator.coordinator import ModuleCoordinator
 from amplifier.kernel.coordinator.ownership import NAMED_POINTS, SINGLE_POINTS
-from amplifier.kernel.runtime.backend import RunningCall, asyncio_context, await_chain, is_kernel, is_machinery
-from amplifier.kernel.runtime.tasks import describe_label
+from amplifier.kernel.runtime.frames import WaitInfo, await_chain, ends_in_generator, is_event_loop, is_kernel
+from amplifier.kernel.runtime.loop import asyncio_context
+from amplifier.kernel.runtime.task_host import describe_label
 
 logger = logging.getLogger("amplifier.tracing")
 
@@ -237,7 +238,7 @@ def task_tree(frame: FrameType | None = None) -> TaskTree:
     for each in found:
         each.look(running)
     _take_apart(found)
-    tasks = list(_reports(found, loop_clock()())) if found else []
+    tasks = list(_reports(found, current_time())) if found else []
     return TaskTree(
         pid=os.getpid(),
         taken_at=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -258,7 +259,7 @@ class _Known:
     until: float = math.inf
     deadline: str | None = None
 
-    def inside(self, call: RunningCall) -> _Known:
+    def inside(self, call: WaitInfo) -> _Known:
         """What is known inside of a call of the kernel."""
         module, words = (None, "") if call.label is None else describe_label(call.label)
         coordinator, module, doing = call.coordinator or self.coordinator, call.module or module, words or self.doing
@@ -285,7 +286,7 @@ class _Found:
     name: str
     coroutine: Any
     state: TaskState = "waiting"
-    frames: list[tuple[FrameType, RunningCall | None]] = attrs.field(factory=list)
+    frames: list[tuple[FrameType, WaitInfo | None]] = attrs.field(factory=list)
     is_ours: bool = False
     number: int = 0
     goes_on_in: _Found | None = None
@@ -302,7 +303,7 @@ class _Found:
             frames = list(_stack_down_from(frames[0], running)) or frames
         elif inspect.iscoroutine(coroutine) and inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
             self.state = "not started"
-        first = next((frame for frame in frames if not is_machinery(frame)), None)
+        first = next((frame for frame in frames if not is_event_loop(frame)), None)
         self.is_ours = first is not None and is_kernel(first)
         self.frames = [(frame, _call_of(frame)) for frame in frames]
 
@@ -310,9 +311,8 @@ class _Found:
 def _running_tasks() -> list[_Found]:
     """Every task of the loop that runs in this thread; also in a signal handler, where no task is the current one."""
     if running_asyncio_loop() is not None:
-        listed = {id(task): task for task in sys.modules["asyncio"].all_tasks()}
         infos = asyncio_context().run(anyio.get_running_tasks)
-        return [found for info in infos for found in _with_sections(info, listed.get(info.id))]
+        return [_Found(info.id, info.parent_id, info.name or "", info.coro) for info in infos]
     found: list[_Found] = []
     waiting = [] if (root := _trio_root()) is None else [root]
     while waiting:
@@ -320,17 +320,6 @@ def _running_tasks() -> list[_Found]:
         parent = None if task.parent_nursery is None else id(task.parent_nursery.parent_task)
         found.append(_Found(id(task), parent, task.name, task.coro))
         waiting += [child for nursery in task.child_nurseries for child in nursery.child_tasks]
-    return found
-
-
-def _with_sections(info: anyio.TaskInfo, task: Any) -> list[_Found]:
-    """A task of the asyncio loop's list, and the sections that it waits for, which are not in the list."""
-    found = [_Found(info.id, info.parent_id, info.name or "", info.coro)]
-    while (
-        section := getattr(getattr(task, "_fut_waiter", None), "section", None)
-    ) is not None and section.task is not None:
-        parent, task = task, section.task
-        found.append(_Found(id(task), id(parent), task.get_name(), task.get_coro()))
     return found
 
 
@@ -345,7 +334,7 @@ def _trio_root() -> Any:
 def _take_apart(found: list[_Found]) -> None:
     """Give each of several tasks that run on one stack its own frames.
 
-    From Python 3.13 on a section of the kernel starts at once, inside a step of the task that then waits for it.
+    An eager task of asyncio takes its first step inside a step of the task that starts it.
     """
     running = [each for each in found if each.state == "running"]
     begun = {id(each.frames[0][0]): each for each in running}
@@ -365,9 +354,6 @@ def _reports(found: list[_Found], now: float) -> Iterator[TaskReport]:
         for _, call in each.frames:
             if call is not None and call.coordinator is not None:
                 coordinators[call.coordinator.session_id] = call.coordinator
-            section = None if call is None else by_id.get(id(call.goes_on_in))
-            if section is not None and section is not each:  # its own frames have it, too
-                section.parent_id = each.id
     owners = {session_id: _owners_of(coordinator) for session_id, coordinator in coordinators.items()}
     ordered = list(_parents_first(found, by_id))
     for number, each in enumerate(ordered, 1):
@@ -402,11 +388,9 @@ def _report(
     for depth, (frame, call) in enumerate(each.frames):
         if call is not None:
             known = known.inside(call)
-            section = each.goes_on_in or by_id.get(id(call.goes_on_in))
-            waits_for = None if section is each else section
             if each.is_ours and each.session is None:
                 each.session = known.coordinator
-        if is_machinery(frame):
+        if is_event_loop(frame):
             # The first one below user code; of a task that has no other frames, the one below its outermost.
             waits_in = waits_in if waits_in is not None and len(awaits) + depth != 1 else _entry(frame)
             continue
@@ -452,9 +436,9 @@ def _owners_of(coordinator: ModuleCoordinator) -> dict[int, str]:
 # ── frames ──
 
 
-def _call_of(frame: FrameType) -> RunningCall | None:
+def _call_of(frame: FrameType) -> WaitInfo | None:
     """What the object of the kernel that a frame belongs to is doing, if it is one that waits for something."""
-    describe = getattr(frame.f_locals.get("self"), "running_call", None) if is_kernel(frame) else None
+    describe = getattr(frame.f_locals.get("self"), "wait_info", None) if is_kernel(frame) else None
     return None if describe is None else describe()
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amplifier.kernel.coordinator.ownership import DONE, Mounts
+from amplifier.kernel.coordinator.ownership import COMPLETED, MountTable
 
 SINGLE = ["orchestrator", "context", "module-source-resolver"]
 NAMED = ["providers", "tools"]
@@ -17,7 +17,7 @@ NAMED = ["providers", "tools"]
 
 @pytest.fixture
 def mounts():
-    return Mounts("the registry")
+    return MountTable("the registry")
 
 
 def warnings(caplog):
@@ -75,11 +75,11 @@ def test_named_point_replaced_by_hand_with_something_else_is_refused_by_its_type
 
 async def test_what_mounting_returns_may_be_awaited_again_and_again_without_a_checkpoint():
     for _ in range(2):
-        steps = DONE.__await__()
+        steps = COMPLETED.__await__()
         with pytest.raises(StopIteration) as ended:
             next(steps)
         assert ended.value.value is None
-        await DONE
+        await COMPLETED
 
 
 # ── owners ───────────────────────────────────────────────────────────────────────────────────────
@@ -109,7 +109,7 @@ def test_undoing_a_module_does_not_touch_a_place_of_another_one(mounts):
     mounts.mount("tools", "t", "x", "a")
     mounts.mount("providers", "p", "y", "b")
     del mounts.points["tools"]  # by hand, while a module has something there
-    mounts.withdraw("b")
+    mounts.unregister_owner("b")
     assert mounts.points["providers"] == {}
 
 
@@ -119,21 +119,21 @@ def test_undoing_a_module_brings_back_what_it_replaced_with_its_owner(mounts, po
     mounts.mount(point, 1, name, first)
     mounts.mount(point, 2, name, "b")
     mounts.mount(point, 3, name, "b")
-    mounts.withdraw("b")
+    mounts.unregister_owner("b")
     assert mounts.get(point, name) == 1
     assert mounts.owner_of(point, name) == first
-    mounts.withdraw("b")
+    mounts.unregister_owner("b")
     assert mounts.get(point, name) == 1
 
 
 def test_module_undone_under_another_one_does_not_come_back_later(mounts):
     for number, owner in enumerate("abc"):
         mounts.mount("tools", number, "x", owner)
-    mounts.withdraw("b")
+    mounts.unregister_owner("b")
     assert mounts.get("tools", "x") == 2
-    mounts.withdraw("c")
+    mounts.unregister_owner("c")
     assert mounts.get("tools", "x") == 0
-    mounts.withdraw("a")
+    mounts.unregister_owner("a")
     assert mounts.get("tools") == {}
 
 
@@ -149,7 +149,7 @@ def test_application_empties_a_slot_for_good(mounts):
     mounts.mount("tools", 1, "x", "a")
     mounts.mount("tools", 2, "x", "b")
     mounts.unmount("tools", "x")
-    mounts.withdraw("b")
+    mounts.unregister_owner("b")
     assert mounts.get("tools") == {}
 
 
@@ -160,17 +160,17 @@ def test_application_empties_a_slot_for_good(mounts):
     undone=st.permutations("abcd"),
 )
 def test_whatever_modules_did_undoing_all_of_them_leaves_the_applications(program, undone):
-    mounts = Mounts(None)
+    mounts = MountTable(None)
     mounts.mount("tools", "application's", "x", None)
-    mounts.offer("x", "application's", None)
+    mounts.register_capability("x", "application's", None)
     for number, (owner, name, unmounts) in enumerate(program):
-        mounts.offer(name, number, owner)
+        mounts.register_capability(name, number, owner)
         if not unmounts:
             mounts.mount("tools", number, name, owner)
         elif mounts.owner_of("tools", name) in (None, owner) and mounts.get("tools", name) != "application's":
             mounts.unmount("tools", name, owner)
     for owner in undone:
-        mounts.withdraw(owner)
+        mounts.unregister_owner(owner)
     assert mounts.get("tools") == mounts.capabilities == {"x": "application's"}
 
 
@@ -182,7 +182,7 @@ def test_an_instance_under_a_taken_name_is_logged(mounts, caplog):
     mounts.instance = ("b", "fast")
     mounts.mount("providers", 2, "mock", "b")
     assert warnings(caplog) == ["providers 'fast' mounted by a is replaced by b"]
-    mounts.withdraw("b")
+    mounts.unregister_owner("b")
     assert mounts.get("providers") == {"fast": 1}
 
 
@@ -191,8 +191,8 @@ def test_an_instance_under_a_taken_name_is_logged(mounts, caplog):
 
 def test_capability_of_any_kind_is_offered_and_the_last_registration_of_a_module_wins(mounts, caplog):
     for value in (len, {"a": 1}, None, False):
-        mounts.offer("agents.list", value, "a")
+        mounts.register_capability("agents.list", value, "a")
         assert mounts.capabilities["agents.list"] is value
     assert caplog.text == ""
-    mounts.offer("agents.list", 1, None)
+    mounts.register_capability("agents.list", 1, None)
     assert warnings(caplog) == ["capability 'agents.list' registered by a is replaced by the application"]

@@ -51,7 +51,7 @@ def test_mount_and_capability_of_one_name_are_two_slots():
         view.mount("tools", f"tool of {owner}", "x")
         view.mount("providers", f"provider of {owner}", "x")
         view.register_capability("x", f"capability of {owner}")
-    core.withdraw("b")
+    core.unregister_owner("b")
     assert (core.get("tools"), core.get("providers")) == ({"x": "tool of a"}, {"x": "provider of a"})
     assert core.get_capability("x") == "capability of a"
 
@@ -97,7 +97,7 @@ def test_whatever_was_done_closing_leaves_what_the_application_did(program):
             elif what == "contributor":
                 where.register_contributor(name, f"{owner}'s", nothing)
             elif what == "undo" and owner is not None:
-                core.withdraw(owner)
+                core.unregister_owner(owner)
     core.end_closing()
     assert core.mounts._layers == {}
     own = [registered(one) for one in (core, alone)]

@@ -109,7 +109,7 @@ class Real:
             if rest[0] < len(self.removers):
                 self.removers[rest[0]]()
         elif what == "undo":
-            self.hooks.withdraw(rest[0])
+            self.hooks.unregister_owner(rest[0])
         elif what == "emit":
             await self.hooks.emit(rest[0], {})
         elif what == "unregister":

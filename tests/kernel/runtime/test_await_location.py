@@ -6,8 +6,9 @@ from typing import Any
 
 import anyio
 import pytest
+import trio
 
-from amplifier.kernel.runtime.backend import where_suspended
+from amplifier.kernel.runtime.frames import where_suspended
 from tests._support.backends_alone import run_on
 
 
@@ -113,7 +114,7 @@ def test_a_chain_without_an_end_is_given_up():
     assert where_suspended(Endless()) == "unknown"
 
 
-def test_frames_of_an_iterated_async_generator_are_found():
+def test_an_iterated_async_generator_is_named_as_unseen():
     async def numbers() -> AsyncIterator[int]:
         await pause()
         yield 1
@@ -124,5 +125,32 @@ def test_frames_of_an_iterated_async_generator_are_found():
 
     # `async for` awaits a built-in object that does not show the generator behind it.
     coroutine = suspended(reader())
-    assert where_suspended(coroutine) == line_of(pause, 2)
+    assert where_suspended(coroutine) == f"{line_of(reader, 1)}, inside an asynchronous generator"
     coroutine.close()
+
+
+def test_trio_shows_an_iterated_async_generator():
+    async def numbers() -> AsyncIterator[int]:
+        await anyio.sleep(30)
+        yield 1
+
+    async def reader() -> None:
+        async for _ in numbers():
+            pass
+
+    async def main() -> str:
+        coroutine, seen = reader(), ""
+        task = trio.lowlevel.current_task()
+
+        async def look() -> None:
+            nonlocal seen
+            await anyio.lowlevel.checkpoint()
+            seen = where_suspended(coroutine, task)
+            group.cancel_scope.cancel()
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(look)
+            await coroutine
+        return seen
+
+    assert run_on("trio", main) == line_of(numbers, 1)

@@ -9,8 +9,8 @@ import anyio.lowlevel
 import pytest
 
 from amplifier import ModuleCoordinator
+from amplifier.kernel.runtime.cleanup import CleanupFailure, CleanupStack
 from amplifier.kernel.runtime.deadlines import TimeBudget
-from amplifier.kernel.runtime.tasks import CleanupFailure, CleanupStack
 
 pytestmark = pytest.mark.virtual_time
 
@@ -38,10 +38,10 @@ def hanging(log, word):
     return cleanup
 
 
-async def unwind(stack, *, each=10.0, total=30.0, owner=None):
+async def unwind(stack, *, seconds=10.0, total=30.0, owner=None):
     budget = TimeBudget() if total is None else TimeBudget(anyio.current_time() + total)
     failures: list[CleanupFailure] = []
-    await stack.unwind(failures, each=each, budget=budget, owner=owner)
+    await stack.unwind(failures, seconds=seconds, budget=budget, owner=owner)
     return failures, next((failure.error for failure in failures if not isinstance(failure.error, Exception)), None)
 
 
@@ -120,7 +120,7 @@ async def test_when_time_runs_short_every_remaining_step_gets_a_part_and_the_who
     for number in range(5):
         stack.push(hanging(log, number), None)
     began = anyio.current_time()
-    failures, _ = await unwind(stack, each=10, total=25)
+    failures, _ = await unwind(stack, seconds=10, total=25)
     assert [(word, at - began) for word, at in log] == [
         (4, pytest.approx(10)),
         (3, pytest.approx(20)),
@@ -138,7 +138,7 @@ async def test_either_deadline_may_be_left_out(stack, log, each, total, ends):
     stack.push(hanging(log, 1), None)
     stack.push(hanging(log, 2), None)
     began = anyio.current_time()
-    await unwind(stack, each=each, total=total)
+    await unwind(stack, seconds=each, total=total)
     assert [at - began for _, at in log] == pytest.approx(ends)
 
 

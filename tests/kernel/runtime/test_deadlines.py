@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amplifier.kernel.runtime.backend import where_suspended
 from amplifier.kernel.runtime.deadlines import DeadlinePassed
+from amplifier.kernel.runtime.frames import where_suspended
 from tests._support.backends_alone import loop_turns, on_asyncio
 from tests._support.deadline_calls import Calls, SingleCall
 

@@ -154,7 +154,8 @@ async def test_structured_mount_of_a_session_opened_by_hand_asks_for_async_with(
     await session.initialize()
     [failure] = session.failures
     assert "`async with`" in str(failure.error)
-    assert isinstance(failure.error.__cause__, SessionStateError)
+    assert isinstance(failure.error, SessionStateError)
+    assert failure.error.__notes__ == ["raised by the mount of hook 'hooks-a'"]
     await session.cleanup()
     assert log == []
 

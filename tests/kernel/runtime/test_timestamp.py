@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amplifier.kernel.runtime import backend as timestamp_file
-from amplifier.kernel.runtime.backend import timestamp
+from amplifier.kernel.runtime import loop as timestamp_file
+from amplifier.kernel.runtime.loop import timestamp
 
 EARLIEST, LATEST = 0, int(datetime(9999, 12, 31, tzinfo=UTC).timestamp()) * 1_000_000_000
 moments = st.integers(EARLIEST, LATEST)

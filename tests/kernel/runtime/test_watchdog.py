@@ -11,12 +11,8 @@ import anyio.lowlevel
 import pytest
 
 from amplifier.errors import ModuleLoadError
-from amplifier.kernel.runtime.deadlines import (
-    UNWINDING,
-    DeadlinePassed,
-    Unresponsive,
-    Watchdog,
-)
+from amplifier.kernel.runtime.deadlines import DeadlinePassed
+from amplifier.kernel.runtime.watchdog import UNWIND_GRACE, Unresponsive, Watchdog
 from tests._support.deadline_calls import Calls
 from tests._support.small_agent import agent
 
@@ -67,7 +63,7 @@ async def call(series: Calls, awaitable: Any, seconds: float | None, label: str 
     ("made", "times"),
     [
         (lambda: anyio.sleep(4), []),
-        (lambda: refuse(5 + UNWINDING * 0.9), []),
+        (lambda: refuse(5 + UNWIND_GRACE * 0.9), []),
         (lambda: refuse(40), [6, 8, 12, 20, 36]),
     ],
     ids=["ends in time", "unwinds within a second", "refuses"],
@@ -180,7 +176,7 @@ async def test_a_finished_call_is_not_kept_by_the_watch():
 
 
 def overdue(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [r.getMessage() for r in caplog.records if "does not answer to its cancellation" in r.getMessage()]
+    return [r.getMessage() for r in caplog.records if "does not react to its cancellation" in r.getMessage()]
 
 
 async def test_a_mount_that_refuses_its_cancellation_is_logged_while_the_session_opens(caplog):

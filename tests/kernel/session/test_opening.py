@@ -11,7 +11,14 @@ from typing import Any
 import anyio
 import pytest
 
-from amplifier import AmplifierError, AmplifierSession, ModuleLoader, ModuleLoadError, ModuleNotFoundError
+from amplifier import (
+    AmplifierError,
+    AmplifierSession,
+    ContractError,
+    ModuleLoader,
+    ModuleLoadError,
+    ModuleNotFoundError,
+)
 from amplifier.testing import MockProvider
 from tests._support.small_agent import Echo, Loop, Memory, agent, heard, mounting, repeat_prompt
 
@@ -512,7 +519,7 @@ async def test_cleanups_of_a_structured_module_that_fails_after_entering_are_run
             log.append("left")
 
     tools = {"tool-a": mounting(Echo()), "tool-b": mount}
-    with pytest.raises(ExceptionGroup):
+    with pytest.raises(ContractError, match="replaced by tool-b"):
         async with agent(tools=tools, session={"strict": True}):
             pass
     assert log == ["entered", "left"]

@@ -9,7 +9,7 @@ import weakref
 import anyio
 import pytest
 
-from amplifier import AmplifierSession, ModuleLoader, SessionStateError
+from amplifier import AmplifierSession, ModuleLoader, ModuleLoadError, SessionStateError
 from tests._support.small_agent import Loop, Memory, mounting, repeat_prompt
 from tests.loading._forge import MOUNT, forget_imports, root
 
@@ -107,7 +107,7 @@ async def test_opening_that_does_not_succeed_gives_up_its_own_entries_only(check
     loader.register("tool-wait", wait)
     async with session_with(loader, "tool-a"):
         if how == "fails":
-            with pytest.raises(ExceptionGroup):
+            with pytest.raises(ModuleLoadError, match="tool-broken"):
                 async with session_with(loader, "tool-a", "tool-b", "tool-broken", strict=True):
                     pass
         elif how == "cancelled":

@@ -169,9 +169,9 @@ async def test_ctrl_c_ends_a_turn_as_cancelled_in_whichever_form_it_arrives(how)
     async with agent(body) as session:
         events = heard(session, "cancel:completed")
         if how != "cancelled":
-            with pytest.raises(type(interrupt)) as caught:
+            with pytest.raises(KeyboardInterrupt) as caught:
                 await session.execute("hi")
-            assert caught.value is interrupt
+            assert interrupt in (caught.value, caught.value.__cause__)
         else:
             with anyio.CancelScope() as scope:
                 session.coordinator.hooks.register("session:start", lambda event, data: scope.cancel())

@@ -8,6 +8,7 @@ from typing import Any
 
 import anyio
 
+from amplifier.kernel.runtime.child import run_in_child
 from tests._support.world_modules import a_moment, hold, seed
 from tests._support.worlds import World, swept
 
@@ -27,14 +28,19 @@ async def test_terminal_events_reach_slow_handlers_while_everything_unwinds(worl
     session = world.agent(hooks={"hooks-a": seed(world, "hooks", after=register)})
     async with world.opened(session):
         emit = session.coordinator.hooks.emit
-        try:
-            await a_moment()
-        finally:
+
+        async def unwind() -> None:
             try:
-                await emit("tool:error", {})
+                await a_moment()
             finally:
-                await emit("orchestrator:complete", {"status": "cancelled"})
-                assert delivered == ["tool:error", "orchestrator:complete"]
+                try:
+                    await emit("tool:error", {})
+                finally:
+                    await emit("orchestrator:complete", {"status": "cancelled"})
+                    assert delivered == ["tool:error", "orchestrator:complete"]
+
+        # As a turn runs. In the application's own task a native cancel goes through a shield.
+        await run_in_child(unwind, name="unwind")
 
 
 @swept(points=14)

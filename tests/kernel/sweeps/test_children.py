@@ -63,6 +63,6 @@ async def test_a_child_that_fails_to_open_is_forgotten_by_its_parent(world: Worl
     parent = world.agent()
     async with world.opened(parent):
         child = world.adopt(parent.fork({"tools": [{"module": "tool-missing"}], "session": {"strict": True}}))
-        with pytest.raises(ExceptionGroup):
+        with pytest.raises(ModuleNotFoundError):
             async with world.opened(child):
                 await a_moment()

@@ -14,29 +14,30 @@ from collections import UserDict
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from contextlib import AbstractAsyncContextManager
 from inspect import isawaitable
-from typing import TYPE_CHECKING, Any, Self
-
-import anyio
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from amplifier.contracts import Coordinator, OnFailure, Step, StepWrapper
-from amplifier.contracts._cancellation import loop_clock
-from amplifier.errors import DeadlineExceeded, ExecutionDenied, SessionStateError
-from amplifier.events import PROMPT_SUBMIT, PROVIDER_REQUEST
-from amplifier.models import ContextInjection, HookResult
+from amplifier.contracts._cancellation import current_time
+from amplifier.errors import DeadlineExceeded, SessionStateError
+from amplifier.models import HookResult
 from amplifier.plan import Deadlines, MountPlan
 from amplifier.plan._spec import DEFAULT_DEADLINES
 
-from ..hooks.merge import Approvals, InvalidAnswer, gates_of, processed_result, sanitised_injections, store
+from ..hooks.hook_results import Approvals, TurnEffects, process_hook_result
 from ..hooks.registry import TERMINAL_SECONDS, HookRegistry
-from ..runtime.backend import Loop
 from ..runtime.cancellation import CancellationToken
-from ..runtime.deadlines import DeadlinePassed, TimeBudget, Watchdog, call_foreign, run_bounded
+from ..runtime.child import ki_protected, run_in_child
+from ..runtime.cleanup import CleanupEntry, CleanupFailure, CleanupStack
+from ..runtime.deadlines import DeadlinePassed, TimeBudget, run_bounded
+from ..runtime.loop import Loop
 from ..runtime.owner import Owner
-from ..runtime.tasks import CleanupEntry, CleanupFailure, CleanupStack, TaskHost
-from ..runtime.uninterrupted import run_section
-from .ownership import DONE, Contributions, Done, Mounts, StepWrappers
+from ..runtime.task_host import TaskHost
+from ..runtime.watchdog import Watchdog
+from .ownership import COMPLETED, Contributions, NoopAwaitable, MountTable, StepWrappers
 
 logger: logging.Logger = logging.getLogger("amplifier.coordinator")
+
+T = TypeVar("T")
 
 
 class ModuleCoordinator(Coordinator):
@@ -70,7 +71,7 @@ class ModuleCoordinator(Coordinator):
         self.deadlines: Deadlines = DEFAULT_DEADLINES
         self._hooks = HookRegistry()
         self._owners: list[Owner] = []
-        self.mounts: Mounts = Mounts(self._hooks)
+        self.mounts: MountTable = MountTable(self._hooks)
         self._channels = Contributions()
         self._step_wrappers = StepWrappers()
         self._cancellation = CancellationToken()
@@ -78,16 +79,12 @@ class ModuleCoordinator(Coordinator):
         self.hosting: TaskHost = TaskHost(self.cleanups, self)
         self.watch: Watchdog = Watchdog(self.hosting.unresponsive)
         self.closing_time: TimeBudget = TimeBudget()
+        self.effects: TurnEffects = TurnEffects()
         self._is_closed = False
         self._hooks.belong_to(self._session_id, self._parent_id, self.watch, self.closing_time)
 
-    # On the class: few sessions ever have another.
+    # On the class, because few sessions ever have another.
     _approvals: Approvals | None = None
-    _current_turn_injections: int = 0
-    """Estimated tokens, four characters each."""
-    turn_denial: ExecutionDenied | None = None
-    """What a handler, or the user, has denied in this turn and a turn cannot go on without."""
-    _turn_was_cancelled: bool = False
 
     def __repr__(self) -> str:
         points = self.mounts.points
@@ -125,9 +122,9 @@ class ModuleCoordinator(Coordinator):
         try:
             await self.clean_up(module)
         finally:
-            self.withdraw(module)
+            self.unregister_owner(module)
 
-    def withdraw(self, module: str | None) -> None:
+    def unregister_owner(self, module: str | None) -> None:
         """Take back what a module registered, which may register nothing any more; with None, for the closing, what any module did."""
         for owner in self._owners:
             if module is None:
@@ -135,7 +132,7 @@ class ModuleCoordinator(Coordinator):
             elif owner.name == module:
                 owner.is_undone = True
         for registered in (self._hooks, self._step_wrappers, self._channels, self.mounts):
-            registered.withdraw(module)
+            registered.unregister_owner(module)
         if module is None:
             self._owners.clear()
 
@@ -245,13 +242,13 @@ class ModuleCoordinator(Coordinator):
 
     if not TYPE_CHECKING:  # a type checker sees the contract's, which has a signature for each mount point
 
-        def mount(self, mount_point: str, module: Any, name: str | None = None) -> Done:
+        def mount(self, mount_point: str, module: Any, name: str | None = None) -> NoopAwaitable:
             """Put a module at a mount point. It is there when the call returns; awaiting the result is optional."""
             owner = self._owner
             if owner is not None:
                 owner.check("a mount")
             self.mounts.mount(mount_point, module, name, None if owner is None else owner.name)
-            return DONE
+            return COMPLETED
 
         def get(self, mount_point: str, name: str | None = None) -> Any:
             """The module at a single mount point, the dict or one module of a named one; None if there is none."""
@@ -267,7 +264,7 @@ class ModuleCoordinator(Coordinator):
         """The module that mounted what is there; None for the application, or if there is nothing."""
         return self.mounts.owner_of(mount_point, name)
 
-    def unmount(self, mount_point: str, name: str | None = None) -> Done:
+    def unmount(self, mount_point: str, name: str | None = None) -> NoopAwaitable:
         """Take something away, a module only what it mounted itself; its cleanups do not run before the session closes.
 
         Raises:
@@ -275,12 +272,12 @@ class ModuleCoordinator(Coordinator):
             ContractError: Another module, or the application, has mounted it.
         """
         self.mounts.unmount(mount_point, name, self.module_id)
-        return DONE
+        return COMPLETED
 
     def register_capability(self, name: str, value: Any) -> None:
         """Offer a value, often a function, to whoever asks for ``name``."""
         self._check("a capability")
-        self.mounts.offer(name, value, self.module_id)
+        self.mounts.register_capability(name, value, self.module_id)
 
     def get_capability(self, name: str) -> Any:
         """The value registered under ``name``, or None."""
@@ -313,8 +310,6 @@ class ModuleCoordinator(Coordinator):
         limiter: Any = None,
     ) -> Any:
         """Make one model call or tool call inside the step wrappers; see `amplifier.contracts.Coordinator.run_step`."""
-        if self._turn_was_cancelled:  # and a tool or a provider has swallowed it: a native cancellation comes once
-            raise anyio.get_cancelled_exc_class()
         return await self._step_wrappers.run(step, run, admit, limiter, self.deadlines.hook)
 
     # ── hook results ──
@@ -329,99 +324,23 @@ class ModuleCoordinator(Coordinator):
         Raises:
             ValueError: An injection is longer than ``session.injection_size_limit``; nothing was stored.
         """
-        action = result.action
-        asks = action == "ask_user" or bool(result.approval_gates)
-        if action == "continue" and result.user_message is None and not result.context_injections and not asks:
-            return result
-        if action == "deny":
-            await self._show(result, hook_name)
-            return self._denied(result, event)
-        if asks and (denial := await self._ask(result, event, hook_name)) is not None:
-            return self._denied(denial, event)
-        ephemeral = await self._inject(result, event, hook_name)
-        await self._show(result, hook_name)
-        if result.suppress_output:
-            logger.debug("hook %r asks to suppress output on %r", hook_name, event)
-        return processed_result(result, ephemeral)
+        return await process_hook_result(self, result, event, hook_name)
+
+    @property
+    def approvals(self) -> Approvals:
+        """The questions of this session, and the answers to remember."""
+        if self._approvals is None:
+            self._approvals = Approvals(self._hooks.emit, self.watch)
+        return self._approvals
+
+    @property
+    def _current_turn_injections(self) -> int:
+        """Estimated tokens that hooks have injected in this turn. The seeds read this name."""
+        return self.effects.injected_tokens
 
     def reset_turn(self) -> None:
         """Start counting injections of a new turn."""
-        self._current_turn_injections = 0
-        self.turn_denial = None
-        self._turn_was_cancelled = False
-
-    def _denied(self, denial: HookResult, event: str) -> HookResult:
-        """Note a denial that ends a turn: a published loop answers with its text, as if the model had written it."""
-        if event in (PROMPT_SUBMIT, PROVIDER_REQUEST):
-            text = f"Operation denied: {denial.reason}"
-            self.turn_denial = ExecutionDenied(text, event=event, reason=denial.reason)
-        return denial
-
-    def note_cancelled_turn(self) -> None:
-        """Begin no further step of the running turn, whose caller was cancelled on asyncio."""
-        self._turn_was_cancelled = True
-
-    async def _ask(self, result: HookResult, event: str, hook_name: str) -> HookResult | None:
-        approvals = self._approvals = self._approvals or Approvals(self._hooks.emit, self.watch)
-        try:
-            gates = gates_of(result, hook_name)
-        except InvalidAnswer as problem:
-            logger.error("what hook %r asks on %r is denied: %s", hook_name, event, problem)
-            return HookResult(action="deny", reason=str(problem), data=result.data)
-        decision = await approvals.ask(self.approval_system, gates, event)
-        if decision.allowed:
-            return None
-        return HookResult(action="deny", reason=decision.reason, data=result.data)
-
-    async def _inject(self, result: HookResult, event: str, hook_name: str) -> list[ContextInjection]:
-        items = sanitised_injections(result, event, hook_name)
-        if not items:
-            return []
-        self._charge(items)  # before the first is stored, so that a batch is stored whole or not at all
-        add_message = getattr(self.mounts.points["context"], "add_message", None)
-        if add_message is None:
-            return await store(items, None)
-
-        async def add(message: dict[str, Any]) -> None:
-            await self.call_bounded(add_message(message), "context.add_message")
-
-        return await store(items, add)
-
-    def _charge(self, items: list[ContextInjection]) -> None:
-        """Check the size of injections and count them.
-
-        Raises:
-            ValueError: One is longer than the limit; none was counted.
-        """
-        limit = self.injection_size_limit
-        for item in items:
-            if limit is not None and len(item.content) > limit:
-                raise ValueError(
-                    f"Context injection exceeds {limit} characters: hook {item.hook_name!r} injects "
-                    f"{len(item.content)} on {item.event!r}; shorten it or raise session.injection_size_limit"
-                )
-        self._current_turn_injections += sum(len(item.content) // 4 for item in items)
-        used, budget = self._current_turn_injections, self.injection_budget_per_turn
-        if budget is not None and used > budget:
-            logger.warning(
-                "hooks have injected about %d tokens in this turn, over session.injection_budget_per_turn = %d",
-                used,
-                budget,
-            )
-
-    async def _show(self, result: HookResult, hook_name: str) -> None:
-        text = result.user_message
-        if not text:
-            return
-        source = f"hook:{result.user_message_source or hook_name}"
-        if self.display_system is None:
-            logger.debug("no display system for a message of %s: %s", source, text)
-            return
-        try:
-            shown = call_foreign(self.display_system.show_message, text, result.user_message_level, source)
-            await self.call_bounded(shown, "display.show_message")
-        except Exception:  # the display system is foreign code; a message is not worth a turn
-            logger.exception("the display system failed to show a message of %s", source)
+        self.effects = TurnEffects()
 
     async def call_bounded(self, answer: Any, what: str) -> Any:
         """Await what an application's object or a context returned, within the deadline of a handler.
@@ -475,11 +394,12 @@ class ModuleCoordinator(Coordinator):
         host = await self.hosting.host(context_manager, name=name or owner or "application", owner=owner)
         return host.leave
 
-    async def run_section(
-        self, fn: Callable[..., Awaitable[Any]], *args: Any, name: str | None = None, shield: bool = False
-    ) -> Any:
-        """Run work in a child task so that its unwinding is not cut off by a second native cancel or the end of the loop."""
-        return await run_section(fn, *args, name=name or getattr(fn, "__qualname__", None) or repr(fn), shield=shield)
+    async def run_shielded(
+        self, fn: Callable[..., Awaitable[T]], *args: Any, name: str | None = None
+    ) -> T:
+        """Run ``fn(*args)`` to its end before a cancellation of the caller is delivered."""
+        name = name or getattr(fn, "__qualname__", None) or repr(fn)
+        return await run_in_child(fn, *args, name=name, shield=True)
 
     def register_cleanup(self, cleanup_fn: Any) -> None:
         """Have ``cleanup_fn()``, sync or async, called when the session closes; what is not callable is ignored.
@@ -497,6 +417,7 @@ class ModuleCoordinator(Coordinator):
             )
         self.cleanups.push(cleanup_fn, self.module_id)
 
+    @ki_protected
     async def cleanup(self) -> None:
         """Run all registered cleanups, a module only its own, the last one first; each runs once.
 
@@ -508,9 +429,9 @@ class ModuleCoordinator(Coordinator):
     async def clean_up(self, owner: str | CleanupEntry | None) -> None:
         """Run all cleanups, or one module's, or one step before its turn; on the session's clock while that closes."""
         failures: list[CleanupFailure] = []
-        budget = TimeBudget.of(self.deadlines.teardown) if self.closing_time.until == math.inf else self.closing_time
+        budget = TimeBudget.starting_now(self.deadlines.teardown) if self.closing_time.until == math.inf else self.closing_time
         name = "amplifier cleanup" if owner is None else f"amplifier cleanup of {owner}"
-        await run_section(self.unwind, failures, budget, owner, name=name, shield=True, isolate=True)
+        await run_in_child(self.unwind, failures, budget, owner, name=name, shield=True)
         for failure in failures:
             if not isinstance(failure.error, Exception):
                 raise failure.error
@@ -518,8 +439,8 @@ class ModuleCoordinator(Coordinator):
     async def unwind(
         self, failures: list[CleanupFailure], budget: TimeBudget, owner: str | CleanupEntry | None = None
     ) -> None:
-        """Run cleanups inside a shielded section; see `CleanupStack.unwind`."""
-        await self.cleanups.unwind(failures, each=self.deadlines.cleanup, budget=budget, watch=self.watch, owner=owner)
+        """Run cleanups inside a shielded scope; see `CleanupStack.unwind`."""
+        await self.cleanups.unwind(failures, seconds=self.deadlines.cleanup, budget=budget, watch=self.watch, owner=owner)
 
     # ── the session's side ──
 
@@ -531,20 +452,16 @@ class ModuleCoordinator(Coordinator):
         self.mounts.strict = plan.strict
         self.hosting.is_shut = False
         spawn = None if self.hosting.group is None else self.hosting.spawn
-        self.watch.start(None)
+        self.watch.start(spawn)
         self._cancellation.attach(
             loop, spawn or loop.spawn_timer, None if spawn is None else announce, self.closing_time, self.watch
         )
-
-    def watch_calls(self) -> None:
-        """The opening has to wait, or is over: on trio the watchdog takes a task from now on, which a short opening spares."""
-        self.watch.start(self.hosting.spawn if self.hosting.takes_work else None)
 
     def begin_closing(self) -> TimeBudget:
         """The session closes: from now on everything shares one deadline."""
         teardown = self.deadlines.teardown
         if teardown is not None:
-            now = loop_clock()()
+            now = current_time()
             self.closing_time.until = now + teardown
             self.watch.tighten(now + min(TERMINAL_SECONDS, teardown / 2))
         return self.closing_time
@@ -560,7 +477,7 @@ class ModuleCoordinator(Coordinator):
         self.closing_time.until = math.inf
         self.watch.stop()  # first: on trio the group waits for its timer
         self._cancellation.detach()
-        self.withdraw(None)
+        self.unregister_owner(None)
         if self._session is not None and type(self._session) is not weakref.ref:
             self._session = weakref.ref(self._session)
 

@@ -17,11 +17,12 @@ import anyio
 import attrs
 
 from amplifier.contracts import Step, StepWrapper, call_scope, contained_failure
-from amplifier.contracts._cancellation import cancel_scope, loop_clock
+from amplifier.contracts._cancellation import cancel_scope, current_time
 from amplifier.errors import ContractError, DeadlineExceeded
 
-from ..runtime.deadlines import DeadlineGroup, DeadlinePassed, TimeBudget, Watchdog, call_foreign
+from ..runtime.deadlines import DeadlinePassed, ReusableDeadline, TimeBudget, call_foreign
 from ..runtime.owner import Owner, belongs_to
+from ..runtime.watchdog import Watchdog
 
 logger: logging.Logger = logging.getLogger("amplifier.coordinator")
 
@@ -44,7 +45,7 @@ _Layer = tuple[str | None, Any]
 
 
 @final
-class Done:
+class NoopAwaitable:
     """What mounting returns. Awaiting it returns at once, without a checkpoint: the work is done already."""
 
     __slots__ = ()
@@ -54,10 +55,10 @@ class Done:
         yield  # makes this a generator, which is what __await__ must return
 
 
-DONE = Done()
+COMPLETED = NoopAwaitable()
 
 
-class Mounts:
+class MountTable:
     """The modules of one session by mount point, and the capabilities that they offer each other.
 
     The values on top are in plain dicts, which are read without us and may be written by hand. A value that no module put there is
@@ -191,7 +192,7 @@ class Mounts:
 
     # ── capabilities ──
 
-    def offer(self, name: Any, value: Any, owner: str | None) -> None:
+    def register_capability(self, name: Any, value: Any, owner: str | None) -> None:
         """Offer ``value`` under ``name``; the last one wins, over another module's with a warning.
 
         Raises:
@@ -220,7 +221,7 @@ class Mounts:
             raise ContractError(f"{message}; session.strict forbids that: rename one of them", module=owner)
         logger.warning("%s", message)
 
-    def withdraw(self, module: str | None) -> None:
+    def unregister_owner(self, module: str | None) -> None:
         """Take out the layers of a module, or of all; below one that was on top, the next comes back. Interrupted, it can be done again."""
         for key, layers in reversed(list(self._layers.items())):
             if any(module in (None, owner) for owner, _ in layers if owner is not None):
@@ -315,7 +316,7 @@ class Contributions:
         contributor = Contributor(channel, name, callback, owner)
         self._channels.setdefault(channel, []).append(contributor)
 
-    def withdraw(self, module: str | None) -> None:
+    def unregister_owner(self, module: str | None) -> None:
         """Remove the contributors of a module, or of all, and the channels that have none any more."""
         left = {name: [c for c in each if not belongs_to(c.owner, module)] for name, each in self._channels.items()}
         self._channels = {name: contributors for name, contributors in left.items() if contributors}
@@ -332,7 +333,7 @@ class Contributions:
     ) -> list[Any]:
         """Call every contributor of ``channel`` and return what is not None, in order."""
         collected: list[Any] = []
-        budget, calls = TimeBudget.of(total), DeadlineGroup(watch)
+        budget, calls = TimeBudget.starting_now(total), ReusableDeadline(watch)
         try:
             for contributor in tuple(self._channels.get(channel, ())):
                 try:
@@ -348,9 +349,6 @@ class Contributions:
                         collected.append(value)
             return collected
         finally:
-            scope, calls.scope = calls.scope, None
-            if scope is not None:  # first, and by no call of the kernel: see DeadlineGroup
-                scope.__exit__(None, None, None)
             calls.close()
 
 
@@ -393,7 +391,7 @@ class StepWrappers:
         """Remove a wrapper; steps that are inside of it go on. Nothing happens if it was removed before."""
         self._registered = tuple(each for each in self._registered if each is not registration)
 
-    def withdraw(self, module: str | None) -> None:
+    def unregister_owner(self, module: str | None) -> None:
         """Remove the wrappers of a module, or of all."""
         self._registered = tuple(each for each in self._registered if not belongs_to(each.owner, module))
 
@@ -448,7 +446,7 @@ class _WrappedStep:
         )
 
     def _arm(self) -> None:
-        self._scope.deadline = math.inf if self._seconds is None else loop_clock()() + self._seconds
+        self._scope.deadline = math.inf if self._seconds is None else current_time() + self._seconds
 
     async def _enter(self, depth: int) -> Any:
         if depth == len(self._around):

@@ -18,23 +18,23 @@ import attrs
 
 from amplifier._json import copy_json, is_same_json, redact_text
 from amplifier.contracts import OnFailure
-from amplifier.contracts._cancellation import loop_clock
+from amplifier.contracts._cancellation import current_time
 from amplifier.errors import ContractError, ModelError
 from amplifier.events import TOOL_PRE
 from amplifier.models import HookResult
 
-from ..runtime.backend import RunningCall
-from ..runtime.deadlines import DeadlineGroup, DeadlinePassed, Watchdog, call_foreign, failure_words, run_bounded
+from ..runtime.frames import WaitInfo
+from ..runtime.deadlines import DeadlinePassed, ReusableDeadline, call_foreign, failure_words, run_bounded
 from ..runtime.owner import Owner
-from ..runtime.uninterrupted import interruptible
+from ..runtime.watchdog import Watchdog
 from .merge import INVALID_RESPONSE, InvalidAnswer, Verdict, continued, is_plain_continue, parse_answer, was_modified
 
 logger: logging.Logger = logging.getLogger("amplifier.hooks")
 
-SLOW = 5.0
+SLOW_HANDLER_SECONDS = 5.0
 """Seconds after which a handler is logged as slow, once."""
 
-_LONGEST_SEARCHED, _LONGEST_SHOWN = 10_000, 200
+_MAX_SEARCHED, _MAX_SHOWN = 10_000, 200
 """Characters of an invalid answer that are searched for secrets, and of these what the log shows."""
 
 
@@ -92,7 +92,7 @@ class Registration:
 class Dispatch:
     """One emit: the payload, the verdict so far, and the handlers that failed."""
 
-    __slots__ = ("_changed_by", "_is_again", "_owned", "_series", "_verdict", "event", "failures", "payload")
+    __slots__ = ("_changed_by", "_is_again", "_owned", "_deadline", "_verdict", "event", "failures", "payload")
 
     def __init__(
         self,
@@ -109,21 +109,20 @@ class Dispatch:
         self._verdict: Verdict | None = None
         self._changed_by: Registration | None = None
         self._is_again = False
-        self._series = DeadlineGroup(watch, limit)
+        self._deadline = ReusableDeadline(watch, limit)
 
-    @interruptible
     async def run(self, handlers: tuple[Registration, ...]) -> HookResult:
         """Call the handlers in order until one denies.
 
         Raises:
             BaseException: A real cancellation of the emitter, Ctrl-C or exit; never a handler's own failure.
         """
-        series = self._series
-        clock = series.clock
+        deadline = self._deadline
+        clock = deadline.clock
         event = self.event
         now = clock()
         try:
-            for registration in chain(handlers, self._judges_again(handlers)):
+            for registration in chain(handlers, self._gates_to_rerun(handlers)):
                 if not registration.live:  # unregistered since this dispatch began
                     continue
                 given = registration.copy_of(self.payload)
@@ -131,33 +130,30 @@ class Dispatch:
                 try:
                     answer = registration.handler(event, given)
                     if answer is not None and (type(answer) is CoroutineType or isawaitable(answer)):
-                        series.label = registration
-                        series.arm(registration.seconds, now, answer)
+                        deadline.label = registration
+                        deadline.arm(registration.seconds, now, answer)
                         is_armed = True
                         answer = await answer
-                except BaseException as exc:  # noqa: BLE001 — handlers are foreign code; judge() lets through what is not theirs
-                    if self._failed(registration, series.judge(exc, is_armed=is_armed)):
+                except BaseException as exc:  # noqa: BLE001 — handlers are foreign code; classify_exception() lets through what is not theirs
+                    if self._failed(registration, deadline.classify_exception(exc, is_armed=is_armed)):
                         break
                     now = clock()
                     continue
                 began, now = now, clock()
-                if now - began > SLOW and not registration.slow_logged:
+                if now - began > SLOW_HANDLER_SECONDS and not registration.slow_logged:
                     registration.slow_logged = True
                     logger.warning("%s is slow: it took %.1f s", registration, now - began)
                 # It blocked, or swallowed its cancellation. One that began too late is not blamed for the time of others.
-                if is_armed and began < series.until <= now:
-                    if self._failed(registration, series.renew()):
+                if is_armed and began < deadline.until <= now:
+                    if self._failed(registration, deadline.reset_expired()):
                         break
-                elif (answer is not None or registration.is_gate) and self._took(registration, answer):
+                elif (answer is not None or registration.is_gate) and self._process_result(registration, answer):
                     break
             return self.result()
         finally:
-            scope, series.scope = series.scope, None
-            if scope is not None:  # first, and by no call of the kernel: see DeadlineGroup
-                scope.__exit__(None, None, None)
-            series.close()
+            deadline.close()
 
-    def _judges_again(self, handlers: tuple[Registration, ...]) -> Iterator[Registration]:
+    def _gates_to_rerun(self, handlers: tuple[Registration, ...]) -> Iterator[Registration]:
         """After all handlers, those who judged another input of a tool than the one that is left: what was allowed is what runs."""
         if self._changed_by is not None and self._verdict is not None:
             self._is_again = True
@@ -166,9 +162,9 @@ class Dispatch:
                     self._verdict.gates.pop(registration.seq, None)
                     yield registration
 
-    def running_call(self) -> RunningCall | None:
+    def wait_info(self) -> WaitInfo | None:
         """The handler that is being waited for."""
-        return self._series.running_call()
+        return self._deadline.wait_info()
 
     def result(self) -> HookResult:
         """The merged result of the handlers called so far."""
@@ -176,7 +172,7 @@ class Dispatch:
             return continued(self.payload)
         return self._verdict.result()
 
-    def _took(self, registration: Registration, answer: Any) -> bool:
+    def _process_result(self, registration: Registration, answer: Any) -> bool:
         """Take in an answer; True ends the dispatch."""
         if type(answer) is HookResult and is_plain_continue(answer):
             return False
@@ -234,8 +230,7 @@ async def collect(
 ) -> list[dict[str, Any]]:
     """Call all handlers at once, with one deadline, and return the data of their results in handler order."""
     answers: list[Any] = [None] * len(handlers)
-    fatal: list[BaseException] = []
-    until = loop_clock()() + timeout
+    until = current_time() + timeout
 
     async def ask(index: int, registration: Registration) -> None:
         if not registration.live:  # unregistered by a handler that was faster
@@ -243,12 +238,8 @@ async def collect(
         try:
             answer = call_foreign(registration.handler, event, registration.copy_of(payload))
             if isawaitable(answer):
-                answer = await run_bounded(answer, until - loop_clock()(), registration, watch)
+                answer = await run_bounded(answer, until - current_time(), registration, watch)
             answers[index] = answer
-        except KeyboardInterrupt as exc:
-            # Raised in the emitter's task below: in a task of its own, asyncio would tear the loop down.
-            fatal.append(exc)
-            group.cancel_scope.cancel()
         except DeadlinePassed:
             logger.warning("%s gave no answer within %g s: skipped", registration, timeout)
         except Exception as exc:  # handlers are foreign code; what is not theirs has passed already
@@ -257,8 +248,6 @@ async def collect(
     async with anyio.create_task_group() as group:
         for index, registration in enumerate(handlers):
             group.start_soon(ask, index, registration, name=str(registration))
-    if fatal:
-        raise fatal.pop(0)
     collected: list[dict[str, Any]] = []
     for registration, answer in zip(handlers, answers, strict=True):
         try:
@@ -290,7 +279,7 @@ def _shown(answer: Any) -> str:
     """What a handler returned, shortened and without secrets, even if its own ``__repr__`` fails."""
     kind = type(answer).__name__
     try:
-        text = redact_text(repr(answer)[:_LONGEST_SEARCHED])
+        text = redact_text(repr(answer)[:_MAX_SEARCHED])
     except Exception as broken:  # noqa: BLE001 — foreign code
         return f"the {kind} (it cannot be shown: {type(broken).__name__})"
-    return f"the {kind} {text if len(text) <= _LONGEST_SHOWN else text[:_LONGEST_SHOWN] + '…'}"
+    return f"the {kind} {text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + '…'}"

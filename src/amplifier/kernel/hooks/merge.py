@@ -1,27 +1,15 @@
-"""What the results of handlers mean: many become one, and what that one asks for is carried out.
-
-Merging is pure: no clocks, no awaits, nothing is mutated. Precedence: deny > ask_user > inject_context > modify > continue. A denial
-ends the dispatch and keeps nothing but itself and the payload. Under every other action nothing that a handler returned is lost: user
-messages, injections, modifications, approval gates.
-
-`Approvals` and the functions for injections serve the coordinator's `process_hook_result`. A missing, failing or late approval system never
-lets anything through by accident: only an explicit "allow" does, or a gate's own ``approval_default`` when time runs out.
-"""
+"""Merge the results of several handlers into one. Nothing here awaits or reads a clock."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from copy import copy
-from inspect import isawaitable
 from itertools import chain
 from typing import Any, get_args
 
-import anyio
 import attrs
 
-from amplifier._json import copy_json, is_same_json, sanitize_text, visible_text
-from amplifier.errors import ApprovalTimeoutError, NoOneToAskError
+from amplifier._json import copy_json, is_same_json, sanitize_text
 from amplifier.events import CATALOGUE, TOOL_POST, TOOL_PRE
 from amplifier.models import (
     ApprovalGate,
@@ -32,10 +20,7 @@ from amplifier.models import (
     UserMessageLevel,
 )
 
-from ..runtime.backend import timestamp
-from ..runtime.deadlines import DeadlinePassed, Watchdog, call_foreign, check_timeout, run_bounded
-
-logger: logging.Logger = logging.getLogger("amplifier.coordinator")
+from ..runtime.deadlines import check_timeout
 
 INVALID_RESPONSE = "Hook handler returned invalid response"
 
@@ -330,93 +315,6 @@ def was_modified(result: HookResult) -> bool:
     return result.action == "modify" or getattr(result, "modified", False)
 
 
-# ── approvals ────────────────────────────────────────────────────────────────────────────────────
-
-DEFAULT_PROMPT = "Allow this operation?"
-DEFAULT_OPTIONS = ("Allow", "Deny")
-
-_ALLOWED = frozenset({"allow", "allow once", "allow always"})
-_SHOWN = 200
-
-_Question = tuple[str, str, str, tuple[str, ...]]
-"""Hook, event, prompt and options: everything the user saw, so that an answer never covers another question."""
-
-
-@attrs.frozen
-class Decision:
-    """How one gate was decided."""
-
-    allowed: bool
-    reason: str
-    remembered: bool = False
-
-
-class Approvals:
-    """The questions of one session and the answers to remember."""
-
-    __slots__ = ("_always", "_emit", "_order", "_watch")
-
-    def __init__(self, emit: Callable[[str, dict[str, Any]], Awaitable[Any]], watch: Watchdog | None = None) -> None:
-        self._emit = emit
-        self._watch = watch
-        self._always: set[_Question] = set()
-        self._order = anyio.Lock(fast_acquire=True)
-
-    async def ask(self, system: Any, gates: list[ApprovalGate], event: str) -> Decision:
-        """Ask every gate in order, each under its own deadline; the first denial decides."""
-        decision = Decision(True, "")
-        for gate in gates:
-            prompt = visible_text(
-                gate.prompt or DEFAULT_PROMPT, strict=True
-            )  # whoever shows it: nothing in it is hidden
-            options = list(gate.options or DEFAULT_OPTIONS)
-            key = (gate.hook_name, event, prompt, tuple(options))
-            about: dict[str, Any] = {"hook_name": gate.hook_name, "event": event, "prompt": prompt, "options": options}
-            if key in self._always:
-                decision = Decision(True, "allowed always, earlier in this session", remembered=True)
-            else:
-                async with self._order:  # whoever is first here asks first, however long handlers take
-                    await self._emit("approval:required", {**about, "timeout": gate.timeout, "default": gate.default})
-                decision = await self._decide(system, gate, prompt, options)
-                if decision.remembered:
-                    self._always.add(key)
-            outcome = "approval:granted" if decision.allowed else "approval:denied"
-            await self._emit(outcome, {**about, "reason": decision.reason, "remembered": decision.remembered})
-            if not decision.allowed:
-                break
-        return decision
-
-    async def _decide(self, system: Any, gate: ApprovalGate, prompt: str, options: list[str]) -> Decision:
-        shown = prompt if len(prompt) <= _SHOWN else f"{prompt[:_SHOWN]}…[truncated]"
-        if system is None:
-            logger.warning("hook %r asks for approval but no approval system is available: denied", gate.hook_name)
-            return Decision(False, "No approval system available")
-        try:
-            answer = call_foreign(system.request_approval, prompt, options, gate.timeout, gate.default)
-            if isawaitable(answer):
-                answer = await run_bounded(answer, gate.timeout, f"approval for hook {gate.hook_name!r}", self._watch)
-        except (DeadlinePassed, ApprovalTimeoutError):
-            if gate.default == "allow":
-                return Decision(True, f"Approval timeout - allowed by default: {shown}")
-            return Decision(False, f"Approval timeout - denied by default: {shown}")
-        except NoOneToAskError as exc:
-            if exc.keeps_turn:
-                raise
-            return Decision(False, f"No one could be asked: {shown}")
-        except Exception as exc:  # the approval system is foreign code
-            logger.exception("the approval system failed: denied")
-            return Decision(False, f"Approval failed ({type(exc).__name__}: {exc}): {shown}")
-        chosen = answer.lower() if isinstance(answer, str) else None
-        if chosen in _ALLOWED:
-            return Decision(True, "User allowed", remembered=chosen == "allow always")
-        if chosen != "deny":
-            logger.warning("the approval system answered %r, which is not an allowing option: denied", answer)
-        return Decision(False, f"User denied: {shown}")
-
-
-# ── injections ───────────────────────────────────────────────────────────────────────────────────
-
-
 def sanitised_injections(result: HookResult, event: str, hook_name: str) -> list[ContextInjection]:
     """The injections of a result without control characters and without empty items; scalar forms get a provenance."""
     items = []
@@ -428,41 +326,6 @@ def sanitised_injections(result: HookResult, event: str, hook_name: str) -> list
         if content:
             items.append(item)
     return items
-
-
-async def store(
-    items: list[ContextInjection], add_message: Callable[[dict[str, Any]], Awaitable[None]] | None
-) -> list[ContextInjection]:
-    """Store the durable items with their provenance and return the ephemeral ones, which are the orchestrator's to show once."""
-    ephemeral = []
-    for item in items:
-        logger.info(
-            "hook %r injects %d characters as %s on %r%s",
-            item.hook_name,
-            len(item.content),
-            item.role,
-            item.event,
-            " (ephemeral)" if item.ephemeral else "",
-        )
-        if item.ephemeral:
-            ephemeral.append(item)
-        elif add_message is not None:
-            await add_message(
-                {
-                    "role": item.role,
-                    "content": item.content,
-                    "metadata": {
-                        "source": "hook",
-                        "hook_name": item.hook_name,
-                        "event": item.event,
-                        "timestamp": timestamp(),
-                        "requested_role": item.role,
-                        "ephemeral": False,
-                        "persisted": True,
-                    },
-                }
-            )
-    return ephemeral
 
 
 def processed_result(result: HookResult, ephemeral: list[ContextInjection]) -> HookResult:

@@ -20,6 +20,7 @@ from amplifier._json import copy_json
 from amplifier._spelling import warn_of_misspelt_event
 from amplifier.contracts import DEFAULT, Inherited, OnFailure
 from amplifier.contracts._calls import parent_call_id
+from amplifier.contracts._cancellation import cancel_scope
 from amplifier.errors import HookRecursionError
 from amplifier.events import (
     CATALOGUE,
@@ -37,10 +38,10 @@ from amplifier.events import (
 from amplifier.models import HookResult
 from amplifier.turns import RecordedEvent
 
-from ..runtime.backend import timestamp
-from ..runtime.deadlines import DeadlinePassed, TimeBudget, Watchdog, check_timeout, failure_text
+from ..runtime.loop import timestamp
+from ..runtime.deadlines import DeadlinePassed, TimeBudget, check_timeout, failure_text
 from ..runtime.owner import Owner, belongs_to
-from ..runtime.uninterrupted import run_section
+from ..runtime.watchdog import Watchdog
 from .dispatch import Dispatch, Registration, collect
 from .merge import continued
 
@@ -49,7 +50,7 @@ EVERY_EVENT = "*"
 TERMINAL_SECONDS = 5.0
 """How long the handlers of a terminal event may take together: they run while a caller waits for the session to stop."""
 
-DEEPEST = 32
+MAX_DEPTH = 32
 """How deep dispatches may be nested."""
 
 RECORDED = frozenset(
@@ -159,8 +160,8 @@ class HookRegistry:
             fields=None if fields is None else tuple(dict.fromkeys((*map(str.__str__, fields), *_KERNEL_FIELDS))),
             on_demand=on_demand,
         )
-        self._forget_ready(event)  # first: interrupted after the other line, a gate would be listed and not called
         bisect.insort(self._handlers.setdefault(event, []), registration, key=_order)
+        self._forget_ready(event)
         return partial(self.remove, registration)
 
     on = register
@@ -181,7 +182,7 @@ class HookRegistry:
             self.remove(max(found, key=lambda r: r.seq))
 
     def remove(self, registration: Registration) -> None:
-        """Remove one registration; nothing happens if it was removed before, and an interrupted removal is completed."""
+        """Remove one registration; nothing happens if it was removed before."""
         registration.live = False
         event = registration.event
         handlers = self._handlers.get(event, [])
@@ -192,7 +193,7 @@ class HookRegistry:
             self._handlers.pop(event, None)
         self._forget_ready(event)
 
-    def withdraw(self, module: str | None) -> None:
+    def unregister_owner(self, module: str | None) -> None:
         """Remove what a module has registered, or all modules have."""
         for registration in reversed(self.registrations_of(module)):
             self.remove(registration)
@@ -267,9 +268,8 @@ class HookRegistry:
         elif event not in TERMINAL_EVENTS:
             result = await self._dispatch(event, given, handlers, False)
         else:
-            result = await run_section(
-                self._dispatch, event, given, handlers, True, name=f"amplifier event {event}", shield=True
-            )
+            with cancel_scope(shield=True):
+                result = await self._dispatch(event, given, handlers, True)
         if self._recorded is not None and event in RECORDED:
             self._recorded.append((event, time.monotonic(), result.data or {}, result.action == "deny"))
         return result
@@ -373,10 +373,10 @@ class Nesting:
         self.outer = outer
         self.depth = 1 if outer is None else outer.depth + 1
         self.is_over = False
-        if self.depth > DEEPEST:
+        if self.depth > MAX_DEPTH:
             chain = self.events()
             raise HookRecursionError(
-                f"handlers emit events inside each other more than {DEEPEST} deep (… {' → '.join(chain[-7:])}); "
+                f"handlers emit events inside each other more than {MAX_DEPTH} deep (… {' → '.join(chain[-7:])}); "
                 "a handler must not emit an event that leads back to itself",
                 chain=chain,
             )

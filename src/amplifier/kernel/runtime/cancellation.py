@@ -1,9 +1,4 @@
-"""The cancellation token: none → graceful → immediate, over the scope of the running turn.
-
-The token itself only keeps state, so it may be used from any thread and from a signal handler: no lock is taken (a
-handler that interrupts its own thread must not wait for it) and the loop is reached through `Loop.soon` only. The
-session binds a turn's scope to it and is notified of requests.
-"""
+"""The cancellation token of a session: none → graceful → immediate."""
 
 from __future__ import annotations
 
@@ -11,20 +6,25 @@ import enum
 import inspect
 import logging
 import time
-from collections.abc import Callable
-from typing import Any, final
+from collections.abc import Awaitable, Callable
+from typing import final
 
 import anyio
 import attrs
 
-from .backend import Loop, Spawn, start_timer
-from .deadlines import DeadlinePassed, TimeBudget, Watchdog, call_foreign, check_timeout, run_bounded
-from .uninterrupted import run_section
+from amplifier.contracts._cancellation import cancel_scope
+from amplifier.events import CANCEL_REQUESTED
+
+from .deadlines import DeadlinePassed, TimeBudget, call_foreign, check_timeout, run_bounded
+from .loop import Loop, Spawn, start_timer
+from .watchdog import Watchdog
 
 logger: logging.Logger = logging.getLogger("amplifier.cancellation")
 
 CALLBACK_SECONDS = 5.0
-"""Deadline of one cancel callback: it runs while a caller waits for the session to stop."""
+"""Deadline of one cancel callback. It runs while a caller waits for the session to stop."""
+
+Emit = Callable[[str, dict[str, object]], Awaitable[object]]
 
 
 class CancellationState(enum.Enum):
@@ -37,42 +37,58 @@ class CancellationState(enum.Enum):
 
 @attrs.frozen
 class CancelRequest:
-    """A request that changed the state: what the session announces as ``cancel:requested``."""
+    """A request that changed the state. The session announces it as ``cancel:requested``.
+
+    Attributes:
+        state: The new state.
+        grace: Seconds until a graceful request turns immediate. None if it never does.
+        reason: The reason that the caller gave, or None.
+    """
 
     state: CancellationState
     grace: float | None = None
     reason: str | None = None
 
 
+# The token may be used from any thread and from a signal handler. So it takes no lock, since a
+# handler that interrupts its own thread would wait indefinitely, and it reaches the event loop
+# only through `Loop.soon`. Everything that needs the loop happens in `_apply_requests`.
+
+
 @final
 class CancellationToken:
     """Asks the turns of one session, and of its children, to stop.
 
-    Graceful lets running tools finish and starts nothing new; immediate cancels the turn's scope.
+    A graceful request lets running tools finish and starts nothing new. An immediate one cancels
+    the turn's scope.
+
+    Attributes:
+        asked_at: The time of the latest request by the monotonic clock. None without one.
     """
 
     def __init__(self) -> None:
         self._claims: dict[CancellationState, object] = {}
         self._children: tuple[CancellationToken, ...] = ()
-        self._callbacks: tuple[Callable[[], Any], ...] = ()
+        self._callbacks: tuple[Callable[[], object], ...] = ()
         self._tools: dict[str, str] = {}
         self._requests: list[CancelRequest] = []
         self._scope: anyio.CancelScope | None = None
         self._loop: Loop | None = None
         self._spawn: Spawn | None = None
-        self._announce: Callable[[], None] | None = None
+        self._notify: Callable[[], None] | None = None
         self._budget: TimeBudget | None = None
         self._watch: Watchdog | None = None
+        self._announcing: anyio.Event | None = None
         self._stop_grace: Callable[[], None] | None = None
         self._reason: str | None = None
         self._grace: float | None = None
         self.asked_at: float | None = None
-        """When the latest request came, by the monotonic clock."""
 
     def __repr__(self) -> str:
+        bound = ", bound to a turn" if self._scope is not None else ""
         return (
-            f"<CancellationToken {self.state}, {len(self._tools)} tools running, {len(self._children)} children"
-            f"{', bound to a turn' if self._scope is not None else ''}>"
+            f"<CancellationToken {self.state}, {len(self._tools)} tools running, "
+            f"{len(self._children)} children{bound}>"
         )
 
     # ── state ──
@@ -86,37 +102,37 @@ class CancellationToken:
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether anything was requested."""
+        """True after any request."""
         return bool(self._claims)
 
     @property
     def is_graceful(self) -> bool:
-        """Whether the request is exactly graceful."""
+        """True if the state is graceful, not immediate."""
         return bool(self._claims) and CancellationState.IMMEDIATE not in self._claims
 
     @property
     def is_immediate(self) -> bool:
-        """Whether the request is immediate."""
+        """True if the state is immediate."""
         return bool(self._claims) and CancellationState.IMMEDIATE in self._claims
 
     @property
     def reason(self) -> str | None:
-        """What the latest requester gave as a reason."""
+        """The reason of the latest request, or None."""
         return self._reason
 
     def request_graceful(self, grace: float | None = None, *, reason: str | None = None) -> bool:
-        """Ask to stop at the next good moment.
+        """Ask the turn to stop at the next good moment.
 
         Args:
-            grace: Seconds after which the request turns immediate by itself.
+            grace: Seconds after which the request turns immediate. None for never.
             reason: Shown in events and errors.
 
         Returns:
             True if this call changed the state.
 
         Raises:
-            TypeError: ``grace`` is no number.
-            ValueError: It is not positive and finite.
+            TypeError: ``grace`` isn't a number.
+            ValueError: ``grace`` isn't positive and finite.
         """
         check_timeout(grace)
         if self._claims:
@@ -127,7 +143,7 @@ class CancellationToken:
         return changed
 
     def request_immediate(self, *, reason: str | None = None) -> bool:
-        """Stop now: cancel the running turn, its tools and its child sessions.
+        """Cancel the running turn, its tools and its child sessions.
 
         Returns:
             True if this call changed the state.
@@ -139,11 +155,11 @@ class CancellationToken:
         return changed
 
     def request_cancellation(self) -> None:
-        """The same as `request_graceful`, kept for older callers."""
+        """Call `request_graceful`. Older callers use this name."""
         self.request_graceful()
 
     def reset(self) -> None:
-        """Back to none; running tools are forgotten, children and callbacks stay as they are."""
+        """Return to none. Running tools are forgotten, children and callbacks stay."""
         self._claims = {}
         self._requests.clear()
         self._tools.clear()
@@ -152,19 +168,19 @@ class CancellationToken:
 
     def _claim(self, request: CancelRequest) -> bool:
         mine = object()
-        # setdefault is one atomic step: of several threads exactly one wins, without a lock.
+        # dict.setdefault() is atomic, so one thread wins without a lock.
         if self._claims.setdefault(request.state, mine) is not mine:
             return False
         self._reason, self._grace, self.asked_at = request.reason, request.grace, time.monotonic()
         self._requests.append(request)
         if self._loop is not None:
-            self._loop.soon(self._act)
+            self._loop.soon(self._apply_requests)
         return True
 
     # ── children ──
 
     def register_child(self, child: CancellationToken) -> None:
-        """Pass every request on to ``child``; the present state is applied at once."""
+        """Pass every request on to ``child``, the present one included."""
         if not isinstance(child, CancellationToken):
             raise TypeError(f"expected a CancellationToken, got {type(child).__name__}")
         self._children = (*self._children, child)
@@ -178,7 +194,7 @@ class CancellationToken:
         self._children = tuple(other for other in self._children if other is not child)
 
     def stop_children(self, reason: str | None) -> None:
-        """Stop the turns of all children now; this token's own state stays as it is."""
+        """Stop the turns of all children. The state of this token stays as it is."""
         for child in self._children:
             child.request_immediate(reason=reason)
 
@@ -189,7 +205,7 @@ class CancellationToken:
         self._tools[tool_call_id] = tool_name
 
     def register_tool_complete(self, tool_call_id: str) -> None:
-        """Note that a tool call has ended; unknown ids are fine."""
+        """Note that a tool call has ended. Unknown ids are ignored."""
         self._tools.pop(tool_call_id, None)
 
     @property
@@ -204,29 +220,68 @@ class CancellationToken:
 
     # ── callbacks ──
 
-    def on_cancel(self, callback: Callable[[], Any]) -> None:
+    def on_cancel(self, callback: Callable[[], object]) -> None:
         """Call ``callback()``, sync or async, whenever the state changes."""
         if not callable(callback):
             raise TypeError(f"on_cancel needs a callable, got {callback!r}")
         self._callbacks = (*self._callbacks, callback)
 
     async def trigger_callbacks(self) -> None:
-        """Run all callbacks in order, shielded and each under a deadline; failures are logged."""
+        """Run all callbacks in order, shielded, each under a deadline. Failures are logged."""
         if self._callbacks:
-            await run_section(self._run_callbacks, name="amplifier cancel callbacks", shield=True)
+            with cancel_scope(shield=True):
+                for callback in self._callbacks:
+                    await self._run_callback(callback)
 
-    async def _run_callbacks(self) -> None:
-        for callback in self._callbacks:
-            seconds = CALLBACK_SECONDS if self._budget is None else self._budget.half(CALLBACK_SECONDS)
-            label = f"cancel callback {_name_of(callback)}"
-            try:
-                answer = call_foreign(callback)
-                if inspect.isawaitable(answer):
-                    await run_bounded(answer, seconds, label, self._watch)
-            except DeadlinePassed as late:
-                logger.warning("%s was cut off: %s", label, late)
-            except Exception:  # a callback is foreign code
-                logger.exception("%s failed", label)
+    async def _run_callback(self, callback: Callable[[], object]) -> None:
+        seconds = CALLBACK_SECONDS
+        if self._budget is not None:
+            seconds = self._budget.half(CALLBACK_SECONDS)
+        label = f"cancel callback {_name_of(callback)}"
+        try:
+            answer = call_foreign(callback)
+            if inspect.isawaitable(answer):
+                await run_bounded(answer, seconds, label, self._watch)
+        except DeadlinePassed as late:
+            logger.warning("%s was cancelled: %s", label, late)
+        except Exception:  # a callback is foreign code
+            logger.exception("%s failed", label)
+
+    async def announce_requests(self, emit: Emit) -> None:
+        """Emit ``cancel:requested`` for each new request and run the callbacks.
+
+        Several tasks may call this at once. They announce one after another, so each request is
+        announced once, and every caller returns after its announcement.
+        """
+        while self._announcing is not None:
+            await self._announcing.wait()
+        if not self._requests:
+            return
+        done = self._announcing = anyio.Event()
+        try:
+            for request in self._drain_requests():
+                details: dict[str, object] = {
+                    "state": request.state.value,
+                    "grace": request.grace,
+                    "reason": request.reason,
+                    "running_tools": self.running_tool_names,
+                }
+                await emit(CANCEL_REQUESTED, details)
+                await self.trigger_callbacks()
+        finally:
+            self._announcing = None
+            done.set()
+
+    @property
+    def has_requests(self) -> bool:
+        """True if a request hasn't been announced."""
+        return bool(self._requests)
+
+    def _drain_requests(self) -> list[CancelRequest]:
+        drained = []
+        while self._requests:
+            drained.append(self._requests.pop(0))
+        return drained
 
     # ── the session's side ──
 
@@ -234,52 +289,49 @@ class CancellationToken:
         self,
         loop: Loop,
         spawn: Spawn | None,
-        announce: Callable[[], None] | None,
+        notify: Callable[[], None] | None,
         budget: TimeBudget | None = None,
         watch: Watchdog | None = None,
     ) -> None:
-        """The session opens on ``loop``: requests reach it from now on; callbacks share the ``budget`` of its closing."""
-        self._loop, self._spawn, self._announce, self._budget, self._watch = loop, spawn, announce, budget, watch
+        """Connect the token to a session that opens on ``loop``.
+
+        Args:
+            loop: The event loop of the session.
+            spawn: Starts the task of a timer, on trio.
+            notify: Called on the loop after a request, to announce it.
+            budget: The time of the session's closing, which callbacks share.
+            watch: Reports callbacks that don't react to their cancellation.
+        """
+        self._loop, self._spawn, self._notify = loop, spawn, notify
+        self._budget, self._watch = budget, watch
         if self._claims:
-            loop.soon(self._act)
+            loop.soon(self._apply_requests)
 
     def detach(self) -> None:
-        """The session is closed; the token keeps its state and reaches nothing."""
-        self._loop = self._spawn = self._announce = self._budget = self._watch = None
+        """Disconnect the token from a closed session. The state stays as it is."""
+        self._loop = self._spawn = self._notify = self._budget = self._watch = None
         self._end_grace()
 
     def bind(self, scope: anyio.CancelScope) -> None:
-        """A turn, or the opening, runs inside ``scope``; an immediate request cancels it."""
+        """Cancel ``scope`` on an immediate request. A turn, or the opening, runs inside it."""
         self._scope = scope
         if self._claims:
-            self._act()
+            self._apply_requests()
 
     def unbind(self) -> None:
-        """The turn, or the opening, is over."""
+        """Forget the scope of a turn, or of the opening, that has ended."""
         self._scope = None
         self._end_grace()
 
-    @property
-    def has_requests(self) -> bool:
-        """Whether there are requests that have not been announced."""
-        return bool(self._requests)
-
-    def take_requests(self) -> list[CancelRequest]:
-        """Requests not announced yet, oldest first; they are handed out once."""
-        taken = []
-        while self._requests:
-            taken.append(self._requests.pop(0))
-        return taken
-
-    def _act(self) -> None:
-        """On the loop: carry out what was requested."""
+    def _apply_requests(self) -> None:
+        """Cancel the scope or start its grace, and have the request announced."""
         if self.is_immediate:
             if self._scope is not None:
                 self._scope.cancel()
         elif self._grace is not None and self._scope is not None and self._stop_grace is None:
             self._stop_grace = start_timer(self._grace, self._grace_is_over, self._spawn)
-        if self._announce is not None and self._requests:
-            self._announce()
+        if self._notify is not None and self._requests:
+            self._notify()
 
     def _grace_is_over(self) -> None:
         self._stop_grace = None
@@ -291,7 +343,7 @@ class CancellationToken:
             self._stop_grace = None
 
 
-def _name_of(callback: Callable[[], Any]) -> str:
-    """Where a callback is defined; the token does not know which module registered it."""
+def _name_of(callback: Callable[[], object]) -> str:
+    """Return where a callback is defined, since the token doesn't know who registered it."""
     name = getattr(callback, "__qualname__", None)
     return f"{callback.__module__}.{name}" if name else repr(callback)

@@ -1,7 +1,7 @@
 """A module as the owner of what it registers.
 
-Mounts, handlers, contributors and step wrappers each keep the owner beside what was registered, and take back what one module registered,
-or any, with a method ``withdraw``: undoing a module and closing a session call it on each of them.
+MountTable, handlers, contributors and step wrappers each keep the owner beside what was registered, and take back what one module registered,
+or any, with a method ``unregister_owner``: undoing a module and closing a session call it on each of them.
 """
 
 from __future__ import annotations

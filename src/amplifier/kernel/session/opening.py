@@ -17,7 +17,14 @@ import attrs
 
 from amplifier._json import redact_text
 from amplifier.contracts import CONTRACTS
-from amplifier.errors import AmplifierError, DeadlineExceeded, ModuleLoadError, ModuleNotFoundError
+from amplifier.errors import (
+    AmplifierError,
+    ContainedError,
+    DeadlineExceeded,
+    ModuleLoadError,
+    ModuleNotFoundError,
+    OpeningErrors,
+)
 from amplifier.events import MODULE_LOAD_FAILED, MODULE_ON_SESSION_READY_FAILED
 from amplifier.loading import LoadedModule, ModuleLoader, load_thing
 from amplifier.loading._loaded import is_structured
@@ -25,12 +32,18 @@ from amplifier.models import ModuleType
 from amplifier.plan import ModuleSpec, MountPlan
 
 from ..coordinator.coordinator import ModuleCoordinator
-from ..runtime.backend import RunningCall
-from ..runtime.deadlines import DeadlineGroup, DeadlinePassed, call_foreign, failure_text, failure_words
+from ..runtime.deadlines import (
+    DeadlinePassed,
+    ReusableDeadline,
+    call_foreign,
+    failure_text,
+    failure_words,
+)
+from ..runtime.frames import WaitInfo
 
 logger: logging.Logger = logging.getLogger("amplifier.session")
 
-_MOST_NAMED = 5
+_MAX_NAMED = 5
 """How many errors of a group the text of a failure names."""
 
 
@@ -59,7 +72,7 @@ class Opening:
         self._coordinator = coordinator
         self._loader = loader
         self._asks_no_other = False
-        self._calls = DeadlineGroup(coordinator.watch)
+        self._calls = ReusableDeadline(coordinator.watch)
         self._listing: dict[str, Any] = {}
         self._waiting: list[tuple[str, ModuleSpec, ModuleCoordinator, Callable[..., Any]]] = []
         self._names: set[str] = set()
@@ -89,17 +102,14 @@ class Opening:
                 await self._make_ready(kind, spec, view, on_session_ready)
             self._raise_in_strict_mode()
         finally:
-            scope, self._calls.scope = self._calls.scope, None
-            if scope is not None:  # first, and by no call of the kernel: see DeadlineGroup
-                scope.__exit__(None, None, None)
             self._calls.close()
 
-    def running_call(self) -> RunningCall | None:
+    def wait_info(self) -> WaitInfo | None:
         """The module that is being opened."""
         if self._now is None:
             return None
         module, what = self._now
-        return RunningCall(coordinator=self._coordinator, module=module, label=f"{what} of module {module!r}")
+        return WaitInfo(coordinator=self._coordinator, module=module, label=f"{what} of module {module!r}")
 
     def take_failures(self) -> list[ModuleFailure]:
         """What failed, once: their tracebacks lead here, and whoever keeps them must not be led back to them."""
@@ -118,13 +128,21 @@ class Opening:
             yield "hook", spec
 
     def _raise_in_strict_mode(self) -> None:
-        if self._plan.strict and self.failures:
+        """Raise one failure as itself, and several as a group."""
+        if not self._plan.strict or not self.failures:
+            return
+        errors = [_opening_error(failure) for failure in self.failures]
+        try:
+            if len(errors) == 1:
+                raise errors[0]
             named = ", ".join(f"{f.module_type} {f.module_id!r}" for f in self.failures)
-            reasons = "; ".join(failure_text(f.error) for f in self.failures[:_MOST_NAMED])
-            raise ExceptionGroup(
-                f"session.strict: {len(self.failures)} of the plan's modules failed: {named}: {reasons}",
-                [f.error for f in self.failures],
+            reasons = "; ".join(failure_text(error) for error in errors[:_MAX_NAMED])
+            raise OpeningErrors(
+                f"session.strict: {len(errors)} of the plan's modules failed: {named}: {reasons}",
+                errors,
             )
+        finally:
+            del errors  # an exception that names its own frame is a reference cycle
 
     def _require_provider_in_strict_mode(self) -> None:
         """A provider may decline to be mounted, as without a key; a session that was to have one and has none answers nothing."""
@@ -157,9 +175,6 @@ class Opening:
             self._calls.close()  # the scope of the modules before it
             await self._coordinator.undo(owner)
             self._failed_to_mount(kind, spec, exc)
-        except KeyboardInterrupt:  # it may have opened something and not come to registering its cleanup
-            logger.error("the mount of module %r was interrupted; what it has registered is cleaned up", owner)
-            raise
         else:
             if ready is not None:
                 self._waiting.append((kind, spec, view, ready))
@@ -334,7 +349,9 @@ def _failure_reason(exc: BaseException) -> str:
         return exc.reason_code
     if isinstance(exc, ModuleNotFoundError):
         return "missing_source"
-    return "deadline" if isinstance(exc, DeadlineExceeded) else "unknown"
+    if isinstance(exc, DeadlineExceeded):
+        return "deadline"
+    return "mount_failed" if isinstance(exc, AmplifierError) else "unknown"
 
 
 def release_loader(coordinator: ModuleCoordinator) -> None:
@@ -366,7 +383,9 @@ def _as_load_error(kind: str, spec: ModuleSpec, exc: BaseException) -> Exception
         )
         error.__cause__ = _deadline_error("mount", spec.module, exc)
         return error
-    if isinstance(exc, AmplifierError) and getattr(exc, "module_id", None) == spec.module:
+    if isinstance(exc, AmplifierError) and not isinstance(exc, ContainedError):
+        if getattr(exc, "module_id", None) != spec.module:
+            exc.add_note(f"raised by the mount of {kind} {spec.module!r}")
         return exc
     return ModuleLoadError(
         f"{kind} {spec.module!r} failed to mount: {_words(exc)}",
@@ -375,15 +394,29 @@ def _as_load_error(kind: str, spec: ModuleSpec, exc: BaseException) -> Exception
     )
 
 
+def _opening_error(failure: ModuleFailure) -> Exception:
+    """Return the error that a failed opening raises for one module."""
+    error = failure.error
+    if isinstance(error, AmplifierError):
+        return error
+    raised = ModuleLoadError(
+        f"{failure.module_type} {failure.module_id!r} did not get ready: {_words(error)}",
+        module_id=failure.module_id,
+        reason_code=failure.reason_code,
+    )
+    raised.__cause__ = error
+    return raised
+
+
 def _words(error: BaseException) -> str:
     """An error with its type, without secrets; of a group, the errors inside, since its own text names none of them."""
     if not isinstance(error, BaseExceptionGroup):
         return failure_words(error)
     leaves = list(_leaves(error))
-    words = "; ".join(_words(leaf) for leaf in leaves[:_MOST_NAMED])
+    words = "; ".join(_words(leaf) for leaf in leaves[:_MAX_NAMED])
     if len(leaves) == 1:
         return words
-    more = f"; and {len(leaves) - _MOST_NAMED} more" if len(leaves) > _MOST_NAMED else ""
+    more = f"; and {len(leaves) - _MAX_NAMED} more" if len(leaves) > _MAX_NAMED else ""
     return f"{type(error).__name__} of {words}{more}"
 
 

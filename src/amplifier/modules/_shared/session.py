@@ -38,7 +38,7 @@ async def run_shielded(
         name: For reports.
     """
     if coordinator is not None:
-        await coordinator.run_section(fn, *args, name=name, shield=True)
+        await coordinator.run_shielded(fn, *args, name=name)
         return
     failures: list[BaseException] = []
 

@@ -274,11 +274,7 @@ class ToolRunner:
         ordered_steps(attempt.step for attempt in attempts)
         for number, attempt in enumerate(attempts):
             attempt.earlier = attempts[:number]
-        # As sections: a second native cancel must not cut off the unwinding of one of several concurrent calls.
-        section = self._coordinator.run_section
-        await run_together(
-            partial(section, run_and_store, attempt, name=f"tool {attempt.call.name}") for attempt in attempts
-        )
+        await run_together(partial(run_and_store, attempt) for attempt in attempts)
 
     def _is_answer(self, attempt: Attempt) -> bool:
         return attempt.call.name == self._answer_tool

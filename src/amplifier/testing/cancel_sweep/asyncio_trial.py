@@ -21,7 +21,6 @@ from typing import Any, final
 
 import anyio
 
-from amplifier.kernel.runtime import asyncio_sections
 from amplifier.testing.virtual_time import VirtualTimeLoop
 
 from .injection import CURRENT_INJECTION, Driven, Injection, Killed, TrialOutcome, TrialSettings, tidy, where
@@ -41,7 +40,6 @@ def run_asyncio_trial(
     loop_factory = settings.loop_factory or (VirtualTimeLoop if settings.virtual else asyncio.SelectorEventLoop)
     with (
         ordered_cancel_scopes(_cancel_scope_class(), trial.order),
-        trial.seeing_sections(),
         asyncio.Runner(loop_factory=loop_factory) as runner,
     ):
         try:
@@ -140,32 +138,18 @@ class _AsyncioTrial:
     # ── seeing suspensions ──
 
     def _make_task(
-        self, loop: asyncio.AbstractEventLoop, coro: Any, *, is_section: bool = False, **options: Any
+        self, loop: asyncio.AbstractEventLoop, coro: Any, **options: Any
     ) -> asyncio.Task[Any]:
         context = options.get("context")
         injection = CURRENT_INJECTION.get() if context is None else context.get(CURRENT_INJECTION)
         if injection is not self.injection or injection.closed:
             return asyncio.Task(coro, loop=loop, **options)
-        if self.settings.eager_tasks and not is_section and not _is_of_anyio(coro):
+        if self.settings.eager_tasks and not _is_of_anyio(coro):
             options["eager_start"] = True
         task = OrderedTask(self._shell(coro), order=self.order, loop=loop, **options)
         injection.tasks[task] = coro
         task.add_done_callback(self._forget_task)
         return task
-
-    @contextmanager
-    def seeing_sections(self) -> Iterator[None]:
-        """Have the kernel make the tasks of its sections here, too; it does not use the loop's task factory."""
-        original = asyncio_sections.new_task
-
-        def new_task(coro: Any, *, loop: asyncio.AbstractEventLoop, **options: Any) -> asyncio.Task[None]:
-            return self._make_task(loop, coro, is_section=True, **options)
-
-        asyncio_sections.new_task = new_task
-        try:
-            yield
-        finally:
-            asyncio_sections.new_task = original
 
     def _forget_task(self, task: asyncio.Task[Any]) -> None:
         coro = self.injection.tasks.pop(task, None)

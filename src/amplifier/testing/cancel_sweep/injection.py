@@ -21,7 +21,7 @@ from typing import Any, Generic, TypeVar, final
 import anyio
 import attrs
 
-from amplifier.kernel.runtime.backend import await_chain
+from amplifier.kernel.runtime.frames import await_chain
 from amplifier.testing.virtual_time import TimeWatch
 
 UNKNOWN = "?"

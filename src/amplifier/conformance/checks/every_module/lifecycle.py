@@ -49,7 +49,7 @@ from amplifier.conformance.target.source import settings_in
 from amplifier.conformance.target.use import run_typical_operations, typical_operations
 from amplifier.contracts import CONTRACTS
 from amplifier.events import CATALOGUE
-from amplifier.kernel.coordinator.ownership import Mounts
+from amplifier.kernel.coordinator.ownership import MountTable
 from amplifier.plan import is_module_id
 from amplifier.testing import TestCoordinator, cancel_at
 
@@ -200,7 +200,7 @@ async def mounts(ctx: CheckContext) -> None:
         error = failed.outcome.error
         # Whether the coordinator refused what mount wanted to put at a mount point.
         frames = () if error is None else traceback.walk_tb(error.__traceback__)
-        if not any(frame.f_code is Mounts.mount.__code__ for frame, _ in frames):
+        if not any(frame.f_code is MountTable.mount.__code__ for frame, _ in frames):
             raise
         what = f"mount {failed.outcome}; expected {_EXPECTED.get(ctx.loaded.module_type, 'a resolver')}"
         ctx.fault(clause, what, error=error)

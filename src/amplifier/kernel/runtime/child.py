@@ -1,0 +1,145 @@
+"""Run work in a child task for which the caller waits."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Any, Generic, TypeVar, cast
+
+import anyio
+import anyio.lowlevel
+import attrs
+
+from amplifier.contracts._cancellation import (
+    cancel_scope,
+    is_cancellation_type,
+    running_asyncio_loop,
+)
+
+T = TypeVar("T")
+Fn = TypeVar("Fn", bound=Callable[..., Any])
+
+# Opening, a turn and closing each run in a child task of an AnyIO task group. The group gives
+# the kernel everything that it promises about cancellation, on both backends and with public
+# API only:
+#
+# - A native ``Task.cancel()`` on asyncio hits the waiting caller. The group turns it into the
+#   level-triggered cancellation of the child, waits until the child has unwound, and raises the
+#   caller's own CancelledError. A second one changes nothing.
+# - So a plain ``CancelScope(shield=True)`` holds inside the child. In the caller's task it would
+#   not: asyncio delivers ``Task.cancel()`` through every shield.
+# - On trio, Ctrl-C is raised in the main task where it waits, which is the caller again.
+# - Context variables that the work sets aren't seen outside, and nested sessions don't deepen
+#   the stack.
+#
+# Running the work in the caller's task was rejected because it has none of these four. Hiding
+# the child from asyncio, so that the end of ``asyncio.run`` can't cancel it, was rejected
+# because a library has no business there. At the end of the loop the running await of the child
+# raises CancelledError, as in any code, and the child continues with the rest of its work.
+
+
+@attrs.define(eq=False)
+class _Outcome(Generic[T]):
+    """The result of the work, carried from the child to the caller.
+
+    The child never raises: the group would wrap the error, and a KeyboardInterrupt out of a task
+    stops asyncio's loop.
+    """
+
+    has_begun: bool = False
+    value: T | None = None
+    error: BaseException | None = None
+
+
+async def run_in_child(
+    fn: Callable[..., Awaitable[T]], *args: object, name: str, shield: bool = False
+) -> T:
+    """Run ``fn(*args)`` in a child task and return its result.
+
+    Args:
+        fn: The work. It sees the caller's context variables and gets its own copy of them.
+        args: Its arguments.
+        name: The name of the task.
+        shield: Let the work finish before a cancellation of the caller is delivered. Everything
+            foreign in it needs a deadline.
+
+    Raises:
+        BaseException: The error of the work. If the caller was cancelled natively meanwhile, its
+            own CancelledError, so that no native cancel is lost. The error of the work is its
+            cause then.
+    """
+    outcome = _Outcome[T]()
+    stop: BaseException | None = None
+    try:
+        while True:
+            try:
+                with cancel_scope(shield=shield):
+                    async with anyio.create_task_group() as group:
+                        group.start_soon(_run, outcome, fn, args, shield, name=name)
+            except BaseException as exc:  # noqa: BLE001 — raised below
+                # Trio wraps a KeyboardInterrupt of the waiting caller in a group.
+                stop = exc.exceptions[0] if isinstance(exc, BaseExceptionGroup) else exc
+            # At the end of an asyncio loop the child can be cancelled before its first step, so
+            # that it never begins. The caller was cancelled too, so a second child is not.
+            if outcome.has_begun or not shield:
+                break
+        if outcome.error is not None and _error_comes_first(outcome.error, stop):
+            raise outcome.error
+        if stop is not None:
+            if outcome.error is None or is_cancellation_type(outcome.error):
+                raise stop
+            raise stop from outcome.error
+        if not outcome.has_begun:
+            raise anyio.get_cancelled_exc_class()
+        if not shield:
+            # Trio doesn't interrupt a caller that waits for its nursery.
+            await anyio.lowlevel.checkpoint_if_cancelled()
+        return cast("T", outcome.value)
+    finally:
+        # An exception whose traceback has a frame that leads to it is a reference cycle, which
+        # would keep a closed session until the garbage collector runs.
+        del outcome, stop
+
+
+def _error_comes_first(error: BaseException, stop: BaseException | None) -> bool:
+    """Return whether the caller raises the error of the work rather than its own interruption."""
+    if stop is None:
+        return True
+    if not is_cancellation_type(stop) or is_cancellation_type(error):
+        return False
+    # A scope delivers its cancellation again at the next await. A native one comes once.
+    is_by_scope = anyio.current_effective_deadline() == -math.inf
+    return is_by_scope or isinstance(error, KeyboardInterrupt)
+
+
+async def _run(
+    outcome: _Outcome[T], fn: Callable[..., Awaitable[T]], args: tuple[object, ...], shield: bool
+) -> None:
+    """Run the work and keep its result or error. This is the body of the child task."""
+    outcome.has_begun = True
+    try:
+        with cancel_scope(shield=shield):  # the group is cancelled with its caller
+            outcome.value = await fn(*args)
+    except BaseException as exc:  # noqa: BLE001 — raised in the caller
+        outcome.error = exc
+    finally:
+        del outcome  # see run_in_child
+
+
+# ── Ctrl-C on trio ────────────────────────────────────────────────────────────────────────────
+
+_to_protect: list[Callable[..., Any]] = []
+
+
+def ki_protected(fn: Fn) -> Fn:
+    """Mark a function of closing, in which trio raises KeyboardInterrupt only at a wait."""
+    _to_protect.append(fn)
+    return fn
+
+
+def enable_ki_protection() -> None:
+    """Tell trio about the functions marked with `ki_protected`, once it runs."""
+    if _to_protect and running_asyncio_loop() is None:
+        while _to_protect:
+            sys.modules["trio"].lowlevel.enable_ki_protection(_to_protect.pop())

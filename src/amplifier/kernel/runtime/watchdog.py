@@ -1,0 +1,150 @@
+"""Notice calls that don't react to their cancellation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import attrs
+
+from amplifier.contracts._cancellation import current_time
+
+from .frames import where_suspended
+from .loop import Spawn, current_raw_task, start_timer, task_name
+
+if TYPE_CHECKING:
+    from .deadlines import ReusableDeadline
+
+UNWIND_GRACE = 1.0
+"""Seconds a cancelled call is given to unwind before it is called unresponsive."""
+
+MAX_INTERVAL = 300.0
+"""Maximum number of seconds between two reports of one call."""
+
+
+@attrs.frozen
+class Unresponsive:
+    """A report of one call that continues after its deadline.
+
+    Attributes:
+        label: The object of the kernel that was called, or text.
+        task: The name of the task.
+        where: The await in which it waits, as ``file:line in function``.
+        seconds: The time it was given.
+        overdue: Seconds since its deadline.
+    """
+
+    label: object
+    task: str
+    where: str
+    seconds: float
+    overdue: float
+
+
+# Python can't end code that refuses its cancellation. The kernel waits for it, never pretends
+# that it is gone, and reports it: a second after its deadline, and then at growing intervals.
+# There is one timer per session, which runs only while calls with a deadline are active. A timer
+# for each call would cost more than most calls.
+
+
+class Watchdog:
+    """Active calls of one session, and the timer over them.
+
+    Attributes:
+        is_stopped: True once the session is closed. A timer would keep it alive.
+    """
+
+    __slots__ = (
+        "_report",
+        "_reported",
+        "_spawn",
+        "_stop_timer",
+        "_tasks",
+        "_wakes_at",
+        "is_stopped",
+    )
+
+    def __init__(self, report: Callable[[Unresponsive], None]) -> None:
+        self._report = report
+        self._tasks: dict[ReusableDeadline, object] = {}
+        # The deadline that was reported, the time of the next report, and the interval to it.
+        self._reported: dict[ReusableDeadline, tuple[float, float, float]] = {}
+        self._stop_timer: Callable[[], None] | None = None
+        self._wakes_at = math.inf
+        self._spawn: Spawn | None = None
+        self.is_stopped = False
+
+    def start(self, spawn: Spawn | None) -> None:
+        """Watch from now on. On trio, timers take their task from ``spawn``."""
+        self._spawn = spawn
+        self.is_stopped = False
+        if not self._tasks:
+            # A session that waits for a turn needs no timer.
+            self._disarm()
+        elif spawn is not None:
+            self._disarm()
+            self.hasten(min(call.until for call in self._tasks))
+
+    def enter(self, call: ReusableDeadline) -> None:
+        """Watch a call, or a series of calls, that has begun in this task."""
+        if self.is_stopped:
+            return
+        self._tasks[call] = current_raw_task()
+        self.hasten(call.until)
+
+    def hasten(self, until: float) -> None:
+        """Note a deadline. A later one isn't noted, since waking up early just looks again."""
+        due = until + UNWIND_GRACE
+        if due < self._wakes_at and not self.is_stopped:
+            self._arm(due, current_time())
+
+    def leave(self, call: ReusableDeadline) -> None:
+        """Stop watching a call that is over."""
+        self._tasks.pop(call, None)
+        self._reported.pop(call, None)
+
+    def tighten(self, until: float) -> None:
+        """End every active call at ``until`` at the latest, because the session closes."""
+        for call in list(self._tasks):
+            call.tighten(until)
+
+    def stop(self) -> None:
+        """Forget everything, because the session is closed."""
+        self.is_stopped = True
+        self._spawn = None
+        self._tasks.clear()
+        self._reported.clear()
+        self._disarm()
+
+    def _arm(self, at: float, now: float) -> None:
+        self._disarm()
+        if at < math.inf:
+            self._wakes_at = at
+            self._stop_timer = start_timer(max(at - now, 0.0), self._look, self._spawn)
+
+    def _disarm(self) -> None:
+        if self._stop_timer is not None:
+            self._stop_timer()
+            self._stop_timer = None
+        self._wakes_at = math.inf
+
+    def _look(self) -> None:
+        """Report the calls that are overdue and set the timer for the next look."""
+        self._stop_timer = None
+        self._wakes_at = math.inf
+        now = current_time()
+        next_look = math.inf
+        for call, task in list(self._tasks.items()):
+            until, due, interval = self._reported.get(call, (math.nan, 0.0, 0.0))
+            if until != call.until:  # the first look at this call
+                due, interval = call.until + UNWIND_GRACE, UNWIND_GRACE
+            if now >= due:
+                where = where_suspended(call.awaited, task)
+                given, overdue = call.until - call.started, now - call.until
+                self._report(Unresponsive(call.label, task_name(task), where, given, overdue))
+                interval = min(interval * 2, MAX_INTERVAL)
+                due = now + interval
+            self._reported[call] = call.until, due, interval
+            next_look = min(next_look, due)
+        self._arm(next_look, now)

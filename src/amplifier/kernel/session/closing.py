@@ -1,0 +1,173 @@
+"""Closing a session: its turn, ``session:end``, every cleanup in reverse, and reports."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING
+
+from amplifier.contracts._cancellation import is_cancellation_type
+from amplifier.events import CLEANUP_FAILED, SESSION_END
+
+from ..runtime.child import ki_protected
+from ..runtime.cleanup import CleanupFailure
+from ..runtime.deadlines import DeadlinePassed, failure_text
+from ..runtime.frames import WaitInfo, forget_frames
+from .lifecycle import State
+from .opening import release_loader
+
+if TYPE_CHECKING:
+    from .session import AmplifierSession
+
+logger: logging.Logger = logging.getLogger("amplifier.session")
+
+
+class Closing:
+    """One closing of a session.
+
+    It runs in a shielded child task. One clock, ``deadlines.teardown``, is shared by everything
+    that happens here, observers of failures included.
+
+    Args:
+        session: The session.
+        was_open: False if its opening failed, so that it announces no end.
+    """
+
+    def __init__(self, session: AmplifierSession, *, was_open: bool) -> None:
+        self._session = session
+        self._coordinator = session.coordinator
+        self._was_open = was_open
+        self._failures: list[CleanupFailure] = []
+        self._interrupt: BaseException | None = None
+        session.cleanup_failures = self._failures
+        self._coordinator.cleanups.ran.clear()
+        self._budget = self._coordinator.begin_closing()
+
+    def wait_info(self) -> WaitInfo:
+        """Describe the closing for reports about sessions that hang."""
+        return WaitInfo(coordinator=self._coordinator, label="closing")
+
+    def calls_foreign_code(self) -> bool:
+        """Return whether a step calls code that isn't the kernel's.
+
+        If none does, nothing can interrupt the closing, and it needs no child task.
+        """
+        coordinator = self._coordinator
+        return bool(
+            coordinator.cleanups
+            or self._session._lifecycle.turn is not None
+            or coordinator.cancellation.has_requests
+            or coordinator.hooks.has_handlers(SESSION_END)
+        )
+
+    @ki_protected
+    async def close(self) -> None:
+        """Run all steps, whatever fails on the way.
+
+        Raises:
+            KeyboardInterrupt: It hit a step. The other steps have run.
+        """
+        # Observers of failures may register more cleanups, so these run a second time.
+        steps = [self._end_turn, self._unwind, self._report_failures, self._unwind]
+        if self._was_open:
+            steps[1:1] = [self._announce_requests, self._announce_end]
+        for step in steps:
+            await self._attempt(step, step.__name__.strip("_").replace("_", " "))
+        self._release()
+        interrupt, self._interrupt = self._interrupt, None
+        if interrupt is not None:
+            try:
+                raise interrupt
+            finally:
+                del interrupt  # an exception that names its own frame is a reference cycle
+
+    async def _attempt(self, step: Callable[[], Awaitable[object]], name: str) -> None:
+        """Run one step. An exception is logged, and an interrupt is kept for the end."""
+        try:
+            await step()
+        except Exception:
+            logger.exception("session %r failed to close: %s", self._coordinator.session_id, name)
+        except BaseException as exc:  # noqa: BLE001 — the other steps must run
+            if is_cancellation_type(exc):
+                # The step is shielded from everything else.
+                logger.warning(
+                    "session %r was interrupted while it closed (%s): every task was cancelled, "
+                    "as at the end of the event loop",
+                    self._coordinator.session_id,
+                    name,
+                )
+            else:
+                self._interrupt = self._interrupt or exc
+
+    async def _end_turn(self) -> None:
+        """Cancel the running turn and wait for it. Nothing may write into a closed session."""
+        coordinator, turn = self._coordinator, self._session._lifecycle.turn
+        if turn is not None:
+            seconds = self._budget.half(math.inf)
+            began, failure = time.monotonic(), None
+            if not await turn.cancel_and_wait(seconds):
+                logger.error(
+                    "a turn of session %r does not end although it was cancelled; the session is "
+                    "closed without waiting for it",
+                    coordinator.session_id,
+                )
+                failure = CleanupFailure("turn", None, DeadlinePassed(seconds), True)
+                self._failures.append(failure)
+            took = time.monotonic() - began
+            coordinator.cleanups.ran.append(("turn", None, took, failure))
+        coordinator.cancellation.stop_children("the session it was forked from was closed")
+
+    async def _announce_requests(self) -> None:
+        """Announce requests to stop that came while no turn was running."""
+        status = self._session.status
+        if status.status == "running":
+            status.status = "completed"
+        await self._coordinator.cancellation.announce_requests(self._coordinator.hooks.emit)
+
+    async def _announce_end(self) -> None:
+        coordinator = self._coordinator
+        if coordinator.hooks.has_handlers(SESSION_END):
+            status = self._session.status.status
+            details = {"session_id": coordinator.session_id, "status": status}
+            await coordinator.hooks.emit(SESSION_END, details)
+
+    async def _unwind(self) -> None:
+        if self._coordinator.cleanups:
+            await self._coordinator.unwind(self._failures, self._budget)
+
+    async def _report_failures(self) -> None:
+        self._coordinator.refuse_work()
+        for failure in self._failures:
+            details: dict[str, object] = {
+                "module_id": failure.module,
+                "cleanup": failure.what,
+                "error": failure_text(failure.error),
+                "error_type": type(failure.error).__name__,
+                "abandoned": failure.overran,
+            }
+            if isinstance(failure.error, DeadlinePassed):
+                details["seconds"] = failure.error.seconds
+            report = partial(self._coordinator.hooks.emit, CLEANUP_FAILED, details)
+            await self._attempt(report, f"report of {failure.what}")
+
+    def _release(self) -> None:
+        """Release everything that reaches beyond the session, and mark it as closed."""
+        session, coordinator = self._session, self._coordinator
+        for failure in self._failures:
+            if not isinstance(failure.error, Exception):
+                self._interrupt = self._interrupt or failure.error
+        coordinator.end_closing()
+        if session._parent is not None:
+            parent = session._parent.coordinator.cancellation
+            parent.unregister_child(coordinator.cancellation)
+        session.status.ended_at = datetime.now(UTC)
+        release_loader(coordinator)
+        if self._was_open:
+            forget_frames([failure.error for failure in session.failures])
+            forget_frames([failure.error for failure in self._failures])
+        session._lifecycle.state = State.CLOSED
+        session._settle()

@@ -1,0 +1,125 @@
+"""The states of a session, and the turn that it runs."""
+
+from __future__ import annotations
+
+import enum
+from contextvars import ContextVar
+from typing import TYPE_CHECKING
+
+from amplifier.errors import SessionBusyError, SessionStateError
+from amplifier.events import SESSION_RESUME, SESSION_START
+
+if TYPE_CHECKING:
+    from amplifier.budget import SessionMeter
+
+    from .turn import Turn
+
+
+class State(enum.Enum):
+    """The state of a session."""
+
+    NEW = "new"
+    OPENING = "opening"
+    OPEN = "open"
+    CLOSING = "closing"
+    CLOSED = "closed"
+
+
+_ADVICE = {
+    State.NEW: "open it first: `async with session:` or `await session.initialize()`",
+    State.OPENING: "wait until `initialize()` or `async with` has finished opening it",
+    State.OPEN: "it is already open",
+    State.CLOSING: "it is being closed",
+    State.CLOSED: "open it again, or make a new session",
+}
+
+
+class Lifecycle:
+    """The state of one session, its running turn, and its latest turn.
+
+    new → opening → open → closing → closed. A failed opening goes straight to closing. A session
+    that was opened by hand may be opened again after it was closed.
+
+    Attributes:
+        state: The state.
+        turn: The running turn, or None.
+        last_turn: The latest turn that has ended, or None.
+        meter: Counts the calls of the session. None without a budget.
+        start_event: The event that announces the first turn. None once it was emitted.
+    """
+
+    __slots__ = (
+        "last_turn",
+        "meter",
+        "session_id",
+        "start_event",
+        "state",
+        "turn",
+    )
+
+    def __init__(self, session_id: str, is_resumed: bool = False) -> None:
+        self.session_id: str = session_id
+        self.state: State = State.NEW
+        self.turn: Turn | None = None
+        self.last_turn: Turn | None = None
+        self.meter: SessionMeter | None = None
+        self.start_event: str | None = SESSION_RESUME if is_resumed else SESSION_START
+
+    @property
+    def activity(self) -> str | None:
+        """A word for reports: "opening", "closing", "a turn", or None while it is idle."""
+        if self.state in (State.OPENING, State.CLOSING):
+            return str(self.state.value)
+        return None if self.turn is None else "a turn"
+
+    def require_opening(self) -> None:
+        """Check that the session can be opened.
+
+        Raises:
+            SessionStateError: It is neither new nor closed.
+        """
+        if self.state not in (State.NEW, State.CLOSED):
+            raise SessionStateError(
+                f"session {self.session_id!r} cannot go from {self.state.value} to opening; "
+                f"{_ADVICE[self.state]}"
+            )
+
+    def require_turn(self) -> None:
+        """Check that a turn can begin (L8).
+
+        Raises:
+            SessionStateError: The session isn't open.
+            SessionBusyError: Another turn is running.
+        """
+        if self.state is not State.OPEN:
+            raise SessionStateError(
+                f"cannot execute: session {self.session_id!r} not initialized "
+                f"(it is {self.state.value}); {_ADVICE[self.state]}"
+            )
+        if self.turn is not None:
+            raise SessionBusyError(
+                f"session {self.session_id!r} is busy with another turn; wait for it, cancel it, "
+                "or fork() a session of its own for parallel work",
+                session_id=self.session_id,
+            )
+
+
+    def end_turn(self, turn: Turn) -> None:
+        """Release the session from a turn that has ended, or that never began."""
+        self.turn = None
+        if turn.ended:
+            self.last_turn = turn
+        if turn.has_announced_start:
+            self.start_event = None
+        turn.finish()
+
+
+# Lifecycles instead of ids, because two sessions may have one id, and instead of sessions,
+# because a task that a turn leaves behind keeps its context.
+inside_turn_of: ContextVar[tuple[Lifecycle, ...]] = ContextVar(
+    "amplifier_inside_turn_of", default=()
+)
+"""Sessions inside whose turns the current task runs."""
+
+current_meter: ContextVar[SessionMeter | None] = ContextVar("amplifier_current_meter", default=None)
+"""Meter of the enclosing turn with a budget, if any. A session opened there shares the budget."""
