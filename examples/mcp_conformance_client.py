@@ -3,10 +3,11 @@
     npx @modelcontextprotocol/conformance@0.2.0-alpha.12 client \
         --command "python examples/mcp_conformance_client.py" --requirements 2026-07-28
 
-The suite starts this program once for each scenario, with the address of its server as the last argument.
-The program does what an application does that has `tool-mcp` in its plan: it opens a session, lets its
-user log in, answers the questions of the server and calls its tools. The user is a program here, who
-follows every login page and accepts every form as it is. `make suites` runs all required scenarios.
+The suite starts this program once for each scenario, with the address of its server as the last
+argument. The program does what an application does that has `tool-mcp` in its plan: it opens a
+session, lets its user log in, answers the questions of the server and calls its tools. The user is
+a program here, which follows every login page and accepts every form as it is. `make suites` runs
+all required scenarios.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ import httpx2
 from amplifier import AmplifierSession
 
 SERVER = "suite"
-CLIENT_METADATA = "https://conformance-test.local/client-metadata.json"  # the suite's own, which nobody fetches
+# The suite's own, which no one fetches.
+CLIENT_METADATA = "https://conformance-test.local/client-metadata.json"
 
 
 class Accepting:

@@ -4,9 +4,10 @@
     npx @modelcontextprotocol/conformance@0.2.0-alpha.12 server \
         --url http://127.0.0.1:8932/mcp --requirements 2026-07-28
 
-`amplifier mcp serve` offers one tool, `run`. The suite wants tools, resources and prompts of certain names
-as well, so they are here: made with the official SDK, which the extra `mcp` brings, and served by hypercorn
-on the event loop of your choice. `make suites` runs all required scenarios against both servers.
+`amplifier mcp serve` offers one tool, `run`. The suite wants tools, resources and prompts of certain
+names as well, so they are here: made with the official SDK, which the extra `mcp` brings, and served
+by hypercorn on the event loop of your choice. `make suites` runs all required scenarios against both
+servers.
 
 Without arguments it listens on a free port, on asyncio. It prints its address once it listens.
 """
@@ -54,7 +55,7 @@ from mcp_types import (
 )
 from pydantic import BaseModel, Field
 
-# Revision 2025-11-25 has log messages and sampling, which the SDK warns of because the next one has not.
+# Revision 2025-11-25 has log messages and sampling. The SDK warns of them, because the next one hasn't.
 warnings.simplefilter("ignore", MCPDeprecationWarning)
 
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR4nGNgYGD4DwABBAEAX+XDSwAAAABJRU5ErkJggg=="

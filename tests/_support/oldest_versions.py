@@ -1,7 +1,7 @@
-"""The oldest AnyIO and trio that pyproject.toml allows, in a folder of their own: ``python -m tests._support.oldest_versions``.
+"""The oldest AnyIO and trio that pyproject.toml allows, in a folder of their own.
 
-With the folder in front of the search path, the environment of the tests has these instead of the newest ones. A second run
-finds them in place and does nothing.
+``python -m tests._support.oldest_versions`` installs them. With the folder in front of the search path,
+the environment of the tests has these instead of the newest ones. A second run does nothing.
 """
 
 from __future__ import annotations

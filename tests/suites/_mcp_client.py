@@ -1,4 +1,4 @@
-"""The command that the suite starts as a client: has it run by the test, which need not import everything again."""
+"""The command that the suite starts as a client. The test runs the client, without importing everything again."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The Agent Client Protocol: its schema over every message, with the official client, for each kind of request.
+"""The Agent Client Protocol: its schema over every message, with the official client.
 
 All tests of tests/servers/acp that use this client check their messages in the same way.
 """

@@ -1,4 +1,4 @@
-"""Recorded runs of AG-UI of every kind, against the schemas and the order of events of the official client."""
+"""Recorded runs of AG-UI of every kind, against the schemas of the official client and its order of events."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The official conformance suite of MCP: its required scenarios of both revisions, against tool-mcp and both servers.
+"""The official conformance suite of MCP: all required scenarios of both revisions.
 
-The suite is a Node program. It is the server of a scenario for the client, and the client for a server.
+The suite is a Node program. It plays the server for tool-mcp, and the client for both of our servers.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _SCENARIO = re.compile(r"^([✓✗]) (\S+): \d+ passed, \d+ failed", re.MULTILIN
 
 
 def run_suite(role: str, revision: str, folder: Path, *options: str) -> dict[str, bool]:
-    """Run what a revision requires; return the required scenarios and whether they passed without a warning.
+    """Run what a revision requires, and return which scenarios passed without a warning.
 
     Raises:
         AssertionError: The suite itself says that something is wrong; its output is the message.
@@ -56,7 +56,7 @@ def run_suite(role: str, revision: str, folder: Path, *options: str) -> dict[str
 
 
 def _has_warning(folder: Path, name: str) -> bool:
-    """Return whether a scenario has found what a revision only recommends; the summary does not say."""
+    """Return whether a scenario missed something that is recommended. The summary doesn't say."""
     (kept,) = (*folder.glob(f"{name}-2*/checks.json"), *folder.glob(f"server-{name}-2*/checks.json"))
     return any(check["status"] == "WARNING" for check in json.loads(kept.read_text(encoding="utf-8")))
 

@@ -1,7 +1,7 @@
 """Every span and metric of the recorded turns against the semantic conventions for generative AI.
 
-The conventions are data: the names and types of their attributes, as published. What is not in them has to begin
-with our own name.
+The conventions are data: the names and types of their attributes, as published. What is not in them
+has to begin with our own name.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Answers and streams of ``/v1`` of every kind, against the types of OpenAI's SDK, read strictly.
 
-The client that these tests share with tests/servers/http checks each answer and each event by itself.
+The client that these tests share with tests/servers/http checks each answer and each event.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Every message between an editor and the agent, checked against the published JSON Schema of the protocol."""
+"""Every message between an editor and the agent, checked against the published schema of the protocol."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _AGENT, _EDITOR = "agent", "client"
 
 @cache
 def _definitions() -> dict[tuple[str, str, str], Any]:
-    """Return validators by the side that handles a method, the method, and ``Request``, ``Response`` or ``Notification``."""
+    """Return validators by the side that handles a method, the method, and the kind of message."""
     path = program("@agentclientprotocol/sdk", "schema/v1/schema.json")
     schema = json.loads(Path(path).read_text(encoding="utf-8"))
     found: dict[tuple[str, str, str], Any] = {}

@@ -1,4 +1,4 @@
-"""Every answer of ``/v1`` against the types of the official SDK: values of the exact type, and no member that they have not."""
+"""Every answer of ``/v1`` against the types of the official SDK: exact types, and no other members."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def openai_problems(value: Any) -> list[str]:
 
 
 def check_openai(path: str, value: Any) -> None:
-    """Raise an AssertionError if an answer of an endpoint of OpenAI deviates; others are not looked at."""
+    """Raise an AssertionError if an answer of an endpoint of OpenAI deviates."""
     if path.startswith("/v1/"):
         problems = openai_problems(value)
         assert problems == [], f"{path}: {problems}"

@@ -84,9 +84,9 @@ class OAuthOptions:
         scopes: To ask for; those that the server names, if empty.
         client_id: Of a client that is registered with the authorization server; None to register one.
         client_secret: Its secret.
-        client_metadata_url: Address of a document that describes the client, which is then its id at servers that read
-            such documents; at others a client is registered.
-        redirect_port: The port of this machine that the browser is sent back to; any free one, if None.
+        client_metadata_url: Address of a document that describes the client, and is its id at servers
+            that read such documents. At others a client is registered.
+        redirect_port: Port of this machine that the browser is sent back to. None takes any free one.
         token_directory: Where tokens are kept.
     """
 

@@ -271,7 +271,7 @@ LOGIN = "mcp.login"
 
 _LOOPBACK = "127.0.0.1"
 _NO_PORT = 1
-"""In the place of a port until a login begins: a client has to have some address."""
+"""Stands for a port until a login begins. A client must have some address."""
 _LONGEST_REQUEST = 16_384
 _DONE = b"You are logged in. You can close this page."
 
@@ -301,14 +301,13 @@ def new_auth(options: ServerOptions, coordinator: Coordinator) -> OAuthClientPro
 
 
 class _LoginAuth(OAuthClientProvider):
-    """The SDK's login, which listens for the browser on a port of its own and only while it waits for it.
+    """The SDK's login, which listens for the browser only while it waits for it."""
 
-    The port is bound when a response asks for a login, because the registration of a client and the
-    address of the login page both name it. A fixed port would make logins of two servers, or of two
-    sessions, fail beside each other, so any free one is taken unless the plan names one: authorization
-    servers accept any port of a loopback address (RFC 8252, section 7.3). For the sake of those that do
-    not, the port of an earlier registration is tried first.
-    """
+    # The port is bound when a response asks for a login, because the registration of a client and
+    # the address of the login page both name it. With a fixed port, logins of two servers or of two
+    # sessions would fail beside each other, so any free one is taken unless the plan names one.
+    # Authorization servers have to accept any port of a loopback address (RFC 8252, section 7.3).
+    # For the sake of those that don't, the port of an earlier registration is tried first.
 
     def __init__(
         self,
@@ -335,7 +334,7 @@ class _LoginAuth(OAuthClientProvider):
         file.context = self.context
 
     async def async_auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
-        """Drive the SDK's flow; a login is refused before it begins where no one could complete it."""
+        """Drive the SDK's flow. Refuse a login before it begins where no one could complete it."""
         flow = super().async_auth_flow(request)
         is_first = True
         try:
@@ -393,7 +392,7 @@ class _LoginAuth(OAuthClientProvider):
 
 
 def _wants_login(response: httpx2.Response) -> bool:
-    """Whether a user has to log in: the token is missing or refused, or its scope does not suffice."""
+    """Return whether the token is missing or refused, or its scope does not suffice."""
     if response.status_code == 401:
         return True
     return response.status_code == 403 and "insufficient_scope" in response.headers.get("WWW-Authenticate", "")
@@ -457,7 +456,7 @@ class TokenFile:
         return self.client_of_plan() or await self._get("client", OAuthClientInformationFull)
 
     def client_of_plan(self) -> OAuthClientInformationFull | None:
-        """Return the client that the plan names, which authenticates as its authorization server demands."""
+        """Return the client that the plan names, authenticating as its server demands."""
         if self._oauth.client_id is None:
             return None
         return OAuthClientInformationFull(
@@ -467,7 +466,7 @@ class TokenFile:
         )
 
     def _authentication(self) -> str:
-        """Choose how a secret is sent: with Basic, which every server has to accept (RFC 6749), if it lists nothing else."""
+        """Choose Basic, which every server has to accept (RFC 6749), unless it lists only others."""
         if self._oauth.client_secret is None:
             return "none"
         metadata = self.context.oauth_metadata
