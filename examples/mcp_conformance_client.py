@@ -48,8 +48,9 @@ async def browse(page: str) -> None:
 
 def plan(address: str, tokens: str, context: dict[str, Any]) -> dict[str, Any]:
     """An agent with one server, which the suite plays."""
-    known = {key: context[key] for key in ("client_id", "client_secret") if key in context}
-    oauth = {"token_directory": tokens, **(known or {"client_metadata_url": CLIENT_METADATA})}
+    known: dict[str, Any] = {key: context[key] for key in ("client_id", "client_secret") if key in context}
+    who = known or {"client_metadata_url": CLIENT_METADATA}
+    oauth = {"token_directory": tokens, **who}
     server = {"url": address, "oauth": oauth, "prefix": "", "allow_unprefixed_names": True, "required": True}
     return {
         "session": {"orchestrator": "loop-basic", "context": "context-simple"},

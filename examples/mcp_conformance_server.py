@@ -21,7 +21,7 @@ import socket
 import sys
 import warnings
 from collections.abc import Awaitable, Callable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import anyio
 import hypercorn.asyncio
@@ -213,7 +213,7 @@ async def test_missing_capability(ctx: Context) -> str:
     """Need a client that has a model."""
     declared = ctx.client_capabilities
     if declared is None or declared.sampling is None:
-        needed = {"requiredCapabilities": {"sampling": {}}}
+        needed: dict[str, Any] = {"requiredCapabilities": {"sampling": {}}}
         raise MCPError(MISSING_REQUIRED_CLIENT_CAPABILITY, "the client has to declare sampling", needed)
     return "the client has a model"
 
@@ -403,7 +403,7 @@ async def test_input_required_result_prompt(ctx: Context) -> str | InputRequired
     return InputRequiredResult(input_requests={"user_context": ask_for("context")})
 
 
-@server.completion()
+@server.completion()  # type: ignore[no-untyped-call, untyped-decorator]
 async def complete(ref: Any, argument: Any, context: Any) -> Completion:
     """Complete an argument from a few words."""
     words = [word for word in ("paris", "park", "party") if word.startswith(argument.value)]
@@ -427,7 +427,7 @@ for method, kind in (
     server._lowlevel_server.add_request_handler(method, kind, accept)
 
 
-async def main(backend: Literal["asyncio", "trio"], port: int) -> None:
+async def main(backend: str, port: int) -> None:
     config = hypercorn.config.Config()
     with socket.create_server(("127.0.0.1", port)) as listening:
         config.bind = [f"fd://{listening.fileno()}"]

@@ -11,10 +11,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 from opentelemetry.trace import StatusCode
 
-from tests.modules.hooks.otel.scenarios import SCENARIOS, Scenario
+from tests.modules.hooks.otel.scenarios import SCENARIOS
 from tests.modules.hooks.otel.traces import Traces
 
 CONVENTIONS: dict[str, Any] = json.loads(Path(__file__).with_name("gen_ai_conventions.json").read_text())
@@ -96,15 +97,10 @@ CAPTURED: dict[str, Any] = {"capture_content": True}
 @pytest.mark.parametrize("name", SCENARIOS)
 @pytest.mark.parametrize("otel", [{}, CAPTURED], ids=["without content", "with content"])
 async def test_turn_keeps_to_the_conventions(traces, name, otel):
-    scenario = SCENARIOS[name]
-    recorded = Scenario(**{**{key: getattr(scenario, key) for key in KEYS}, "otel": otel})
-    await recorded.run()
+    await attrs.evolve(SCENARIOS[name], otel=otel).run()
     never_asked = ["span invoke_agent amplifier: gen_ai.provider.name is required"]
     assert problems(traces) == (never_asked if name == "a prompt that a gate denies" else [])
     assert traces.instruments()
-
-
-KEYS = [name for name in Scenario.__slots__ if not name.startswith("_")]
 
 
 async def test_deviations_are_found(traces):

@@ -87,7 +87,7 @@ def test_deviations_are_found():
         "choices.0.finish_reason",
         "usage.prompt_tokens",
     }
-    choice["finish_reason"], usage["prompt_tokens"] = "stop", 1  # type: ignore[assignment]
+    choice["finish_reason"], usage["prompt_tokens"] = "stop", 1
     assert openai_problems(answer) == ["chat.completion.choices[0].message.mood is not a member of the type"]
     assert openai_problems({"error": {"message": 7}})[0].startswith("message: ")
     assert openai_problems({"type": "response.walked"})

@@ -103,8 +103,8 @@ class _Reader(asyncio.StreamReader):
         super().__init__()
         self._wire = wire
 
-    def feed_data(self, data: bytes) -> None:
-        self._wire.note(data, to_agent=False)
+    def feed_data(self, data: Any) -> None:
+        self._wire.note(bytes(data), to_agent=False)
         super().feed_data(data)
 
 

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import jsonschema
+import jsonschema_rs
 
 from tests._support.node_parts import program
 
@@ -28,9 +28,9 @@ def _definitions() -> dict[tuple[str, str, str], Any]:
         whole = {"$schema": schema["$schema"], "$ref": f"#/$defs/{name}", "$defs": schema["$defs"]}
         sides = (_AGENT, _EDITOR) if definition["x-side"] == "protocol" else (definition["x-side"],)
         for side in sides:
-            found[side, definition["x-method"], kind] = jsonschema.Draft202012Validator(whole)
+            found[side, definition["x-method"], kind] = jsonschema_rs.Draft202012Validator(whole)
     whole = {"$schema": schema["$schema"], "$ref": "#/$defs/Error", "$defs": schema["$defs"]}
-    found[_AGENT, "", "Error"] = jsonschema.Draft202012Validator(whole)
+    found[_AGENT, "", "Error"] = jsonschema_rs.Draft202012Validator(whole)
     return found
 
 
@@ -82,4 +82,4 @@ class Wire:
             self.problems.append(f"{' '.join(key)} is not in the schema: {value}")
             return
         for error in validator.iter_errors(value):
-            self.problems.append(f"{' '.join(key)}: {error.message} at {error.json_path}")
+            self.problems.append(f"{' '.join(key)}: {error.message} at {error.instance_path}")
