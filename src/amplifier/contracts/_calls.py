@@ -30,6 +30,8 @@ class CurrentCall:
             iteration.
         tool_name: Name of the tool, or None for a model call.
         parent: The surrounding call. In a child session, the tool call that runs the child.
+        is_answer: True for the call of a tool that the loop itself offers, such as that of a typed
+            answer. It has no effect outside of the turn, so no one is asked about it.
     """
 
     kind: CallKind
@@ -39,6 +41,7 @@ class CurrentCall:
     call_id: str
     tool_name: str | None = None
     parent: CurrentCall | None = None
+    is_answer: bool = False
 
     @property
     def idempotency_key(self) -> str:
