@@ -114,6 +114,7 @@ class Database:
         self.client: Any = None
         self._patience = settings.patience
         self._is_closed = False
+        self._has_worker = False
         # A limiter of its own, so that busy tools don't keep results from being stored.
         self._threads = anyio.CapacityLimiter(16)
         self._file = Path(url.database or "").absolute() if self.is_sqlite else None
@@ -185,10 +186,16 @@ class Database:
         self._is_closed = True
         if self.client is not None:
             self.client.destroy()
-        self.engine.dispose()
+        if not self._has_worker:
+            self.engine.dispose()
+
+    def begin_use(self) -> None:
+        """Leave the connections to a worker, who closes them with `end_use` if the engine is closed before."""
+        self._has_worker = True
 
     def end_use(self) -> None:
-        """Close connections that a worker has opened after the engine was closed."""
+        """Close the connections, if the engine was closed meanwhile."""
+        self._has_worker = False
         if self._is_closed:
             self.engine.dispose()
 

@@ -289,6 +289,7 @@ class Worker:
 
     @asynccontextmanager
     async def _leaving(self) -> AsyncIterator[None]:
+        self._database.begin_use()
         try:
             yield
         finally:
