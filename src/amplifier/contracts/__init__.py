@@ -1,6 +1,7 @@
 """The contracts between modules and their host: Protocols with numbered clauses."""
 
 from ._approval import ApprovalProvider, ApprovalSystem, DisplaySystem, UserInput
+from ._bounded_calls import call_within, contain_errors
 from ._calls import (
     CHILD_STEPS,
     CallKind,
@@ -63,7 +64,9 @@ __all__ = [
     "Tool",
     "UserInput",
     "call_scope",
+    "call_within",
     "clauses_for",
+    "contain_errors",
     "contained_failure",
     "current_call",
     "ordered_steps",
