@@ -21,7 +21,7 @@ import anyio
 import attrs
 
 from ._json import canonical_dumps
-from ._off_loop import call_in_process, call_in_thread, why_not_isolated
+from ._off_loop import call_in_process, call_in_thread, check_cancelled, why_not_isolated
 from ._reading import Kind, anything, can_call, flag, option, read_arguments, seconds, text, whole_number
 from ._spelling import warn_of_misspelt_event
 from .answers import AnswerFormat, Argument, arguments_format, to_json
@@ -29,7 +29,17 @@ from .contracts import Coordinator, CurrentCall, Session, current_call
 from .errors import MissingExtraError, PlanError, ResultError
 from .models import HookResult, ToolResult
 
-__all__ = ["FunctionTool", "HookOptions", "ToolOptions", "mount_functions", "mount_hook", "mount_tool", "on", "tool"]
+__all__ = [
+    "FunctionTool",
+    "HookOptions",
+    "ToolOptions",
+    "check_cancelled",
+    "mount_functions",
+    "mount_hook",
+    "mount_tool",
+    "on",
+    "tool",
+]
 
 _logger = logging.getLogger(__name__)
 
