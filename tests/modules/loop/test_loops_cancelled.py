@@ -10,7 +10,7 @@ import anyio.lowlevel
 import pytest
 
 from amplifier import AmplifierSession, ChatResponse, ToolCall
-from amplifier.testing import LOOP_END_MODES, MODES, MockContextManager, MockProvider, MockTool, cancel_everywhere
+from amplifier.testing import MODES, MockContextManager, MockProvider, MockTool, cancel_everywhere
 from tests.modules.loop.test_loops import Agent
 
 

@@ -32,6 +32,7 @@ from typing import Any
 
 from attrs import field, frozen
 
+from amplifier.contracts._cancellation import running_asyncio_loop
 from amplifier.modules._shared.processes import Process, all_processes, look_at
 
 _PROC = Path("/proc")
@@ -366,9 +367,7 @@ def _set_logging(wanted: Mapping[str, Any]) -> None:
     logging.disable(wanted["logging.disable"])
 
 
-def _loop() -> Any:
-    events = sys.modules.get("asyncio.events")
-    return None if events is None else events._get_running_loop()
+_loop = running_asyncio_loop
 
 
 def _loop_settings() -> dict[str, Any]:

@@ -31,8 +31,7 @@ async def run_shielded(
     """Run ``fn(*args)`` to its end; a cancellation of the caller is delivered afterwards.
 
     Args:
-        coordinator: Runs the work as a section, which nothing cuts off. Without one the work runs in a child task under a
-            shield: on asyncio a native cancel then reaches only the caller, but the end of the event loop cancels both.
+        coordinator: Runs the work, see `Coordinator.run_shielded`. Without one the work runs in a child task under a shield as well.
         fn: The work, which must end in bounded time.
         args: Its arguments.
         name: For reports.

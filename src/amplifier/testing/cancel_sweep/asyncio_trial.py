@@ -128,8 +128,7 @@ class _AsyncioTrial:
         if self._scope is not None:
             self._scope.cancel()
         elif self._cancels_all:
-            listed = asyncio.all_tasks()
-            for task in [task for task in self.injection.tasks if task in listed]:
+            for task in list(self.injection.tasks):
                 accepted = task.cancel()
                 self._accepted = self._accepted or (accepted and task is self._root)
         elif self._root is not None:
@@ -137,9 +136,7 @@ class _AsyncioTrial:
 
     # ── seeing suspensions ──
 
-    def _make_task(
-        self, loop: asyncio.AbstractEventLoop, coro: Any, **options: Any
-    ) -> asyncio.Task[Any]:
+    def _make_task(self, loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> asyncio.Task[Any]:
         context = options.get("context")
         injection = CURRENT_INJECTION.get() if context is None else context.get(CURRENT_INJECTION)
         if injection is not self.injection or injection.closed:
@@ -190,8 +187,7 @@ class _AsyncioTrial:
         if self.settings.grace:
             await asyncio.sleep(self.settings.grace)
         ours = {asyncio.current_task(), root}
-        unlisted = {task for task in self.injection.tasks if not task.done()}  # sections are not in the loop's list
-        orphans = [task for task in asyncio.all_tasks() | unlisted if task not in ours]
+        orphans = [task for task in asyncio.all_tasks() if task not in ours]
         coros = self.injection.tasks
         self.outcome.orphans = sorted(
             tidy(f"task {task.get_name()} at {where(coros.get(task) or task.get_coro())}") for task in orphans
