@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from functools import cache
 from importlib.util import find_spec
@@ -41,6 +42,7 @@ ALLOWED = {
 }
 
 _LIBRARIES = ("asyncio", "anyio", "trio", "sniffio", "outcome")
+_PRIVATE_MODULE = re.compile(rf"({'|'.join(_LIBRARIES)})(\.\w+)*\._\w+(\.\w+)*")
 _OF_SIGNALS = frozenset(
     {
         "add_signal_handler",
@@ -125,7 +127,7 @@ def problems_in(tree: ast.AST, file: str, own: frozenset[str] = frozenset()) -> 
     roots = imported_roots(tree)
     for node in ast.walk(tree):
         for name in private_uses(node):
-            if name in private_names_of_libraries() - own and not looks_inside:
+            if (name in private_names_of_libraries() - own or "." in name) and not looks_inside:
                 yield f"{file}: {name}"
         if isinstance(node, ast.Import | ast.ImportFrom) and not looks_inside:
             yield from (f"{file}: {name}" for name in private_imports(node))
@@ -147,6 +149,8 @@ def private_uses(node: ast.AST) -> Iterator[str]:
         for argument in node.args:
             if isinstance(argument, ast.Constant) and isinstance(argument.value, str) and is_private(argument.value):
                 yield argument.value
+    if isinstance(node, ast.Constant) and isinstance(node.value, str) and _PRIVATE_MODULE.fullmatch(node.value):
+        yield node.value
 
 
 def private_imports(node: ast.Import | ast.ImportFrom) -> Iterator[str]:
@@ -208,6 +212,7 @@ def test_source_uses_public_api_only():
         ("operator.attrgetter('_cancel_status')", "_cancel_status"),
         ("from anyio._core._eventloop import threadlocals", "anyio._core._eventloop.threadlocals"),
         ("def late():\n    import trio._core", "trio._core"),
+        ("sys.modules['trio._core._run']", "trio._core._run"),
         ("import gc\ngc.get_referents(coroutine)", "gc.get_referents"),
         ("from gc import get_referents", "from gc import get_referents"),
         ("import signal\nsignal.signal(signal.SIGINT, stop)", "signal.signal"),

@@ -95,6 +95,7 @@ def open_files() -> Counter[str]:
 
 def _is_pooled(thread: threading.Thread) -> bool:
     """Whether a thread belongs to AnyIO's or trio's pool, which keeps it for more work."""
+    # Private: trio's pool keeps idle threads, which a module has not left behind.
     owner = getattr(getattr(thread, "_target", None), "__self__", None)
     return thread.name == POOLED_THREAD or type(owner).__module__ == "trio._core._thread_cache"
 
@@ -113,6 +114,7 @@ def files_below(folder: Path) -> dict[str, bytes | None]:
 
 def _executor_threads() -> set[threading.Thread]:
     """The threads of the asyncio loop's own executor."""
+    # Private: the loop keeps these threads, which a module has not left behind.
     return set(getattr(getattr(_loop(), "_default_executor", None), "_threads", ()))
 
 

@@ -67,6 +67,7 @@ def _cancel_scope_class() -> type[Any]:
 def _wrapped_by_anyio(coro: Any) -> list[Any]:
     """The coroutine that AnyIO's task groups wrap in one of their own, as long as neither has begun."""
     frame = coro.cr_frame
+    # Private: closing the outer coroutine before its first step would leave the inner one never awaited.
     inner = None if frame is None else getattr(frame.f_locals.get("self"), "_coro", None)
     return [inner] if inspect.iscoroutine(inner) and inspect.getcoroutinestate(inner) == inspect.CORO_CREATED else []
 
