@@ -33,7 +33,7 @@ from ..runtime.loop import Loop
 from ..runtime.owner import Owner
 from ..runtime.task_host import TaskHost
 from ..runtime.watchdog import Watchdog
-from .ownership import COMPLETED, Contributions, NoopAwaitable, MountTable, StepWrappers
+from .ownership import COMPLETED, Contributions, MountTable, NoopAwaitable, StepWrappers
 
 logger: logging.Logger = logging.getLogger("amplifier.coordinator")
 
@@ -394,9 +394,7 @@ class ModuleCoordinator(Coordinator):
         host = await self.hosting.host(context_manager, name=name or owner or "application", owner=owner)
         return host.leave
 
-    async def run_shielded(
-        self, fn: Callable[..., Awaitable[T]], *args: Any, name: str | None = None
-    ) -> T:
+    async def run_shielded(self, fn: Callable[..., Awaitable[T]], *args: Any, name: str | None = None) -> T:
         """Run ``fn(*args)`` to its end before a cancellation of the caller is delivered."""
         name = name or getattr(fn, "__qualname__", None) or repr(fn)
         return await run_in_child(fn, *args, name=name, shield=True)
@@ -429,7 +427,11 @@ class ModuleCoordinator(Coordinator):
     async def clean_up(self, owner: str | CleanupEntry | None) -> None:
         """Run all cleanups, or one module's, or one step before its turn; on the session's clock while that closes."""
         failures: list[CleanupFailure] = []
-        budget = TimeBudget.starting_now(self.deadlines.teardown) if self.closing_time.until == math.inf else self.closing_time
+        budget = (
+            TimeBudget.starting_now(self.deadlines.teardown)
+            if self.closing_time.until == math.inf
+            else self.closing_time
+        )
         name = "amplifier cleanup" if owner is None else f"amplifier cleanup of {owner}"
         await run_in_child(self.unwind, failures, budget, owner, name=name, shield=True)
         for failure in failures:
@@ -440,7 +442,9 @@ class ModuleCoordinator(Coordinator):
         self, failures: list[CleanupFailure], budget: TimeBudget, owner: str | CleanupEntry | None = None
     ) -> None:
         """Run cleanups inside a shielded scope; see `CleanupStack.unwind`."""
-        await self.cleanups.unwind(failures, seconds=self.deadlines.cleanup, budget=budget, watch=self.watch, owner=owner)
+        await self.cleanups.unwind(
+            failures, seconds=self.deadlines.cleanup, budget=budget, watch=self.watch, owner=owner
+        )
 
     # ── the session's side ──
 

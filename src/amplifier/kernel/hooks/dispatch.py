@@ -23,8 +23,8 @@ from amplifier.errors import ContractError, ModelError
 from amplifier.events import TOOL_PRE
 from amplifier.models import HookResult
 
-from ..runtime.frames import WaitInfo
 from ..runtime.deadlines import DeadlinePassed, ReusableDeadline, call_foreign, failure_words, run_bounded
+from ..runtime.frames import WaitInfo
 from ..runtime.owner import Owner
 from ..runtime.watchdog import Watchdog
 from .merge import INVALID_RESPONSE, InvalidAnswer, Verdict, continued, is_plain_continue, parse_answer, was_modified
@@ -92,7 +92,7 @@ class Registration:
 class Dispatch:
     """One emit: the payload, the verdict so far, and the handlers that failed."""
 
-    __slots__ = ("_changed_by", "_is_again", "_owned", "_deadline", "_verdict", "event", "failures", "payload")
+    __slots__ = ("_changed_by", "_deadline", "_is_again", "_owned", "_verdict", "event", "failures", "payload")
 
     def __init__(
         self,

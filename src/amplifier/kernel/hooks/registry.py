@@ -38,8 +38,8 @@ from amplifier.events import (
 from amplifier.models import HookResult
 from amplifier.turns import RecordedEvent
 
-from ..runtime.loop import timestamp
 from ..runtime.deadlines import DeadlinePassed, TimeBudget, check_timeout, failure_text
+from ..runtime.loop import timestamp
 from ..runtime.owner import Owner, belongs_to
 from ..runtime.watchdog import Watchdog
 from .dispatch import Dispatch, Registration, collect

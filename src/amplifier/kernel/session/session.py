@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast, overload
@@ -47,10 +47,10 @@ from ..runtime.frames import WaitInfo
 from ..runtime.loop import Loop, current_raw_task, task_name
 from ..runtime.task_host import hosted_by
 from .closing import Closing
-from .lifecycle import Lifecycle, State, current_meter, inside_turn_of
+from .lifecycle import Lifecycle, State, inside_turn_of
 from .opening import ModuleFailure, Opening
 from .stream import TextStream, TurnStream
-from .turn import Turn
+from .turn import Turn, current_meter
 
 if TYPE_CHECKING:  # only types, typed answers and budgets need these
     from anyio.abc import TaskGroup
@@ -119,24 +119,19 @@ class AmplifierSession:
     ) -> None:
         plan = parse_plan(config)
         self.config: dict[str, Any] = cast("dict[str, Any]", config)
-        self.session_id: str = (
-            new_session_id() if session_id is None else validate_session_id(session_id)
-        )
+        self.session_id: str = new_session_id() if session_id is None else validate_session_id(session_id)
         self.parent_id: str | None = None if parent_id is None else validate_session_id(parent_id)
-        self.is_resumed = is_resumed
+        self.is_resumed: bool = is_resumed
         self.status: SessionStatus = SessionStatus(session_id=self.session_id)
         self.failures: list[ModuleFailure] = []
         self.cleanup_failures: list[CleanupFailure] = []
-        self.coordinator: ModuleCoordinator = ModuleCoordinator(
-            self, approval_system, display_system
-        )
+        self.coordinator: ModuleCoordinator = ModuleCoordinator(self, approval_system, display_system)
         self.coordinator.deadlines = plan.deadlines
         self.loader: Any = ModuleLoader(self.coordinator) if loader is None else loader
         self.coordinator.loader = self.loader
         self._lifecycle = Lifecycle(self.session_id, is_resumed)
         self._parent: AmplifierSession | None = None
         self._loop: Loop | None = None
-        self._settled: anyio.Event | None = None
         self._opened_in: object = None
         # The turn of the latest text stream, while it runs.
         self._text_turn: TurnStream[str] | None = None
@@ -215,13 +210,10 @@ class AmplifierSession:
         """
         if not self.initialized:
             raise SessionStateError(
-                f"session {self.session_id!r} is {self._lifecycle.state.value}; "
-                "read its messages while it is open"
+                f"session {self.session_id!r} is {self._lifecycle.state.value}; read its messages while it is open"
             )
         context = cast("ContextManager", self.coordinator.get("context"))
-        messages = await self.coordinator.call_bounded(
-            context.get_messages(), "context.get_messages"
-        )
+        messages = await self.coordinator.call_bounded(context.get_messages(), "context.get_messages")
         return cast("list[dict[str, Any]]", messages)
 
     def wait_info(self) -> WaitInfo:
@@ -248,11 +240,10 @@ class AmplifierSession:
         if state is State.OPEN:
             return
         if state is State.OPENING:
-            await self._wait_settled()
+            await self._lifecycle.wait_settled()
             if not self.initialized:
                 raise SessionStateError(
-                    f"session {self.session_id!r} could not be opened by another call that was "
-                    "opening it"
+                    f"session {self.session_id!r} could not be opened by another call that was opening it"
                 )
             return
         self._lifecycle.require_opening()
@@ -282,18 +273,7 @@ class AmplifierSession:
         was_stopped = any(token.is_immediate for token in tokens)
         name = f"amplifier open {self.session_id}"
         await run_in_child(self._mount_plan, was_stopped, name=name)
-        self._lifecycle.state = State.OPEN
-        self._settle()
-
-    async def _wait_settled(self) -> None:
-        """Wait until the opening or closing that another call is running has ended."""
-        settled = self._settled = self._settled or anyio.Event()
-        await settled.wait()
-
-    def _settle(self) -> None:
-        settled, self._settled = self._settled, None
-        if settled is not None:
-            settled.set()
+        self._lifecycle.settle(State.OPEN)
 
     async def _mount_plan(self, was_stopped: bool) -> None:
         parent = self._parent
@@ -517,9 +497,7 @@ class AmplifierSession:
 
     def _require_own_loop(self) -> None:
         if self._loop is None or not self._loop.is_running_here():
-            raise SessionStateError(
-                f"session {self.session_id!r} was opened on another event loop; use it there"
-            )
+            raise SessionStateError(f"session {self.session_id!r} was opened on another event loop; use it there")
 
     @overload
     def stream(self, prompt: Prompt, *, timeout: float | Inherited | None = DEFAULT) -> TurnStream[str]: ...
@@ -542,9 +520,7 @@ class AmplifierSession:
         """
         return self._stream(partial(read_prompt, prompt), timeout, _answer_format(result_type))
 
-    def stream_text(
-        self, prompt: Prompt, *, timeout: float | Inherited | None = DEFAULT
-    ) -> TextStream:
+    def stream_text(self, prompt: Prompt, *, timeout: float | Inherited | None = DEFAULT) -> TextStream:
         """Run one turn and read its text: ``async for piece in session.stream_text(prompt)``.
 
         The texts of different model calls are separated by a blank line. An answer that isn't
@@ -613,14 +589,11 @@ class AmplifierSession:
         """
         steer = self.coordinator.get_capability("session.steer")
         if self._lifecycle.turn is None:
-            raise SessionStateError(
-                "no turn is running that would read the message; begin one with execute(prompt)"
-            )
+            raise SessionStateError("no turn is running that would read the message; begin one with execute(prompt)")
         if not callable(steer):
             loop = type(self.coordinator.get("orchestrator")).__name__
             raise SessionStateError(
-                f"orchestrator {loop} takes no messages while a turn runs: "
-                "it offers no capability 'session.steer'"
+                f"orchestrator {loop} takes no messages while a turn runs: it offers no capability 'session.steer'"
             )
         steer(message)
 
@@ -744,20 +717,29 @@ class AmplifierSession:
         """Close, or wait until another call has closed."""
         # A session that was waited for may be opening a second time.
         while was_open and self._lifecycle.state is State.OPENING:
-            await self._wait_settled()
+            await self._lifecycle.wait_settled()
         state, name = self._lifecycle.state, f"amplifier close {self.session_id}"
         if state in (State.NEW, State.CLOSED):
             await self.coordinator.cleanup()
             return
         if state is State.CLOSING:
-            await run_in_child(self._wait_settled, name=name, shield=True)
+            await run_in_child(self._lifecycle.wait_settled, name=name, shield=True)
             return
         # If the session's loop has ended, it can be closed on any other.
         if state is State.OPEN and self._loop is not None and not self._loop.has_ended():
             self._require_own_loop()
         # Before the first await, so that a second caller sees it.
         self._lifecycle.state = State.CLOSING
-        closing = Closing(self, was_open=was_open)
+        parent = None if self._parent is None else self._parent.coordinator.cancellation
+        closing = Closing(
+            self.coordinator,
+            self._lifecycle,
+            self.status,
+            self.failures,
+            parent,
+            was_open=was_open,
+        )
+        self.cleanup_failures = closing.failures
         if closing.calls_foreign_code():
             await run_in_child(closing.close, name=name, shield=True)
         else:
