@@ -186,9 +186,9 @@ def assigned(node: ast.AST) -> Iterator[str]:
     elif isinstance(node, ast.AugAssign | ast.AnnAssign):
         targets = [node.target]
     elif isinstance(node, ast.Call) and dotted(node.func) in ("setattr", "delattr") and node.args:
-        name = dotted(node.args[0])
-        if name and len(node.args) > 1 and isinstance(node.args[1], ast.Constant):
-            yield f"{name}.{node.args[1].value}"
+        name, attribute = dotted(node.args[0]), node.args[1] if len(node.args) > 1 else None
+        if name and isinstance(attribute, ast.Constant) and isinstance(attribute.value, str):
+            yield f"{name}.{attribute.value}"
     yield from (dotted(target) for target in targets if isinstance(target, ast.Attribute))
 
 

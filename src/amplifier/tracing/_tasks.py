@@ -357,7 +357,7 @@ def _reports(found: list[_Found], now: float) -> Iterator[TaskReport]:
     coordinators: dict[str, ModuleCoordinator] = {}
     for each in found:
         for _, call in each.frames:
-            if call is not None and call.coordinator is not None:
+            if call is not None and isinstance(call.coordinator, ModuleCoordinator):
                 coordinators[call.coordinator.session_id] = call.coordinator
     owners = {session_id: _owners_of(coordinator) for session_id, coordinator in coordinators.items()}
     ordered = list(_parents_first(found, by_id))
