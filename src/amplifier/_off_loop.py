@@ -2,7 +2,7 @@
 
 A cancelled call leaves its daemon thread behind, which blocks neither other calls nor the end of the program. AnyIO's own threads do both: asyncio's
 are waited for when Python exits, and on trio an abandoned one keeps its place in the limiter. AnyIO has no public way to make a thread of ours
-one of its own, so `anyio.from_thread.check_cancelled` does not work there, and `check_cancelled` takes its place.
+one of its own, so `anyio.from_thread.check_cancelled` does not work there, and a function asks `is_call_over`.
 
 A process of its own ends with everything that it started: when the function has answered, or is no longer awaited. The program starts a supervisor
 (`supervise`), which forks the process that imports the program and calls the function. The pipe to the supervisor's standard input stays open for
@@ -94,17 +94,10 @@ class _CallThread(threading.Thread, Generic[_Result]):
 _left: contextvars.ContextVar[threading.Event | None] = contextvars.ContextVar("_left", default=None)
 
 
-def check_cancelled() -> None:
-    """End a blocking function tool whose call is over, because it was stopped or timed out.
-
-    Call it between the steps of a function that runs in a thread. Elsewhere it does nothing.
-
-    Raises:
-        SystemExit: The call is over, and its result would be dropped. It ends only this thread.
-    """
+def is_call_over() -> bool:
+    """Return whether the function that asks is run by `call_in_thread` and no longer awaited."""
     left = _left.get()
-    if left is not None and left.is_set():
-        raise SystemExit
+    return left is not None and left.is_set()
 
 
 # ── processes ─────────────────────────────────────────────────────────────────────────────────────
