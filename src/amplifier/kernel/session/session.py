@@ -388,26 +388,31 @@ class AmplifierSession:
         """Run one turn.
 
         Args:
-            prompt: The text of the user, or a list of texts and of text, image and document blocks; see `amplifier.file`.
-            timeout: Seconds for the whole turn; None for no limit; left out, the plan's ``turn`` deadline.
-            result_type: The type of the answer: an attrs class, a dataclass, a TypedDict, a Literal, a union, a pydantic model, or
-                a JSON Schema as a dict; left out, the answer is text.
+            prompt: The text of the user, or a list of texts and of text, image and document
+                blocks. See `amplifier.file`.
+            timeout: Seconds for the whole turn, or None for no limit. If left out, the plan's
+                ``turn`` deadline.
+            result_type: The type of the answer: an attrs class, a dataclass, a TypedDict, a
+                Literal, a union, a pydantic model, or a JSON Schema as a dict. If left out, the
+                answer is text.
 
         Returns:
             The orchestrator's final text, or a value of ``result_type``.
 
         Raises:
             SessionBusyError: Another turn is running.
-            SessionStateError: The session is not open, or belongs to another event loop.
+            SessionStateError: The session isn't open, or belongs to another event loop.
             ExecutionCancelled: The session's token asked for an immediate stop.
             ExecutionTimeout: The timeout passed.
             ExecutionDenied: A hook denied the prompt or a model call.
-            ResultError: The answer does not fit ``result_type``, also after the model was shown the problems.
-            TypeError: The prompt is neither text nor a list of texts and blocks, or ``result_type`` has no JSON Schema.
+            ResultError: The answer doesn't fit ``result_type``, also after the model was shown
+                the problems.
+            TypeError: The prompt is neither text nor a list of texts and blocks, or
+                ``result_type`` has no JSON Schema.
             ValueError: A block of the prompt is wrong.
-            InvalidRequestError: The provider cannot read a block of the prompt.
-            MissingExtraError: Typed answers take packages that are not installed.
-            ContractError: The orchestrator returned something else than text.
+            InvalidRequestError: The provider can't read a block of the prompt.
+            MissingExtraError: Typed answers need packages that aren't installed.
+            ContractError: The orchestrator returned something other than text.
         """
         answer_format = _answer_format(result_type)
         return await self._run_turn(read_prompt(prompt), timeout, answer_format)
@@ -419,23 +424,25 @@ class AmplifierSession:
     @overload
     async def resume_turn(self, *, timeout: float | Inherited | None = DEFAULT, result_type: Any) -> Any: ...
     async def resume_turn(self, *, timeout: float | Inherited | None = DEFAULT, result_type: Any = None) -> Any:
-        """Go on with the latest turn of the conversation, which was cut off before the model gave an answer.
+        """Continue the latest turn, which was interrupted before the model gave an answer.
 
-        Tool calls that have results keep them. A tool call that was cut off runs again if its tool declares ``repeatable = True``,
-        never if it declares False; otherwise the user is asked. What does not run again gets a result that reports it.
+        Tool calls that have results keep them. An interrupted tool call runs again if its tool
+        declares ``repeatable = True``, and never if it declares False. Otherwise the user is
+        prompted. A call that doesn't run again gets a result that reports this.
 
         Args:
             timeout: As for `execute`.
-            result_type: As for `execute`. The conversation does not tell which type the turn began with: give it again.
+            result_type: As for `execute`. The conversation doesn't hold the type that the turn
+                began with, so pass it again.
 
         Returns:
             The orchestrator's final text, or a value of ``result_type``.
 
         Raises:
             NoUnfinishedTurnError: The conversation is empty or ends with an answer.
-            SessionStateError: The orchestrator cannot resume turns, or the session is not open.
+            SessionStateError: The orchestrator can't resume turns, or the session isn't open.
             SessionBusyError: Another turn is running.
-            ExecutionCancelled: As for `execute`; so are the others.
+            ExecutionCancelled: As for `execute`, like the other errors.
         """
         answer_format = _answer_format(result_type)
         return await self._run_turn(None, timeout, answer_format)
@@ -512,11 +519,12 @@ class AmplifierSession:
     def stream(
         self, prompt: Prompt, *, timeout: float | Inherited | None = DEFAULT, result_type: Any = None
     ) -> TurnStream[Any]:
-        """Run one turn and watch it: ``async with session.stream(prompt) as events: async for event in events``.
+        """Run one turn and read its events.
 
-        The session belongs to the turn from entering the block on: another turn is refused. Leaving the block early cancels the
-        turn. What `execute` would raise is raised from the iteration. With a ``result_type`` there are events with the part of
-        the answer that has arrived.
+        Enter it with ``async with session.stream(prompt) as events``, and iterate ``events``. The
+        session is busy from entering the block on. Leaving the block early cancels the turn. The
+        iteration raises the errors of `execute`. With a ``result_type`` there are events with the
+        part of the answer that has arrived.
         """
         return self._stream(partial(read_prompt, prompt), timeout, _answer_format(result_type))
 
@@ -538,7 +546,7 @@ class AmplifierSession:
                 finally:
                     self._text_turn = None
 
-            self.coordinator.hosting.spawn(run_and_forget)
+            self.coordinator.hosting.spawn(run_and_forget, events.task_name)
             self._text_turn = events
 
         async def start() -> None:
@@ -563,7 +571,7 @@ class AmplifierSession:
     def stream_resumed_turn(
         self, *, timeout: float | Inherited | None = DEFAULT, result_type: Any = None
     ) -> TurnStream[Any]:
-        """Go on with the turn that was cut off and watch it; to `resume_turn` what `stream` is to `execute`."""
+        """Continue the interrupted turn as a stream. The streaming form of `resume_turn`."""
         return self._stream(lambda: None, timeout, _answer_format(result_type))
 
     def _stream(

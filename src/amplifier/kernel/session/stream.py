@@ -118,7 +118,7 @@ class TurnStream(Generic[T]):
         try:
             await group.__aenter__()
             self._group = group
-            await self.start(group.start_soon)
+            await self.start(partial(group.start_soon, name=self.task_name))
         except BaseException as exc:
             await self.__aexit__(*exit_details(exc))
             raise
@@ -128,6 +128,11 @@ class TurnStream(Generic[T]):
         self._turn_scope, self._thread = cancel_scope(), threading.get_ident()
         self._send, self._receive = anyio.create_memory_object_stream[tuple[TurnEvent, bool]](math.inf)
         self._is_entered = True
+
+    @property
+    def task_name(self) -> str:
+        """The name of the turn's task."""
+        return f"amplifier turn {self._coordinator.session_id}"
 
     async def start(self, spawn: Spawn) -> None:
         """Start the turn in a task, and wait until it has claimed the session."""
