@@ -302,9 +302,7 @@ class Coordinator(Protocol):
             A callable that leaves it earlier.
         """
 
-    async def run_shielded(
-        self, fn: Callable[..., Awaitable[T]], /, *args: Any, name: str | None = None
-    ) -> T:
+    async def run_shielded(self, fn: Callable[..., Awaitable[T]], /, *args: Any, name: str | None = None) -> T:
         """Run work to its end before a cancellation of the caller is delivered.
 
         For work that an application may call outside a turn, such as storing a message. There

@@ -124,9 +124,7 @@ class TaskHost:
             raise raised[0]
         raise BaseExceptionGroup(f"session {session_id!r} was ended by crashed background work", raised)
 
-    def spawn(
-        self, fn: Callable[[], Coroutine[Any, Any, None]], name: str | None = None
-    ) -> None:
+    def spawn(self, fn: Callable[[], Coroutine[Any, Any, None]], name: str | None = None) -> None:
         """Start work of the kernel beside the turn. It must end before the session is closed."""
         self._require_group("background work").start_soon(fn, name=name)
 
