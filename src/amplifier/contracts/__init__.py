@@ -10,6 +10,7 @@ from ._approval import (
     note_question,
     question_for,
 )
+from ._bounded_calls import call_within, contain_errors
 from ._calls import (
     CHILD_STEPS,
     CallKind,
@@ -73,7 +74,9 @@ __all__ = [
     "Tool",
     "UserInput",
     "call_scope",
+    "call_within",
     "clauses_for",
+    "contain_errors",
     "contained_failure",
     "current_call",
     "log_unanswered",

@@ -39,18 +39,26 @@ from amplifier.contracts import (
     Hooks,
     Step,
     Tool,
+    call_within,
     contained_failure,
     note_question,
     ordered_steps,
     tool_repeatable,
     tool_schema,
 )
-from amplifier.errors import BudgetError, ContractError, MissingExtraError, ModelError, NoOneToAskError
+from amplifier.errors import (
+    BudgetError,
+    ContractError,
+    DeadlineExceeded,
+    MissingExtraError,
+    ModelError,
+    NoOneToAskError,
+)
 from amplifier.events import TOOL_ERROR, TOOL_POST, TOOL_PRE
 from amplifier.models import ApprovalGate, HookResult, ToolCall, ToolResult, ToolSpec
 
 from ._blocking import named_if_blocking
-from ._containment import Overran, call_within, run_together, text_of
+from ._containment import run_together, text_of
 from ._hook_results import HookResults
 from ._options import TurnOptions
 
@@ -433,15 +441,16 @@ class ToolRunner:
         """Call the tool; the flag is True if it raised or overran instead of returning a result."""
         seconds = self._options.tool_timeout
         tool = self._tools.get(name)
+        who = f"tool {name!r}"
         try:
-            result = await call_within(seconds, f"tool {name!r}", self._run_tool, name, given)
-        except Overran:
-            return refusal(f"the tool did not return within {seconds:g} s and was cancelled", "Timeout"), True
+            result = await call_within(seconds, who, self._run_tool, name, given)
         except NoOneToAskError:  # by a session of the tool's own: this turn, too, is left to be resumed
             raise
         except BudgetError as exc:  # the tool was not called
             return refusal(text_of(exc), type(exc).__name__), True
         except Exception as exc:  # noqa: BLE001 — a tool is third-party code; its failure is an answer for the model
+            if isinstance(exc, DeadlineExceeded) and exc.operation == who:
+                return refusal(f"the tool did not return within {seconds:g} s and was cancelled", "Timeout"), True
             logger.warning("tool %r (%s) failed with %s", name, _class_of(tool), _written_out(exc))
             return refusal(text_of(exc), type(exc).__name__), True
         if isinstance(result, ToolResult):
