@@ -18,7 +18,6 @@ from amplifier.contracts import (
     Coordinator,
     DisplaySystem,
     OnFailure,
-    Session,
     Step,
     StepWrapper,
 )
@@ -61,7 +60,8 @@ class ModuleCoordinator(Coordinator):
     undone or the session is closed.
 
     Args:
-        session: The session, or None for a coordinator on its own.
+        session: The session, or any object with ``session_id``, ``parent_id`` and ``config``. None
+            for a coordinator on its own.
         approval_system: Answers hooks that ask the user.
         display_system: Shows messages of hooks.
 
@@ -85,12 +85,12 @@ class ModuleCoordinator(Coordinator):
 
     def __init__(
         self,
-        session: Session | None = None,
+        session: Any = None,
         approval_system: ApprovalSystem | None = None,
         display_system: DisplaySystem | None = None,
     ) -> None:
         self._owner = self._own_hooks = None
-        self._session: Session | weakref.ref[Session] | None = session
+        self._session = session
         self._session_id: str = "" if session is None else session.session_id
         self._parent_id: str | None = None if session is None else session.parent_id
         self._config: dict[str, JSON] = {} if session is None else session.config
@@ -176,11 +176,10 @@ class ModuleCoordinator(Coordinator):
     # ── read by modules ──
 
     @property
-    def session(self) -> Session:
+    def session(self) -> Any:
         """The session, for its child sessions. None without one, or once it is gone."""
         session = self._session
-        # A module's session always exists while the module can run.
-        return cast("Session", session() if type(session) is weakref.ref else session)
+        return session() if type(session) is weakref.ref else session
 
     @property
     def session_id(self) -> str:
@@ -284,7 +283,7 @@ class ModuleCoordinator(Coordinator):
     if not TYPE_CHECKING:
 
         def mount(self, mount_point: str, module: object, name: str | None = None) -> NoopAwaitable:
-            """Put a module at a mount point. This happens at the call; awaiting is optional."""
+            """Put a module at a mount point. It happens at the call, and awaiting is optional."""
             owner = self._owner
             if owner is not None:
                 owner.check("a mount")
@@ -576,7 +575,7 @@ class ModuleCoordinator(Coordinator):
         self.watch.stop()
         self._cancellation.detach()
         self.unregister_owner(None)
-        if self._session is not None and not isinstance(self._session, weakref.ref):
+        if self._session is not None and type(self._session) is not weakref.ref:
             self._session = weakref.ref(self._session)
 
 
