@@ -58,8 +58,7 @@ def check_timeout(seconds: object) -> float | None:
     # An int can be larger than any float.
     if not 0 < seconds <= sys.float_info.max:
         raise ValueError(
-            f"a timeout must be a positive, finite number of seconds, got {seconds!r:.40}; "
-            "None means no limit"
+            f"a timeout must be a positive, finite number of seconds, got {seconds!r:.40}; None means no limit"
         )
     return float(seconds)
 
