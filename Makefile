@@ -11,7 +11,7 @@
 #   make release      wheel, sdist, list of dependencies   make lock         the versions that CI installs
 #   make audit        their known vulnerabilities          make screenshots  the pictures of the manual
 #   make load         200 clients on amplifier serve       make fault-programme  faults by the thousand, resumable
-#   make test-long    the tests marked long, and the last
+#   make test-long    the tests marked long, and the last  make suites       the official suites of protocols
 #
 # PYTHON=... selects the interpreter, ARGS=... is passed to pytest: make test ARGS="-k hooks -x". JOBS=0 runs one process.
 
@@ -31,7 +31,7 @@ PARALLEL := -n $(JOBS) --dist worksteal
 CODE := src tests docs $(wildcard benchmarks examples)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup downloads parts installed-parts engines run test test-slow test-long test-all load fault-programme check check-style check-format check-types check-imports check-prose format bench bench-quick bench-docs conformance corpus mutants faults test-compat docs screenshots page lock release audit clean
+.PHONY: help setup downloads parts installed-parts engines run test test-slow test-long test-all suites load fault-programme check check-style check-format check-types check-imports check-prose format bench bench-quick bench-docs conformance corpus mutants faults test-compat docs screenshots page lock release audit clean
 .DELETE_ON_ERROR:
 .PRECIOUS: .venv-3.%/.ready
 
@@ -96,7 +96,7 @@ parts:
 	@$(MAKE) --no-print-directory --jobs=2 setup downloads installed-parts
 
 installed-parts: $(READY)
-	@$(BIN)/python -m tests._support.parts compiled_tests node_parts
+	@$(BIN)/python -m tests._support.parts compiled_tests node_parts oldest_versions
 
 # Servers that turns of several machines are tested with, Postgres and Temporal; programs that use the OpenAI API.
 engines: $(READY)
@@ -138,6 +138,11 @@ fault-programme: $(READY)
 # Latency and memory as a table, see docs/how-to/serve-an-agent.md. Fails if a request fails, or if a task, connection or session is left.
 load: $(READY)
 	$(BIN)/python -m tests.servers.http._load $(ARGS)
+
+# The official suites of MCP, OpenTelemetry, AG-UI, ACP and OpenAI; the kernel with the oldest AnyIO and trio, and on uvloop.
+# docs/explanation/how-it-is-tested.md has the versions and counts.
+suites: parts
+	$(BIN)/python -m pytest $(PARALLEL) tests/suites $(ARGS)
 
 # Skips Pythons that are not installed; .venv has its own, which `test` and `test-slow` use.
 test-all: test test-slow
@@ -202,7 +207,7 @@ bench: .venv-bench/.rivals
 bench-quick: .venv-bench/.rivals
 	BENCH_QUICK=1 BENCH_RESULTS=benchmarks/results/quick.json $(BENCH) $(ARGS)
 
-# Writes the table and the plot of docs/reference/performance.md from the results of `make bench`.
+# Writes benchmarks/RESULTS.md and the plot of docs/reference/performance.md from the results of `make bench`.
 bench-docs: $(READY)
 	$(BIN)/python -m benchmarks.page
 
@@ -250,6 +255,5 @@ audit: .venv-release/.ready
 	@touch $@
 
 clean:
-	rm -rf .venv .venv-* .amplifier .node .mcp-servers .engines .models .browser .bubblewrap .fault-programme build dist docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
-	grep -rl --include='*.md' '^<!-- Written by docs/_generate' docs/reference | xargs rm -f
+	rm -rf .venv .venv-* .amplifier .node .mcp-servers .engines .models .browser .bubblewrap .oldest .fault-programme build dist docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find src tests benchmarks docs -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,4 +1,4 @@
-"""The tables and the plot of docs/reference/performance.md, from the results of a full run.
+"""The tables of benchmarks/RESULTS.md and the plot of docs/reference/performance.md, from the results of a full run.
 
     make bench && make bench-docs
 
@@ -14,8 +14,8 @@ from typing import Any
 from benchmarks.board import PUBLISHED, RESULTS, read, shown
 from benchmarks.plot import bars
 
-PAGE = Path("docs/reference/performance.md")
-PLOT = PAGE.with_suffix(".svg")
+PAGE = Path("benchmarks/RESULTS.md")
+PLOT = Path("docs/reference/performance.svg")
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 
 GROUPS = {

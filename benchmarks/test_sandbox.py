@@ -45,7 +45,7 @@ async def commands(folder: Path, sandbox: str) -> tuple[float, float]:
 
 @pytest.mark.orientation
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="there are sandboxes for Linux only")
-@pytest.mark.parametrize("sandbox", ["off", "landlock", "bwrap"])
+@pytest.mark.parametrize("sandbox", ["off", "bwrap"])
 def test_a_command_that_does_nothing(board, sandbox, tmp_path, monkeypatch):
     if sandbox == "bwrap":
         program = find_bubblewrap()

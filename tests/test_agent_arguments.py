@@ -175,9 +175,30 @@ def pieces(event, data):
     ],
 )
 async def test_a_handler_that_no_event_can_be_given_to_fails_at_opening(handler, message):
-    with pytest.raises(ExceptionGroup) as caught:
+    with pytest.raises(ModuleLoadError, match=message):
         async with agent(MockProvider(["x"]), hooks=[on("tool:pre")(handler)]):
             pass
-    (error,) = caught.value.exceptions
-    with pytest.raises(ModuleLoadError, match=message):
-        raise error
+
+
+class NoTool:
+    """An object of the application that is not a tool."""
+
+
+@pytest.mark.parametrize("thing", [NoTool(), 3, None], ids=["object", "number", "None"])
+def test_an_object_that_is_no_tool_gets_the_sentence_that_tells_what_to_do(thing):
+    expected = r"tools\[0\]: expected a function, an object with name, description and execute\(input\), an agent"
+    with pytest.raises(PlanError, match=expected):
+        agent("offline", tools=[thing])
+    with pytest.raises(PlanError, match=r"hooks\[0\]: expected a function marked with @on, as in @on\('tool:pre'\)"):
+        agent("offline", hooks=[thing])
+
+
+async def test_a_function_without_hints_is_named_in_a_warning(caplog):
+    def look(place, days: int = 3):
+        """Look somewhere."""
+        return place
+
+    async with agent("offline", tools=[look]):
+        pass
+    assert "tool 'look': place has no type hint" in caplog.text
+    assert "write one, as in place: str" in caplog.text

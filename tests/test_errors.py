@@ -90,6 +90,7 @@ SAMPLES: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "MissingExtraError": (("the command line",), {"extra": "cli", "missing": "click"}),
     "ModuleNotFoundError": ((MESSAGE,), {"module_id": "tool-x", "searched": ("here", "there"), "suggestion": "tool-y"}),
     "ModuleLoadError": ((MESSAGE,), {"module_id": "tool-x", "reason_code": "mount_failed"}),
+    "OpeningErrors": ((MESSAGE, [ValueError("a"), OSError("b")]), {}),
     "ModuleConflictError": ((MESSAGE,), {"module_id": "tool-x", "reason_code": "conflict"}),
     "InvalidToolCallError": (
         (MESSAGE,),

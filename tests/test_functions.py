@@ -519,7 +519,7 @@ async def test_a_tool_result_is_passed_on():
         (lambda: FunctionTool(tool(print)), "tool 'print' takes \\*args; a model sends"),
         (lambda: tool(Point), "expected a function, got the class Point"),
         (lambda: FunctionTool(3), "expected a function, got int"),  # type: ignore[arg-type]
-        (lambda: tool(nmae="x"), "nmae: unknown argument; did you mean .name."),  # type: ignore[call-overload]
+        (lambda: tool(nmae="x"), "nmae: unknown argument; did you mean .name."),
         (on, "expected names of events"),
         (lambda: mount_hook(own_process), r"the function own_process\(.*\).* without @on; name its events, as in @on"),
         (

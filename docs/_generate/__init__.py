@@ -1,7 +1,7 @@
 """Writes what has its one source in the code: most pages of the reference, and the JSON Schemas that are shipped.
 
-The pages are written by every build of the manual and are not in the repository. The schemas are: ``make docs`` writes them,
-and ``tests/architecture/test_generated_docs.py`` fails until that has been done.
+Both are in the repository, so that links work in every clone. ``make docs`` and ``python -m docs._generate`` write them; ``tests/architecture/test_generated_docs.py``
+fails until that has been done.
 """
 
 from ._pages import PAGES, ROOT, SCHEMAS, page_text, write_pages, write_schemas

@@ -15,7 +15,8 @@ _WHEN_IT_PASSES = {
     "mount": """
         The module is undone and reported: `module:load_failed` with the reason `deadline`, and an entry in
         `session.failures`. Without its orchestrator, its context or a gate (`on_failure: deny`) the session does not open and
-        raises `ModuleLoadError`; with `strict` it raises an `ExceptionGroup` of everything that failed.""",
+        raises `ModuleLoadError`. With `strict` any failure keeps it from opening: one is raised as itself, several as an
+        `OpeningErrors`.""",
     "ready": """
         The module stays mounted and is reported: `module:on_session_ready_failed`, and `session.failures`. A gate that does not
         become ready keeps the session from opening, and so does any module with `strict`.""",

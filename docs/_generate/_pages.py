@@ -36,7 +36,7 @@ _PAGES: dict[str, Callable[[], str]] = {
     **{f"api/{file}.md": functools.partial(module_page, module) for module, file in API_PAGES.items()},
 }
 PAGES = {f"{_REFERENCE}/{path}": make for path, make in _PAGES.items()}
-"""Pages of the manual that exist in a build only; `.gitignore` has them."""
+"""Pages of the manual that are written from the code."""
 
 SCHEMAS: dict[str, Callable[[], str]] = {
     "src/amplifier/models/models.schema.json": models_schema_text,

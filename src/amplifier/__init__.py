@@ -39,6 +39,7 @@ TYPE_CHECKING = False  # as type checkers know it; importing `typing` would take
 if TYPE_CHECKING:
     from amplifier.agents import agent, run, run_sync
     from amplifier.contracts import (
+        ApprovalQuestion,
         ContextManager,
         HookHandler,
         Orchestrator,
@@ -98,6 +99,7 @@ else:  # not for type checkers, which would accept every attribute
 __all__ = [
     "AmplifierError",
     "AmplifierSession",
+    "ApprovalQuestion",
     "BudgetExceeded",
     "CancellationState",
     "CancellationToken",

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import errno
 import marshal
 import os
 import resource
@@ -35,11 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 PR_SET_DUMPABLE, PR_GET_DUMPABLE = 4, 3
-_PR_SET_SECCOMP, _PR_CAPBSET_DROP, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 22, 24, 36, 38
-_KEYCTL = {"x86_64": 250, "aarch64": 219, "arm64": 219}
-_JOIN_SESSION_KEYRING = 1
-_NO_KEYRINGS = (errno.ENOSYS, errno.EPERM)  # not built in, or a container's filter keeps keyrings away already
-_MOST_CAPABILITIES = 64
+_PR_SET_CHILD_SUBREAPER = 36
 _LAST_KILLING = 10.0
 _SIGNALLED = 128
 """An exit code above this is a signal to shells and to bubblewrap."""
@@ -48,117 +43,6 @@ _SIGNALLED = 128
 def prctl(option: int, value: int = 0) -> int:
     """Change an attribute of this process or thread; -1 if the system refuses."""
     return int(ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0))
-
-
-# ── Landlock ─────────────────────────────────────────────────────────────────────────────────────
-
-_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # the same numbers on every architecture
-_RULE_PATH_BENEATH = 1
-_EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
-_CHANGES_IN_FOLDERS = sum(1 << bit for bit in range(4, 14))  # remove, make anything, refer
-_TRUNCATE, _IOCTL_DEV = 1 << 14, 1 << 15
-_WRITE = _WRITE_FILE | _CHANGES_IN_FOLDERS | _TRUNCATE
-_READ = _EXECUTE | _READ_FILE | _READ_DIR
-_OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEV
-_TCP = 0b11
-_SCOPE = 0b11
-MINIMUM_ABI = 4
-"""The version of Landlock that restricts TCP; older ones are not used."""
-
-
-class _RulesetAttributes(ctypes.Structure):
-    _fields_ = (("fs", ctypes.c_uint64), ("net", ctypes.c_uint64), ("scoped", ctypes.c_uint64))
-
-
-class _PathBeneath(ctypes.Structure):
-    _pack_ = 1
-    _fields_ = (("allowed", ctypes.c_uint64), ("parent", ctypes.c_int32))
-
-
-def landlock_abi() -> int:
-    """The version of Landlock that the kernel supports; 0 for none."""
-    if not sys.platform.startswith("linux") or os.uname().machine.startswith("mips"):
-        return 0
-    return max(0, int(ctypes.CDLL(None, use_errno=True).syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), 1)))
-
-
-def _restrict(
-    *, readable: list[str], writable: dict[str, tuple[int, int] | None], devices: list[str], network: bool
-) -> None:
-    """Restrict this process and what it starts, for ever.
-
-    Args:
-        readable: Files and folders.
-        writable: Folders, with what has to lie there.
-        devices: Files.
-        network: Whether TCP is allowed.
-
-    Raises:
-        OSError: The kernel refuses; the process must not go on.
-    """
-    abi = landlock_abi()
-    if abi < MINIMUM_ABI:
-        raise OSError(38, f"Landlock {MINIMUM_ABI} or newer is needed, the kernel has {abi}")
-    libc = ctypes.CDLL(None, use_errno=True)
-
-    def checked(result: int) -> int:
-        if result < 0:
-            raise OSError(ctypes.get_errno(), "Landlock: " + os.strerror(ctypes.get_errno()))
-        return result
-
-    handled = _READ | _WRITE  # not ioctl: programs ask devices for their properties
-    attributes = _RulesetAttributes(handled, 0 if network else _TCP, _SCOPE if abi >= 6 else 0)
-    size = ctypes.sizeof(attributes) if abi >= 6 else 16
-    ruleset = checked(libc.syscall(_CREATE_RULESET, ctypes.byref(attributes), ctypes.c_size_t(size), 0))
-    rules = [("/", _READ_DIR), *((path, _READ) for path in readable), *((path, _READ | _WRITE) for path in writable)]
-    for path, allowed in [*rules, *((path, _READ_FILE | _WRITE_FILE | _TRUNCATE) for path in devices)]:
-        try:
-            parent = os.open(path, os.O_PATH | os.O_CLOEXEC)
-        except OSError:  # what is not there needs no rule
-            continue
-        try:
-            if path in writable and _identity(parent) != writable[path]:
-                raise OSError(errno.ESTALE, f"{path!a} was replaced while the sandbox was set up")
-            is_folder = os.path.isdir(f"/proc/self/fd/{parent}")  # noqa: PTH112 — no pathlib here: it would double the start-up time
-            rule = _PathBeneath(allowed if is_folder else allowed & _OF_FILES & handled, parent)
-            result = libc.syscall(_ADD_RULE, ruleset, _RULE_PATH_BENEATH, ctypes.byref(rule), 0)
-            if (
-                result >= 0 or ctypes.get_errno() != errno.EBADFD
-            ):  # a pipe, as /dev/stdin may be, is in no file system and needs no rule
-                checked(result)
-        finally:
-            os.close(parent)
-    if os.geteuid() == 0:  # with its capabilities root may read the memory and the environment of any process
-        for capability in range(_MOST_CAPABILITIES):
-            prctl(_PR_CAPBSET_DROP, capability)
-    if prctl(_PR_SET_NO_NEW_PRIVS, 1) != 0:
-        raise OSError(ctypes.get_errno(), "PR_SET_NO_NEW_PRIVS")
-    checked(libc.syscall(_RESTRICT_SELF, ruleset, 0))
-    os.close(ruleset)
-
-
-# ── system calls ─────────────────────────────────────────────────────────────────────────────────
-
-
-class _Program(ctypes.Structure):
-    _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_char_p))
-
-
-def _filter_system_calls(program: bytes) -> None:
-    """Have the kernel check each system call of this process and of what it starts, for ever."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    given = _Program(len(program) // 8, program)
-    if prctl(_PR_SET_NO_NEW_PRIVS, 1) != 0 or libc.prctl(_PR_SET_SECCOMP, 2, ctypes.byref(given), 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "seccomp: " + os.strerror(ctypes.get_errno()))
-
-
-def _leave_keyring() -> None:
-    """Leave the user's session keyring for a new, empty one; a kernel without keyrings has none to leave."""
-    number = _KEYCTL.get(os.uname().machine)
-    if number is not None:
-        libc = ctypes.CDLL(None, use_errno=True)
-        if libc.syscall(number, _JOIN_SESSION_KEYRING, None) < 0 and ctypes.get_errno() not in _NO_KEYRINGS:
-            raise OSError(ctypes.get_errno(), "keyctl: " + os.strerror(ctypes.get_errno()))
 
 
 # ── the program ──────────────────────────────────────────────────────────────────────────────────
@@ -297,7 +181,8 @@ def _forked(become: Callable[[], None]) -> tuple[str, int]:
     if child == 0:
         try:
             signal.set_wakeup_fd(-1)
-            for number in (signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores the last two
+            # Python ignores SIGPIPE and SIGXFSZ, and `_become_command` SIGTERM.
+            for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGPIPE, signal.SIGXFSZ):
                 signal.signal(number, signal.SIG_DFL)
             become()
         except BaseException as error:  # noqa: BLE001 — nothing may run past this point; the agent raises it
@@ -311,29 +196,22 @@ def _forked(become: Callable[[], None]) -> tuple[str, int]:
 
 
 def _become_command(specification: dict[str, Any], described: tuple[int, int], report: int) -> None:
-    """Become the command, confined; never returns."""
+    """Become the command or its wrapper; never returns."""
     os.setsid()
-    if specification.get("keyring"):
-        _leave_keyring()
-    program = specification.get("seccomp")
     if "wrapper" not in specification:
-        if "landlock" in specification:
-            _restrict(**specification["landlock"])
-        if program is not None:
-            _filter_system_calls(program)
         _become(specification, specification.get("limits", {}))
     _limit(specification.get("limits", {}))
-    wrapper = list(specification["wrapper"])
-    if program is not None:
-        described_filter, filling = os.pipe()  # a few hundred instructions fit into any pipe
-        os.write(filling, program)
-        os.set_inheritable(described_filter, True)
-        wrapper += ("--seccomp", str(described_filter))
-    for descriptor in (*described, report):
+    # The wrapper ends with what it wraps. Ended itself, it would take that along, without any time to tidy up.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    described_filter, filling = os.pipe()  # a few hundred instructions fit into any pipe
+    os.write(filling, specification["seccomp"])
+    os.close(filling)
+    for descriptor in (*described, report, described_filter):
         os.set_inheritable(descriptor, True)
     code, given = map(str, described)
     init = (sys.executable, "-I", "-S", "-c", BOOT, code, "init", given, str(report))
-    os.execve(wrapper[0], [*wrapper, "--", *init], os.environ)
+    wrapper = [*specification["wrapper"], "--seccomp", str(described_filter), "--"]
+    os.execve(wrapper[0], [*wrapper, *init], os.environ)
 
 
 def _become(specification: dict[str, Any], limits: dict[str, int]) -> None:

@@ -22,14 +22,25 @@ import anyio
 import anyio.lowlevel
 import attrs
 
-from ._reading import Kind, anything, can_call, directory_name, list_each, mapping, option, read_arguments, show, text
-from ._spelling import did_you_mean, nearest, suggestion
-from .contracts import Provider
+from ._reading import (
+    Kind,
+    anything,
+    can_call,
+    directory_name,
+    list_each,
+    mapping,
+    option,
+    read_arguments,
+    seconds,
+    show,
+    text,
+)
+from .contracts import ApprovalQuestion, Provider, log_unanswered, question_for
 from .contracts._cancellation import running_asyncio_loop
 from .errors import NoOneToAskError, PlanError, SessionStateError
 from .kernel import AmplifierSession
 from .loading import ModuleLoader
-from .plan import merge_plans
+from .plan import MODEL_EXAMPLES, merge_plans, read_model_name
 from .plan._dicts import is_thing
 
 __all__ = ["AgentOptions", "AgentSession", "Approve", "agent", "run", "run_sync"]
@@ -37,7 +48,7 @@ __all__ = ["AgentOptions", "AgentSession", "Approve", "agent", "run", "run_sync"
 _T = TypeVar("_T")
 _asking: anyio.lowlevel.RunVar[anyio.Lock] = anyio.lowlevel.RunVar("amplifier-asking")
 
-Approve: TypeAlias = Literal["ask", "deny"] | Callable[[str], bool | Awaitable[bool]]
+Approve: TypeAlias = Literal["ask", "deny"] | Callable[[ApprovalQuestion], bool | Awaitable[bool]]
 """Who decides about tool calls: the person at the terminal, no one, or a function of the question."""
 
 _Model: TypeAlias = str | Provider | Mapping[str, Any]
@@ -52,6 +63,7 @@ class AgentOptions(TypedDict, total=False):
     mcp: Iterable[str | Mapping[str, Any]] | None
     instructions: str | Path | Iterable[str | Path] | None
     approve: Approve | None
+    approval_timeout: float | None
     budget: Mapping[str, Any] | None
     memory: str | Path | None
     session_id: str | None
@@ -66,6 +78,7 @@ def agent(
     mcp: Iterable[str | Mapping[str, Any]] | None = None,
     instructions: str | Path | Iterable[str | Path] | None = None,
     approve: Approve | None = None,
+    approval_timeout: float | None = None,
     budget: Mapping[str, Any] | None = None,
     memory: str | Path | None = None,
     session_id: str | None = None,
@@ -84,7 +97,9 @@ def agent(
         mcp: MCP servers: commands to start, URLs, or entries as in the configuration of ``tool-mcp``.
         instructions: The system prompt: texts, and paths of files that hold one; also in a conversation that began with others.
         approve: Ask before tool calls that may change something: ``"ask"`` at the terminal, ``"deny"`` all of them, or call a
-            function with the question; True allows it.
+            function with the `ApprovalQuestion`; True allows it. ``@tool(approve=False)`` and ``@tool(read_only=True)`` take
+            a function out.
+        approval_timeout: Seconds to wait for an answer, 300 by default. No answer denies the call.
         budget: Limits as in a plan, such as ``{"cost": 0.5}``.
         memory: A folder that keeps the conversation, under ``session_id``, so that the next program continues it.
         session_id: The id of the session; of a conversation with ``memory``, ``"main"`` otherwise.
@@ -121,8 +136,13 @@ def agent(
             made[key].extend(chosen.plan.pop(key, None) or ())
     made = merge_plans(made, chosen.plan)
     hooks = made["hooks"]  # anything, if the plan is wrong
-    if chosen.approve is not None and isinstance(hooks, list) and "hooks-approval" not in map(_module_of, hooks):
-        hooks.append({"module": "hooks-approval", "on_failure": "deny"})
+    is_own = isinstance(hooks, list) and "hooks-approval" in map(_module_of, hooks)
+    if chosen.approval_timeout is not None and (is_own or chosen.approve is None):
+        where = "the timeout is in the config of your own hooks-approval" if is_own else "it needs approve="
+        raise _error("approval_timeout", f"{where}; got {chosen.approval_timeout:g}")
+    if chosen.approve is not None and isinstance(hooks, list) and not is_own:
+        config = {} if chosen.approval_timeout is None else {"config": {"timeout": chosen.approval_timeout}}
+        hooks.append({"module": "hooks-approval", "on_failure": "deny", **config})
     _add_sub_agents(made)
     system = None if chosen.approve is None else _Approvals(chosen.approve)
     session = AgentSession(made, session_id=session_id, approval_system=system)
@@ -251,17 +271,6 @@ def _error(argument: str, text: str) -> PlanError:
 # ── what the arguments become in a plan ──────────────────────────────────────────────────────────
 
 _SUBJECT = "agent() cannot be made"
-_MODELS = ("anthropic", "openai", "openai-compatible", "local", "offline", "mock")
-_FORMS = {
-    "offline": "'offline' alone",
-    "mock": "'mock' alone",
-    "local": "a file after 'local', as in 'local:FILE.gguf'",
-    "openai-compatible": "'openai-compatible:MODEL@URL'",
-}
-_EXAMPLES = (
-    "'provider:model', such as 'anthropic:claude-sonnet-4-5', 'openai:gpt-5', 'openai-compatible:MODEL@URL', "
-    "'local:FILE.gguf' or 'offline'"
-)
 
 
 def _problem(text: str) -> PlanError:
@@ -271,28 +280,8 @@ def _problem(text: str) -> PlanError:
 def _provider(model: Any) -> Any:
     if not isinstance(model, str):
         return model
-    name, _, rest = (part.strip() for part in model.partition(":"))
-    if name not in _MODELS and (not rest or ModuleLoader().locate(f"provider-{name}") is None):
-        raise _problem(f"expected {_EXAMPLES}, got {show(model)}{_meant(model)}")
-    chosen, _, url = rest.partition("@") if name == "openai-compatible" else (rest, "", "no")
-    if bool(chosen and url) == (name in ("offline", "mock")):
-        form = _FORMS.get(name, f"a model after {name!r}, as in '{name}:MODEL'")
-        raise _problem(f"expected {form}, got {show(model)}")
-    if not rest:
-        return {"module": f"provider-{name}"}
-    config = {"model_path": rest} if name == "local" else {"default_model": chosen}
-    config |= {"base_url": url} if name == "openai-compatible" else {}
-    return {"module": f"provider-{name}", "config": config}
-
-
-def _meant(model: str) -> str:
-    """The end of a message about a model whose provider is not known: what was probably meant."""
-    name, found, rest = (part.strip() for part in model.replace("/", ":", 1).partition(":"))
-    if not found:
-        family = {"claude": "anthropic", "gpt": "openai"}.get(name.partition("-")[0].lower())
-        return suggestion(name, ("offline",)) if family is None else f"; {did_you_mean(f'{family}:{name}')}"
-    near = nearest(name, _MODELS)
-    return "" if near is None else f"; {did_you_mean(f'{near}:{rest}')}"
+    finder = ModuleLoader()
+    return read_model_name(model, lambda module_id: finder.locate(module_id) is not None).entry
 
 
 def _servers(entries: Any) -> dict[str, Any]:
@@ -355,7 +344,26 @@ def _is_model(given: Any) -> bool:
 
 
 def _is_approval(given: Any) -> bool:
-    return given in ("ask", "deny") or (callable(given) and can_call(given, ""))
+    return given in ("ask", "deny") or (callable(given) and can_call(given, ApprovalQuestion(text="")))
+
+
+def _modules(expected: str) -> Callable[[Any], list[Any]]:
+    def read_entry(entry: Any) -> Any:
+        if isinstance(entry, str | Mapping | AmplifierSession) or is_thing(entry):
+            return entry
+        if inspect.iscoroutine(entry):  # a function that was called: the plan has a sentence for it
+            return entry
+        raise _problem(f"expected {expected}; got {show(entry)}")
+
+    each = list_each("entries", attrs.evolve(anything, convert=read_entry))
+    return lambda entries: list(each.convert(list(entries)))
+
+
+_OF_TOOLS = (
+    "a function, an object with name, description and execute(input), an agent with a name and a description, or the id of "
+    "a module"
+)
+_OF_HOOKS = "a function marked with @on, as in @on('tool:pre'), or the id of a module"
 
 
 def _listed(what: str, convert: Callable[[Any], Any] = list) -> Any:
@@ -372,14 +380,15 @@ _texts = Kind("text, the path of a file, or a list of both", lambda given: _is_t
 class _Arguments:
     """Those of `agent`, as they go into a plan."""
 
-    model: Any = option(Kind(f"{_EXAMPLES}, a provider or the entry of one", _is_model, _provider))
-    tools: list[Any] = _listed("functions, tools, agents and ids of modules, such as [weather]")
-    hooks: list[Any] = _listed("functions marked with @on and ids of modules, such as [watch]")
+    model: Any = option(Kind(f"{MODEL_EXAMPLES}, a provider or the entry of one", _is_model, _provider))
+    tools: list[Any] = _listed("functions, tools, agents and ids of modules, such as [weather]", _modules(_OF_TOOLS))
+    hooks: list[Any] = _listed("functions marked with @on and ids of modules, such as [watch]", _modules(_OF_HOOKS))
     mcp: dict[str, Any] = _listed("commands, URLs and entries as in tool-mcp, such as ['uvx server']", _servers)
     instructions: str = option(_texts, "")
     approve: Approve | None = option(
         Kind("'ask', 'deny' or a function of the question", _is_approval, words=("ask", "deny")), None
     )
+    approval_timeout: float | None = option(seconds, None)
     budget: dict[str, Any] | None = option(
         attrs.evolve(mapping, expected="limits by name, such as {'cost': 0.5}"), None
     )
@@ -398,14 +407,16 @@ class _Approvals:
 
     async def request_approval(self, prompt: str, options: list[str], timeout: float, default: str) -> str:
         """Ask, and return one of the options."""
-        return "Allow once" if await self._is_allowed(prompt) else "Deny"
+        question = question_for(prompt, timeout)
+        with log_unanswered(question):
+            return "Allow once" if await self._is_allowed(question) else "Deny"
 
-    async def _is_allowed(self, prompt: str) -> bool:
+    async def _is_allowed(self, question: ApprovalQuestion) -> bool:
         if self.approve == "deny":
             return False
         if self.approve == "ask":
-            return await _ask_at_terminal(prompt)
-        answer: Any = self.approve(prompt)
+            return await _ask_at_terminal(question.text)
+        answer: Any = self.approve(question)
         if inspect.isawaitable(answer):
             answer = await answer
         if not isinstance(answer, bool):  # "n" would be true

@@ -15,7 +15,7 @@ import re
 import typing
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from types import ModuleType
-from typing import Any, Never, TypeVar, overload
+from typing import Any, Never, Protocol, TypeVar, overload
 
 import anyio
 import attrs
@@ -25,7 +25,7 @@ from ._off_loop import call_in_process, call_in_thread, why_not_isolated
 from ._reading import Kind, anything, can_call, flag, option, read_arguments, seconds, text, whole_number
 from ._spelling import warn_of_misspelt_event
 from .answers import AnswerFormat, Argument, arguments_format, to_json
-from .contracts import Coordinator, CurrentCall, Session, current_call
+from .contracts import ApprovalQuestion, Coordinator, CurrentCall, Session, current_call, note_question
 from .errors import MissingExtraError, PlanError, ResultError
 from .models import HookResult, ToolResult
 
@@ -59,9 +59,19 @@ class ToolOptions:
     description: str | None = option(text, None)
     timeout: float | None = option(seconds, None)
     repeatable: bool | None = option(flag, None)
-    approve: bool | Callable[..., bool] = option(_approval, False)
+    approve: bool | Callable[..., bool] | None = option(_approval, None)
+    read_only: bool = option(flag, False)
     quick: bool = option(flag, False)
     isolate: bool = option(flag, False)
+
+
+class _UnknownOption(Protocol):
+    """Decorate like `tool`, and be a type error, because an option is unknown.
+
+    Without it, no overload would match, and the decorated function would lose its type as well.
+    """
+
+    def __call__(self, function: _F, /, *, unknown_option: Never) -> _F: ...
 
 
 @overload
@@ -73,10 +83,24 @@ def tool(
     description: str | None = None,
     timeout: float | None = None,
     repeatable: bool | None = None,
-    approve: bool | Callable[..., bool] = False,
+    approve: bool | Callable[..., bool] | None = None,
+    read_only: bool = False,
     quick: bool = False,
     isolate: bool = False,
 ) -> Callable[[_F], _F]: ...
+@overload
+def tool(
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    timeout: float | None = None,
+    repeatable: bool | None = None,
+    approve: bool | Callable[..., bool] | None = None,
+    read_only: bool = False,
+    quick: bool = False,
+    isolate: bool = False,
+    **unknown: object,
+) -> _UnknownOption: ...
 def tool(function: Any = None, /, **options: Any) -> Any:
     """Mark a function as a tool, with options; a plan and `agent` take functions without it as well.
 
@@ -85,7 +109,9 @@ def tool(function: Any = None, /, **options: Any) -> Any:
         description: For the model; the docstring's text otherwise.
         timeout: Seconds after which a call is given up; the model gets a result that states it.
         repeatable: Whether a call that was cut off with its process may run again.
-        approve: Ask before each call, or before those for whose arguments this returns True.
+        approve: True asks before each call, False before none, a function of the same arguments before the calls for which
+            it returns True. Without it the session decides: one that asks about its tools asks about this one.
+        read_only: It changes nothing, so a session that asks about its tools does not ask about this one.
         quick: A function without ``async`` that neither waits nor computes long: it is called directly, not in a worker thread.
         isolate: Run it in a worker process, which a stop or a timeout really ends. For functions without ``async`` that a
             module has at its top level; arguments and result are pickled.
@@ -191,6 +217,13 @@ class FunctionTool:
         self.repeatable: bool | None = self.options.repeatable
         self._is_async = _is_async(function)
         parameters, hints = _parameters_of(self.name, function), _hints_of(self.name, function)
+        if missing := [key for key in parameters if key not in hints]:
+            _logger.warning(
+                "tool %r: %s has no type hint, so a model may send anything for it; write one, as in %s: str",
+                self.name,
+                " and ".join(missing),
+                missing[0],
+            )
         self._injected = {key: what for key in parameters if (what := _injected_for(hints.get(key))) is not None}
         self._positional = {key: kind.default for key, kind in parameters.items() if kind.kind is kind.POSITIONAL_ONLY}
         if self.options.isolate:
@@ -221,10 +254,18 @@ class FunctionTool:
         """The same, under the name that some loops look for."""
         return self.input_schema
 
-    def needs_approval(self, given: Any) -> bool:
-        """Whether a call with this input is to be asked about; also when the function that decides it fails."""
+    @property
+    def annotations(self) -> dict[str, bool]:
+        """The hints of the Model Context Protocol about this tool."""
+        return {"readOnlyHint": True} if self.options.read_only else {}
+
+    def needs_approval(self, given: Any) -> bool | None:
+        """Return whether a person has to allow a call with this input; None if the function does not declare it.
+
+        A function that decides about it and fails is a yes.
+        """
         if not callable(self.options.approve):
-            return self.options.approve
+            return False if self.options.approve is None and self.options.read_only else self.options.approve
         try:
             taken = inspect.signature(self.options.approve).parameters
             defaults = {key: default for key, default in self._defaults.items() if key in taken}
@@ -357,7 +398,18 @@ def _ask_before(coordinator: Coordinator, asked: FunctionTool) -> None:
             return HookResult()
         # ASCII only, so that no invisible or bidirectional character of a model's text reaches the person who decides.
         shown = json.dumps(given, ensure_ascii=True, sort_keys=True, default=repr)
-        return HookResult(action="ask_user", approval_prompt=f"Allow {asked.name} with {shown}?")
+        prompt = f"Allow {asked.name} with {shown}?"
+        owner = coordinator.owner_of("tools", name)
+        note_question(
+            ApprovalQuestion(
+                text=prompt,
+                tool=name,
+                arguments=given if isinstance(given, Mapping) else {"input": given},
+                module=None if owner is None else owner.partition("#")[0],
+                reason="the tool itself asks for it",
+            )
+        )
+        return HookResult(action="ask_user", approval_prompt=prompt)
 
     unregister = coordinator.hooks.register("tool:pre", ask, name=f"approve-{asked.name}", on_failure="deny")
     coordinator.register_cleanup(unregister)

@@ -14,13 +14,17 @@ import json
 import os
 import select
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, final
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 from tests._support.tree import ROOT
 
@@ -70,6 +74,16 @@ def bring() -> tuple[str, dict[str, str]]:
     )
     ours = {"LD_LIBRARY_PATH": os.pathsep.join(libraries), "XDG_DATA_HOME": str(root / "usr" / "share"), **fonts}
     return str(_PROGRAM), {**os.environ, **ours}
+
+
+def page_file(opened: str, token: str) -> Path:
+    """Return the file that a browser was given; its command line, which every user can read, has no token."""
+    assert opened.startswith("file:///")
+    assert token not in opened
+    file = Path(url2pathname(urlsplit(opened).path))
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+    return file
 
 
 def _unpack() -> None:

@@ -1,4 +1,4 @@
-"""The pages of the manual, whether the manual has been built or not: those of the repository, and those that a build writes from the code."""
+"""The pages of the manual: those written by hand, and those written from the code."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def manual_pages() -> list[Path]:
 
 
 def committed_pages() -> list[Path]:
-    """The pages of the repository, sorted."""
+    """The pages written by hand, sorted."""
     return sorted(path for path in DOCS.rglob("*.md") if "_build" not in path.parts and not is_generated(path))
 
 

@@ -21,6 +21,7 @@ PACKAGES = {
     "@ag-ui/client": "1.0.0",
     "@agentclientprotocol/sdk": "2.4.0",
     "@copilotkit/aimock": "1.43.0",
+    "@modelcontextprotocol/conformance": "0.2.0-alpha.12",
     "@modelcontextprotocol/server-everything": "2026.8.31",
     "@modelcontextprotocol/server-filesystem": "2026.8.31",
     "@modelcontextprotocol/server-memory": "2026.8.31",

@@ -24,7 +24,7 @@ from amplifier.testing import TestCoordinator
 from tests._support.processes import running_processes
 from tests._support.tree import ROOT
 
-KINDS = ("bwrap", "landlock", "off")
+KINDS = ("bwrap", "off")
 LIMITS = {"max_memory_mb": 256, "max_processes": 40, "max_file_mb": 8}
 
 _PTRACE = "import ctypes, os, sys; l = ctypes.CDLL(None, use_errno=True); "
@@ -57,7 +57,6 @@ def _python(code: str) -> str:
 
 
 NOWHERE: tuple[str, ...] = ()
-BOTH = ("landlock", "off")
 
 ATTEMPTS = [
     # paths
@@ -68,8 +67,8 @@ ATTEMPTS = [
     Attempt("delete a file outside", "rm -f {outside}/file"),
     Attempt("rename a file outside", "mv {outside}/file {outside}/file2"),
     Attempt("make a folder outside", "mkdir {outside}/folder"),
-    Attempt("change the mode of a file outside", "chmod 777 {outside}/file", open_in=BOTH),
-    Attempt("change the time of a file outside", "touch -d 2001-01-01 {outside}/file", open_in=BOTH),
+    Attempt("change the mode of a file outside", "chmod 777 {outside}/file"),
+    Attempt("change the time of a file outside", "touch -d 2001-01-01 {outside}/file"),
     Attempt(
         "write to /etc", "echo x > /etc/amplifier-escape-{token} && echo ESC''APED; rm -f /etc/amplifier-escape-{token}"
     ),
@@ -77,7 +76,7 @@ ATTEMPTS = [
     Attempt("read a key by ~", "cat ~/.ssh/id_rsa"),
     Attempt("read the stored sessions", "cat {state}/sessions/store.db"),
     Attempt("read another program's temporary file", "cat {temporary}"),
-    Attempt("read a hidden file in the working directory", "cat {workspace}/.env", open_in=BOTH),
+    Attempt("read a hidden file in the working directory", "cat {workspace}/.env"),
     # links
     Attempt("write through a symbolic link", "ln -s {outside} link; echo x > link/new"),
     Attempt("write through a hard link", "ln {outside}/file hard && echo x >> hard"),
@@ -101,7 +100,7 @@ ATTEMPTS = [
     Attempt(
         "use the system request key",
         "echo h > /proc/sysrq-trigger && echo ESC''APED",
-        only_in=("bwrap", "landlock"),
+        only_in=("bwrap",),
         open_in=NOWHERE,
     ),
     # other processes
@@ -160,14 +159,12 @@ ATTEMPTS = [
                 family="AF_UNIX", kind="SOCK_STREAM", action='s.connect("{workspace}/socket"); s.send(b"x")'
             )
         ),
-        open_in=BOTH,
     ),
     Attempt(
         "connect to a socket outside",
         _python(
             _CONNECT.format(family="AF_UNIX", kind="SOCK_STREAM", action='s.connect("{outside}/socket"); s.send(b"x")')
         ),
-        open_in=BOTH,
     ),
     Attempt(
         "connect to an abstract socket",
@@ -200,7 +197,7 @@ ATTEMPTS = [
     Attempt(
         "make the file system writable",
         "mount -o remount,bind,rw {outside} && echo x > {outside}/new; umount {outside}",
-        only_in=("bwrap", "landlock"),
+        only_in=("bwrap",),
         open_in=NOWHERE,
     ),
     Attempt("make a device", "mknod device c 1 1 && echo ESC''APED"),

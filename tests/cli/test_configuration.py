@@ -79,7 +79,9 @@ def test_a_project_only_tightens_rules_before_it_is_trusted(project, workdir, us
     (note,) = found.notes
     assert "provider, theme, rules.1, mcpServers.pwned, modules.tool-pwned not used" in note
     assert note.endswith("amplifier config trust")
-    plan = build_plan(installed_ids(), configuration=found, directory=workdir, environment={}).plan
+    plan = build_plan(
+        installed_ids(), configuration=found, directory=workdir, environment={"ANTHROPIC_API_KEY": "x"}
+    ).plan
     assert [rule["action"] for rule in rules_of(plan)] == ["allow", "deny"]
     assert "tool-mcp" not in json.dumps(plan)
 

@@ -108,10 +108,55 @@ def test_error_for_an_unknown_provider_lists_the_installed_ones():
 
 
 def test_a_model_goes_to_the_loop():
-    made = build_plan(EVERYTHING, model="big", environment={})
+    made = build_plan(EVERYTHING, model="big", environment={"ANTHROPIC_API_KEY": "x"})
+    assert (made.provider, made.model) == ("provider-anthropic", "big")
     config = made.plan["session"]["orchestrator"]["config"]
     assert config["model"] == "big"
     assert "system_prompt" in config
+
+
+URL = "http://127.0.0.1:1/v1"
+
+
+@pytest.mark.parametrize(
+    ("model", "provider", "entry", "asked"),
+    [
+        ("openai:gpt-5", None, {"module": "provider-openai", "config": {"default_model": "gpt-5"}}, "gpt-5"),
+        ("openai:gpt-5", "openai", {"module": "provider-openai", "config": {"default_model": "gpt-5"}}, "gpt-5"),
+        ("gpt-5", None, {"module": "provider-openai"}, "gpt-5"),
+        ("claude-x", "openai", {"module": "provider-openai"}, "claude-x"),
+        ("llama3:8b", "openai-compatible", {"module": "provider-openai-compatible"}, "llama3:8b"),
+        (
+            f"openai-compatible:x@{URL}",
+            None,
+            {"module": "provider-openai-compatible", "config": {"default_model": "x", "base_url": URL}},
+            "x",
+        ),
+        ("local:a.gguf", None, {"module": "provider-local", "config": {"model_path": "a.gguf"}}, None),
+        ("offline", None, {"module": "provider-offline"}, None),
+    ],
+)
+def test_named_model_is_used(model, provider, entry, asked):
+    made = build_plan(EVERYTHING | {"provider-openai-compatible"}, model=model, provider=provider, environment={})
+    assert made.plan["providers"] == [entry]
+    assert made.plan["session"]["orchestrator"]["config"].get("model") == asked
+    assert made.model == model
+
+
+@pytest.mark.parametrize(
+    ("model", "provider", "problem"),
+    [
+        ("big", None, "no provider is there for the model 'big': name it with the model, as in -m openai:big"),
+        ("big", "offline", "no provider is there for the model 'big'"),
+        ("openai:gpt-5", "anthropic", "-p anthropic and -m openai:gpt-5 name two providers"),
+        ("antropic:claude-x", None, "no provider 'antropic' is installed; there are: .*; did you mean 'anthropic'"),
+        ("openai", None, "expected a model after 'openai'"),
+        ("openai-compatible:x", None, "expected 'openai-compatible:MODEL@URL'"),
+    ],
+)
+def test_named_model_is_refused(model, provider, problem):
+    with pytest.raises(CommandError, match=problem):
+        build_plan(EVERYTHING, model=model, provider=provider, environment={"ANTHROPIC_API_KEY": ""})
 
 
 # ── a plan of the user's ─────────────────────────────────────────────────────────────────────────

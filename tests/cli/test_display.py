@@ -22,7 +22,7 @@ from amplifier.contracts import CurrentCall, call_scope
 from amplifier.events import CONTENT_BLOCK_RESET
 from amplifier.live._edits import _edit
 from amplifier.models import AnswerReset, TextDelta, ToolFinished, ToolStarted, TurnEvent
-from amplifier.modules.hooks.approval import render_prompt
+from amplifier.modules._shared.questions import render_prompt
 from amplifier.turns import ToolUse, TurnRecord
 from tests._support.terminal import on_screen
 

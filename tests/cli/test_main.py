@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 
 from tests._support.programs import run_program
+from tests._support.terminal import environment
 
 
 def test_the_version_is_the_installed_one_also_of_the_package_as_a_program(cli):
@@ -102,3 +106,17 @@ def test_usage_lines_name_the_command_that_was_typed():
     ended = run_program([sys.executable, "-m", "amplifier", "run", "--nonsense"], timeout=60)
     assert ended.returncode == 2
     assert ended.stderr.startswith("Usage: python -m amplifier run ")
+
+
+def test_bash_completes_providers(home, workdir):
+    """The code that the command prints, run by a real bash."""
+    script = (
+        'eval "$(amplifier completion bash)"; COMP_WORDS=(amplifier run -p "o"); COMP_CWORD=3; '
+        '_amplifier_completion amplifier; echo "${COMPREPLY[@]}"'
+    )
+    variables = environment(home)
+    variables["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), variables["PATH"]])
+    finished = subprocess.run(
+        ["bash", "-c", script], env=variables, cwd=workdir, capture_output=True, text=True, check=True
+    )
+    assert finished.stdout.split() == ["offline", "openai", "openai-compatible"]

@@ -38,3 +38,14 @@ def test_the_provider_of_the_configuration_is_listed_without_a_key(home, workdir
     (home / "config.toml").write_text('provider = "offline"\n')
     listed = run_cli("models", "--json", home=home, cwd=workdir)
     assert "offline" in {model["provider"] for model in json.loads(listed.stdout)}
+
+
+def test_compatible_server_of_the_configuration_is_listed(home, workdir):
+    """Nothing listens there, so the report names it as the one that gives no list."""
+    home.mkdir()
+    config = '[modules.provider-openai-compatible.config]\nbase_url = "http://127.0.0.1:9/v1"\ndefault_model = "x"\n'
+    (home / "config.toml").write_text(config)
+    listed = run_cli("models", "-p", "openai-compatible", home=home, cwd=workdir)
+    every = run_cli("models", home=home, cwd=workdir)
+    assert listed.returncode == every.returncode
+    assert "openai-compatible" in every.stdout + every.stderr

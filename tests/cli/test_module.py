@@ -72,7 +72,7 @@ def test_a_module_for_asyncio_only_is_listed_and_shown_with_what_happens_on_trio
 
 
 def test_the_default_plan_can_be_seen_and_used_as_a_file(tmp_path, cli):
-    shown = cli("plan", "show", "-m", "big").out
+    shown = cli("plan", "show", "-m", "openai:big").out
     plan = json.loads(shown)
     assert check_plan(plan)[0] == []
     assert plan["session"]["orchestrator"]["config"]["model"] == "big"

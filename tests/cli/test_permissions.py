@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from amplifier.modules.hooks._approval_rules import Call
 from amplifier.modules.hooks.approval import rule_for_call
 from tests._support.terminal import open_terminal, run_cli
 
@@ -90,7 +91,11 @@ def test_a_permission_is_remembered_for_the_project_and_can_be_revoked(backend, 
 @pytest.mark.parametrize(
     ("tool", "given", "rule"),
     [
-        ("bash", {"command": "make test", "description": "x"}, {"tool": "bash", "command": ["make", "test"]}),
+        (
+            "bash",
+            {"command": "make test", "description": "x"},
+            {"tool": "bash", "command": ["make", "test"], "sandboxed": False},
+        ),
         ("bash", {"command": "make test && rm -r x"}, None),
         ("bash", {"command": "ls '*'"}, None),
         ("bash", {"command": "make test", "sandbox": "off"}, None),
@@ -101,7 +106,7 @@ def test_a_permission_is_remembered_for_the_project_and_can_be_revoked(backend, 
     ],
 )
 def test_the_rule_of_a_remembered_permission_is_narrow(tool: str, given: dict[str, Any], rule: dict[str, Any] | None):
-    assert rule_for_call(tool, given) == (None if rule is None else {**rule, "action": "allow"})
+    assert rule_for_call(Call(tool, given)) == (None if rule is None else {**rule, "action": "allow"})
 
 
 def test_a_project_cannot_remember_for_itself(home: Path, workdir: Path):

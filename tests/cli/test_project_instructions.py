@@ -9,8 +9,15 @@ from pathlib import Path
 import pytest
 
 from amplifier import AmplifierSession
+from amplifier.cli.agent.configuration import read_configuration
 from amplifier.cli.agent.default_plan import SYSTEM_PROMPT, build_plan
-from amplifier.cli.agent.project_instructions import MOST_BYTES, MOST_SKILL_BYTES, MOST_SKILLS, find_instructions
+from amplifier.cli.agent.project_instructions import (
+    MOST_BYTES,
+    MOST_SKILL_BYTES,
+    MOST_SKILLS,
+    find_instructions,
+    own_commands,
+)
 from amplifier.loading._loader import installed_ids
 from tests._support.terminal import run_cli
 
@@ -209,3 +216,42 @@ def test_a_run_names_its_skills_and_can_do_without(backend, home, workdir):
     assert told.returncode == 0
     assert "skills: release\n" in told.stderr
     assert "skills" not in run_cli(*arguments, "--no-project-instructions", home=home, cwd=workdir).stderr
+
+
+@pytest.mark.parametrize("linked", ["review.md", "commands", ".amplifier"])
+def test_command_behind_a_link_out_of_the_project_is_not_read(project, tmp_path, linked):
+    """A repository ships a link to a private key, which `/review` would send to the model."""
+    outside = tmp_path / "outside" / "commands"
+    outside.mkdir(parents=True)
+    (outside / "review.md").write_text("-----BEGIN OPENSSH PRIVATE KEY-----")
+    folder = project.parents[1] / ".amplifier" / "commands"
+    link = folder / linked if linked == "review.md" else folder if linked == "commands" else folder.parent
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to({"review.md": outside / "review.md", "commands": outside, ".amplifier": outside.parent}[linked])
+    notices: list[str] = []
+    assert own_commands(project, notice=notices.append) == {}
+    (notice,) = notices
+    assert "outside of" in notice
+    # A link that stays in the project is followed, and so are the user's own.
+    link.unlink()
+    (project / "shared.md").write_text("Look at it")
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "look.md").symlink_to(project / "shared.md")
+    assert own_commands(project, notice=notices.append) == {"look": "Look at it"}
+    assert len(notices) == 1
+
+
+@pytest.mark.parametrize("linked", ["config.toml", ".amplifier"])
+def test_configuration_behind_a_link_out_of_the_project_is_not_read(project, tmp_path, linked):
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "config.toml").write_text('[[rules]]\ntool = "bash"\naction = "deny"\n')
+    folder = project.parents[1] / ".amplifier"
+    if linked == ".amplifier":
+        folder.symlink_to(outside)
+    else:
+        folder.mkdir()
+        (folder / linked).symlink_to(outside / linked)
+    found = read_configuration(project)
+    assert not any(path.startswith("rules") for path in found.values)
+    assert [note for note in found.notes if "outside of" in note]

@@ -549,3 +549,24 @@ def test_cost_of_a_model_without_a_price_is_refused(home, workdir, plan):
     finished = run_cli("run", "say hello", "--plan", plan, "--max-cost", "0.50", home=home, cwd=workdir)
     assert (finished.returncode, finished.stdout) == (1, "")
     assert "session.budget.prices" in finished.stderr
+
+
+# ── the model that is named ──────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("model", "code", "words"),
+    [
+        ("gpt-5", 2, "export OPENAI_API_KEY=..."),
+        ("openai:gpt-5", 2, "export OPENAI_API_KEY=..."),
+        ("big", 2, "no provider is there for the model 'big'"),
+        ("antropic:claude-x", 2, "no provider 'antropic' is installed"),
+        ("openai-compatible:x@http://127.0.0.1:9/v1", 1, ""),
+    ],
+)
+def test_named_model_answers_or_is_refused(model, code, words, home, workdir):
+    """None of them falls back to the offline rules."""
+    finished = run_cli("run", "-m", model, "hello", home=home, cwd=workdir)
+    assert (finished.returncode, finished.stdout) == (code, "")
+    assert words in finished.stderr
+    assert "fixed rules" not in finished.stderr

@@ -21,7 +21,7 @@ import pytest
 from amplifier.cli._sessions import SessionStore
 from amplifier.store import SessionRecord
 from tests._support.backends import mostly_on
-from tests._support.browser import open_tab
+from tests._support.browser import open_tab, page_file
 from tests._support.terminal import PATIENCE, start
 from tests.cli._scripted_agent import call, write_plan
 from tests.tracing._logs import small_session, turn
@@ -151,7 +151,9 @@ def test_a_session_without_a_log_says_so_and_the_browser_is_opened_beside_the_se
         assert (shown["rows"], shown["notes"][0][:37]) == ([], "nothing is in the event log yet; hook")
         while not (workdir / "opened").exists():
             time.sleep(0.01)  # another process makes it
-        assert (workdir / "opened").read_text() == f"{live.address}/trace#token={live.token}&traced=s"
+        page = f"{live.address}/trace#token={live.token}&amp;traced=s"
+        file = page_file((workdir / "opened").read_text(), live.token)
+        assert f'url={page}"' in file.read_text()
         assert live.stop() == 130
     (workdir / "never").open("w").close()
 

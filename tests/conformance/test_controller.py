@@ -199,3 +199,11 @@ def test_a_file_whose_functions_cannot_be_tools_is_a_violation(tmp_path, source,
     report = check(write_module(tmp_path, source, "tool_numbers.py"), only=["A1", "A3"], backends=["asyncio"])
     assert message in str(report)
     assert "A1" in broken(report)
+
+
+def test_process_that_was_forked_twice_is_found():
+    """Neither its parent nor its environment tells whose it is."""
+    file = Path(__file__).parent / "corpus" / "tool" / "faulty" / "A14_daemon_forked_twice.py"
+    report = check(file, module_type="tool", only=("A14",), backends=("asyncio",))
+    assert [found.clause for found in report.violations] == ["A14"]
+    assert "the process" in report.violations[0].what

@@ -364,3 +364,30 @@ async def test_what_someone_else_changed_during_a_turn_that_only_wrote_files_is_
     assert "left as it is, not changed by the turn: also, mine" in told
     files = turns.files()
     assert [files[name] for name in ("a", "real/b", "mine", "also")] == ["old\n", "old\n", "new\n", "new\n"]
+
+
+@pytest.mark.parametrize("name", [".gitignore", ".gitattributes", "deep/.gitignore"])
+async def test_pipe_that_git_would_read_stalls_nothing(turns, monkeypatch, name):
+    """git opens these files by name, and waits for the other end of a pipe."""
+    monkeypatch.setattr(_checkpoints, "_SECONDS", 300.0)  # it would take the whole time of the test
+    (turns.work / "keep").write_text("before")
+    await turns.turn("plant", f"mkdir -p deep; echo after > keep; mkfifo {name}")
+    with pytest.raises(UndoError, match="no regular file, and git would wait"):
+        await turns.undo()
+    (turns.work / name).unlink()
+    assert "Taken back" in await turns.undo()
+    assert (turns.work / "keep").read_text() == "before"
+
+
+async def test_copies_are_private_under_any_umask(turns):
+    umask = os.umask(0)
+    try:
+        await turns.turn("write", "echo x > new")
+    finally:
+        os.umask(umask)
+    repository = turns.state / "checkpoints.git"
+    assert repository.stat().st_mode & 0o777 == 0o700
+    assert not [path for path in repository.rglob("*") if path.stat().st_mode & 0o077]
+    repository.chmod(0o755)  # of an earlier version
+    await turns.turn("write", "echo y > new")
+    assert repository.stat().st_mode & 0o777 == 0o700

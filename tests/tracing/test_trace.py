@@ -196,6 +196,7 @@ def test_a_cancelled_turn_ends_its_calls():
         ("cancel", ""),
     ]
     assert trace.rows[3].seconds == 2.0
+    assert totals(trace).cancelled == 1  # the turn; its calls went with it
 
 
 def test_what_a_killed_process_left_open_stays_open():

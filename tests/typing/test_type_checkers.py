@@ -67,3 +67,30 @@ def test_pyright_accepts_typed_code(new_modules: list[Path], tmp_path: Path) -> 
     ]
     assert problems == []
     assert report["summary"]["filesAnalyzed"] == len(TYPED) + 2 * len(new_modules)
+
+
+WRONG = """
+from amplifier import agent, tool
+
+def decide(question: str) -> bool:
+    return True
+
+@tool(timout=3)
+def weather(city: str) -> int:
+    return 1
+
+agent("offline", approve=decide)
+reveal_type(weather)
+"""
+
+
+def test_mypy_finds_wrong_arguments(tmp_path: Path) -> None:
+    """A misspelt option of a tool is an error of its own, and the function keeps its type."""
+    (tmp_path / "program.py").write_text(WRONG)
+    command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path / "cache"), "program.py"]
+    lines = run(command, tmp_path).stdout.splitlines()
+    assert any('to "agent" has incompatible type' in line and line.startswith("program.py:11:") for line in lines)
+    missing = 'Missing named argument "unknown_option" for "__call__" of "_UnknownOption"'
+    errors = [line for line in lines if line.startswith("program.py:7: error:")]
+    assert errors == [f"program.py:7: error: {missing}  [call-arg]"]
+    assert 'program.py:12: note: Revealed type is "def (city: str) -> int"' in lines, lines

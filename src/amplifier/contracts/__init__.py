@@ -1,6 +1,15 @@
 """The contracts between modules and their host: Protocols with numbered clauses."""
 
-from ._approval import ApprovalProvider, ApprovalSystem, DisplaySystem, UserInput
+from ._approval import (
+    ApprovalProvider,
+    ApprovalQuestion,
+    ApprovalSystem,
+    DisplaySystem,
+    UserInput,
+    log_unanswered,
+    note_question,
+    question_for,
+)
 from ._calls import (
     CHILD_STEPS,
     CallKind,
@@ -30,6 +39,7 @@ __all__ = [
     "CONTRACTS",
     "DEFAULT",
     "ApprovalProvider",
+    "ApprovalQuestion",
     "ApprovalSystem",
     "AsyncModuleSourceResolver",
     "CallKind",
@@ -66,7 +76,10 @@ __all__ = [
     "clauses_for",
     "contained_failure",
     "current_call",
+    "log_unanswered",
+    "note_question",
     "ordered_steps",
+    "question_for",
     "tool_repeatable",
     "tool_schema",
 ]

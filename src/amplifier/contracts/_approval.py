@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, Protocol, runtime_checkable
 
+import anyio
+import attrs
+
+from amplifier._json import visible_text
 from amplifier.models import ApprovalDefault, ApprovalRequest, ApprovalResponse, UserMessageLevel
+
+from ._calls import CurrentCall, current_call
 
 
 @runtime_checkable
@@ -49,6 +59,79 @@ class ApprovalSystem(Protocol):
         Raises:
             ApprovalTimeoutError: The system stopped waiting. The kernel applies the default.
         """
+
+
+@attrs.frozen(kw_only=True)
+class ApprovalQuestion:
+    """A question for the person who decides about a call. ``str(question)`` is its text.
+
+    Attributes:
+        text: The whole question, to be shown as plain text.
+        tool: The name of the tool; empty for a question that is not about a tool call.
+        arguments: The input of the call; empty if the hook that asks did not state it.
+        module: The id of the module that mounted the tool; None if the application mounted it.
+        reason: Why a person is asked; empty if the hook that asks did not state it.
+        seconds: How long the session waits for the answer.
+    """
+
+    text: str
+    tool: str = ""
+    arguments: Mapping[str, Any] = attrs.field(factory=dict)
+    module: str | None = None
+    reason: str = ""
+    seconds: float = 300.0
+
+    def __str__(self) -> str:
+        """Return the text."""
+        return self.text
+
+
+_logger = logging.getLogger(__name__)
+_MAX_NOTED = 16
+_noted: ContextVar[tuple[CurrentCall | None, tuple[ApprovalQuestion, ...]]] = ContextVar(
+    "amplifier_noted_questions", default=(None, ())
+)
+
+
+def note_question(question: ApprovalQuestion) -> None:
+    """Record what a question is about, in a hook that is going to ask it.
+
+    A result of a hook carries the text alone. `question_for` finds the rest by the text, in the same
+    task, when the approval system is called.
+    """
+    call = current_call()
+    noted_call, questions = _noted.get()
+    earlier = questions[1 - _MAX_NOTED :] if noted_call is call else ()
+    _noted.set((call, (*earlier, question)))
+
+
+def question_for(prompt: str, seconds: float) -> ApprovalQuestion:
+    """Return the question that an approval system was called with as an object.
+
+    Args:
+        prompt: The text, as `ApprovalSystem.request_approval` gets it.
+        seconds: How long the session waits for the answer.
+    """
+    call = current_call()
+    noted_call, questions = _noted.get()
+    for question in reversed(questions if noted_call is call else ()):
+        if visible_text(question.text, strict=True) == prompt:
+            return attrs.evolve(question, text=prompt, seconds=seconds)
+    tool = call.tool_name if call is not None else None
+    return ApprovalQuestion(text=prompt, tool=tool or "", seconds=seconds)
+
+
+@contextmanager
+def log_unanswered(question: ApprovalQuestion) -> Iterator[None]:
+    """Log a question by name if its time is over before the block ends."""
+    deadline = min(anyio.current_effective_deadline(), anyio.current_time() + question.seconds)
+    try:
+        yield
+    except anyio.get_cancelled_exc_class():
+        if anyio.current_time() >= deadline:
+            about = f"the call of {question.tool}" if question.tool else repr(question.text[:80])
+            _logger.warning("no one answered the question about %s within %g s", about, question.seconds)
+        raise
 
 
 @runtime_checkable

@@ -28,6 +28,8 @@ class CurrentCall:
             iteration.
         tool_name: Name of the tool, or None for a model call.
         parent: The surrounding call. In a child session, the tool call that runs the child.
+        is_answer: True for the call of a tool that the loop itself offers, such as that of a typed
+            answer. It has no effect outside of the turn, so no one is asked about it.
     """
 
     kind: CallKind
@@ -37,6 +39,7 @@ class CurrentCall:
     call_id: str
     tool_name: str | None = None
     parent: CurrentCall | None = None
+    is_answer: bool = False
 
 
 _current: ContextVar[CurrentCall | None] = ContextVar("amplifier_current_call", default=None)

@@ -125,7 +125,7 @@ CLAUSES = numbered(
         "refused.",
         law="L5",
         source="L5",
-        hint="Make a result for every call on every way out, in a shielded section when cancelled.",
+        hint="Make a result for every call on every way out, in a shielded scope when cancelled.",
     ),
     O14=clarified(
         "A tool that raises gets an error result and a tool:error, and disturbs no neighbour.",

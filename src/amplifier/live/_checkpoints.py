@@ -44,12 +44,17 @@ _SECONDS: Final = 20.0
 """For one copy; a turn waits for it."""
 
 _MOST_NAMES: Final = 12
+_READ_BY_GIT: Final = (".gitignore", ".gitattributes")
 _EXACT: Final = "* -text -ident -filter !eol !working-tree-encoding\n"
 """Attributes that win over those of the folder: files are kept byte by byte, and no program filters them."""
 
 
 class UndoError(AmplifierError):
     """There is nothing to take back, or it cannot be taken back."""
+
+
+class _ObstacleError(UndoError):
+    """A file is in the way that the user can remove; then the folder can be copied."""
 
 
 @attrs.define
@@ -155,6 +160,9 @@ class Checkpoints:
                 changed |= _changed_modes(turn.modes, self._copies.modes)
                 turn.modes = {path: mode for path, mode in turn.modes.items() if path in changed}
                 turn.modes_after = {path: mode for path, mode in self._copies.modes.items() if path in changed}
+            except _ObstacleError:
+                # As after a turn whose process was killed: undo copies the folder as it is then.
+                turn.after = None
             except (UndoError, OSError) as error:
                 turn.before, turn.problem = None, str(error)
         self._write()
@@ -312,10 +320,12 @@ class _Copies:
             (self._repository / lock).unlink(missing_ok=True)
         attributes = self._repository / "info" / "attributes"
         if not attributes.exists():
-            make_private_folder(self._repository.parent)
+            make_private_folder(self._repository)
             self._git("init", "--quiet", "--bare", "--template=", str(self._repository))
-            attributes.parent.mkdir(exist_ok=True)
+            attributes.parent.mkdir(0o700, exist_ok=True)
             replace_file(attributes, _EXACT.encode())
+        make_private_folder(self._repository)
+        self._refuse_pipes()
         own = self._workspace / ".git" / "info" / "exclude"
         ignoring = ["--exclude-standard", *([f"--exclude-from={own}"] if own.is_file() else [])]
         listed = _split(self._git("ls-files", "-z", "--cached", "--others", *ignoring))
@@ -339,6 +349,29 @@ class _Copies:
         self._git("update-index", "-z", "--force-remove", "--stdin", given=_joined(left_out))
         self._git("update-index", "-z", "--add", "--remove", "--replace", "--stdin", given=_joined(covered))
         return self._git("write-tree").decode().strip(), uncovered
+
+    def _refuse_pipes(self) -> None:
+        """Refuse what git would read and wait for: a pipe in the place of one of its own files.
+
+        Raises:
+            UndoError: There is one, or the folder takes too long to look through.
+        """
+        pending = [str(self._workspace)]
+        while pending:
+            folder = pending.pop()
+            if time.monotonic() > self._deadline:
+                raise UndoError(f"{self._workspace} takes longer than {_SECONDS:g} s to copy")
+            try:
+                with os.scandir(folder) as listing:
+                    entries = list(listing)
+            except OSError:
+                continue
+            for entry in entries:
+                if entry.name in _READ_BY_GIT and _is_pipe(entry):
+                    reason = "no regular file, and git would wait for it; remove it to undo the turn"
+                    raise _ObstacleError(f"{entry.path} is {reason}")
+                if entry.is_dir(follow_symlinks=False) and entry.name != ".git":
+                    pending.append(entry.path)
 
     def _measure(self, name: str) -> tuple[int, str | None]:
         """The size of a file, and why it is not copied; None if it is, or if it is not there."""
@@ -421,7 +454,15 @@ class _Copies:
         left = max(self._deadline - time.monotonic(), 0.1)
         try:
             ended = subprocess.run(
-                command, input=given, capture_output=True, env=variables, cwd=self._workspace, timeout=left, check=False
+                command,
+                input=given,
+                capture_output=True,
+                env=variables,
+                cwd=self._workspace,
+                timeout=left,
+                check=False,
+                # The copies are for this user alone; the files of the folder are the user's to open.
+                umask=-1 if "-u" in arguments else 0o077,
             )
         except subprocess.TimeoutExpired:
             raise UndoError(f"{self._workspace} takes longer than {_SECONDS:g} s to copy") from None
@@ -429,6 +470,14 @@ class _Copies:
             reason = " ".join(ended.stderr.decode(errors="replace").split()) or f"exit code {ended.returncode}"
             raise UndoError(f"git {arguments[0]}: {reason}")
         return ended.stdout
+
+
+def _is_pipe(entry: os.DirEntry[str]) -> bool:
+    try:
+        mode = entry.stat().st_mode
+    except OSError:  # a link that leads nowhere
+        return False
+    return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
 
 
 def _digest(messages: Sequence[dict[str, Any]]) -> str:

@@ -13,7 +13,7 @@ from amplifier._json import visible_text
 from amplifier._regular_file import read_file
 from amplifier.contracts import current_call
 from amplifier.models import HookResult
-from amplifier.modules.hooks.approval import question_line
+from amplifier.modules._shared.questions import question_line
 
 CONTENT_ARGUMENTS: Final = ("content", "old_string", "new_string")
 """The arguments that a diff shows."""

@@ -12,7 +12,7 @@ from typing import Any, Final, Self, TypeAlias
 import anyio
 import attrs
 
-from amplifier.contracts import current_call
+from amplifier.contracts import current_call, log_unanswered, question_for
 from amplifier.turns import ToolUse
 
 from ._edits import Edits
@@ -108,11 +108,15 @@ class Questions:
 
     async def request_approval(self, prompt: str, options: list[str], timeout: float, default: str) -> str:
         """Ask for permission, and wait until it is given or denied."""
+        about = question_for(prompt, timeout)
         edit = None if self._edits is None else self._edits.current()
         if edit is not None:
             prompt = "\n".join(line for line in prompt.split("\n") if line not in edit.covers)
         question = Question.for_permission(prompt, options, timeout, default)
-        return str(await self.ask(question if edit is None else attrs.evolve(question, diff=tuple(edit.lines))))
+        if edit is not None:
+            question = attrs.evolve(question, diff=tuple(edit.lines))
+        with log_unanswered(about):
+            return str(await self.ask(question))
 
     async def ask(self, question: Question) -> Any:
         """Ask, and wait for the answer."""

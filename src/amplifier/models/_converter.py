@@ -102,17 +102,19 @@ def keyword_reader(cls: type[Record]) -> KeywordReader:
     fields = declared_fields(cls)
     overrides: dict[str, Any] = {}
     for field in fields:
-        check, raw = map(field.metadata.get, ("check", "raw"))
+        check, raw, before = map(field.metadata.get, ("check", "raw", "before"))
         if check is not None:
             read = None if raw else converter().get_structure_hook(field.type)
-            overrides[field.name] = override(struct_hook=_checked_hook(read, check))
+            overrides[field.name] = override(struct_hook=_checked_hook(read, check, before=bool(before)))
     reader: Hook = make_dict_structure_fn_from_attrs(list(fields), dict, converter(), **overrides)
     return reader
 
 
-def _checked_hook(read: Hook | None, check: Callable[[object], object]) -> Hook:
+def _checked_hook(read: Hook | None, check: Callable[[object], object], *, before: bool) -> Hook:
     if read is None:
         return lambda value, _: check(value)
+    if before:
+        return lambda value, cls: read(check(value), cls)
     return lambda value, cls: check(read(value, cls))
 
 

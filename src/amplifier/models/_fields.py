@@ -34,6 +34,7 @@ def checked(
     *,
     default: Any = attrs.NOTHING,
     raw: bool = False,
+    before: bool = False,
 ) -> Any:
     """Declare a field with one rule more than its type.
 
@@ -42,8 +43,10 @@ def checked(
             the problem.
         default: As in `attrs.field`.
         raw: Whether `check` replaces the coercion of the type instead of following it.
+        before: Whether `check` receives the value as it was given, and the type coerces what it
+            returns.
     """
-    return attrs.field(default=default, metadata={"check": check, "raw": raw})
+    return attrs.field(default=default, metadata={"check": check, "raw": raw, "before": before})
 
 
 # The converter knows models by this class only. Imports therefore point one way: fields, converter,

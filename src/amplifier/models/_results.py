@@ -260,6 +260,13 @@ class ContextInjection(Model):
     event: str = ""
 
 
+def _is_no_bool(seconds: Any) -> Any:
+    # True would be one second: an answer of a person that nobody waits for, and then the default.
+    if isinstance(seconds, bool):
+        raise ValueError(f"expected a number of seconds, got {seconds}")
+    return seconds
+
+
 @model
 class ApprovalGate(Model):
     """A question of a hook.
@@ -277,7 +284,7 @@ class ApprovalGate(Model):
     hook_name: str = "unknown"
     prompt: str | None = None
     options: list[str] | None = None
-    timeout: float = 300.0
+    timeout: float = checked(_is_no_bool, default=300.0, before=True)
     default: ApprovalDefault = "deny"
 
 
@@ -329,7 +336,7 @@ class HookResult(_Merged):
     ephemeral: bool = False
     approval_prompt: str | None = None
     approval_options: list[str] | None = None
-    approval_timeout: float = 300.0
+    approval_timeout: float = checked(_is_no_bool, default=300.0, before=True)
     approval_default: ApprovalDefault = "deny"
     suppress_output: bool = False
     user_message: str | None = None

@@ -7,6 +7,7 @@ resembles none that is known is a warning, because applications keep data of the
 """
 
 from ._dicts import expand_variables, merge_plans, plan_json
+from ._model_names import MODEL_EXAMPLES, ModelName, family_provider, names_provider, read_model_name
 from ._reading import check_plan, parse_plan, plan_schema
 from ._spec import (
     BudgetLimits,
@@ -25,6 +26,7 @@ from ._types import (
     HookDict,
     ModuleDict,
     PlanDict,
+    ProtectedPlacesDict,
     ProviderDict,
     RoleDict,
     SessionDict,
@@ -32,15 +34,18 @@ from ._types import (
 )
 
 __all__ = [
+    "MODEL_EXAMPLES",
     "BudgetDict",
     "BudgetLimits",
     "Deadlines",
     "DeadlinesDict",
     "HookDict",
+    "ModelName",
     "ModuleDict",
     "ModuleSpec",
     "MountPlan",
     "PlanDict",
+    "ProtectedPlacesDict",
     "ProviderDict",
     "RoleDict",
     "SessionDict",
@@ -48,12 +53,15 @@ __all__ = [
     "TokenPriceDict",
     "check_plan",
     "expand_variables",
+    "family_provider",
     "is_module_id",
     "merge_plans",
+    "names_provider",
     "new_session_id",
     "parse_plan",
     "plan_json",
     "plan_schema",
+    "read_model_name",
     "type_from_id",
     "validate_session_id",
 ]

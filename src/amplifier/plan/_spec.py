@@ -25,6 +25,7 @@ from .._reading import (
     optional,
     record,
     show,
+    texts,
     whole_number,
 )
 from ..errors import PlanError
@@ -279,6 +280,22 @@ class ModuleSpec:
     thing: Any = None
 
 
+_places = attrs.evolve(texts(), schema={"type": "array", "items": {"type": "string", "minLength": 1}})
+
+
+@final
+@attrs.frozen(kw_only=True)
+class ProtectedPlaceChanges:
+    """Changes to the list of places that an agent may change only if a person allows it."""
+
+    add: tuple[str, ...] = option(
+        _places, (), "Further places: names at any depth, such as `deploy.key` or `ci/secrets`, or absolute paths."
+    )
+    allow: tuple[str, ...] = option(
+        _places, (), "Places that are not asked about, in the same form. The agent's own code stays protected."
+    )
+
+
 @attrs.define(kw_only=True)
 class SessionSettings:
     """The settings in the plan's section ``session``, without its two modules; their options say what each means."""
@@ -297,6 +314,11 @@ class SessionSettings:
     )
     budget: BudgetLimits | None = _setting(
         BUDGET, None, "What the session and all its children together may use; null is no limit."
+    )
+    protected_places: ProtectedPlaceChanges | None = _setting(
+        record(ProtectedPlaceChanges, "a mapping with add and allow"),
+        None,
+        "Changes to the list of places that tools change only if a person allows it; the modules read it.",
     )
     metadata: Any = option(anything, None, "The application's own data, sent along with session events.")
     raw: bool = _setting(flag, False, "Session events carry the plan, secrets taken out.")

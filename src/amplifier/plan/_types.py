@@ -76,6 +76,13 @@ class BudgetDict(TypedDict, total=False):
     prices: dict[str, TokenPriceDict] | None
 
 
+class ProtectedPlacesDict(TypedDict, total=False):
+    """Changes to the list of places that an agent may change only if a person allows it."""
+
+    add: list[str]
+    allow: list[str]
+
+
 class SessionDict(TypedDict, total=False):
     """The two modules every agent has, and the settings of the session."""
 
@@ -88,6 +95,7 @@ class SessionDict(TypedDict, total=False):
     injection_budget_per_turn: int | None
     injection_size_limit: int | None
     budget: BudgetDict | None
+    protected_places: ProtectedPlacesDict | None
     metadata: Any
     raw: bool | None
 

@@ -83,7 +83,7 @@ def totals(trace: Trace) -> Totals:
         approvals=count("approval"),
         errors=sum(row.status == "error" and row.kind not in ("session", "turn", "unread") for row in rows),
         denied=sum(row.status == "denied" and not _is_about_call(row) for row in rows),
-        cancelled=sum(row.status == "cancelled" and row.kind != "session" for row in rows),
+        cancelled=sum(_is_cancelled(row) and not _is_in_cancelled(row, rows) for row in rows),
         unread=sum(len(row.events) for row in rows if row.kind == "unread"),
         input_tokens=sum(row.input_tokens or 0 for row in rows),
         output_tokens=sum(row.output_tokens or 0 for row in rows),
@@ -93,6 +93,19 @@ def totals(trace: Trace) -> Totals:
         model_seconds=sum(row.seconds or 0.0 for row in rows if row.kind == "model"),
         tool_seconds=sum(own[row.number] for row in rows if row.kind == "tool"),
     )
+
+
+def _is_cancelled(row: Row) -> bool:
+    return row.status == "cancelled" and row.kind != "session"
+
+
+def _is_in_cancelled(row: Row, rows: Sequence[Row]) -> bool:
+    """Return whether the row was cancelled with the turn or call that it belongs to, which is counted."""
+    while row.parent is not None:
+        row = rows[row.parent]
+        if _is_cancelled(row):
+            return True
+    return False
 
 
 def _is_about_call(row: Row) -> bool:

@@ -6,7 +6,8 @@ import anyio
 import pytest
 
 from amplifier import HookResult, ModuleCoordinator
-from amplifier.models import ApprovalGate
+from amplifier.errors import ModelError
+from amplifier.models import ApprovalGate, from_dict
 from amplifier.testing import MockApprovalSystem
 from tests._support.small_agent import give_up_after, takes
 
@@ -206,3 +207,13 @@ async def test_handler_that_asks_with_a_wrong_timeout_has_given_an_invalid_answe
     assert repr(seconds) in result.reason
     assert failed == ["wrong"]
     assert system.requests == []
+
+
+@pytest.mark.parametrize("value", [True, False])
+def test_bool_is_no_number_of_seconds(value):
+    """True would be one second to answer, which no person makes, and then the default."""
+    for make in (lambda: question(approval_timeout=value), lambda: ApprovalGate(prompt="x", timeout=value)):
+        with pytest.raises(ModelError, match=r"timeout: expected a number of seconds"):
+            make()
+    with pytest.raises(ModelError, match="approval_timeout"):
+        from_dict(HookResult, {"action": "ask_user", "approval_timeout": value})

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from amplifier import AmplifierSession, HookResult, agent, on, tool
+from amplifier import AmplifierSession, ApprovalQuestion, HookResult, agent, on, tool
 from amplifier.testing import MockApprovalSystem, MockProvider, MockTool
 
 pytestmark = pytest.mark.virtual_time
@@ -123,8 +123,8 @@ async def test_a_marked_function_of_an_agent_that_asks_is_asked_about_once(plan,
         deleted.append(path)
         return "ok"
 
-    def approve(question: str) -> bool:
-        asked.append(question)
+    def approve(question: ApprovalQuestion) -> bool:
+        asked.append(str(question))
         return is_allowed
 
     provider = MockProvider([[("delete", {"path": "a"}), ("delete", {"path": "b"})], "Done."])

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,10 +12,9 @@ import anyio.from_thread
 import anyio.lowlevel
 import pytest
 
-from amplifier.modules.context import persistent as context_persistent
 from amplifier.modules.context.persistent import PersistentContext, read_persistent_options
 from amplifier.store import SessionIndex
-from amplifier.testing import TestCoordinator, cancel_everywhere
+from amplifier.testing import cancel_everywhere
 from tests.modules.context.test_context_persistent import agent, stored
 
 ALONE = ("trio", "asyncio-scope", "asyncio-native")
@@ -145,40 +142,3 @@ def test_a_session_cancelled_anywhere_can_be_resumed_with_a_valid_transcript(mod
     report = cancel_everywhere(make, modes=[mode], clock="real", max_points=20, second_after=(1, 2, 4), expect=())
     report.raise_if_broken()
     assert min(report.points.values()) >= 12
-
-
-def test_a_write_is_finished_although_the_event_loop_ends(tmp_path):
-    """The end of ``asyncio.run`` cancels every task of the loop, also one that nothing else would cancel."""
-    messages: list[list[Any]] = []
-
-    async def main() -> None:
-        coordinator = TestCoordinator(session_id="s")
-        close = await context_persistent.mount(coordinator, {"path": str(tmp_path)})
-        context: Any = coordinator.get("context")
-        is_writing, may_write = anyio.Event(), threading.Event()
-        append = context._stored.append
-
-        def append_later(*arguments: Any) -> None:
-            anyio.from_thread.run_sync(is_writing.set)
-            may_write.wait()
-            append(*arguments)
-
-        context._stored.append = append_later
-
-        async def write() -> None:
-            try:
-                await context.add_message(text("one"))
-            finally:
-                messages.append(context._conversation.copy())
-                await close()
-
-        tasks.append(asyncio.get_running_loop().create_task(write()))
-        await is_writing.wait()
-        # Runs when the loop has cancelled its tasks already.
-        asyncio.get_running_loop().call_soon(may_write.set)
-
-    tasks: list[Any] = []
-    asyncio.run(main())
-    assert messages == [[text("one")]]
-    assert stored(tmp_path) == [text("one")]
-    assert tasks[0].cancelled()

@@ -10,7 +10,7 @@ import anyio
 import pytest
 from hypothesis import strategies as st
 
-from amplifier import AmplifierSession, ModuleLoadError
+from amplifier import AmplifierError, AmplifierSession
 from amplifier.conformance.strategies import json_values
 from amplifier.models import TextBlock, ToolCall, to_dict
 from amplifier.modules.context import ContextOptions
@@ -297,7 +297,7 @@ def session(
 
 
 async def test_a_target_above_the_threshold_is_refused_and_follows_it_if_not_given():
-    with pytest.raises(ModuleLoadError, match=r"compaction_target: expected at most the compaction_threshold \(0.3\)"):
+    with pytest.raises(AmplifierError, match=r"compaction_target: expected at most the compaction_threshold \(0.3\)"):
         async with session([], {"compaction_threshold": 0.3, "compaction_target": 0.4}):
             pass
     async with session([], {"compaction_threshold": 0.3}) as agent:

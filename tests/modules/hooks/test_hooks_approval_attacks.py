@@ -11,8 +11,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from amplifier.models import ApprovalResponse
+from amplifier.modules._shared.questions import render_prompt
+from amplifier.modules.hooks import approval as hooks_approval
 from amplifier.modules.hooks._approval_rules import parse_command
-from amplifier.modules.hooks.approval import render_prompt
+from amplifier.testing import TestCoordinator
 from tests.modules.hooks.test_hooks_approval import Gate
 
 # ── commands ─────────────────────────────────────────────────────────────────────────────────────
@@ -292,3 +295,104 @@ def test_the_same_call_always_has_the_same_question(call):
 def test_numbers_that_are_not_finite_have_questions_of_their_own():
     values = [float("nan"), float("inf"), float("-inf"), "NaN", "Infinity", "-Infinity", None]
     assert len({render_prompt("bash", {"command": value}, "r") for value in values}) == len(values)
+
+
+# ── real places ───────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_rules_judge_the_real_place(tmp_path):
+    """A link of the repository neither leads around a rule that denies nor into one that allows."""
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "src").mkdir()
+    (tmp_path / ".env").write_text("KEY=1")
+    (tmp_path / "notes").symlink_to(".env")
+    (tmp_path / "docs" / "code").symlink_to("../src")
+    (tmp_path / "real").symlink_to("docs")
+    rules = [
+        {"tool": "*", "path": "**/.env", "action": "deny"},
+        {"tool": "write_file", "path": "docs/**", "action": "allow"},
+        {"tool": "edit_file", "path": f"{tmp_path}/real/**", "action": "allow"},
+    ]
+    gate = await open_gate({"rules": rules}, working_dir=str(tmp_path))
+    assert await action(gate, "read_file", file_path="notes") == "deny"
+    assert await action(gate, "grep", path=f"{tmp_path}/notes", pattern="K") == "deny"
+    assert await action(gate, "write_file", file_path="docs/a.md") == "continue"
+    assert await action(gate, "write_file", file_path="docs/code/a.py") == "ask_user"
+    assert await action(gate, "edit_file", file_path="docs/a.md") == "continue"
+
+
+async def test_always_binds_to_the_real_place(tmp_path):
+    asked = []
+
+    class Provider:
+        async def request_approval(self, request):
+            asked.append(request.details)
+            return ApprovalResponse(approved=True, remember=True)
+
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    link = tmp_path / "link"
+    link.symlink_to("a")
+    gate = await open_gate({}, working_dir=str(tmp_path))
+    gate.get_capability("approval.register_provider")(Provider())
+    for _ in range(2):
+        assert await action(gate, "write_file", file_path="link/x", content="x") == "continue"
+    link.unlink()
+    link.symlink_to("b")
+    assert await action(gate, "write_file", file_path="link/x", content="x") == "continue"
+    assert [details["(real place)"] for details in asked] == [f"{tmp_path}/a/x", f"{tmp_path}/b/x"]
+
+
+async def test_same_question_in_another_working_directory_is_another_one(tmp_path):
+    gate = await open_gate({}, working_dir=str(tmp_path))
+    first = await gate.hooks.emit("tool:pre", call("write_file", file_path="x", content="x"))
+    again = await gate.hooks.emit("tool:pre", call("write_file", file_path="x", content="x"))
+    gate.register_capability("session.working_dir", str(tmp_path / "other"))
+    moved = await gate.hooks.emit("tool:pre", call("write_file", file_path="x", content="x"))
+    assert first.approval_prompt == again.approval_prompt != moved.approval_prompt
+    assert f"(real place): {tmp_path}/other/x" in moved.approval_prompt
+
+
+async def test_always_binds_to_the_sandbox(tmp_path):
+    gate = await open_gate({}, working_dir=str(tmp_path))
+    sandbox = {"kind": "bwrap", "network": False}
+    gate.register_capability("bash.sandbox", sandbox)
+    inside = await gate.hooks.emit("tool:pre", call("bash", command="make"))
+    kept = gate.get_capability("approval.rule_for_call")("bash", {"command": "make"})
+    sandbox["kind"] = "off"
+    outside = await gate.hooks.emit("tool:pre", call("bash", command="make"))
+    assert inside.approval_prompt != outside.approval_prompt
+    assert "(sandbox): none" in outside.approval_prompt
+    assert kept["sandboxed"] is True
+    gate.get_capability("approval.set_rules")([kept])
+    assert await action(gate, "bash", command="make") == "ask_user"
+    sandbox["kind"] = "bwrap"
+    assert await action(gate, "bash", command="make") == "continue"
+
+
+@pytest.mark.parametrize("entry", [".", "", "bin", "{workspace}"])
+async def test_default_rules_hold_for_programs_of_the_system(tmp_path, monkeypatch, entry):
+    """Without a sandbox an entry of PATH before the system's could be the repository's own ``ls``."""
+    (tmp_path / "ls").write_text("#!/bin/sh\necho planted\n")
+    gate = await open_gate({}, working_dir=str(tmp_path))
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    assert await action(gate, "bash", command="ls -l") == "continue"
+    monkeypatch.setenv("PATH", f"{entry.format(workspace=tmp_path)}:/usr/bin:/bin")
+    assert await action(gate, "bash", command="ls -l") == "ask_user"
+    gate.register_capability("bash.sandbox", {"kind": "bwrap", "network": False})
+    assert await action(gate, "bash", command="ls -l") == "continue"
+
+
+async def open_gate(config, *, working_dir):
+    coordinator = TestCoordinator()
+    coordinator.register_capability("session.working_dir", working_dir)
+    await hooks_approval.mount(coordinator, config)
+    return coordinator
+
+
+async def action(coordinator, tool, **given):
+    return (await coordinator.hooks.emit("tool:pre", call(tool, **given))).action
+
+
+def call(tool, **given):
+    return {"tool_name": tool, "tool_call_id": "call-1", "tool_input": given}

@@ -131,7 +131,7 @@ async def test_no_variable_leaks_into_a_command_that_nobody_asked_for(monkeypatc
     output = await desk.get("bash", command=command)
     assert "canary" not in json.dumps(output)
     names = {line.partition("=")[0] for line in (await desk.get("bash", command="env"))["stdout"].splitlines()}
-    assert names <= {*PASSED_ON, "PWD", "OLDPWD", "SHLVL", "_"}
+    assert names <= {*PASSED_ON, "PWD", "OLDPWD", "SHLVL", "_", "GIT_CONFIG_SYSTEM"}
 
 
 async def test_the_plan_passes_on_and_sets_what_commands_need(monkeypatch):

@@ -18,8 +18,7 @@ from types import SimpleNamespace
 import anyio
 import pytest
 
-from amplifier import _supervisor as supervisor
-from amplifier.errors import ModuleLoadError
+from amplifier.errors import ModuleLoadError, PlanError
 from amplifier.modules._shared import processes
 from amplifier.modules.hooks import approval as hooks_approval
 from amplifier.modules.tools import bash as tool_bash
@@ -34,12 +33,8 @@ from tests.modules.tools.test_tool_bash_killed import gone, is_alive
 BWRAP = find_bubblewrap()
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="there are sandboxes for Linux only")
 
-_WORKING = {
-    "bwrap": BWRAP is not None,
-    "landlock": supervisor.landlock_abi() >= supervisor.MINIMUM_ABI,
-    "off": True,
-}
-SANDBOXES = [kind for kind in ("bwrap", "landlock") if _WORKING[kind]]
+_WORKING = {"bwrap": BWRAP is not None, "off": True}
+SANDBOXES = [kind for kind in ("bwrap",) if _WORKING[kind]]
 
 
 @pytest.fixture(autouse=True)
@@ -274,27 +269,32 @@ async def test_the_root_of_the_file_system_is_no_place_to_be_confined_to(kind, t
 # ── choosing ─────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(
-    ("bwrap", "abi", "expected"), [(None, 7, "bwrap"), ("broken", 7, "landlock"), ("broken", 3, "off")]
-)
-async def test_auto_takes_the_best_that_works(bwrap, abi, expected, tmp_path, monkeypatch, caplog):
+@pytest.mark.parametrize(("problem", "expected"), [(None, "bwrap"), ("broken", "off")])
+async def test_auto_takes_bubblewrap_where_it_works(problem, expected, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(_confinement, "find_program", lambda name, **_: f"/usr/bin/{name}")
-    monkeypatch.setattr(_confinement, "bubblewrap_problem", lambda program: bwrap)
-    monkeypatch.setattr(_confinement, "landlock_abi", lambda: abi)
+    monkeypatch.setattr(_confinement, "bubblewrap_problem", lambda program: problem)
     coordinator = await opened(tmp_path, shell="/bin/sh")
     assert coordinator.get_capability("bash.sandbox")["kind"] == expected
-    warned = "commands run without a sandbox: broken; the kernel has Landlock 3, 4 is needed" in caplog.text
-    assert warned == (expected == "off")
+    assert ("commands run without a sandbox: broken" in caplog.text) == (expected == "off")
 
 
-@pytest.mark.parametrize("kind", ["bwrap", "landlock"])
-async def test_a_sandbox_that_is_asked_for_and_missing_is_refused(kind, tmp_path, monkeypatch):
+async def test_a_machine_without_a_filter_of_system_calls_has_no_sandbox(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(_confinement, "find_program", lambda name, **_: f"/usr/bin/{name}")
+    monkeypatch.setattr(_confinement, "bubblewrap_problem", lambda program: None)
+    monkeypatch.setattr(_confinement, "system_call_filter", lambda: None)
+    coordinator = await opened(tmp_path, shell="/bin/sh")
+    assert coordinator.get_capability("bash.sandbox")["kind"] == "off"
+    assert "there is no filter of system calls for" in caplog.text
+
+
+async def test_a_sandbox_that_is_asked_for_and_missing_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(_confinement, "bubblewrap_problem", lambda program: "broken")
-    monkeypatch.setattr(_confinement, "landlock_abi", lambda: 0)
     with pytest.raises(
-        ModuleLoadError, match=rf"asks for the sandbox '{kind}', which does not work here: .*'auto' or 'off'"
+        ModuleLoadError, match=r"asks for the sandbox 'bwrap', which does not work here: .*'auto' or 'off'"
     ):
-        await opened(tmp_path, sandbox=kind)
+        await opened(tmp_path, sandbox="bwrap")
+    with pytest.raises(PlanError, match=r"\$\.sandbox: expected one of 'auto', 'bwrap', 'off', got 'landlock'"):
+        await opened(tmp_path, sandbox="landlock")
 
 
 async def test_another_system_has_no_sandbox(tmp_path, monkeypatch):

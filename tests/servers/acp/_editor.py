@@ -15,6 +15,7 @@ import attrs
 from acp.schema import AllowedOutcome, DeniedOutcome, RequestPermissionResponse
 
 from tests._support.terminal import start
+from tests.servers.acp._schema import Wire
 
 PATIENCE = 60.0
 """Seconds after which something that should have happened has not; only a failing test waits that long."""
@@ -29,6 +30,7 @@ class Editor:
     updates: list[Any] = attrs.field(factory=list)
     commands: list[str] = attrs.field(factory=list)
     questions: list[Any] = attrs.field(factory=list)
+    wire: Wire = attrs.field(factory=Wire)
     answer: str = "Allow once"
     asked: asyncio.Event = attrs.field(factory=asyncio.Event)
     _changed: asyncio.Condition = attrs.field(factory=asyncio.Condition)
@@ -94,9 +96,34 @@ def acp_words(backend: str, plan: str | Path) -> tuple[str, ...]:
     return ("acp", "--backend", backend, "--plan", str(plan))
 
 
+class _Reader(asyncio.StreamReader):
+    """What the agent writes is checked before the client reads it."""
+
+    def __init__(self, wire: Wire) -> None:
+        super().__init__()
+        self._wire = wire
+
+    def feed_data(self, data: Any) -> None:
+        self._wire.note(bytes(data), to_agent=False)
+        super().feed_data(data)
+
+
+class _Writer(asyncio.StreamWriter):
+    """What the client writes is checked, too: the schema has to fit the official client."""
+
+    wire: Wire
+
+    def write(self, data: Any) -> None:
+        self.wire.note(data, to_agent=True)
+        super().write(data)
+
+
 @asynccontextmanager
 async def editing(backend: str, plan: str | Path, home: Path, cwd: Path) -> AsyncIterator[Editor]:
-    """Start the agent as an editor does; at the end its standard input is closed, and it has to end by itself."""
+    """Start the agent as an editor does; at the end its standard input is closed, and it has to end by itself.
+
+    Every message of both sides has to fit the schema of the protocol.
+    """
     editor = Editor()
     log = home.parent / "stderr.txt"
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "text": False, "bufsize": 0}
@@ -104,12 +131,13 @@ async def editing(backend: str, plan: str | Path, home: Path, cwd: Path) -> Asyn
         log.open("ab") as errors,
         start(*acp_words(backend, plan), home=home, cwd=cwd, stderr=errors, **pipes) as editor.process,
     ):
-        loop, reader = asyncio.get_running_loop(), asyncio.StreamReader()
+        loop, reader = asyncio.get_running_loop(), _Reader(editor.wire)
         reading, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), editor.process.stdout)
         writing, flow = await loop.connect_write_pipe(
             lambda: asyncio.StreamReaderProtocol(asyncio.StreamReader()), editor.process.stdin
         )
-        writer = asyncio.StreamWriter(writing, flow, None, loop)
+        writer = _Writer(writing, flow, None, loop)
+        writer.wire = editor.wire
         connection = acp.connect_to_agent(cast(Any, editor), writer, reader)
         try:
             yield editor
@@ -122,6 +150,7 @@ async def editing(backend: str, plan: str | Path, home: Path, cwd: Path) -> Asyn
                 editor.process.kill()
                 reading.close()
     assert editor.process.returncode == 0, log.read_text()
+    assert editor.wire.problems == [], "\n".join(editor.wire.problems)
 
 
 class OpenEditor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import acp
 import pytest
-from acp.schema import ClientCapabilities, FileSystemCapabilities, ReadTextFileResponse
+from acp.schema import ClientCapabilities, FileSystemCapabilities, ReadTextFileResponse, WriteTextFileResponse
 
 from tests.cli._scripted_agent import call
 from tests.servers.acp._editor import Editor, edit, editing, plan_with
@@ -21,6 +21,7 @@ class OpenFiles(Editor):
 
     async def write_text_file(self, content, path, session_id, **kwargs):
         self.files[path] = content
+        return WriteTextFileResponse()
 
     @property
     def files(self) -> dict[str, str]:

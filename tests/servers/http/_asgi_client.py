@@ -15,6 +15,7 @@ from amplifier import AmplifierSession, ModuleLoader
 from amplifier.servers import SessionRequest
 from amplifier.servers.http import Application, Limits, application
 from tests.cli._scripted_agent import mount_hook, mount_provider, mount_tools
+from tests.servers.http._openai_types import check_openai
 
 TOKEN = "a-token-for-tests"
 
@@ -89,7 +90,8 @@ class Answer:
 class Exchange:
     """One request that is under way."""
 
-    def __init__(self, body: bytes | None) -> None:
+    def __init__(self, body: bytes | None, path: str = "") -> None:
+        self._path = path
         self.sent, self._messages = anyio.create_memory_object_stream[Any](1000)
         self._left = anyio.Event()
         self.is_taking = anyio.Event()
@@ -141,7 +143,9 @@ class Exchange:
                 part, _, self.buffer = self.buffer.partition(b"\n\n")
                 data = next((line[6:] for line in part.split(b"\n") if line.startswith(b"data: ")), None)
                 if data is not None:
-                    return data.decode() if data == b"[DONE]" else json.loads(data)
+                    event = data.decode() if data == b"[DONE]" else json.loads(data)
+                    check_openai(self._path, event)
+                    return event
             if self._is_over:
                 raise StopAsyncIteration
             message = await self._messages.receive()
@@ -192,7 +196,7 @@ class Client:
             "client": ("127.0.0.1", 1),
             "server": ("127.0.0.1", 8642),
         }
-        exchange = Exchange(data)
+        exchange = Exchange(data, path)
         self.exchanges.append(exchange)
 
         async def run() -> None:
@@ -207,6 +211,8 @@ class Client:
         answer = await exchange.start()
         answer.body = await exchange.rest()
         await exchange.ended.wait()
+        if answer.headers.get("content-type", "").startswith("application/json"):
+            check_openai(path, answer.json())
         return answer
 
     async def open_session(self) -> str:

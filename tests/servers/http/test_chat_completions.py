@@ -21,7 +21,7 @@ async def test_answer_is_given_as_a_whole_or_in_pieces():
             "prompt_tokens": 10,
             "completion_tokens": 5,
             "total_tokens": 15,
-            "prompt_tokens_details": {"cached_tokens": 4},
+            "prompt_tokens_details": {"cached_tokens": 4, "cache_write_tokens": 0},
             "completion_tokens_details": {"reasoning_tokens": 2},
         }
         exchange = client.chat("say one two", stream_options={"include_usage": True})

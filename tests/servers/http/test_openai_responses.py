@@ -47,7 +47,7 @@ async def test_answer_is_given_as_a_whole_or_in_pieces():
         assert (whole["status"], text_of(whole)) == ("completed", "one two ")
         assert whole["usage"] == {
             "input_tokens": 10,
-            "input_tokens_details": {"cached_tokens": 4},
+            "input_tokens_details": {"cached_tokens": 4, "cache_write_tokens": 0},
             "output_tokens": 5,
             "output_tokens_details": {"reasoning_tokens": 2},
             "total_tokens": 15,
@@ -199,5 +199,5 @@ async def test_failure_has_a_status_before_the_first_piece_and_is_an_event_after
         assert (answer.status, answer.error) == (429, "the quota is used up")
         last = (await streamed(client, "cut one two"))[-1]
         assert last["type"] == "response.failed"
-        assert last["response"]["error"] == {"code": "model_failed", "message": "the line was cut"}
+        assert last["response"]["error"] == {"code": "server_error", "message": "the line was cut"}
         assert text_of(last["response"]) == "one two "

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from amplifier.store import SessionIndex
+from tests._support.browser import page_file
 from tests._support.terminal import run_cli, start
 from tests.servers.http._server import PATIENCE, Server, ask, connect, running
 
@@ -30,13 +31,15 @@ def test_ui_opens_the_page_of_the_default_agent_in_the_browser(backend, home, wo
         while not (workdir / "opened").exists():
             assert time.monotonic() < give_up
             time.sleep(0.01)  # another process makes it
-        assert (workdir / "opened").read_text() == page
         token, address = page.rpartition("=")[2], page.partition("/#")[0]
+        file = page_file((workdir / "opened").read_text(), token)
+        assert f'url={page}"' in file.read_text()
         request = urllib.request.Request(f"{address}/api/sessions?stored", headers={"Authorization": f"Bearer {token}"})
         with urllib.request.urlopen(request, timeout=PATIENCE) as response:
             assert json.load(response) == {"sessions": [], "stored": [], "elsewhere": [], "reports": []}
         process.send_signal(signal.SIGINT)
         assert process.wait(PATIENCE) == 130
+        assert not file.exists()
 
 
 def events_of(server: Server, session_id: str, *kinds: str) -> list[Any]:
@@ -111,6 +114,22 @@ def test_signal_lets_a_running_tool_finish_and_ends_the_server(number, code, bac
     assert not (workdir / "gate.cancelled").exists()
     stored = run_cli("session", "show", "anna", home=home, cwd=workdir).stdout
     assert "it is there" in stored
+
+
+def test_signal_ends_the_server_while_a_question_waits(backend, home, workdir, plan):
+    with running(backend, plan, home, workdir) as server:
+        ask(server, "POST", "/api/sessions", {"session_id": "anna"})
+        prompt = f"call risky {json.dumps({'path': str(workdir / 'trace')})}"
+        ask(server, "POST", "/api/sessions/anna/turns", {"prompt": prompt})
+        connection = connect(server)
+        connection.request("GET", "/api/sessions/anna/events", headers=server.headers)
+        response = connection.getresponse()
+        while b"approval_required" not in response.readline():
+            pass
+        assert server.stop() == 0
+        connection.close()
+        assert "Stopping: up to 10 s for 1 turn to end" in server.log.read_text()
+    assert not (workdir / "trace").exists()
 
 
 @pytest.mark.parametrize(

@@ -370,6 +370,23 @@ async def test_shutdown_closes_the_sessions_and_ends_the_responses_of_watchers()
         assert (answer.status, answer.json()["error"]["code"]) == (503, "stopping")
 
 
+@pytest.mark.virtual_time
+async def test_shutdown_stops_turns_that_wait_for_an_answer_at_once(tmp_path):
+    async with serving() as client:
+        session_id = await client.open_session()
+        events = await follow(client, session_id)
+        await begin_turn(client, session_id, call("risky", path=str(tmp_path / "trace")))
+        await events.until("approval_required")
+        expected = "Stopping: up to 10 s for 1 turn to end (1 of them waits for an answer and is stopped now)."
+        assert client.app.describe_running() == expected
+        began = anyio.current_time()
+        await client.app.shut_down()
+        assert anyio.current_time() - began < 1
+        assert client.factory.statuses() == ["cancelled"]
+        assert client.app.describe_running() == ""
+    assert not (tmp_path / "trace").exists()
+
+
 async def ask_and_wait(client: Client, session_id: str, prompt: Any, **more: Any) -> dict[str, Any]:
     body = {"prompt": prompt, "wait": True, **more}
     answer: dict[str, Any] = (await client.ask("POST", f"/api/sessions/{session_id}/turns", body)).json()

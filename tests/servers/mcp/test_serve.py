@@ -179,8 +179,9 @@ async def test_wrong_calls_get_clear_errors(agent):
         assert wrong.content[0].text == "session: expected the session_id of an earlier result, got 7"
         wrong = await run(client, "hello", model="x")
         assert wrong.content[0].text == "model: unknown key; known are prompt, session"
-        with pytest.raises(MCPError, match="there is no resource"):
+        with pytest.raises(MCPError, match="there is no resource") as missing:
             await client.read_resource("amplifier://sessions/x/transcript")
+        assert missing.value.error.data == {"uri": "amplifier://sessions/x/transcript"}
 
 
 async def test_commands_of_ones_own_are_prompts(agent):
@@ -198,6 +199,30 @@ async def test_commands_of_ones_own_are_prompts(agent):
         for name, given in (("nowhere", None), ("tidy", {"room": "x"})):
             with pytest.raises(MCPError, match="there are tidy, look"):
                 await client.get_prompt(name, given)
+
+
+async def test_prompts_without_choices_complete_to_nothing(agent):
+    async with agent.client() as client:
+        reference = mcp_types.PromptReference(name="tidy")
+        found = await client.complete(reference, {"name": "arguments", "value": "the"})
+        assert (found.completion.values, found.completion.has_more) == ([], False)
+        with pytest.raises(MCPError, match="there is no prompt 'nowhere'"):
+            await client.complete(mcp_types.PromptReference(name="nowhere"), {"name": "arguments", "value": ""})
+        with pytest.raises(MCPError, match="there is no template 'file:///x'"):
+            await client.complete(mcp_types.ResourceTemplateReference(uri="file:///x"), {"name": "x", "value": ""})
+
+
+@pytest.mark.parametrize("agent", [("trio", "http", "legacy")], ids="-".join, indirect=True)
+async def test_ids_of_the_clients_own_conversations_are_completed(agent):
+    async with agent.client() as one, agent.client() as other:
+        mine, _ = [(await run(client, "hello")).structured_content["session_id"] for client in (one, other)]
+        (template,) = (await one.list_resource_templates()).resource_templates
+        reference = mcp_types.ResourceTemplateReference(uri=template.uri_template)
+        for start, values in ((mine[:4], [mine]), ("", [mine]), ("nothing", [])):
+            found = await one.complete(reference, {"name": "session_id", "value": start})
+            assert found.completion.values == values
+        page = await one.read_resource(template.uri_template.replace("{session_id}", mine))
+        assert "hello" in page.contents[0].text
 
 
 @pytest.mark.parametrize("agent", [("trio", "http", "legacy")], ids="-".join, indirect=True)
@@ -258,8 +283,10 @@ def mock_plan(folder: Path) -> str:
 
 
 @pytest.mark.slow
-async def test_the_command_prints_a_token_for_http_that_its_clients_need(anyio_backend_name, tmp_path):
-    words = ["mcp", "serve", mock_plan(tmp_path), "--transport", "http", "--port", "0", "--backend", anyio_backend_name]
+@pytest.mark.parametrize("is_default", [False, True], ids=["plan", "default plan"])
+async def test_the_command_prints_a_token_for_http_that_its_clients_need(anyio_backend_name, is_default, tmp_path):
+    chosen = ["-p", "offline"] if is_default else [mock_plan(tmp_path)]
+    words = ["mcp", "serve", *chosen, "--transport", "http", "--port", "0", "--backend", anyio_backend_name]
     environment = {name: value for name, value in os.environ.items() if name != "AMPLIFIER_SERVE_TOKEN"}
     async with await anyio.open_process([sys.executable, "-m", "amplifier", *words], env=environment) as process:
         assert process.stderr is not None

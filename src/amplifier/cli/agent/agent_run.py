@@ -8,7 +8,7 @@ import signal
 import sys
 from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import attrs
@@ -34,12 +34,14 @@ from amplifier.tracing._sessions import text_of_message
 from amplifier.turns import Ended, TurnRecord
 
 from .approvals import AllowEverything, AskAtTerminal, NoOneToAsk
-from .chat import Chat
 from .configuration import REMEMBERED, Configuration, Permissions
 from .default_plan import build_plan, with_budget, with_recordings, with_storage_paths, with_traces
 from .project_instructions import ProjectInstructions
 from .signals import SignalHandler, handled_signals, run_observed
 from .terminal_agent import TerminalAgent
+
+if TYPE_CHECKING:
+    from .chat import Chat
 
 _TYPING_INTERVAL = 0.05
 """Seconds between two looks at what is typed while a turn runs; at every fifth the live lines are updated."""
@@ -213,7 +215,7 @@ class _AgentRun:
             known = request.resumed or SessionRecord(
                 session_id=request.session_id, created=now(), directory=str(Path.cwd())
             )
-            record = agent_plan.describe(known, model=request.model, file=request.plan, backend=request.backend)
+            record = agent_plan.describe(known, file=request.plan, backend=request.backend)
             self._permissions.open(session.coordinator, remembers=request.plan is None)
             checkpoints = Checkpoints(request.store.folder(session.session_id), Path.cwd())
             session.coordinator.hooks.register("tool:pre", checkpoints, name="cli-checkpoints")
@@ -235,6 +237,8 @@ class _AgentRun:
                 return None
             chat = self._chat = None
             if self._keyboard is not None and self._streams.err.is_terminal and request.output_format == "text":
+                from .chat import Chat  # noqa: PLC0415  # one question needs no chat
+
                 chat = self._chat = Chat(agent, self._keyboard, self._streams.err)
             if request.goes_on:
                 with nullcontext() if chat is None else chat.listening():

@@ -21,8 +21,10 @@ from amplifier.cli.terminal.output import Output
 from amplifier.errors import AmplifierError, MissingExtraError
 from amplifier.events import ORCHESTRATOR_STEERING_INJECTED
 from amplifier.live._edits import diff_style
+from amplifier.loading._loader import installed_ids
 from amplifier.models import file
 from amplifier.modules.hooks.approval import MODES
+from amplifier.plan import names_provider
 from amplifier.servers._sessions import expanded, summary
 from amplifier.store import INTERRUPTED
 from amplifier.tracing import totals, write_summary
@@ -340,8 +342,8 @@ class ChatCommands:
             return
         if agent.turns and not agent.store.has_messages(agent.session.session_id):
             raise CommandError("the plan of this chat keeps no conversation, so it cannot go on with another model")
-        provider, colon, model = argument.rpartition(":") if argument.count(":") == 1 else ("", "", argument)
-        self.reopen = {"model": model, **({"provider": provider} if colon else {})}
+        is_named = names_provider(argument, installed_ids().__contains__)
+        self.reopen = {"model": argument, **({"provider": None} if is_named else {})}
 
     async def _mode(self, argument: str) -> None:
         now = f"mode {self._agent.permissions.mode}: {MODES[self._agent.permissions.mode][0]}"

@@ -29,11 +29,11 @@ from amplifier.contracts import Coordinator
 from amplifier.errors import MissingExtraError, PlanError
 from amplifier.events import TOOL_PRE
 from amplifier.models import HookResult
-from amplifier.modules.hooks.approval import MODES, read_approval_options, rule_for_call
+from amplifier.modules.hooks.approval import MODES, read_approval_options
 from amplifier.plan import expand_variables, merge_plans, type_from_id
 
 from .plan_files import change_module, read_plan_file, with_variables_of_plans
-from .project_instructions import project_root
+from .project_instructions import project_root, resolve_inside
 
 REMEMBERED: Final = "amplifier permissions"
 """The origin of what the user has allowed for good in a project."""
@@ -131,8 +131,10 @@ def read_configuration(directory: Path) -> Configuration:
         CommandError: A file cannot be read, or something in it is wrong; nothing is guessed.
     """
     project, notes = Project(directory), list[str]()
-    given = _read(project.file)
-    if not project.is_trusted():
+    if (problem := project.problem()) is not None:
+        notes.append(visible_text(f"{project.file} is not read: {problem}", multiline=False))
+    given = {} if problem is not None else _read(project.file)
+    if problem is None and not project.is_trusted():
         kept = [rule for rule in given.get("rules", ()) if rule.get("action") in _TIGHTENING]
         if left_out := [path for path, value in _paths(given) if value not in kept]:
             notes.append(
@@ -211,6 +213,16 @@ class Project:
         self.root: Path = project_root(directory)
         self.file: Path = self.root / ".amplifier" / "config.toml"
 
+    def problem(self) -> str | None:
+        """Return why the file is not read although it exists; None if it can be, or if there is none."""
+        try:
+            resolve_inside(self.file, self.root)
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, RuntimeError) as error:
+            return str(error)
+        return None
+
     def is_trusted(self) -> bool:
         """Whether the file is the one that the user has trusted."""
         return not self.file.exists() or self.state().get("trusted") == self.digest()
@@ -259,6 +271,7 @@ class Permissions:
     def __init__(self, directory: Path, mode: str = "ask") -> None:
         self._project = Project(directory)
         self._set_rules: Any = None
+        self._rule_for_call: Any = None
         self._allowed: list[dict[str, Any]] = []
         self.mode: str = mode
 
@@ -269,6 +282,7 @@ class Permissions:
             CommandError: A mode was chosen, and the plan has no module that keeps it.
         """
         self._set_rules = coordinator.get_capability("approval.set_rules")
+        self._rule_for_call = coordinator.get_capability("approval.rule_for_call")
         self._allowed = self._project.state().get("rules", []) if remembers else []
         self.switch(self.mode)
         if remembers and self._set_rules is not None:
@@ -300,8 +314,11 @@ class Permissions:
         return f"mode {mode}: {MODES[mode][0]}"
 
     def offer(self, call: tuple[str, Mapping[str, Any]] | None) -> dict[str, Any] | None:
-        """The rule that would allow such a call for good in this project; None if there is none."""
-        return None if call is None or self._set_rules is None else rule_for_call(*call)
+        """Return the rule that would allow such a call for good in this project; None if there is none."""
+        if call is None or self._rule_for_call is None:
+            return None
+        rule: dict[str, Any] | None = self._rule_for_call(*call)
+        return rule
 
     def remember(self, rule: dict[str, Any]) -> None:
         """Keep a rule for this project."""
@@ -311,9 +328,10 @@ class Permissions:
 
 
 def rule_in_words(rule: Mapping[str, Any]) -> str:
-    """What a remembered rule allows."""
+    """Describe what a remembered rule allows."""
     if "command" in rule:
-        return f"the command {' '.join(rule['command'])!r}"
+        where = " outside of a sandbox" if rule.get("sandboxed") is False else ""
+        return f"the command {' '.join(rule['command'])!r}{where}"
     return f"edits of {rule['path']}" if "path" in rule else f"every call of {rule['tool']}"
 
 

@@ -16,9 +16,18 @@ import attrs
 from amplifier._json import copy_json, visible_text
 from amplifier._spelling import suggestion
 from amplifier.cli._exit_codes import CommandError
+from amplifier.errors import PlanError
 from amplifier.loading._found import BUILT_IN_SOURCE
 from amplifier.loading._loader import missing_package
-from amplifier.plan import check_plan, expand_variables, merge_plans
+from amplifier.plan import (
+    ModelName,
+    check_plan,
+    expand_variables,
+    family_provider,
+    merge_plans,
+    names_provider,
+    read_model_name,
+)
 from amplifier.store import SessionRecord
 from amplifier.store._sessions import EVENTS_FILE
 
@@ -68,19 +77,21 @@ class AgentPlan:
 
     Attributes:
         provider: The module id of the provider that will answer, where it is known.
+        model: The model that the user named, as a later run of the same session names it.
         notes: Decisions made on the user's behalf that the user should know, and what is strange about the user's own plan.
         found: The instructions whose text is part of the system prompt.
     """
 
     plan: dict[str, Any]
     provider: str | None = None
+    model: str | None = None
     notes: list[str] = attrs.field(factory=list)
     found: ProjectInstructions = attrs.field(factory=ProjectInstructions)
 
-    def describe(self, known: SessionRecord, *, model: str | None, file: Path | None, backend: str) -> SessionRecord:
+    def describe(self, known: SessionRecord, *, file: Path | None, backend: str) -> SessionRecord:
         """The record of a session that goes on with this plan."""
         plan = None if file is None else str(file.absolute())
-        return attrs.evolve(known, provider=self.provider, model=model, plan=plan, backend=backend)
+        return attrs.evolve(known, provider=self.provider, model=self.model, plan=plan, backend=backend)
 
 
 def build_plan(
@@ -100,30 +111,38 @@ def build_plan(
         available: Module ids that can be loaded.
         file: The user's own plan; the default plan if absent.
         provider: The provider the user wants, by module id or without its ``provider-``.
-        model: The model the user wants.
+        model: The model the user wants, as `amplifier.plan.read_model_name` reads it; without a provider in front, a model
+            of the provider that is named elsewhere, or that its name belongs to.
         environment: Variables; if absent those of the process, with the keys of the keyring.
         directory: Where the agent works; the working directory of the process if absent.
         project_instructions: Give the model the instructions of the project, and the skills, with the default plan.
         configuration: What the user and the project have configured, for the default plan.
 
     Raises:
-        CommandError: The file cannot be read, or there is no such provider.
-        PlanError: The file's variables cannot be expanded.
+        CommandError: The file cannot be read, there is no such provider, or it cannot answer with that model.
+        PlanError: The file's variables cannot be expanded, or the model cannot be read.
     """
     problems = load_keys() if environment is None else []
     variables = os.environ if environment is None else environment
+    configured = configuration or Configuration()
+    if file is None and provider is None and not _names_provider(model, available):
+        provider, model = configured.get("provider"), model or configured.get("model")
+    named = _read_model(model, provider, available, is_default=file is None)
+    provider = provider if named is None else named.provider or None
     if file is None:
-        folder, configured = directory or Path.cwd(), configuration or Configuration()
+        folder = directory or Path.cwd()
         found = find_instructions(folder) if project_instructions else ProjectInstructions()
-        if provider is None:
-            provider, model = configured.get("provider"), model or configured.get("model")
         built = _default_plan(available, provider, variables, folder, found)
         changed = configured.apply(built.plan, variables)
         built = attrs.evolve(built, plan=changed, notes=[*built.notes, *configured.notes])
     else:
         built = _plan_from_file(file, available, provider, variables)
     built.notes.extend(problems)
-    return built if model is None else attrs.evolve(built, plan=_with_model(built.plan, model))
+    if model is None or named is None:
+        return built
+    return attrs.evolve(
+        built, plan=_with_named_model(built, named, available, is_chosen=provider is not None), model=model
+    )
 
 
 def with_storage_paths(plan: dict[str, Any], *, sessions: Path) -> dict[str, Any]:
@@ -139,6 +158,12 @@ def with_storage_paths(plan: dict[str, Any], *, sessions: Path) -> dict[str, Any
     return change_module(filled, "hooks-logging", with_log)
 
 
+def in_memory(plan: dict[str, Any]) -> dict[str, Any]:
+    """Return the plan of a session that keeps nothing on disk: its context is in memory, and its events are not logged."""
+    plan = change_module(plan, "hooks-logging", lambda entry: None)
+    return change_module(plan, "context-persistent", lambda entry: {"module": "context-simple"})
+
+
 def with_recordings(plan: dict[str, Any], *, record: Path | None, replay: Path | None) -> dict[str, Any]:
     """The plan of a run that records the answers of its providers, or takes them from a file.
 
@@ -148,6 +173,71 @@ def with_recordings(plan: dict[str, Any], *, record: Path | None, replay: Path |
 
     mode: CassetteMode = "none" if record is None else "once"
     return Cassette(record or replay or "", mode=mode, placeholders={"<directory>": str(Path.cwd())}).plan(plan)
+
+
+# ── the model that the user names ────────────────────────────────────────────────────────────────
+
+
+def _names_provider(model: str | None, available: Collection[str]) -> bool:
+    return model is not None and names_provider(model, available.__contains__)
+
+
+def _read_model(
+    model: str | None, provider: str | None, available: Collection[str], *, is_default: bool
+) -> ModelName | None:
+    """Read what ``-m`` names; its provider is empty if nothing says which one it is.
+
+    Raises:
+        CommandError: It cannot be read, or names another provider than ``-p``.
+    """
+    if model is None:
+        return None
+    if not _names_provider(model, available):
+        family = family_provider(model) if is_default else None
+        return ModelName(provider=provider or family or "", model=model)
+    named = _read_full_name(model, available)
+    _provider_id(named.provider, available)
+    if provider is not None and provider not in (named.provider, named.provider.removeprefix("provider-")):
+        raise CommandError(f"-p {provider} and -m {model} name two providers; leave out -p")
+    return named
+
+
+def _read_full_name(model: str, available: Collection[str]) -> ModelName:
+    try:
+        return read_model_name(model, available.__contains__)
+    except PlanError as error:
+        raise CommandError(f"the model {model!r}: {error.problems[0][1]}") from None
+
+
+_ANY_NAME: Final = ("provider-openai-compatible", "provider-local")
+"""Providers whose models may have a colon in their names, such as ``llama3:8b``."""
+
+
+def _with_named_model(
+    built: AgentPlan, named: ModelName, available: Collection[str], *, is_chosen: bool
+) -> dict[str, Any]:
+    """Return the plan with the model that the user named.
+
+    Raises:
+        CommandError: The provider that would answer cannot be asked for it.
+    """
+    plan = built.plan
+    if named.model is not None:
+        if ":" in named.model and not is_chosen and built.provider not in _ANY_NAME:
+            _provider_id(named.model.partition(":")[0], available)
+        if built.provider == OFFLINE_PROVIDER:
+            raise CommandError(_no_provider(named.model))
+        plan = _with_model(plan, named.model)
+    if not named.config:
+        return plan
+    return change_module(plan, named.provider, partial(merge_plans, overlay={"config": named.config}))
+
+
+def _no_provider(model: str) -> str:
+    return (
+        f"no provider is there for the model {model!r}: name it with the model, as in -m openai:{model}, or set the key of "
+        "one: export ANTHROPIC_API_KEY=... or OPENAI_API_KEY=...; `amplifier models` lists what can be used"
+    )
 
 
 # ── the default plan ─────────────────────────────────────────────────────────────────────────────
@@ -217,9 +307,10 @@ def _choose_provider(
 
 
 def available_providers(available: Collection[str], configuration: Configuration) -> list[str]:
-    """The configured one, those with a key, and the local one if it is installed."""
+    """Return the configured ones, those with a key, and the local one if it is installed."""
     load_keys()
     keyed = [module_id for variable, module_id in API_KEYS.items() if os.environ.get(variable)]
+    keyed += [module_id for module_id in configuration.below("modules") if module_id.startswith("provider-")]
     configured = [_provider_id(name, available) for name in (configuration.get("provider"),) if name is not None]
     found = [each for each in (*configured, *keyed, "provider-local") if each in available]
     return [each for each in dict.fromkeys(found) if missing_package(each) is None]

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import html
 import secrets
 import signal
 import socket
 import sys
+import tempfile
 import threading
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, nullcontext
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import anyio
 import anyio.lowlevel
@@ -18,6 +20,7 @@ import anyio.to_thread
 from starlette.types import ASGIApp
 
 from amplifier._programs import open_in_browser
+from amplifier._regular_file import replace_file
 from amplifier.cli._exit_codes import Exit
 from amplifier.cli._sessions import SessionStore
 from amplifier.cli.terminal.display import Display, install_log_handler
@@ -92,7 +95,13 @@ async def _serve(
     lines = [f"Serving on {address}", f"Chat page: {page}", f"OpenAI API: {address}/v1"]
     lines += [f"Token: {token}"] if generated else []
     shown = page if options["open_browser"] else None
-    return await _run(app, listening, lines, shown, options["host"], app.shut_down)
+
+    async def shut_down() -> None:
+        if running := app.describe_running():
+            print(running, file=sys.stderr, flush=True)
+        await app.shut_down()
+
+    return await _run(app, listening, lines, shown, options["host"], shut_down)
 
 
 def follow_session(store: SessionStore, session_id: str, **options: Any) -> int:
@@ -138,6 +147,19 @@ async def _run(
     shut_down: Callable[[], Awaitable[None]] = anyio.lowlevel.checkpoint,
 ) -> int:
     """Print the lines, open a page in the browser if there is one, and serve until a signal comes."""
+    with ExitStack() as stack:
+        shown = None if page is None else stack.enter_context(_without_token(page))
+        return await _serve_until_signal(app, listening, lines, shown, host, shut_down)
+
+
+async def _serve_until_signal(
+    app: ASGIApp,
+    listening: socket.socket,
+    lines: list[str],
+    page: str | None,
+    host: str,
+    shut_down: Callable[[], Awaitable[None]],
+) -> int:
     stop = anyio.Event()
 
     async def serve() -> None:
@@ -151,6 +173,30 @@ async def _run(
 
     ended_by = await until_signal(serve, stop.set)
     return Exit.OK if ended_by is None or ended_by is signal.SIGTERM else 128 + ended_by
+
+
+_LEADING_ON: Final = """<!doctype html>
+<meta charset="utf-8">
+<meta name="referrer" content="no-referrer">
+<meta http-equiv="refresh" content="0; url={address}">
+<title>amplifier</title>
+<p><a href="{address}">Open the page</a>
+"""
+
+
+@contextmanager
+def _without_token(page: str) -> Iterator[str]:
+    """Have an address for a browser's command line, which every user of the machine can read.
+
+    A page with a token is reached by way of a file that only this user can read, until the block is left.
+    """
+    if "#" not in page:
+        yield page
+        return
+    with tempfile.TemporaryDirectory(prefix="amplifier-") as folder:
+        file = Path(folder, "open.html")
+        replace_file(file, _LEADING_ON.format(address=html.escape(page)).encode())
+        yield file.as_uri()
 
 
 def _open_browser(address: str) -> None:

@@ -62,11 +62,7 @@ def find_instructions(directory: Path) -> ProjectInstructions:
         for name in NAMES:
             shown = visible_text("../" * number + name, multiline=False)
             try:
-                # A link that leaves the project could hand a key of the user to the model.
-                if not (folder / name).resolve(strict=True).is_relative_to(folders[-1]):
-                    problems.append(f"{shown} is not read: it is a link to a file outside of {folders[-1]}")
-                    continue
-                data = read_file(folder / name, most=left)
+                data = read_file(resolve_inside(folder / name, folders[-1]), most=left)
                 text = sanitize_text(data.decode("utf-8")).strip()
             except FileNotFoundError:
                 continue
@@ -99,9 +95,7 @@ def _find_skills(folders: list[Path], problems: list[str]) -> dict[str, tuple[st
     for home in [own, *(folder / name for folder in folders for name in SKILL_FOLDERS)]:
         for file in sorted(home.glob("*/SKILL.md")):
             try:
-                real = file.resolve(strict=True)
-                if home != own and not real.is_relative_to(folders[-1]):
-                    raise ValueError(f"it is a link to a file outside of {folders[-1]}")
+                real = file.resolve(strict=True) if home == own else resolve_inside(file, folders[-1])
                 if not str(real).isprintable():  # the path is part of the system prompt
                     raise ValueError("its path has characters that cannot be seen")
                 name, about = _read_skill(real)
@@ -137,6 +131,22 @@ def _read_skill(file: Path) -> tuple[str, str]:
     return name, description
 
 
+def resolve_inside(path: Path, root: Path) -> Path:
+    """Return the real path of something that a project has.
+
+    A link that leaves the project could hand a key of the user to the model.
+
+    Raises:
+        OSError: There is nothing.
+        RuntimeError: Its links go in a circle.
+        ValueError: A link leads out of the project.
+    """
+    real = path.resolve(strict=True)
+    if not real.is_relative_to(root.resolve()):
+        raise ValueError(f"it is a link, or below one, to a place outside of {root}")
+    return real
+
+
 def _folders(directory: Path) -> list[Path]:
     """The folder, then those above it, to the root of its repository or the user's home folder; only itself if it is below neither."""
     here = directory.resolve()
@@ -163,16 +173,34 @@ def _home() -> Path | None:
 def own_commands(
     directory: Path, *, taken: Sequence[str] = (), notice: Callable[[str], None] = lambda text: None
 ) -> dict[str, str]:
-    """The texts of ``commands/NAME.md`` of the user, then of ``.amplifier`` in the project; text for the model and nothing else."""
+    """Return the texts of ``commands/NAME.md`` of the user, then of ``.amplifier`` in the project.
+
+    They are text for the model and nothing else. A link of a project that leads out of it is not followed.
+
+    Args:
+        directory: The working folder.
+        taken: Names that they cannot have.
+        notice: Called with what is not used, and why.
+    """
     found: dict[str, str] = {}
-    for folder in (config_folder(), project_root(directory) / ".amplifier"):
-        for path in sorted((folder / "commands").glob("*.md")):
+    root = project_root(directory)
+    for folder in (config_folder() / "commands", root / ".amplifier" / "commands"):
+        is_own = not folder.is_relative_to(root)
+        try:
+            paths = sorted((folder if is_own else resolve_inside(folder, root)).glob("*.md"))
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError, RuntimeError) as error:
+            notice(visible_text(f"{folder} is not used: {error}", multiline=False))
+            continue
+        for path in paths:
             try:
-                text = sanitize_text(read_file(path, most=_LONGEST_COMMAND).decode()).strip()
+                real = path if is_own else resolve_inside(path, root)
+                text = sanitize_text(read_file(real, most=_LONGEST_COMMAND).decode()).strip()
                 if path.stem in taken or not re.fullmatch(r"[\w-]+", path.stem):
                     raise ValueError("the chat has a command of that name" if path.stem in taken else "not a name")
-            except (OSError, ValueError) as error:
-                notice(f"{path} is not used: {error}")
+            except (OSError, ValueError, RuntimeError) as error:
+                notice(visible_text(f"{path} is not used: {error}", multiline=False))
                 continue
             if text:
                 found.setdefault(path.stem, text)

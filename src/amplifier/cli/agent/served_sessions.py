@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from amplifier.store._sessions import now
 
 from .approvals import NoOneToAsk
 from .configuration import read_configuration
-from .default_plan import AgentPlan, build_plan, with_storage_paths, with_traces
+from .default_plan import AgentPlan, build_plan, in_memory, with_storage_paths, with_traces
 from .plan_files import MCP_MODULE, change_module
 from .project_instructions import own_commands
 from .signals import run_observed, until_signal
@@ -93,7 +94,7 @@ class ServedSessions:
             raise SessionBusyError(f"session {session_id!r} is open in another process; end that one first")
         agent_plan = self._agent_plan(directory)
         if session_id is None:
-            plan = _in_memory(agent_plan.plan)
+            plan = in_memory(agent_plan.plan)
         else:
             plan = with_storage_paths(_with_servers(agent_plan.plan, wanted.servers), sessions=self.store.root)
         session = AmplifierSession(
@@ -109,7 +110,7 @@ class ServedSessions:
             self.store.begun.pop(session_id, None)  # of an earlier opening: another process may have used it since
             new = SessionRecord(session_id=session_id, created=now(), directory=str(directory))
             known = self.store.record(session_id) if wanted.is_resumed else new
-            described = agent_plan.describe(known, model=self.model, file=self.plan, backend=self.backend)
+            described = agent_plan.describe(known, file=self.plan, backend=self.backend)
             self.store.begun[session_id] = described
         return session
 
@@ -127,12 +128,6 @@ class ServedSessions:
             raise AmplifierError(
                 f"{named} is not available; `amplifier doctor` shows which keys and packages are missing"
             )
-
-
-def _in_memory(plan: dict[str, Any]) -> dict[str, Any]:
-    """The plan of a session that keeps nothing on disk: its context is in memory, and its events are not logged."""
-    plan = change_module(plan, "hooks-logging", lambda entry: None)
-    return change_module(plan, "context-persistent", lambda entry: {"module": "context-simple"})
 
 
 def _with_servers(plan: dict[str, Any], servers: dict[str, dict[str, Any]]) -> dict[str, Any]:
@@ -168,7 +163,7 @@ def serve_editor(store: SessionStore, plan: Path | None, *, backend: str, debug:
                 sessions.make,
                 storage=store,
                 check=sessions.check,
-                commands=own_commands,
+                commands=partial(own_commands, notice=partial(display.notice, level="warning")),
                 has_mcp=sessions.has_mcp,
             )
 

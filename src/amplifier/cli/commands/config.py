@@ -60,6 +60,8 @@ def trust(folder: Path, revoke: bool) -> None:
     It has to be trusted again after it has changed.
     """
     project = Project(folder)
+    if (problem := project.problem()) is not None:
+        raise CommandError(f"{project.file} cannot be trusted: {problem}")
     if not project.file.exists():
         raise CommandError(f"there is no {project.file} to trust")
     if not revoke:

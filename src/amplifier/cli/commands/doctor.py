@@ -118,7 +118,10 @@ def find_running(folder: Path, wanted: str) -> RunningCommand:
         raise CommandError(f"{wanted!r} is more than one process: {several}; give the id of one of them")
     listed = ", ".join(f"{each.pid} (session {each.session_id})" for each in running)
     here = f"running now: {listed}" if running else "nothing is running"
-    raise CommandError(f"no `amplifier run` of yours is process or session {wanted!r}; {here}")
+    raise CommandError(
+        f"no `amplifier run` of yours is process or session {wanted!r}; {here}. A program that embeds an agent answers a signal "
+        "if it says so: `with amplifier.tracing.tasks_on_signal(signal.SIGUSR1):` around it, then `kill -USR1 PID`"
+    )
 
 
 def _findings(check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
@@ -234,9 +237,6 @@ def _check_sandbox() -> Iterator[Finding]:
     kind, problem = sandbox_here()
     if problem is not None:
         yield Finding("sandbox", "note", problem)
-    elif kind == "landlock":
-        text = "landlock confines the commands of an agent; bubblewrap would hide more: install the package bubblewrap"
-        yield Finding("sandbox", "note", text)
     else:
         yield Finding("sandbox", "ok", f"{kind} confines the commands of an agent")
 

@@ -19,7 +19,7 @@ from amplifier._json import redact_text, visible_text
 from amplifier._spelling import suggestion
 from amplifier.cli._exit_codes import CommandError, Exit
 from amplifier.cli.agent.configuration import change_user_file, load_keys, read_configuration
-from amplifier.cli.agent.default_plan import build_plan, with_traces
+from amplifier.cli.agent.default_plan import build_plan, in_memory, with_traces
 from amplifier.cli.agent.plan_files import MCP_MODULE, read_plan_file, read_servers, servers_of, with_variables_of_plans
 from amplifier.cli.agent.project_instructions import own_commands
 from amplifier.cli.agent.signals import until_signal
@@ -357,14 +357,14 @@ def import_servers(file: Path) -> None:
 
 
 @mcp.command()
-@click.argument("plan", type=PLAN_FILE)
+@click.argument("plan", required=False, type=PLAN_FILE)
 @click.option(
     "--transport", type=click.Choice(["stdio", "http"]), default="stdio", help="How clients reach the server."
 )
 @http_options(port=8000)
 @agent_options
 def serve(
-    plan: Path,
+    plan: Path | None,
     transport: Literal["stdio", "http"],
     provider: str | None,
     model: str | None,
@@ -372,8 +372,9 @@ def serve(
     backend: str,
     **http: Any,
 ) -> int:
-    """Serve the agent of PLAN to MCP clients, with one session for each client.
+    """Serve an agent to MCP clients, with one session for each client.
 
+    PLAN is a mount plan (YAML, TOML, JSON); without one, it is the plan of `amplifier run`, which keeps nothing here.
     The server has the tool `run`, and your own commands as prompts. Questions for permission are asked of the client's user. Over http every request needs a token, which
     is generated and printed to standard error unless --token-file or the variable AMPLIFIER_SERVE_TOKEN has one. The options about host,
     port, token and origins are for http only.
@@ -382,11 +383,13 @@ def serve(
     from amplifier.servers.mcp import serve as serve_agent  # noqa: PLC0415  # the other commands save the time
     from amplifier.tracing import export_traces  # noqa: PLC0415
 
-    made = build_plan(installed_ids(), file=plan, provider=provider, model=model)
+    configuration = read_configuration(Path.cwd()) if plan is None else None
+    made = build_plan(installed_ids(), file=plan, provider=provider, model=model, configuration=configuration)
     for note in made.notes:
         click.echo(note, err=True)
-    served = made.plan if otel is None else with_traces(made.plan)
-    prompts = own_commands(Path.cwd())
+    served = in_memory(made.plan) if plan is None else made.plan
+    served = served if otel is None else with_traces(served)
+    prompts = own_commands(Path.cwd(), notice=partial(click.echo, err=True))
     run = partial(serve_agent, lambda: AmplifierSession(served), transport=transport, prompts=prompts)
     if transport == "http":
         host, given = http["host"], read_token(http["token_file"], none=http["no_token"])

@@ -64,7 +64,8 @@ async def _list(plans: dict[str, dict[str, Any]]) -> tuple[list[dict[str, Any]],
     rows: list[dict[str, Any]] = []
     problems: list[str] = []
     for name, plan in plans.items():
-        alone = {"session": {**plan["session"], "context": "context-simple"}, "providers": plan["providers"]}
+        # No turn is run, so the session needs neither a loop nor a context, which would take long to import.
+        alone = {"session": {"orchestrator": _nothing, "context": _nothing}, "providers": plan["providers"]}
         try:
             with anyio.fail_after(_SECONDS):
                 async with AmplifierSession(alone) as session:
@@ -74,6 +75,10 @@ async def _list(plans: dict[str, dict[str, Any]]) -> tuple[list[dict[str, Any]],
         except (AmplifierError, TimeoutError) as error:
             problems.append(f"{name}: {error_message(error)}")
     return rows, problems
+
+
+async def _nothing(coordinator: Any, config: Any) -> None:
+    """Mount nothing."""
 
 
 def _row(provider: str, model: ModelInfo, source: Any) -> dict[str, Any]:

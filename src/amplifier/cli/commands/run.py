@@ -17,8 +17,9 @@ from amplifier.cli.agent.agent_run import RunRequest, print_error_json, run_agen
 from amplifier.cli.agent.configuration import Value, read_configuration
 from amplifier.cli.agent.plan_files import read_servers
 from amplifier.cli.terminal.output import is_terminal
+from amplifier.loading._loader import installed_ids
 from amplifier.modules.hooks.approval import MODES
-from amplifier.plan import validate_session_id
+from amplifier.plan import names_provider, validate_session_id
 from amplifier.store import INTERRUPTED, SessionRecord
 
 from .shared_options import (
@@ -152,7 +153,8 @@ def _run_request(
                     f"the session was begun with the plan {plan}, which is not there any more; give --plan"
                 )
         if resumed.plan is None:  # else the plan chooses the provider
-            options["provider"] = options["provider"] or resumed.provider
+            is_named = options["model"] is not None and names_provider(options["model"], installed_ids().__contains__)
+            options["provider"] = options["provider"] or (None if is_named else resumed.provider)
         options["model"] = options["model"] or resumed.model
     plan = None if plan is None else plan.absolute()  # before the directory changes
     servers: Path | None = options.pop("servers")

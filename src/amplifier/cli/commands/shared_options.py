@@ -147,7 +147,9 @@ agent_options: Decorator = add_options(
     click.option(
         "-p", "--provider", metavar="NAME", shell_complete=complete_provider, help="Who answers, e.g. anthropic."
     ),
-    click.option("-m", "--model", metavar="NAME", help="The model to ask; else the provider's own choice."),
+    click.option(
+        "-m", "--model", metavar="NAME", help="The model to ask, e.g. openai:gpt-5; else the provider's own choice."
+    ),
     click.option(
         "--otel", metavar="URL", help="Send traces and metrics to an OpenTelemetry collector (OTLP over HTTP)."
     ),

@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -39,12 +40,15 @@ from amplifier.conformance.engine.results import IMPORT, BackendRun, Progress, R
 from amplifier.conformance.target.calls import machine_load
 from amplifier.conformance.target.locate import BACKENDS, find_target
 from amplifier.conformance.target.mounted import Unexamined
+from amplifier.conformance.target.process import HAS_REAPER
 from amplifier.errors import ModuleLoadError
 from amplifier.models import to_json
 from amplifier.modules._shared.processes import send_to_group
 
 SILENCE_SECONDS = 20.0
 """After that long without a message the worker counts as dead."""
+_LAST_SECONDS = 10.0
+"""For the worker's parent to end what is left of it."""
 _MAX_LINE_BYTES = 50_000_000
 _MIN_FREE_BYTES = 500_000_000
 
@@ -68,7 +72,12 @@ async def run_worker(job: Job, receive: Receive) -> WorkerExit:
             finished, was_silent = await _exchange(process, to_json(job).encode(), receive)
         finally:
             with anyio.CancelScope(shield=True):
-                # With every process it started that stayed in its group.
+                if HAS_REAPER:
+                    # With every process that it started.
+                    with anyio.move_on_after(_LAST_SECONDS), suppress(ProcessLookupError):
+                        process.terminate()
+                        await process.wait()
+                # With every process that stayed in its group.
                 send_to_group(process.pid, signal.SIGKILL)
                 await process.aclose()
         stderr.seek(0)

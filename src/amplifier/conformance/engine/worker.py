@@ -51,7 +51,13 @@ from amplifier.conformance.target.calls import (
 )
 from amplifier.conformance.target.locate import LoadedTarget, load
 from amplifier.conformance.target.mounted import CheckContext, Fault, MountFailed, StepCoverage
-from amplifier.conformance.target.process import ProcessState, dropped_objects, mark_descendants, started_processes
+from amplifier.conformance.target.process import (
+    ProcessState,
+    continue_below_reaper,
+    dropped_objects,
+    mark_descendants,
+    started_processes,
+)
 from amplifier.conformance.target.source import choices_in, inputs_in, patterns_in, texts_in
 from amplifier.conformance.target.use import find_working_config, run_typical_operations, schema_of
 from amplifier.errors import ModuleLoadError
@@ -65,6 +71,7 @@ _STEP_SECONDS = {"quick": 25.0, "thorough": 400.0}
 
 def main() -> int:
     """Do the job on standard input."""
+    continue_below_reaper()
     job = from_json(Job, sys.stdin.buffer.read())
     output = _take_over_stdout()
     mark_descendants()

@@ -32,6 +32,7 @@ from typing import Any
 
 from attrs import field, frozen
 
+from amplifier._supervisor import adopt_orphans, end_everything
 from amplifier.modules._shared.processes import Process, all_processes, look_at
 
 _PROC = Path("/proc")
@@ -46,6 +47,47 @@ _MARK = "AMPLIFIER_CONFORMANCE_WORKER"
 def mark_descendants() -> None:
     """Mark this process's environment, which every process started from here inherits."""
     os.environ[_MARK] = str(os.getpid())
+
+
+# A process that forks twice leaves its parent, and one that is forked and not executed shows the environment that its
+# origin was started with: neither the parent nor the mark tells whose it is. Below a parent of its own that adopts, it
+# stays in sight. That this is another process has a reason: whoever adopts also has to wait for what ends, and the
+# children of the examined module are the module's to wait for.
+_reaper: list[int] = []
+HAS_REAPER = sys.platform.startswith("linux")
+
+
+def continue_below_reaper() -> None:
+    """Go on in a child process, whose parent adopts what is left behind, ends as the child does, and ends the rest.
+
+    A SIGTERM to the parent kills the child first. On Linux only. Call it before there are threads.
+    """
+    if not HAS_REAPER:
+        return
+    adopt_orphans()
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    child = os.fork()
+    if child == 0:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+        _reaper.append(os.getppid())
+        return
+
+    def end(number: int, frame: Any) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
+
+    signal.signal(signal.SIGTERM, end)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    ended, status = os.wait()
+    while ended != child:
+        ended, status = os.wait()
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    end_everything()
+    code = os.waitstatus_to_exitcode(status)
+    if code < 0:
+        signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    os._exit(code)
 
 
 @frozen
@@ -130,9 +172,12 @@ def _open_descriptors() -> Iterator[tuple[int, str]]:
 def _own_processes() -> Iterator[Process]:
     """The processes that were started from here, also by others that have ended since."""
     mine, mark = os.getpid(), f"{_MARK}={os.getpid()}".encode()
+    parents = {mine, *_reaper}
     for each in all_processes() if SEES_PROCESSES else ():
         with suppress(OSError):
-            if each.pid != mine and (each.parent == mine or mark in _read_words(each.pid, "environ")):
+            is_own = each.parent in parents or mark in _read_words(each.pid, "environ")
+            # What has ended is its parent's to wait for.
+            if is_own and each.pid != mine and (each.is_alive or each.parent == mine):
                 yield each
 
 

@@ -117,8 +117,7 @@ class MountTable:
         point, name = self._resolve(point, name)
         if point == "hooks":
             raise ValueError(
-                "Hooks should be registered directly with the HookRegistry: "
-                "coordinator.hooks.register(event, handler)"
+                "Hooks should be registered directly with the HookRegistry: coordinator.hooks.register(event, handler)"
             )
         if point in SINGLE_POINTS:
             name = None
@@ -128,8 +127,7 @@ class MountTable:
             name = getattr(module, "name", None) if name is None else name
             if name is None:
                 raise ValueError(
-                    f"Name required for {point}: pass name=… or give {type(module).__name__} a "
-                    "`name` property"
+                    f"Name required for {point}: pass name=… or give {type(module).__name__} a `name` property"
                 )
             if not isinstance(name, str):
                 raise TypeError(f"the name of a module at {point!r} must be a str, got {name!r}")
@@ -208,8 +206,7 @@ class MountTable:
         modules = self.points[point]
         if not isinstance(modules, dict):
             raise ValueError(
-                f"mount point {point!r} was replaced by {type(modules).__name__}; expected a dict "
-                "of modules"
+                f"mount point {point!r} was replaced by {type(modules).__name__}; expected a dict of modules"
             )
 
     # ── capabilities ──
@@ -221,9 +218,7 @@ class MountTable:
             TypeError: The name isn't a non-empty string.
         """
         if not isinstance(name, str) or not name:
-            raise TypeError(
-                f"a capability's name must be a non-empty str such as 'agents.list', got {name!r}"
-            )
+            raise TypeError(f"a capability's name must be a non-empty str such as 'agents.list', got {name!r}")
         self._put((_CAPABILITY, name), value, owner)
 
     # ── layers ──
@@ -242,14 +237,9 @@ class MountTable:
         point, name = key
         slot = f"{point} {name!r}" if name else point
         how = "registered" if point == _CAPABILITY else "mounted"
-        message = (
-            f"{slot} {how} by {holder or 'the application'} is replaced by "
-            f"{owner or 'the application'}"
-        )
+        message = f"{slot} {how} by {holder or 'the application'} is replaced by {owner or 'the application'}"
         if self.strict and holder != owner and point != _CAPABILITY:
-            raise ContractError(
-                f"{message}; session.strict forbids that: rename one of them", module=owner
-            )
+            raise ContractError(f"{message}; session.strict forbids that: rename one of them", module=owner)
         logger.warning("%s", message)
 
     def unregister_owner(self, module: str | None) -> None:
@@ -344,9 +334,7 @@ class Contributions:
     def __init__(self) -> None:
         self._channels: dict[str, list[Contributor]] = {}
 
-    def register(
-        self, channel: object, name: object, callback: object, owner: Owner | None
-    ) -> None:
+    def register(self, channel: object, name: object, callback: object, owner: Owner | None) -> None:
         """Add a contributor. Names may be equal.
 
         Raises:
@@ -354,9 +342,7 @@ class Contributions:
         """
         channel, name = _require_text("channel", channel), _require_text("name", name)
         if not callable(callback):
-            raise TypeError(
-                f"contributor {name!r} on channel {channel!r} needs a callable, got {callback!r}"
-            )
+            raise TypeError(f"contributor {name!r} on channel {channel!r} needs a callable, got {callback!r}")
         contributor = Contributor(channel, name, callback, owner)
         self._channels.setdefault(channel, []).append(contributor)
 
@@ -447,9 +433,7 @@ class StepWrappers:
             TypeError: The wrapper isn't callable.
         """
         if not callable(wrapper):
-            raise TypeError(
-                f"a step wrapper must be an async function (step, run), got {wrapper!r}"
-            )
+            raise TypeError(f"a step wrapper must be an async function (step, run), got {wrapper!r}")
         registration = _WrapperRegistration(wrapper, owner)
         self._registered = (*self._registered, registration)
         return partial(self._remove, registration)
@@ -460,9 +444,7 @@ class StepWrappers:
 
     def unregister_owner(self, module: str | None) -> None:
         """Remove the wrappers of a module, or of all modules."""
-        self._registered = tuple(
-            item for item in self._registered if not belongs_to(item.owner, module)
-        )
+        self._registered = tuple(item for item in self._registered if not belongs_to(item.owner, module))
 
     async def run(
         self,

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 from inspect import isawaitable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import anyio
 import attrs
 
 from amplifier._json import visible_text
-from amplifier.contracts import ApprovalSystem
+from amplifier.contracts import ApprovalSystem, Coordinator
 from amplifier.errors import ApprovalTimeoutError, ExecutionDenied, NoOneToAskError
 from amplifier.events import PROMPT_SUBMIT, PROVIDER_REQUEST
 from amplifier.models import ApprovalGate, ContextInjection, HookResult
@@ -20,9 +20,6 @@ from ..runtime.deadlines import DeadlinePassed, call_foreign, run_bounded
 from ..runtime.loop import timestamp
 from ..runtime.watchdog import Watchdog
 from .merge import InvalidAnswer, gates_of, processed_result, sanitised_injections
-
-if TYPE_CHECKING:
-    from ..coordinator.coordinator import ModuleCoordinator
 
 logger: logging.Logger = logging.getLogger("amplifier.coordinator")
 
@@ -50,9 +47,32 @@ class TurnEffects:
     denial: ExecutionDenied | None = None
 
 
-async def process_hook_result(
-    coordinator: ModuleCoordinator, result: HookResult, event: str, hook_name: str
-) -> HookResult:
+class HookHost(Coordinator, Protocol):
+    """The coordinator, as far as results are carried out through it.
+
+    Attributes:
+        effects: The effects of hooks on the running turn.
+    """
+
+    effects: TurnEffects
+
+    @property
+    def approvals(self) -> Approvals:
+        """The questions of this session, and the answers to remember."""
+
+    @property
+    def injection_size_limit(self) -> int | None:
+        """Characters that one injection may have. None for no limit."""
+
+    @property
+    def injection_budget_per_turn(self) -> int | None:
+        """Tokens that hooks may inject per turn before a warning is logged. None for no limit."""
+
+    async def call_bounded(self, answer: object, what: str) -> object:
+        """Await the answer of foreign code within the deadline of a handler."""
+
+
+async def process_hook_result(coordinator: HookHost, result: HookResult, event: str, hook_name: str) -> HookResult:
     """Carry out a result and return what is left for the orchestrator.
 
     Raises:
@@ -78,7 +98,7 @@ async def process_hook_result(
     return processed_result(result, ephemeral)
 
 
-def _note_denial(coordinator: ModuleCoordinator, denial: HookResult, event: str) -> HookResult:
+def _note_denial(coordinator: HookHost, denial: HookResult, event: str) -> HookResult:
     """Note a denial that ends the turn.
 
     A published loop returns its text as if the model had written it. The turn compares the two.
@@ -89,9 +109,7 @@ def _note_denial(coordinator: ModuleCoordinator, denial: HookResult, event: str)
     return denial
 
 
-async def _show_message(
-    coordinator: ModuleCoordinator, result: HookResult, hook_name: str
-) -> None:
+async def _show_message(coordinator: HookHost, result: HookResult, hook_name: str) -> None:
     text = result.user_message
     if not text:
         return
@@ -126,9 +144,7 @@ class Decision:
     remembered: bool = False
 
 
-async def _ask(
-    coordinator: ModuleCoordinator, result: HookResult, event: str, hook_name: str
-) -> HookResult | None:
+async def _ask(coordinator: HookHost, result: HookResult, event: str, hook_name: str) -> HookResult | None:
     """Ask all gates of a result. Return the denial, or None if everything was allowed."""
     try:
         gates = gates_of(result, hook_name)
@@ -160,9 +176,7 @@ class Approvals:
         self._always: set[_Question] = set()
         self._order = anyio.Lock(fast_acquire=True)
 
-    async def ask(
-        self, system: ApprovalSystem | None, gates: list[ApprovalGate], event: str
-    ) -> Decision:
+    async def ask(self, system: ApprovalSystem | None, gates: list[ApprovalGate], event: str) -> Decision:
         """Ask every gate in order, each under its own deadline. The first denial decides."""
         decision = Decision(True, "")
         for gate in gates:
@@ -207,9 +221,7 @@ class Approvals:
             return Decision(False, "No approval system available")
         try:
             # The Protocol's method is async. A sync one is accepted all the same.
-            answer: object = call_foreign(
-                system.request_approval, prompt, options, gate.timeout, gate.default
-            )
+            answer: object = call_foreign(system.request_approval, prompt, options, gate.timeout, gate.default)
             if isawaitable(answer):
                 label = f"approval for hook {gate.hook_name!r}"
                 answer = await run_bounded(answer, gate.timeout, label, self._watch)
@@ -228,18 +240,14 @@ class Approvals:
         if chosen in _ALLOWING_ANSWERS:
             return Decision(True, "User allowed", remembered=chosen == "allow always")
         if chosen != "deny":
-            logger.warning(
-                "the approval system answered %r, which is not an allowing option: denied", answer
-            )
+            logger.warning("the approval system answered %r, which is not an allowing option: denied", answer)
         return Decision(False, f"User denied: {shown}")
 
 
 # ── injections ────────────────────────────────────────────────────────────────────────────────
 
 
-async def _inject(
-    coordinator: ModuleCoordinator, result: HookResult, event: str, hook_name: str
-) -> list[ContextInjection]:
+async def _inject(coordinator: HookHost, result: HookResult, event: str, hook_name: str) -> list[ContextInjection]:
     """Store the durable injections of a result and return the ephemeral ones.
 
     The orchestrator shows ephemeral injections to the model once.
@@ -247,7 +255,7 @@ async def _inject(
     items = sanitised_injections(result, event, hook_name)
     # Before the first is stored, so that a batch is stored whole or not at all.
     _charge(coordinator, items)
-    context = coordinator.mounts.points["context"]
+    context = coordinator.get("context")
     add_message = getattr(context, "add_message", None)
     ephemeral = []
     for item in items:
@@ -283,7 +291,7 @@ def _message_of(item: ContextInjection) -> dict[str, object]:
     }
 
 
-def _charge(coordinator: ModuleCoordinator, items: list[ContextInjection]) -> None:
+def _charge(coordinator: HookHost, items: list[ContextInjection]) -> None:
     """Check the size of injections and count their tokens.
 
     Raises:
@@ -302,8 +310,7 @@ def _charge(coordinator: ModuleCoordinator, items: list[ContextInjection]) -> No
     budget = coordinator.injection_budget_per_turn
     if items and budget is not None and effects.injected_tokens > budget:
         logger.warning(
-            "hooks have injected about %d tokens in this turn, over "
-            "session.injection_budget_per_turn = %d",
+            "hooks have injected about %d tokens in this turn, over session.injection_budget_per_turn = %d",
             effects.injected_tokens,
             budget,
         )

@@ -208,9 +208,7 @@ class HookRegistry:
             TypeError: ``name`` isn't a str.
         """
         if not isinstance(name, str):
-            raise TypeError(
-                f"unregister takes the name a handler was registered under, a str; got {name!r}"
-            )
+            raise TypeError(f"unregister takes the name a handler was registered under, a str; got {name!r}")
         module = None if self._owner is None else self._owner.name
         matches = [
             registration
@@ -271,10 +269,7 @@ class HookRegistry:
             if not isinstance(event, str):
                 raise TypeError(f"list_handlers takes an event's name or None; got {event!r}")
             return {event: [handler.name for handler in self._handlers.get(event, ())]}
-        return {
-            name: [handler.name for handler in handlers]
-            for name, handlers in self._handlers.items()
-        }
+        return {name: [handler.name for handler in handlers] for name, handlers in self._handlers.items()}
 
     def has_handlers(self, event: str, field: str | None = None) -> bool:
         """Return whether an event has a handler, or one that receives the given field.
@@ -286,8 +281,7 @@ class HookRegistry:
         if field is None or (self._recorded is not None and event in RECORDED):
             return bool(handlers)
         return any(
-            not handler.on_demand and (handler.fields is None or field in handler.fields)
-            for handler in handlers
+            not handler.on_demand and (handler.fields is None or field in handler.fields) for handler in handlers
         )
 
     def registrations_of(self, module: str | None) -> list[Registration]:
@@ -365,9 +359,7 @@ class HookRegistry:
         dispatch = Dispatch(event, payload, owned, self._watch, limit)
         return await self._run(dispatch, handlers, is_terminal)
 
-    async def _run(
-        self, dispatch: Dispatch, handlers: tuple[Registration, ...], is_terminal: bool
-    ) -> HookResult:
+    async def _run(self, dispatch: Dispatch, handlers: tuple[Registration, ...], is_terminal: bool) -> HookResult:
         try:
             with Nesting(dispatch.event):
                 result = await dispatch.run(handlers)
@@ -384,9 +376,7 @@ class HookRegistry:
             failures.clear()
         return result
 
-    async def _report(
-        self, event: str, registration: Registration, error: Exception, is_terminal: bool
-    ) -> None:
+    async def _report(self, event: str, registration: Registration, error: Exception, is_terminal: bool) -> None:
         """Report to observers that a handler failed."""
         details: dict[str, JSON] = {
             "module_id": registration.module,
@@ -508,9 +498,7 @@ def _payload(event: object, data: object) -> dict[str, JSON]:
         return {}
     if isinstance(data, Mapping):
         return dict(data)
-    raise TypeError(
-        f"the data of {event!r} must be a dict (or None), got {type(data).__name__}: {data!r:.80}"
-    )
+    raise TypeError(f"the data of {event!r} must be a dict (or None), got {type(data).__name__}: {data!r:.80}")
 
 
 def _check_registration(
@@ -522,17 +510,12 @@ def _check_registration(
     fields: object,
 ) -> None:
     if not isinstance(event, str) or not event:
-        raise TypeError(
-            f"a handler is registered for an event's name, a non-empty str; got {event!r}"
-        )
+        raise TypeError(f"a handler is registered for an event's name, a non-empty str; got {event!r}")
     if not callable(handler):
-        raise TypeError(
-            f"the handler for {event!r} must be callable as handler(event, data); got {handler!r}"
-        )
+        raise TypeError(f"the handler for {event!r} must be callable as handler(event, data); got {handler!r}")
     if isinstance(priority, bool) or not isinstance(priority, int):
         raise TypeError(
-            f"the priority of a handler for {event!r} must be an int (lower runs earlier); "
-            f"got {priority!r}"
+            f"the priority of a handler for {event!r} must be an int (lower runs earlier); got {priority!r}"
         )
     if name is not None and not isinstance(name, str):
         raise TypeError(f"the name of a handler for {event!r} must be a str or None; got {name!r}")

@@ -88,8 +88,7 @@ class CancellationToken:
     def __repr__(self) -> str:
         bound = ", bound to a turn" if self._scope is not None else ""
         return (
-            f"<CancellationToken {self.state}, {len(self._tools)} tools running, "
-            f"{len(self._children)} children{bound}>"
+            f"<CancellationToken {self.state}, {len(self._tools)} tools running, {len(self._children)} children{bound}>"
         )
 
     # ── state ──

@@ -52,9 +52,7 @@ class _Outcome(Generic[T]):
     error: BaseException | None = None
 
 
-async def run_in_child(
-    fn: Callable[..., Awaitable[T]], *args: object, name: str, shield: bool = False
-) -> T:
+async def run_in_child(fn: Callable[..., Awaitable[T]], *args: object, name: str, shield: bool = False) -> T:
     """Run ``fn(*args)`` in a child task and return its result.
 
     Args:
@@ -113,9 +111,7 @@ def _error_comes_first(error: BaseException, stop: BaseException | None) -> bool
     return is_by_scope or isinstance(error, KeyboardInterrupt)
 
 
-async def _run(
-    outcome: _Outcome[T], fn: Callable[..., Awaitable[T]], args: tuple[object, ...], shield: bool
-) -> None:
+async def _run(outcome: _Outcome[T], fn: Callable[..., Awaitable[T]], args: tuple[object, ...], shield: bool) -> None:
     """Run the work and keep its result or error. This is the body of the child task."""
     outcome.has_begun = True
     try:

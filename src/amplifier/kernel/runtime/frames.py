@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from types import FrameType
-from typing import TYPE_CHECKING
 
 import attrs
 
-if TYPE_CHECKING:
-    from ..coordinator.coordinator import ModuleCoordinator
+from amplifier.contracts import Coordinator
 
 
 @attrs.frozen(eq=False, kw_only=True)
@@ -27,7 +25,7 @@ class WaitInfo:
         until: The call's deadline by the loop's clock. Infinite for none, None if not known.
     """
 
-    coordinator: ModuleCoordinator | None = None
+    coordinator: Coordinator | None = None
     label: object = None
     module: str | None = None
     until: float | None = None

@@ -8,12 +8,13 @@ import weakref
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import anyio
 import anyio.abc
 import anyio.lowlevel
 
+from amplifier.contracts import Coordinator
 from amplifier.contracts._cancellation import (
     cancel_scope,
     contained_failure,
@@ -29,9 +30,6 @@ from .frames import WaitInfo
 from .loop import exit_details
 from .watchdog import Unresponsive
 
-if TYPE_CHECKING:
-    from ..coordinator.coordinator import ModuleCoordinator
-
 logger: logging.Logger = logging.getLogger("amplifier.session")
 
 MAX_LATE_CALLS = 32
@@ -42,6 +40,13 @@ ROUNDS_TO_BEGIN = 2
 
 hosted_by: ContextVar[tuple[TaskHost, ...]] = ContextVar("amplifier_hosted_by", default=())
 """Sessions in whose structured modules the current task runs."""
+
+
+class TaskOwner(Coordinator, Protocol):
+    """The coordinator of a session, which owns its tasks."""
+
+    async def clean_up(self, owner: str | CleanupEntry | None) -> None:
+        """Run the cleanups of one module, one step, or all."""
 
 
 # A structured module is an async context manager that may keep task groups and cancel scopes
@@ -67,19 +72,19 @@ class TaskHost:
 
     __slots__ = ("_coordinator", "cleanups", "fatal", "group", "is_shut", "late", "running")
 
-    def __init__(self, cleanups: CleanupStack, coordinator: ModuleCoordinator) -> None:
-        self.cleanups = cleanups
+    def __init__(self, cleanups: CleanupStack, coordinator: TaskOwner) -> None:
+        self.cleanups: CleanupStack = cleanups
         # A strong reference would be a cycle, which only the garbage collector ends.
         self._coordinator = weakref.ref(coordinator)
         self.group: anyio.abc.TaskGroup | None = None
-        self.is_shut = False
+        self.is_shut: bool = False
         # A dict as a set, which takes a quarter of the memory while it is empty.
         self.running: dict[SessionTask, None] = {}
         self.fatal: list[BaseException] = []
         self.late: list[tuple[float, str | None, str, float]] = []
 
     @property
-    def coordinator(self) -> ModuleCoordinator | None:
+    def coordinator(self) -> TaskOwner | None:
         """The session's coordinator, or None if it was collected."""
         return self._coordinator()
 
@@ -117,13 +122,11 @@ class TaskHost:
             return was_ended
         if len(raised) == 1 or all(isinstance(error, KeyboardInterrupt) for error in raised):
             raise raised[0]
-        raise BaseExceptionGroup(
-            f"session {session_id!r} was ended by crashed background work", raised
-        )
+        raise BaseExceptionGroup(f"session {session_id!r} was ended by crashed background work", raised)
 
-    def spawn(self, fn: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def spawn(self, fn: Callable[[], Coroutine[Any, Any, None]], name: str | None = None) -> None:
         """Start work of the kernel beside the turn. It must end before the session is closed."""
-        self._require_group("background work").start_soon(fn)
+        self._require_group("background work").start_soon(fn, name=name)
 
     def start_soon(
         self,
@@ -202,9 +205,7 @@ class TaskHost:
         if self.group is not None:
             self.group.cancel_scope.cancel()
 
-    async def crashed(
-        self, name: str, owner: str | None, error: BaseException, fatal: bool
-    ) -> None:
+    async def crashed(self, name: str, owner: str | None, error: BaseException, fatal: bool) -> None:
         """Report a task that raised. End the session if the task asked for that."""
         logger.error(
             "background task %r of %s crashed: %s",
@@ -235,8 +236,7 @@ class TaskHost:
             (time.monotonic(), module, late, report.overdue),
         ]
         logger.error(
-            "%s does not react to its cancellation: it had %g s and is %.0f s over; "
-            "task %r waits at %s",
+            "%s does not react to its cancellation: it had %g s and is %.0f s over; task %r waits at %s",
             operation,
             report.seconds,
             report.overdue,
@@ -270,8 +270,7 @@ def describe_label(label: object) -> tuple[str | None, str]:
 
 
 class SessionTask:
-    """A task of the session's group. Only the session ends it, or the end of an asyncio loop.
-    """
+    """A task of the session's group. Only the session ends it, or the end of an asyncio loop."""
 
     __slots__ = ("_done", "_has_begun", "_host", "_name", "_owner", "_scope", "_what")
 
@@ -400,8 +399,8 @@ class HostTask(SessionTask):
         self._inside = anyio.CancelScope()
         self._left = anyio.Event()
         self._error: BaseException | None = None
-        self.entered = anyio.Event()
-        self.is_inside = False
+        self.entered: anyio.Event = anyio.Event()
+        self.is_inside: bool = False
         self.value: object = None
 
     async def _work(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import attrs
 
@@ -13,14 +13,30 @@ from amplifier.contracts._cancellation import current_time
 from .frames import where_suspended
 from .loop import Spawn, current_raw_task, start_timer, task_name
 
-if TYPE_CHECKING:
-    from .deadlines import ReusableDeadline
-
 UNWIND_GRACE = 1.0
 """Seconds a cancelled call is given to unwind before it is called unresponsive."""
 
 MAX_INTERVAL = 300.0
 """Maximum number of seconds between two reports of one call."""
+
+
+class WatchedCall(Protocol):
+    """A call under a deadline, see `deadlines.ReusableDeadline`.
+
+    Attributes:
+        label: The object of the kernel that is called, or text.
+        awaited: The awaitable of the call.
+        started: When it began, by the loop's clock.
+        until: Its deadline, by the loop's clock.
+    """
+
+    label: object
+    awaited: object
+    started: float
+    until: float
+
+    def tighten(self, until: float) -> None:
+        """End the call at ``until`` at the latest."""
 
 
 @attrs.frozen
@@ -67,13 +83,13 @@ class Watchdog:
 
     def __init__(self, report: Callable[[Unresponsive], None]) -> None:
         self._report = report
-        self._tasks: dict[ReusableDeadline, object] = {}
+        self._tasks: dict[WatchedCall, object] = {}
         # The deadline that was reported, the time of the next report, and the interval to it.
-        self._reported: dict[ReusableDeadline, tuple[float, float, float]] = {}
+        self._reported: dict[WatchedCall, tuple[float, float, float]] = {}
         self._stop_timer: Callable[[], None] | None = None
         self._wakes_at = math.inf
         self._spawn: Spawn | None = None
-        self.is_stopped = False
+        self.is_stopped: bool = False
 
     def start(self, spawn: Spawn | None) -> None:
         """Watch from now on. On trio, timers take their task from ``spawn``."""
@@ -86,7 +102,7 @@ class Watchdog:
             self._disarm()
             self.hasten(min(call.until for call in self._tasks))
 
-    def enter(self, call: ReusableDeadline) -> None:
+    def enter(self, call: WatchedCall) -> None:
         """Watch a call, or a series of calls, that has begun in this task."""
         if self.is_stopped:
             return
@@ -99,7 +115,7 @@ class Watchdog:
         if due < self._wakes_at and not self.is_stopped:
             self._arm(due, current_time())
 
-    def leave(self, call: ReusableDeadline) -> None:
+    def leave(self, call: WatchedCall) -> None:
         """Stop watching a call that is over."""
         self._tasks.pop(call, None)
         self._reported.pop(call, None)

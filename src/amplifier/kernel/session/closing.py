@@ -8,20 +8,19 @@ import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING
 
 from amplifier.contracts._cancellation import is_cancellation_type
 from amplifier.events import CLEANUP_FAILED, SESSION_END
+from amplifier.models import SessionStatus
 
+from ..coordinator.coordinator import ModuleCoordinator
+from ..runtime.cancellation import CancellationToken
 from ..runtime.child import ki_protected
 from ..runtime.cleanup import CleanupFailure
 from ..runtime.deadlines import DeadlinePassed, failure_text
 from ..runtime.frames import WaitInfo, forget_frames
-from .lifecycle import State
-from .opening import release_loader
-
-if TYPE_CHECKING:
-    from .session import AmplifierSession
+from .lifecycle import Lifecycle, State
+from .opening import ModuleFailure, release_loader
 
 logger: logging.Logger = logging.getLogger("amplifier.session")
 
@@ -33,17 +32,35 @@ class Closing:
     that happens here, observers of failures included.
 
     Args:
-        session: The session.
-        was_open: False if its opening failed, so that it announces no end.
+        coordinator: The coordinator of the session.
+        lifecycle: The state of the session.
+        status: The status record of the session.
+        mount_failures: Modules that could not be used.
+        parent: The token of the session that this one was forked from, or None.
+        was_open: False if the opening failed, so that no end is announced.
+
+    Attributes:
+        failures: Steps that failed or ran out of time.
     """
 
-    def __init__(self, session: AmplifierSession, *, was_open: bool) -> None:
-        self._session = session
-        self._coordinator = session.coordinator
+    def __init__(
+        self,
+        coordinator: ModuleCoordinator,
+        lifecycle: Lifecycle,
+        status: SessionStatus,
+        mount_failures: list[ModuleFailure],
+        parent: CancellationToken | None,
+        *,
+        was_open: bool,
+    ) -> None:
+        self._coordinator = coordinator
+        self._lifecycle = lifecycle
+        self._status = status
+        self._mount_failures = mount_failures
+        self._parent = parent
         self._was_open = was_open
-        self._failures: list[CleanupFailure] = []
         self._interrupt: BaseException | None = None
-        session.cleanup_failures = self._failures
+        self.failures: list[CleanupFailure] = []
         self._coordinator.cleanups.ran.clear()
         self._budget = self._coordinator.begin_closing()
 
@@ -59,7 +76,7 @@ class Closing:
         coordinator = self._coordinator
         return bool(
             coordinator.cleanups
-            or self._session._lifecycle.turn is not None
+            or self._lifecycle.turn is not None
             or coordinator.cancellation.has_requests
             or coordinator.hooks.has_handlers(SESSION_END)
         )
@@ -105,7 +122,7 @@ class Closing:
 
     async def _end_turn(self) -> None:
         """Cancel the running turn and wait for it. Nothing may write into a closed session."""
-        coordinator, turn = self._coordinator, self._session._lifecycle.turn
+        coordinator, turn = self._coordinator, self._lifecycle.turn
         if turn is not None:
             seconds = self._budget.half(math.inf)
             began, failure = time.monotonic(), None
@@ -116,32 +133,30 @@ class Closing:
                     coordinator.session_id,
                 )
                 failure = CleanupFailure("turn", None, DeadlinePassed(seconds), True)
-                self._failures.append(failure)
+                self.failures.append(failure)
             took = time.monotonic() - began
             coordinator.cleanups.ran.append(("turn", None, took, failure))
         coordinator.cancellation.stop_children("the session it was forked from was closed")
 
     async def _announce_requests(self) -> None:
         """Announce requests to stop that came while no turn was running."""
-        status = self._session.status
-        if status.status == "running":
-            status.status = "completed"
+        if self._status.status == "running":
+            self._status.status = "completed"
         await self._coordinator.cancellation.announce_requests(self._coordinator.hooks.emit)
 
     async def _announce_end(self) -> None:
         coordinator = self._coordinator
         if coordinator.hooks.has_handlers(SESSION_END):
-            status = self._session.status.status
-            details = {"session_id": coordinator.session_id, "status": status}
+            details = {"session_id": coordinator.session_id, "status": self._status.status}
             await coordinator.hooks.emit(SESSION_END, details)
 
     async def _unwind(self) -> None:
         if self._coordinator.cleanups:
-            await self._coordinator.unwind(self._failures, self._budget)
+            await self._coordinator.unwind(self.failures, self._budget)
 
     async def _report_failures(self) -> None:
         self._coordinator.refuse_work()
-        for failure in self._failures:
+        for failure in self.failures:
             details: dict[str, object] = {
                 "module_id": failure.module,
                 "cleanup": failure.what,
@@ -156,18 +171,15 @@ class Closing:
 
     def _release(self) -> None:
         """Release everything that reaches beyond the session, and mark it as closed."""
-        session, coordinator = self._session, self._coordinator
-        for failure in self._failures:
+        for failure in self.failures:
             if not isinstance(failure.error, Exception):
                 self._interrupt = self._interrupt or failure.error
-        coordinator.end_closing()
-        if session._parent is not None:
-            parent = session._parent.coordinator.cancellation
-            parent.unregister_child(coordinator.cancellation)
-        session.status.ended_at = datetime.now(UTC)
-        release_loader(coordinator)
+        self._coordinator.end_closing()
+        if self._parent is not None:
+            self._parent.unregister_child(self._coordinator.cancellation)
+        self._status.ended_at = datetime.now(UTC)
+        release_loader(self._coordinator)
         if self._was_open:
-            forget_frames([failure.error for failure in session.failures])
-            forget_frames([failure.error for failure in self._failures])
-        session._lifecycle.state = State.CLOSED
-        session._settle()
+            forget_frames([failure.error for failure in self._mount_failures])
+            forget_frames([failure.error for failure in self.failures])
+        self._lifecycle.settle(State.CLOSED)

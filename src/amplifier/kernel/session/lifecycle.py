@@ -6,13 +6,15 @@ import enum
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
+import anyio
+
 from amplifier.errors import SessionBusyError, SessionStateError
 from amplifier.events import SESSION_RESUME, SESSION_START
 
-if TYPE_CHECKING:
-    from amplifier.budget import SessionMeter
+from .turn import Turn
 
-    from .turn import Turn
+if TYPE_CHECKING:  # only sessions with a budget need this package
+    from amplifier.budget import SessionMeter
 
 
 class State(enum.Enum):
@@ -49,6 +51,7 @@ class Lifecycle:
     """
 
     __slots__ = (
+        "_settled",
         "last_turn",
         "meter",
         "session_id",
@@ -58,6 +61,7 @@ class Lifecycle:
     )
 
     def __init__(self, session_id: str, is_resumed: bool = False) -> None:
+        self._settled: anyio.Event | None = None
         self.session_id: str = session_id
         self.state: State = State.NEW
         self.turn: Turn | None = None
@@ -80,8 +84,7 @@ class Lifecycle:
         """
         if self.state not in (State.NEW, State.CLOSED):
             raise SessionStateError(
-                f"session {self.session_id!r} cannot go from {self.state.value} to opening; "
-                f"{_ADVICE[self.state]}"
+                f"session {self.session_id!r} cannot go from {self.state.value} to opening; {_ADVICE[self.state]}"
             )
 
     def require_turn(self) -> None:
@@ -103,6 +106,17 @@ class Lifecycle:
                 session_id=self.session_id,
             )
 
+    async def wait_settled(self) -> None:
+        """Wait until the opening or closing that another call is running has ended."""
+        settled = self._settled = self._settled or anyio.Event()
+        await settled.wait()
+
+    def settle(self, state: State) -> None:
+        """Note the state at the end of an opening or closing, and wake those who wait for it."""
+        self.state = state
+        settled, self._settled = self._settled, None
+        if settled is not None:
+            settled.set()
 
     def end_turn(self, turn: Turn) -> None:
         """Release the session from a turn that has ended, or that never began."""
@@ -116,10 +130,5 @@ class Lifecycle:
 
 # Lifecycles instead of ids, because two sessions may have one id, and instead of sessions,
 # because a task that a turn leaves behind keeps its context.
-inside_turn_of: ContextVar[tuple[Lifecycle, ...]] = ContextVar(
-    "amplifier_inside_turn_of", default=()
-)
+inside_turn_of: ContextVar[tuple[Lifecycle, ...]] = ContextVar("amplifier_inside_turn_of", default=())
 """Sessions inside whose turns the current task runs."""
-
-current_meter: ContextVar[SessionMeter | None] = ContextVar("amplifier_current_meter", default=None)
-"""Meter of the enclosing turn with a budget, if any. A session opened there shares the budget."""

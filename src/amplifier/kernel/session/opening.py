@@ -120,9 +120,7 @@ class Opening:
         if isinstance(loader, ModuleLoader):
             loader.acquire(self._coordinator)
             # No other session's resolver would have to be awaited.
-            self._loads_at_once = (
-                loader.coordinator is None or loader.coordinator is self._coordinator
-            )
+            self._loads_at_once = loader.coordinator is None or loader.coordinator is self._coordinator
         try:
             for kind, spec in self._modules():
                 await self._mount(kind, spec)
@@ -188,8 +186,7 @@ class Opening:
             return
         if not self._coordinator.mounts.points["providers"]:
             error = ModuleLoadError(
-                f"no provider is mounted: {', '.join(map(repr, named))} declined; the reason is in "
-                "the log",
+                f"no provider is mounted: {', '.join(map(repr, named))} declined; the reason is in the log",
                 module_id=named[0],
                 reason_code="not_configured",
             )
@@ -208,9 +205,7 @@ class Opening:
             config = call_foreign(dict, spec.config)
             if spec.thing is not None:
                 loaded: object = call_foreign(load_thing, kind, spec)
-            elif (
-                self._loads_at_once and coordinator.mounts.points["module-source-resolver"] is None
-            ):
+            elif self._loads_at_once and coordinator.mounts.points["module-source-resolver"] is None:
                 loaded = self._load_at_once(spec)
             else:
                 loaded = await self._load(spec)
@@ -264,9 +259,7 @@ class Opening:
 
     async def _load(self, spec: ModuleSpec) -> object:
         loader, coordinator = self._loader, self._coordinator
-        load: Callable[..., object] = partial(
-            loader.load, spec.module, spec.config, source_hint=spec.source
-        )
+        load: Callable[..., object] = partial(loader.load, spec.module, spec.config, source_hint=spec.source)
         if isinstance(loader, ModuleLoader):
             load = partial(load, user=coordinator)
             # A loader that was made before its session asks the session's resolver.
@@ -320,8 +313,7 @@ class Opening:
             answer = call_foreign(loaded, view)
         else:
             raise ModuleLoadError(
-                f"the loader returned {loaded!r} for {spec.module!r}; expected a LoadedModule or a "
-                "mount function",
+                f"the loader returned {loaded!r} for {spec.module!r}; expected a LoadedModule or a mount function",
                 module_id=spec.module,
             )
         label = f"mount of module {spec.module!r}"
@@ -345,9 +337,7 @@ class Opening:
         mounts.instance = None
         return ready
 
-    def _accept_result(
-        self, kind: str, result: object, view: ModuleCoordinator, owner: str
-    ) -> None:
+    def _accept_result(self, kind: str, result: object, view: ModuleCoordinator, owner: str) -> None:
         """Mount the instance that a mount function returned, or register the cleanup."""
         if result is not None and not self._mount_instance(kind, result, owner):
             # An object that isn't callable is ignored.
@@ -381,9 +371,7 @@ class Opening:
             details["instance_id"] = failure.instance_id
         await self._coordinator.hooks.emit(MODULE_LOAD_FAILED, details)
 
-    async def _make_ready(
-        self, kind: str, spec: ModuleSpec, view: ModuleCoordinator, on_session_ready: Ready
-    ) -> None:
+    async def _make_ready(self, kind: str, spec: ModuleSpec, view: ModuleCoordinator, on_session_ready: Ready) -> None:
         label = f"on_session_ready of module {spec.module!r}"
         seconds = self._coordinator.deadlines.ready
         self._now = spec.module, "on_session_ready"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast, overload
@@ -48,10 +48,10 @@ from ..runtime.frames import WaitInfo
 from ..runtime.loop import Loop, current_raw_task, task_name
 from ..runtime.task_host import hosted_by
 from .closing import Closing
-from .lifecycle import Lifecycle, State, current_meter, inside_turn_of
+from .lifecycle import Lifecycle, State, inside_turn_of
 from .opening import Loader, ModuleFailure, Opening
 from .stream import TextStream, TurnStream
-from .turn import Turn
+from .turn import Turn, current_meter
 
 if TYPE_CHECKING:  # only types, typed answers and budgets need these
     from anyio.abc import TaskGroup
@@ -120,24 +120,19 @@ class AmplifierSession:
     ) -> None:
         plan = parse_plan(config)
         self.config: dict[str, Any] = cast("dict[str, Any]", config)
-        self.session_id: str = (
-            new_session_id() if session_id is None else validate_session_id(session_id)
-        )
+        self.session_id: str = new_session_id() if session_id is None else validate_session_id(session_id)
         self.parent_id: str | None = None if parent_id is None else validate_session_id(parent_id)
-        self.is_resumed = is_resumed
+        self.is_resumed: bool = is_resumed
         self.status: SessionStatus = SessionStatus(session_id=self.session_id)
         self.failures: list[ModuleFailure] = []
         self.cleanup_failures: list[CleanupFailure] = []
-        self.coordinator: ModuleCoordinator = ModuleCoordinator(
-            self, approval_system, display_system
-        )
+        self.coordinator: ModuleCoordinator = ModuleCoordinator(self, approval_system, display_system)
         self.coordinator.deadlines = plan.deadlines
         self.loader: Any = ModuleLoader(self.coordinator) if loader is None else loader
         self.coordinator.loader = self.loader
         self._lifecycle = Lifecycle(self.session_id, is_resumed)
         self._parent: AmplifierSession | None = None
         self._loop: Loop | None = None
-        self._settled: anyio.Event | None = None
         self._opened_in: object = None
         # The turn of the latest text stream, while it runs.
         self._text_turn: TurnStream[str] | None = None
@@ -216,13 +211,10 @@ class AmplifierSession:
         """
         if not self.initialized:
             raise SessionStateError(
-                f"session {self.session_id!r} is {self._lifecycle.state.value}; "
-                "read its messages while it is open"
+                f"session {self.session_id!r} is {self._lifecycle.state.value}; read its messages while it is open"
             )
         context = cast("ContextManager", self.coordinator.get("context"))
-        messages = await self.coordinator.call_bounded(
-            context.get_messages(), "context.get_messages"
-        )
+        messages = await self.coordinator.call_bounded(context.get_messages(), "context.get_messages")
         return cast("list[dict[str, Any]]", messages)
 
     def wait_info(self) -> WaitInfo:
@@ -249,11 +241,10 @@ class AmplifierSession:
         if state is State.OPEN:
             return
         if state is State.OPENING:
-            await self._wait_settled()
+            await self._lifecycle.wait_settled()
             if not self.initialized:
                 raise SessionStateError(
-                    f"session {self.session_id!r} could not be opened by another call that was "
-                    "opening it"
+                    f"session {self.session_id!r} could not be opened by another call that was opening it"
                 )
             return
         self._lifecycle.require_opening()
@@ -283,18 +274,7 @@ class AmplifierSession:
         was_stopped = any(token.is_immediate for token in tokens)
         name = f"amplifier open {self.session_id}"
         await run_in_child(self._mount_plan, was_stopped, name=name)
-        self._lifecycle.state = State.OPEN
-        self._settle()
-
-    async def _wait_settled(self) -> None:
-        """Wait until the opening or closing that another call is running has ended."""
-        settled = self._settled = self._settled or anyio.Event()
-        await settled.wait()
-
-    def _settle(self) -> None:
-        settled, self._settled = self._settled, None
-        if settled is not None:
-            settled.set()
+        self._lifecycle.settle(State.OPEN)
 
     async def _mount_plan(self, was_stopped: bool) -> None:
         parent = self._parent
@@ -409,26 +389,31 @@ class AmplifierSession:
         """Run one turn.
 
         Args:
-            prompt: The text of the user, or a list of texts and of text, image and document blocks; see `amplifier.file`.
-            timeout: Seconds for the whole turn; None for no limit; left out, the plan's ``turn`` deadline.
-            result_type: The type of the answer: an attrs class, a dataclass, a TypedDict, a Literal, a union, a pydantic model, or
-                a JSON Schema as a dict; left out, the answer is text.
+            prompt: The text of the user, or a list of texts and of text, image and document
+                blocks. See `amplifier.file`.
+            timeout: Seconds for the whole turn, or None for no limit. If left out, the plan's
+                ``turn`` deadline.
+            result_type: The type of the answer: an attrs class, a dataclass, a TypedDict, a
+                Literal, a union, a pydantic model, or a JSON Schema as a dict. If left out, the
+                answer is text.
 
         Returns:
             The orchestrator's final text, or a value of ``result_type``.
 
         Raises:
             SessionBusyError: Another turn is running.
-            SessionStateError: The session is not open, or belongs to another event loop.
+            SessionStateError: The session isn't open, or belongs to another event loop.
             ExecutionCancelled: The session's token asked for an immediate stop.
             ExecutionTimeout: The timeout passed.
             ExecutionDenied: A hook denied the prompt or a model call.
-            ResultError: The answer does not fit ``result_type``, also after the model was shown the problems.
-            TypeError: The prompt is neither text nor a list of texts and blocks, or ``result_type`` has no JSON Schema.
+            ResultError: The answer doesn't fit ``result_type``, also after the model was shown
+                the problems.
+            TypeError: The prompt is neither text nor a list of texts and blocks, or
+                ``result_type`` has no JSON Schema.
             ValueError: A block of the prompt is wrong.
-            InvalidRequestError: The provider cannot read a block of the prompt.
-            MissingExtraError: Typed answers take packages that are not installed.
-            ContractError: The orchestrator returned something else than text.
+            InvalidRequestError: The provider can't read a block of the prompt.
+            MissingExtraError: Typed answers need packages that aren't installed.
+            ContractError: The orchestrator returned something other than text.
         """
         answer_format = _answer_format(result_type)
         return await self._run_turn(read_prompt(prompt), timeout, answer_format)
@@ -440,23 +425,25 @@ class AmplifierSession:
     @overload
     async def resume_turn(self, *, timeout: float | Inherited | None = DEFAULT, result_type: Any) -> Any: ...
     async def resume_turn(self, *, timeout: float | Inherited | None = DEFAULT, result_type: Any = None) -> Any:
-        """Go on with the latest turn of the conversation, which was cut off before the model gave an answer.
+        """Continue the latest turn, which was interrupted before the model gave an answer.
 
-        Tool calls that have results keep them. A tool call that was cut off runs again if its tool declares ``repeatable = True``,
-        never if it declares False; otherwise the user is asked. What does not run again gets a result that reports it.
+        Tool calls that have results keep them. An interrupted tool call runs again if its tool
+        declares ``repeatable = True``, and never if it declares False. Otherwise the user is
+        prompted. A call that doesn't run again gets a result that reports this.
 
         Args:
             timeout: As for `execute`.
-            result_type: As for `execute`. The conversation does not tell which type the turn began with: give it again.
+            result_type: As for `execute`. The conversation doesn't hold the type that the turn
+                began with, so pass it again.
 
         Returns:
             The orchestrator's final text, or a value of ``result_type``.
 
         Raises:
             NoUnfinishedTurnError: The conversation is empty or ends with an answer.
-            SessionStateError: The orchestrator cannot resume turns, or the session is not open.
+            SessionStateError: The orchestrator can't resume turns, or the session isn't open.
             SessionBusyError: Another turn is running.
-            ExecutionCancelled: As for `execute`; so are the others.
+            ExecutionCancelled: As for `execute`, like the other errors.
         """
         answer_format = _answer_format(result_type)
         return await self._run_turn(None, timeout, answer_format)
@@ -518,9 +505,7 @@ class AmplifierSession:
 
     def _require_own_loop(self) -> None:
         if self._loop is None or not self._loop.is_running_here():
-            raise SessionStateError(
-                f"session {self.session_id!r} was opened on another event loop; use it there"
-            )
+            raise SessionStateError(f"session {self.session_id!r} was opened on another event loop; use it there")
 
     @overload
     def stream(self, prompt: Prompt, *, timeout: float | Inherited | None = DEFAULT) -> TurnStream[str]: ...
@@ -535,17 +520,16 @@ class AmplifierSession:
     def stream(
         self, prompt: Prompt, *, timeout: float | Inherited | None = DEFAULT, result_type: Any = None
     ) -> TurnStream[Any]:
-        """Run one turn and watch it: ``async with session.stream(prompt) as events: async for event in events``.
+        """Run one turn and read its events.
 
-        The session belongs to the turn from entering the block on: another turn is refused. Leaving the block early cancels the
-        turn. What `execute` would raise is raised from the iteration. With a ``result_type`` there are events with the part of
-        the answer that has arrived.
+        Enter it with ``async with session.stream(prompt) as events``, and iterate ``events``. The
+        session is busy from entering the block on. Leaving the block early cancels the turn. The
+        iteration raises the errors of `execute`. With a ``result_type`` there are events with the
+        part of the answer that has arrived.
         """
         return self._stream(partial(read_prompt, prompt), timeout, _answer_format(result_type))
 
-    def stream_text(
-        self, prompt: Prompt, *, timeout: float | Inherited | None = DEFAULT
-    ) -> TextStream:
+    def stream_text(self, prompt: Prompt, *, timeout: float | Inherited | None = DEFAULT) -> TextStream:
         """Run one turn and read its text: ``async for piece in session.stream_text(prompt)``.
 
         The texts of different model calls are separated by a blank line. An answer that isn't
@@ -563,7 +547,7 @@ class AmplifierSession:
                 finally:
                     self._text_turn = None
 
-            self.coordinator.hosting.spawn(run_and_forget)
+            self.coordinator.hosting.spawn(run_and_forget, events.task_name)
             self._text_turn = events
 
         async def start() -> None:
@@ -588,7 +572,7 @@ class AmplifierSession:
     def stream_resumed_turn(
         self, *, timeout: float | Inherited | None = DEFAULT, result_type: Any = None
     ) -> TurnStream[Any]:
-        """Go on with the turn that was cut off and watch it; to `resume_turn` what `stream` is to `execute`."""
+        """Continue the interrupted turn as a stream. The streaming form of `resume_turn`."""
         return self._stream(lambda: None, timeout, _answer_format(result_type))
 
     def _stream(
@@ -614,14 +598,11 @@ class AmplifierSession:
         """
         steer = self.coordinator.get_capability("session.steer")
         if self._lifecycle.turn is None:
-            raise SessionStateError(
-                "no turn is running that would read the message; begin one with execute(prompt)"
-            )
+            raise SessionStateError("no turn is running that would read the message; begin one with execute(prompt)")
         if not callable(steer):
             loop = type(self.coordinator.get("orchestrator")).__name__
             raise SessionStateError(
-                f"orchestrator {loop} takes no messages while a turn runs: "
-                "it offers no capability 'session.steer'"
+                f"orchestrator {loop} takes no messages while a turn runs: it offers no capability 'session.steer'"
             )
         steer(message)
 
@@ -745,20 +726,29 @@ class AmplifierSession:
         """Close, or wait until another call has closed."""
         # A session that was waited for may be opening a second time.
         while was_open and self._lifecycle.state is State.OPENING:
-            await self._wait_settled()
+            await self._lifecycle.wait_settled()
         state, name = self._lifecycle.state, f"amplifier close {self.session_id}"
         if state in (State.NEW, State.CLOSED):
             await self.coordinator.cleanup()
             return
         if state is State.CLOSING:
-            await run_in_child(self._wait_settled, name=name, shield=True)
+            await run_in_child(self._lifecycle.wait_settled, name=name, shield=True)
             return
         # If the session's loop has ended, it can be closed on any other.
         if state is State.OPEN and self._loop is not None and not self._loop.has_ended():
             self._require_own_loop()
         # Before the first await, so that a second caller sees it.
         self._lifecycle.state = State.CLOSING
-        closing = Closing(self, was_open=was_open)
+        parent = None if self._parent is None else self._parent.coordinator.cancellation
+        closing = Closing(
+            self.coordinator,
+            self._lifecycle,
+            self.status,
+            self.failures,
+            parent,
+            was_open=was_open,
+        )
+        self.cleanup_failures = closing.failures
         if closing.calls_foreign_code():
             await run_in_child(closing.close, name=name, shield=True)
         else:

@@ -50,9 +50,7 @@ LAST_PRIORITY = 2**31
 """The stream receives payloads after every other handler, in their final form."""
 
 # Buffers instead of streams, because a task that a turn leaves behind keeps its context.
-_inside_streamed: ContextVar[tuple[anyio.Semaphore, ...]] = ContextVar(
-    "amplifier_inside_streamed", default=()
-)
+_inside_streamed: ContextVar[tuple[anyio.Semaphore, ...]] = ContextVar("amplifier_inside_streamed", default=())
 """Buffers of the streamed turns inside which the current task runs."""
 
 
@@ -106,22 +104,21 @@ class TurnStream(Generic[T]):
         self._error: BaseException | None = None
         reader = None if answer_format is None else _reader_of(answer_format)
         self._typed = TurnEvents() if reader is None else TurnEvents(reader)
+        self.has_turn: anyio.Event = anyio.Event()
         self.is_over: bool = False
         self.is_left: bool = False
         self.result: T | None = None
 
     async def __aenter__(self) -> Self:
         if self._is_entered:
-            raise SessionStateError(
-                "a stream can be entered once; call session.stream(...) again for another turn"
-            )
+            raise SessionStateError("a stream can be entered once; call session.stream(...) again for another turn")
         group, task = anyio.create_task_group(), current_raw_task()
         self._prepare()
         self._entered_in = task
         try:
             await group.__aenter__()
             self._group = group
-            await self.start(group.start_soon)
+            await self.start(partial(group.start_soon, name=self.task_name))
         except BaseException as exc:
             await self.__aexit__(*exit_details(exc))
             raise
@@ -129,11 +126,13 @@ class TurnStream(Generic[T]):
 
     def _prepare(self) -> None:
         self._turn_scope, self._thread = cancel_scope(), threading.get_ident()
-        self._send, self._receive = anyio.create_memory_object_stream[tuple[TurnEvent, bool]](
-            math.inf
-        )
-        self.has_turn = anyio.Event()
+        self._send, self._receive = anyio.create_memory_object_stream[tuple[TurnEvent, bool]](math.inf)
         self._is_entered = True
+
+    @property
+    def task_name(self) -> str:
+        """The name of the turn's task."""
+        return f"amplifier turn {self._coordinator.session_id}"
 
     async def start(self, spawn: Spawn) -> None:
         """Start the turn in a task, and wait until it has claimed the session."""
@@ -237,17 +236,13 @@ class TurnStream(Generic[T]):
 
     async def __anext__(self) -> TurnEvent:
         if not self._is_entered:
-            raise SessionStateError(
-                "enter the stream first: `async with session.stream(...) as events:`"
-            )
+            raise SessionStateError("enter the stream first: `async with session.stream(...) as events:`")
         self.require_reader()
         self._is_read = True
         try:
             event, took_room = await self._receive.receive()
         except anyio.ClosedResourceError:
-            raise SessionStateError(
-                "a stream is read inside its `async with` block; this one has been left"
-            ) from None
+            raise SessionStateError("a stream is read inside its `async with` block; this one has been left") from None
         except anyio.EndOfStream:
             # If the reader was cancelled too, that comes first.
             await anyio.lowlevel.checkpoint_if_cancelled()
@@ -264,13 +259,10 @@ class TurnStream(Generic[T]):
         """Check that there is no second reader, and that the reader is on the turn's loop."""
         if self._is_read:
             raise SessionStateError(
-                "a stream has one reader, and another task is waiting for its next part; "
-                "read it there only"
+                "a stream has one reader, and another task is waiting for its next part; read it there only"
             )
         if self._is_entered and self._thread != threading.get_ident():
-            raise SessionStateError(
-                "a stream is read on the event loop on which its turn runs; this is another thread"
-            )
+            raise SessionStateError("a stream is read on the event loop on which its turn runs; this is another thread")
 
     def _raise_error(self) -> None:
         """Raise the turn's error, once."""
@@ -288,9 +280,7 @@ class TurnStream(Generic[T]):
             return
         unregister: list[Callable[[], None]] = []
         try:
-            register = partial(
-                self._coordinator.hooks.register, name="session.stream", timeout=None
-            )
+            register = partial(self._coordinator.hooks.register, name="session.stream", timeout=None)
             unregister.append(register(EVERY_EVENT, self._pass_on, priority=LAST_PRIORITY))
             loop = self._coordinator.get("orchestrator")
             if getattr(loop, "reports_pieces", False) is not True:
@@ -345,9 +335,7 @@ class TextStream:
     # The text can be read without a block, and Python doesn't tell an iterator that its loop was
     # left. So the turn runs in a task of the session.
 
-    def __init__(
-        self, events: TurnStream[str], start: Callable[[], Awaitable[None]]
-    ) -> None:
+    def __init__(self, events: TurnStream[str], start: Callable[[], Awaitable[None]]) -> None:
         self._events = events
         self._start = start
         self._text = TurnText()

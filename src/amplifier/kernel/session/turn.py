@@ -7,6 +7,7 @@ import logging
 import math
 import time
 from collections.abc import Callable
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
@@ -43,7 +44,6 @@ from amplifier.turns import RecordedEvent, StopReport, TurnReport
 from ..coordinator.coordinator import ModuleCoordinator
 from ..runtime.deadlines import failure_text, failure_words
 from ..runtime.frames import WaitInfo
-from .lifecycle import current_meter
 
 if TYPE_CHECKING:  # only typed answers and budgets need these
     from amplifier.answers import AnswerFormat
@@ -53,6 +53,9 @@ logger: logging.Logger = logging.getLogger("amplifier.session")
 
 Prompt = str | list[dict[str, Any]]
 """The text of the user, or blocks."""
+
+current_meter: ContextVar[SessionMeter | None] = ContextVar("amplifier_current_meter", default=None)
+"""Meter of the enclosing turn with a budget, if any. A session opened there shares the budget."""
 
 # A method of an orchestrator. The contract leaves open which keywords it accepts.
 Execute = Callable[..., Any]
@@ -140,7 +143,7 @@ class Turn:
         self.began: float = time.monotonic()
         self.ended: float = 0.0
         self.asked: float | None = None
-        self.has_announced_start = False
+        self.has_announced_start: bool = False
 
     def wait_info(self) -> WaitInfo:
         """Describe the turn for reports about sessions that hang."""
@@ -207,9 +210,7 @@ class Turn:
         method = "execute" if prompt is not None else "resume"
         execute = self._method(method)
         if self._answer_format is not None:
-            self._require(
-                execute, method, "answer_format", "give typed answers", "leave result_type out"
-            )
+            self._require(execute, method, "answer_format", "give typed answers", "leave result_type out")
         if isinstance(prompt, list):
             self._require(
                 execute,
@@ -318,9 +319,7 @@ class Turn:
             )
         return method or getattr(orchestrator, name)
 
-    def _require(
-        self, execute: Execute, method: str, parameter: str, ability: str, otherwise: str
-    ) -> None:
+    def _require(self, execute: Execute, method: str, parameter: str, ability: str, otherwise: str) -> None:
         """Check that a loop has a parameter. One that takes any keyword may ignore this one."""
         if parameter not in inspect.signature(execute).parameters:
             raise SessionStateError(
@@ -368,8 +367,7 @@ class Turn:
             raise await meter.out_of_time()
         if not stopped and overran:
             raise ExecutionTimeout(
-                f"the turn of session {self._coordinator.session_id!r} did not end within "
-                f"{self._seconds:g} s",
+                f"the turn of session {self._coordinator.session_id!r} did not end within {self._seconds:g} s",
                 session_id=self._coordinator.session_id,
                 seconds=self._seconds,
             )
@@ -423,8 +421,7 @@ class Turn:
         module = self._orchestrator_name()
         if not isinstance(answer, str):
             raise ContractError(
-                f"orchestrator {module} returned {answer!r:.80} ({type(answer).__name__}); "
-                "expected a str",
+                f"orchestrator {module} returned {answer!r:.80} ({type(answer).__name__}); expected a str",
                 module=module,
             )
         if not answer.isascii():

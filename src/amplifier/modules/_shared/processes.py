@@ -70,14 +70,17 @@ class Process:
         return self.state not in ("Z", "X", "x")
 
 
-def read_proc(path: str) -> bytes:
-    """A file of ``/proc``, empty if its process is gone or another user's; four times as fast as a Path would be."""
+def read_proc(path: str, size: int = 1024) -> bytes:
+    """Return the beginning of a file of ``/proc``, empty if its process is gone or another user's.
+
+    It is four times as fast as a Path would be.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return b""
     try:
-        return os.read(descriptor, 1024)
+        return os.read(descriptor, size)
     except OSError:
         return b""
     finally:
@@ -201,10 +204,9 @@ def send_signal(process: Process, number: signal.Signals) -> None:
 class StartedProcess:
     """A running program that is our child, or a child of the supervisor, which ends everything that the program started.
 
-    A confinement can have these members: ``limits`` (names of the module `resource` and numbers), ``keyring`` (a new one),
-    ``seccomp`` (a filter program), ``landlock`` (arguments of the supervisor's function), ``wrapper`` (the command line of
-    bubblewrap), ``mounts`` (paths that have to be mounts inside of it, or the program is not started) and ``inner_limits``, which
-    are applied inside of the wrapper.
+    A confinement can have these members: ``limits`` (names of the module `resource` and numbers), ``wrapper`` (the command line
+    of bubblewrap) and with it ``seccomp`` (a filter program), ``mounts`` (paths that have to be mounts inside of it, or the
+    program is not started) and ``inner_limits``, which are applied inside of the wrapper.
 
     Args:
         arguments: The program, by its absolute path, and its arguments.

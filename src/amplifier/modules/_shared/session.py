@@ -31,8 +31,8 @@ async def run_shielded(
     """Run ``fn(*args)`` to its end; a cancellation of the caller is delivered afterwards.
 
     Args:
-        coordinator: Runs the work as a section, which nothing cuts off. Without one the work runs in a child task under a
-            shield: on asyncio a native cancel then reaches only the caller, but the end of the event loop cancels both.
+        coordinator: Runs the work in a child task, see `Coordinator.run_shielded`. Without one, this
+            function starts the child task. The end of an asyncio loop cancels the child as well.
         fn: The work, which must end in bounded time.
         args: Its arguments.
         name: For reports.

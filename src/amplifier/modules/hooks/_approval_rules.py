@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import fnmatch
+import os
 import posixpath
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
+from itertools import takewhile
 from typing import Any, Literal, TypeAlias
 from urllib.parse import urlsplit
 
 import attrs
 
+from amplifier._programs import is_below
 from amplifier.errors import PlanError, Problem
 
 from .._shared.configuration import Kind, flag, list_each, mapping, option, optional, text
@@ -175,10 +178,26 @@ def _words_match(pattern: Sequence[str], words: Sequence[str]) -> bool:
 
 def path_certainly(pattern: str, path: str) -> bool:
     """Whether a path matches name by name; ``**`` matches any number of names. A path with ``..`` never matches."""
-    names = path.removeprefix("/").split("/")
-    if not path.isprintable() or "\\" in path or not {"", ".", ".."}.isdisjoint(names):
+    if not _is_plain_path(path) or path.startswith("/") != pattern.startswith("/"):
         return False
-    return path.startswith("/") == pattern.startswith("/") and _names_match(_names(pattern), names)
+    return _names_match(_names(pattern), path.removeprefix("/").split("/"))
+
+
+def _is_plain_path(path: str) -> bool:
+    names = path.removeprefix("/").split("/")
+    return path.isprintable() and "\\" not in path and {"", ".", ".."}.isdisjoint(names)
+
+
+def place_certainly(pattern: str, place: str, base: str) -> bool:
+    """Check whether a real path matches name by name; a relative pattern starts at ``base``, a real path too."""
+    if not place.isprintable() or "\\" in place:
+        return False
+    if pattern.startswith("/"):
+        literal = list(takewhile(lambda name: not {"*", "?"} & set(name), _names(pattern)))
+        # The plan may name a folder by a link to it.
+        real = _names(os.path.realpath("/" + "/".join(literal)))
+        return _names_match([*real, *_names(pattern)[len(literal) :]], _names(place))
+    return is_below(place, base) and _names_match(_names(pattern), _names(place.removeprefix(base)))
 
 
 def path_possibly(pattern: str, path: str, base: str) -> bool:
@@ -282,6 +301,8 @@ class Call:
         module: The module that mounted the tool; None for the application.
         is_read_only: Whether the tool states that it changes nothing, in its ``annotations``.
         is_sandboxed: Whether the tool runs it in a sandbox.
+        places: The real paths of `paths`, in the same order; empty if they were not looked up.
+        start: The real path of the folder that relative patterns start at, where places are known.
     """
 
     tool: str
@@ -290,6 +311,8 @@ class Call:
     module: str | None = None
     is_read_only: bool = False
     is_sandboxed: bool = False
+    places: tuple[str, ...] = ()
+    start: str = "/"
 
     @property
     def is_stand_in(self) -> bool:
@@ -448,12 +471,15 @@ class Rule:
                 return False
             if not command_certainly(self.command, call.command):
                 return False
-        if self.path is not None and not (
-            len([key for key in PATH_KEYS if key in call.given]) == 1
-            and call.paths
-            and path_certainly(self.path, call.paths[0])
-        ):
-            return False
+        if self.path is not None:
+            if len([key for key in PATH_KEYS if key in call.given]) != 1 or not call.paths:
+                return False
+            if not call.places:
+                is_match = path_certainly(self.path, call.paths[0])
+            else:
+                is_match = _is_plain_path(call.paths[0]) and place_certainly(self.path, call.places[0], call.start)
+            if not is_match:
+                return False
         url = call.given.get("url")
         return self.host is None or (isinstance(url, str) and host_certainly(self.host, url))
 
@@ -462,10 +488,15 @@ class Rule:
             return False
         if self.path is not None:
             path = self.path
-            if not any(path_possibly(path, given, call.base) for given in call.paths):
+            if not any(path_possibly(path, given, call.base) for given in (*call.paths, *call.places)):
                 return False
         url = call.given.get("url")
         return self.host is None or (isinstance(url, str) and host_possibly(self.host, url))
+
+    def names_place(self, call: Call) -> bool:
+        """Check whether the rule allows the call by naming its one real place, without wildcards."""
+        is_exact = self.path is not None and not {"*", "?"} & set(self.path)
+        return self.action == "allow" and is_exact and bool(call.places) and self.applies(call)
 
     def __str__(self) -> str:
         if reason := self.reason or self.description:

@@ -35,6 +35,7 @@ _T = TypeVar("_T")
 REQUEST_MODEL: Final = "gen_ai.request.model"
 RESPONSE_MODEL: Final = "gen_ai.response.model"
 _AGENT_NAME: Final = "gen_ai.agent.name"
+_PROVIDER_NAME: Final = "gen_ai.provider.name"
 _CONVERSATION_ID: Final = "gen_ai.conversation.id"
 _INPUT_MESSAGES: Final = "gen_ai.input.messages"
 _OUTPUT_MESSAGES: Final = "gen_ai.output.messages"
@@ -75,17 +76,19 @@ _NEXT_CHUNK: Final = "gen_ai.client.operation.time_per_output_chunk"
 
 _IN_TOKENS: Final = ("{token}", tuple(4**exponent for exponent in range(14)))
 _AS_SHARE: Final = ("1", tuple(tenth / 10 for tenth in range(11)))
-_IN_CALLS: Final = ("{call}", tuple(2**exponent for exponent in range(10)))
+_CALLS: Final = tuple(2**exponent for exponent in range(8))
 _IN_SECONDS: Final = ("s", tuple(0.01 * 2**exponent for exponent in range(14)))
+_IN_LONG_SECONDS: Final = ("s", tuple(0.1 * 2**exponent for exponent in range(13)))
 _HISTOGRAMS: Final = {
     _TOKEN_USAGE: ("Tokens of a model call", *_IN_TOKENS),
     _CACHE_HIT_RATE: ("Share of the input of a model call that the service read from its prompt cache", *_AS_SHARE),
     _DURATIONS[_CHAT]: ("Duration of a model call, with its retries", *_IN_SECONDS),
-    _DURATIONS[_TURN]: ("Duration of a turn of an agent", *_IN_SECONDS),
+    _DURATIONS[_TURN]: ("Duration of a turn of an agent", *_IN_LONG_SECONDS),
     _DURATIONS[_TOOL]: ("Duration of a tool call", *_IN_SECONDS),
     _FIRST_CHUNK: ("From the beginning of a model call to the first piece of its answer", *_IN_SECONDS),
     _NEXT_CHUNK: ("Between two pieces of an answer", *_IN_SECONDS),
-    **{name: (f"Calls of one turn ({operation})", *_IN_CALLS) for operation, name in _COUNTS.items()},
+    _COUNTS[_CHAT]: ("Model calls of one turn", "{inference_call}", _CALLS),
+    _COUNTS[_TOOL]: ("Tool calls of one turn", "{tool_call}", _CALLS),
 }
 """Each with its description, unit and buckets."""
 
@@ -299,7 +302,10 @@ class SessionSpans:
 
     def _begin_chat(self, step: Step) -> _OpenSpan:
         request = step.arguments if isinstance(step.arguments, ChatRequest) else ChatRequest(messages=[])
-        measured = {"gen_ai.provider.name": self._provider or _OTHER_ERROR}
+        measured = {_PROVIDER_NAME: self._provider or _OTHER_ERROR}
+        # A turn is a span of its first provider, because the conventions want one.
+        if self._turn is not None and not any(self._count.values()):
+            self._turn.set(measured)
         if request.model:
             measured[REQUEST_MODEL] = request.model
         provider = self._coordinator.get("providers").get(self._provider or "")

@@ -7,22 +7,23 @@ to a call.
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
-import re
+import os
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, get_args
 
 import anyio
+import anyio.to_thread
 import attrs
 
-from amplifier._json import canonical_dumps, visible_text
-from amplifier.contracts import ApprovalProvider, Coordinator
+from amplifier._json import canonical_dumps
+from amplifier.contracts import ApprovalProvider, ApprovalQuestion, Coordinator, current_call, note_question
 from amplifier.errors import ApprovalTimeoutError, ModelError
 from amplifier.events import APPROVAL_DENIED, APPROVAL_GRANTED, APPROVAL_REQUIRED, TOOL_PRE
-from amplifier.models import ApprovalDefault, ApprovalRequest, HookResult, ToolResult
+from amplifier.models import ApprovalDefault, ApprovalRequest, HookResult
 
 from .._shared.configuration import (
     Kind,
@@ -38,6 +39,8 @@ from .._shared.configuration import (
     seconds,
     whole_number,
 )
+from .._shared.questions import one_line, render_prompt
+from ..tools._protected_places import UNPROTECTED, Judgement, ProtectedPlaces, protected_places
 from ._approval_rules import ACTIONS, BUILT_IN_TOOLS, Action, Call, Rule, is_action, strictest
 
 __all__ = [
@@ -48,10 +51,7 @@ __all__ = [
     "ApprovalHook",
     "ApprovalOptions",
     "mount",
-    "one_line",
-    "question_line",
     "read_approval_options",
-    "render_prompt",
     "rule_for_call",
 ]
 
@@ -145,80 +145,6 @@ def read_approval_options(config: Mapping[str, Any] | None) -> ApprovalOptions:
     return read_options(ApprovalOptions, MODULE, config)
 
 
-_PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
-_LOOKS_LIKE_JSON = re.compile(r"null|true|false|NaN|-?Infinity|-?\d[\d.eE+-]*").fullmatch
-_MANY_SPACES = re.compile(r" {16,}")
-
-
-# ── prompt ────────────────────────────────────────────────────────────────────────────────────────
-# Renders the question to the user from the call's data.
-#
-# Two different calls never have the same text, so a decision remembered for a text applies to one call. Nothing in
-# the input can move the cursor, hide, run backwards or begin a new line: text that is not plain and printable is
-# written as a JSON string with invisible characters escaped. Everything is shown, whole.
-
-
-def render_prompt(tool: str, given: Any, reason: str, *, module: str | None = None) -> str:
-    """The question about one call, with all of its input.
-
-    Args:
-        tool: The tool's name.
-        given: Its input, anything.
-        reason: Why the user is asked.
-        module: The module that mounted the tool, where the name does not show it.
-    """
-    of_module = "" if module is None else f" of module {_name(module)}"
-    lines = [f"Allow the tool {_name(tool)}{of_module} to run?"]
-    if isinstance(given, Mapping):
-        lines += [question_line(key, value) for key, value in given.items()]
-        if not given:
-            lines.append("  (no input)")
-    else:
-        lines.append(_line("(input)", given))
-    lines.append(f"Asked because: {one_line(reason, 300)}")
-    return "\n".join(lines)
-
-
-def one_line(text: str, longest: int) -> str:
-    """Untrusted text as part of one line; for reasons, not for the input that the user approves."""
-    shown = _seen(text[: longest + 1])
-    return shown if len(text) <= longest else f"{shown[:longest]}… ({len(text)} characters)"
-
-
-def question_line(name: Any, value: Any) -> str:
-    """The line of a question that shows a member of the input."""
-    return _line(_name(name), value)
-
-
-def _line(label: str, value: Any) -> str:
-    plain = isinstance(value, str) and _is_plain(value)
-    return f"  {label}: {_seen(value if plain else _json(value))}"
-
-
-def _name(name: Any) -> str:
-    """A plain name unchanged, anything else as JSON, which begins with a quote and so is distinct from a name."""
-    return name if isinstance(name, str) and _PLAIN_NAME.fullmatch(name) else _seen(_json(name))
-
-
-def _is_plain(text: str) -> bool:
-    # Text that begins with a quote or looks like JSON is quoted: no two values may have the same text.
-    return bool(text) and text[0] not in '"{[(' and text == text.strip() == _seen(text) and not _LOOKS_LIKE_JSON(text)
-
-
-def _json(value: Any) -> str:
-    try:
-        return json.dumps(value, ensure_ascii=False, sort_keys=True)
-    except (TypeError, ValueError, RecursionError):  # an input that is not JSON: shown in part, with its type
-        shown = ToolResult(output=value).safe_hook_presentation()["output"]
-        return f"(no JSON) {json.dumps([type(value).__name__, shown], ensure_ascii=False)}"
-
-
-def _seen(text: str) -> str:
-    """Escape invisible characters and long runs of spaces in a way that JSON itself never does."""
-    shown = visible_text(text, multiline=False, strict=True)
-    return _MANY_SPACES.sub(lambda found: rf"\u0020{{{len(found[0])}}}", shown)
-
-
 @attrs.frozen
 class _Answer:
     """The decision of a registered provider, or the default if there is none."""
@@ -228,12 +154,15 @@ class _Answer:
     remembered: bool = False
 
 
-def _key(tool: str, given: Any, module: str | None = None) -> str:
-    """Identifies a call by its tool, the module that mounted it and all of its input: a decision never applies to another call."""
+def _key(tool: str, given: Any, module: str | None = None, about: Sequence[Any] = ()) -> str:
+    """Identify a call by its tool, its module, all of its input, its real place and its sandbox.
+
+    A decision never applies to another call.
+    """
     try:
-        text = canonical_dumps([tool, module, given])
+        text = canonical_dumps([tool, module, given, *about])
     except ModelError:
-        text = repr((tool, module, given))
+        text = repr((tool, module, given, *about))
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -243,14 +172,42 @@ _OPTIONS_WITHOUT_MEMORY = ("Allow", "Deny")
 
 @attrs.frozen
 class _Decision:
-    """The action for a call, its reason, and whether an event reports it (not for free tools)."""
+    """The decision on a call.
+
+    Attributes:
+        action: What happens to it.
+        reason: Why, for the user and the model.
+        is_reported: Whether an event reports it; not for free tools.
+        is_protected: Whether it changes a protected place.
+    """
 
     action: Action
     reason: str
     is_reported: bool = True
+    is_protected: bool = False
 
 
 _UNEXPECTED = _Decision("ask", "the call has an unexpected form")
+_NO_PLACES: tuple[tuple[str, ...], str] = ((), "/")
+_MAX_JUDGED = 1000
+"""Calls whose place is kept for the tool; one that is forgotten costs a second question."""
+
+_SYSTEM_FOLDERS = ("/bin", "/usr/bin", "/sbin", "/usr/sbin")
+
+
+def _is_answer(tool: Any) -> bool:
+    """Return whether the running call is the typed answer of a turn, whose tool the loop itself offers."""
+    call = current_call()
+    return call is not None and call.is_answer and call.tool_name == tool
+
+
+def _declared_approval(tool: Any, given: Mapping[str, Any]) -> bool | None:
+    """Return whether a tool declares that this call has to be allowed; None if it declares nothing."""
+    if getattr(tool, "require_approval", False) is True:
+        return True
+    needs_approval = getattr(tool, "needs_approval", None)
+    declared = needs_approval(given) if callable(needs_approval) else None
+    return declared if isinstance(declared, bool) else None
 
 
 class ApprovalHook:
@@ -267,16 +224,30 @@ class ApprovalHook:
         self._rules: tuple[Rule, ...] = options.rules or ()
         self._provider: ApprovalProvider | None = None
         self._remembered: dict[str, bool] = {}  # what the provider has answered for the rest of the session
+        self._protected: ProtectedPlaces = protected_places(coordinator)
+        self._first_start = ""
+        self._judged: OrderedDict[str, tuple[str, bool]] = OrderedDict()
 
     async def __call__(self, event: str, data: dict[str, Any]) -> HookResult:
         """Decide on one call: continue, deny or ask the user."""
         if event != TOOL_PRE:
             return HookResult()
         tool, given = data.get("tool_name"), data.get("tool_input")
+        if _is_answer(tool):
+            return HookResult()
         name = tool if isinstance(tool, str) and tool else "(unnamed)"
-        decision = self._judge(name, given) if tool == name else _UNEXPECTED
+        call, decision = None, _UNEXPECTED
+        if tool == name and isinstance(given, Mapping):
+            call = self._call(name, given)
+            if call.paths:
+                call.places, call.start = await anyio.to_thread.run_sync(self._places, call)
+                protection = await anyio.to_thread.run_sync(self._protection, call)
+            else:
+                protection = UNPROTECTED
+            decision = self._decide(call, protection)
+            self._note_place(call, decision, data.get("tool_call_id"))
         if decision.action == "ask":
-            return await self._ask(name, given, decision, data)
+            return await self._ask(name, given, decision, data, call)
         if decision.is_reported:
             await self._report(decision.action == "allow", name, decision.reason, data)
         if decision.action == "deny":
@@ -303,17 +274,97 @@ class ApprovalHook:
     # ── deciding ──
 
     def lets_pass(self, tool: str, given: Any) -> bool:
-        """Whether no one is asked here about a call that is not denied; registered as the capability ``approval.lets_pass``."""
-        return self._judge(tool, given).action == "allow"
+        """Check whether no one is asked here about a call that is not denied.
 
-    def _judge(self, name: str, given: Any) -> _Decision:
+        Registered as the capability ``approval.lets_pass``. Looks at the file system.
+        """
         if not isinstance(given, Mapping):
-            return _UNEXPECTED
+            return False
+        call = self._located(tool, given)
+        return self._decide(call, self._protection(call)).action == "allow"
+
+    def rule_for_call(self, tool: str, given: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Return the narrowest rule that a person would expect of "always"; None if there is none.
+
+        It binds to the real place of a file, and to whether a command runs in a sandbox. Registered
+        as the capability ``approval.rule_for_call``. Looks at the file system.
+        """
+        call, running = self._located(tool, given), current_call()
+        judged = None if running is None else self._judged.get(running.call_id)
+        if judged is not None:  # the question showed this one
+            call.places = (judged[0],)
+        return rule_for_call(call)
+
+    def judged_place(self, call_id: str) -> tuple[str, bool] | None:
+        """Return the real place that a running call was judged by, and whether it may be changed although it is protected.
+
+        Registered as the capability ``approval.judged_place``, for tools that open files: what they
+        open has to be what was judged. None if this hook did not judge the call by a place.
+        """
+        return self._judged.get(call_id)
+
+    def _note_place(self, call: Call, decision: _Decision, call_id: Any) -> None:
+        if not isinstance(call_id, str):
+            return
+        self._judged.pop(call_id, None)
+        if len(call.places) == 1 and decision.action != "deny":
+            # Of a question the tool gets to know only if it was answered with yes.
+            is_allowed = decision.action == "ask" or decision.is_protected
+            self._judged[call_id] = (call.places[0], is_allowed)
+            if len(self._judged) > _MAX_JUDGED:
+                self._judged.popitem(last=False)
+
+    def _call(self, name: str, given: Mapping[str, Any]) -> Call:
         call = Call(name, given, self._base(), module=self._module_of(name), is_read_only=self._is_read_only(name))
         call.is_sandboxed = not call.is_stand_in and self._is_sandboxed(name)
-        return self._decide(call)
+        return call
 
-    def _decide(self, call: Call) -> _Decision:
+    def _located(self, name: str, given: Mapping[str, Any]) -> Call:
+        call = self._call(name, given)
+        call.places, call.start = self._places(call)
+        return call
+
+    def _places(self, call: Call) -> tuple[tuple[str, ...], str]:
+        """Return the real paths of a call, and that of the folder it starts at; asks the file system."""
+        if not call.paths or self._runs_at_client(call):
+            return _NO_PLACES
+        locate = self._coordinator.get_capability("filesystem.real_place")
+        if call.module in BUILT_IN_TOOLS["write_file"] and callable(locate):
+            # The tool may have roots of its own.
+            found = [locate(path) for path in call.paths]
+            if all(found):
+                return tuple(place for place, _ in found), found[0][1]
+        start = os.path.realpath(call.base)
+        places = []
+        for path in call.paths:
+            try:
+                places.append(os.path.realpath(os.path.join(start, path)))  # noqa: PTH118 - text in, text out
+            except (OSError, ValueError):  # no such path can be opened
+                return _NO_PLACES
+        return tuple(places), start
+
+    def _protection(self, call: Call) -> Judgement:
+        """Return the strictest judgement of the places that a call changes; asks the file system."""
+        if call.is_read_only:
+            return UNPROTECTED
+        found = [self._protected.judge(place, root=call.start) for place in call.places]
+        return max(found, key=lambda each: ("none", "ask", "refuse").index(each.verdict), default=UNPROTECTED)
+
+    def _runs_at_client(self, call: Call) -> bool:
+        tool = self._coordinator.get("tools", call.tool)
+        return call.module is None and getattr(tool, "runs_at_client", False) is True
+
+    def _decide(self, call: Call, protection: Judgement = UNPROTECTED) -> _Decision:
+        if protection.verdict == "refuse":
+            return _Decision("deny", f"{call.places[0]} is never changed: {protection.reason}")
+        decision = self._decide_by_rules(call)
+        if protection.verdict == "none" or decision.action == "deny":
+            return decision
+        if decision.action == "allow" and any(rule.names_place(call) for rule in self._rules):
+            return attrs.evolve(decision, is_protected=True)
+        return _Decision("ask", f"the place is protected: {protection.reason}", is_protected=True)
+
+    def _decide_by_rules(self, call: Call) -> _Decision:
         options = self._options
         if (rule := strictest(self._rules, call)) is not None:
             verb = {"allow": "allowed", "ask": "asked for", "deny": "forbidden"}[rule.action]
@@ -327,11 +378,15 @@ class ApprovalHook:
         if options.policy_driven_only:
             return _Decision("allow", "", is_reported=False)
         tool = self._coordinator.get("tools", call.tool)
-        if getattr(tool, "require_approval", False) is True:
+        declared = _declared_approval(tool, call.given)
+        if declared:
             return _Decision("ask", "the tool itself asks for it")
-        if call.module is None and getattr(tool, "runs_at_client", False) is True:  # a server offers it for its client
+        if declared is False and not call.is_stand_in:
             return _Decision("allow", "", is_reported=False)
-        if (rule := strictest(options.default_rules, call)) is not None:
+        if self._runs_at_client(call):  # a server offers it for its client
+            return _Decision("allow", "", is_reported=False)
+        rule = strictest(options.default_rules, call)
+        if rule is not None and (call.is_sandboxed or call.command is None or _is_of_system(call.command.words[0])):
             return _Decision(rule.action, f"{rule.action} by default: {rule.reason}")
         if call.tool in FREE_TOOLS and not call.is_stand_in:
             return _Decision("allow", "", is_reported=False)
@@ -383,11 +438,15 @@ class ApprovalHook:
 
     # ── asking and reporting ──
 
-    async def _ask(self, tool: str, given: Any, decision: _Decision, data: dict[str, Any]) -> HookResult:
+    async def _ask(
+        self, tool: str, given: Any, decision: _Decision, data: dict[str, Any], call: Call | None
+    ) -> HookResult:
         options = self._options
         module = self._module_of(tool)
         source = None if module is None or module in BUILT_IN_TOOLS.get(tool, ()) else module
-        prompt = render_prompt(tool, given, decision.reason, module=source)
+        place = None if call is None else self._hidden_place(call, is_protected=decision.is_protected)
+        is_unconfined = call is not None and call.tool == "bash" and call.command is not None and not call.is_sandboxed
+        prompt = render_prompt(tool, given, decision.reason, module=source, place=place, is_unconfined=is_unconfined)
         if len(prompt) > options.max_question_chars:
             reason = (
                 f"a person has to allow this call, and the question would have {len(prompt)} characters, more than the "
@@ -396,7 +455,12 @@ class ApprovalHook:
             await self._report(False, tool, reason, data)
             return HookResult(action="deny", reason=reason)
         if self._provider is not None:
-            return await self._ask_provider(self._provider, tool, given, prompt, data, module)
+            about = (place, is_unconfined)
+            return await self._ask_provider(self._provider, tool, given, prompt, data, module, about)
+        arguments = given if isinstance(given, Mapping) else {"input": given}
+        note_question(
+            ApprovalQuestion(text=prompt, tool=tool, arguments=arguments, module=module, reason=decision.reason)
+        )
         return HookResult(
             action="ask_user",
             approval_prompt=prompt,
@@ -405,10 +469,26 @@ class ApprovalHook:
             approval_default=options.on_timeout,
         )
 
+    def _hidden_place(self, call: Call, *, is_protected: bool) -> str | None:
+        """Return the real place of a call that its input does not show; always that of a protected place."""
+        if len(call.places) != 1:
+            return None
+        self._first_start = self._first_start or call.start
+        # From another working directory the same input means another file.
+        named = os.path.normpath(os.path.join(self._first_start, call.paths[0]))  # noqa: PTH118 - text in, text out
+        return call.places[0] if is_protected or call.places[0] != named else None
+
     async def _ask_provider(
-        self, provider: ApprovalProvider, tool: str, given: Any, prompt: str, data: dict[str, Any], module: str | None
+        self,
+        provider: ApprovalProvider,
+        tool: str,
+        given: Any,
+        prompt: str,
+        data: dict[str, Any],
+        module: str | None,
+        about_call: tuple[str | None, bool],
     ) -> HookResult:
-        key = _key(tool, given, module)
+        key = _key(tool, given, module, about_call)
         if key in self._remembered:
             answer = _Answer(self._remembered[key], "decided earlier in this session", remembered=True)
         else:
@@ -416,6 +496,8 @@ class ApprovalHook:
             about = {"tool_name": tool, "action": prompt.split("\n", 1)[0], "risk_level": risk, "prompt": prompt}
             await self._coordinator.hooks.emit(APPROVAL_REQUIRED, {**self._about(data), **about})
             details = dict(given) if isinstance(given, dict) else {"input": given}
+            if about_call[0] is not None:
+                details["(real place)"] = about_call[0]
             timeout = self._options.timeout
             answer = await self._answer(
                 provider,
@@ -461,6 +543,18 @@ class ApprovalHook:
         return {"hook_name": MODULE, "event": TOOL_PRE, "tool_call_id": data.get("tool_call_id")}
 
 
+def _is_of_system(program: str) -> bool:
+    """Check whether the search path leads to a program in a folder of the system, and to no other one before it."""
+    if "/" in program:
+        return os.path.dirname(program) in _SYSTEM_FOLDERS  # noqa: PTH120
+    for folder in os.environ.get("PATH", os.defpath).split(os.pathsep):
+        if not folder.startswith("/"):  # the folder of the command, whatever that holds
+            return False
+        if os.path.lexists(f"{folder}/{program}"):
+            return folder.rstrip("/") in _SYSTEM_FOLDERS
+    return False
+
+
 _LEEWAY = 30.0
 
 
@@ -487,6 +581,8 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
     coordinator.register_capability("approval.register_provider", hook.register_provider)
     coordinator.register_capability("approval.lets_pass", hook.lets_pass)
     coordinator.register_capability("approval.set_rules", hook.set_rules)
+    coordinator.register_capability("approval.rule_for_call", hook.rule_for_call)
+    coordinator.register_capability("approval.judged_place", hook.judged_place)
     _logger.info("tools are approved by %s: %d rules, then defaults", MODULE, len(options.rules or ()))
 
     def close() -> None:
@@ -499,31 +595,32 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
 # ── what a command line offers ────────────────────────────────────────────────────────────────────
 
 
-def rule_for_call(tool: str, given: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The narrowest rule that a person would expect of "always" for a call, as a plan writes it; None if there is none.
+def rule_for_call(call: Call) -> dict[str, Any] | None:
+    """Return the narrowest rule that a person would expect of "always" for a call, as a plan writes it; None if there is none.
 
-    A simple command is allowed with exactly these words, an edit for this file, and of any other tool every call. No rule allows a
-    compound command.
+    A simple command is allowed with exactly these words, inside or outside of a sandbox as it was.
+    An edit is allowed for the real place of this file, and of any other tool every call. No rule
+    allows a compound command.
     """
-    rule: dict[str, Any] = {"tool": tool, "action": "allow"}
-    call = Call(tool, given)
-    if call.command is not None or tool == "bash":
-        rule["command"] = [] if call.command is None else [*call.command.words]
-    elif tool in ("write_file", "edit_file"):
-        rule |= {"tool": ["write_file", "edit_file"], "path": (call.paths or [""])[0]}
+    rule: dict[str, Any] = {"tool": call.tool, "action": "allow"}
+    if call.command is not None or call.tool == "bash":
+        rule |= {"command": [] if call.command is None else [*call.command.words], "sandboxed": call.is_sandboxed}
+    elif call.tool in _EDITS:
+        rule |= {"tool": _EDITS, "path": ([*call.places, *call.paths] or [""])[0]}
     words = [*rule.get("command", []), rule.get("path", "")]
     if {"*", "?"} & set("".join(words)) or not rule.get("command", True):
         return None
-    made = Rule(action="allow", tools=(tool,), command=tuple(rule.get("command", ())) or None, path=rule.get("path"))
+    made = Rule(
+        action="allow", tools=(call.tool,), command=tuple(rule.get("command", ())) or None, path=rule.get("path")
+    )
     return rule if made.applies(call) else None
 
 
 _EDITS: Final = ["write_file", "edit_file"]
-_GUARDED: Final = [{"tool": _EDITS, "path": f"{name}/**", "action": "ask"} for name in (".git", ".amplifier")]
-_EDIT_RULES: Final = [*_GUARDED, {"tool": _EDITS, "path": "**", "action": "allow"}]
+_EDIT_RULES: Final = [{"tool": _EDITS, "path": "**", "action": "allow"}]
 MODES: Final[Mapping[str, tuple[str, list[dict[str, Any]]]]] = {
     "ask": ("you are asked before anything is changed", []),
-    "edits": ("files of this folder are edited without a question", _EDIT_RULES),
+    "edits": ("files of this folder are edited without a question, but for protected places", _EDIT_RULES),
     "plan": (
         "nothing is changed; the agent reads and proposes",
         [
@@ -536,7 +633,7 @@ MODES: Final[Mapping[str, tuple[str, list[dict[str, Any]]]]] = {
         ],
     ),
     "full": (
-        "files are edited and commands run in the sandbox without a question",
+        "files are edited and commands run in the sandbox without a question, but for protected places",
         [*_EDIT_RULES, {"tool": "bash", "sandboxed": True, "action": "allow"}],
     ),
 }

@@ -20,6 +20,11 @@ class HookResults:
         self._ephemeral: list[ContextInjection] = []
         self._deferred: list[tuple[HookResult, str]] = []
 
+    def module_of(self, tool: str) -> str | None:
+        """Return the id of the module that mounted a tool; None for the application."""
+        owner = self._coordinator.owner_of("tools", tool)
+        return None if owner is None else owner.partition("#")[0]
+
     async def apply(self, result: HookResult, event: str, *, defer: bool = False) -> HookResult:
         """Carry out approvals, messages and injections; what is left is deny, modify or continue.
 

@@ -13,6 +13,7 @@ import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from functools import lru_cache, partial
+from types import CoroutineType
 from typing import Any
 
 import anyio
@@ -32,12 +33,14 @@ from amplifier._json import (
     visible_text,
 )
 from amplifier.contracts import (
+    ApprovalQuestion,
     Coordinator,
     CurrentCall,
     Hooks,
     Step,
     Tool,
     contained_failure,
+    note_question,
     ordered_steps,
     tool_repeatable,
     tool_schema,
@@ -46,6 +49,7 @@ from amplifier.errors import BudgetError, ContractError, MissingExtraError, Mode
 from amplifier.events import TOOL_ERROR, TOOL_POST, TOOL_PRE
 from amplifier.models import ApprovalGate, HookResult, ToolCall, ToolResult, ToolSpec
 
+from ._blocking import named_if_blocking
 from ._containment import Overran, call_within, run_together, text_of
 from ._hook_results import HookResults
 from ._options import TurnOptions
@@ -93,6 +97,15 @@ async def why_not_repeated(call: ToolCall, tools: Mapping[str, Tool], hook_resul
         if len(question) > _LONGEST_SHOWN:
             return interrupted("its input is too long to be shown to a person, who would have to allow it")
         gate = ApprovalGate(hook_name="resume", prompt=question)
+        note_question(
+            ApprovalQuestion(
+                text=question,
+                tool=call.name,
+                arguments=call.arguments,
+                module=hook_results.module_of(call.name),
+                reason="the process ended while this call was running",
+            )
+        )
         asked = HookResult(action="ask_user", approval_prompt=gate.prompt, approval_gates=[gate])
         applied = await hook_results.apply(asked, TOOL_PRE)
         if applied.action != "deny":
@@ -287,6 +300,7 @@ class ToolRunner:
             iteration=iteration,
             call_id=call.id,
             tool_name=call.name,
+            is_answer=call.name == self._answer_tool,
         )
         return Step(call=made, arguments=call.arguments, is_resumed=is_resumed)
 
@@ -350,6 +364,8 @@ class ToolRunner:
             return refusal(f"there is no tool named {name!r}; available: {known}", "UnknownTool")
         tool = self._tools[name]
         emitted = await self._hooks.emit(TOOL_PRE, {**attempt.about(), "tool_input": attempt.given})
+        if name == self._answer_tool:
+            emitted = _without_questions(emitted)
         attempt.asks = emitted.action == "ask_user" or bool(emitted.approval_gates)
         for earlier in attempt.earlier if attempt.asks else ():
             await earlier.judged.wait()
@@ -437,7 +453,8 @@ class ToolRunner:
     async def _run_tool(self, name: str, given: dict[str, Any]) -> Any:
         # A tool gets input of its own: it may keep or change it without changing the transcript.
         is_flat = type(given) is dict and LEAVES.issuperset(map(type, given.values()))
-        result: Any = await self._tools[name].execute(given.copy() if is_flat else copy.deepcopy(given))
+        call: Any = self._tools[name].execute(given.copy() if is_flat else copy.deepcopy(given))
+        result: Any = await (named_if_blocking(call, name) if type(call) is CoroutineType else call)
         return _own(result) if isinstance(result, ToolResult) else result
 
     async def _after(self, attempt: Attempt, result: ToolResult) -> ToolResult:
@@ -450,6 +467,20 @@ class ToolRunner:
 
     async def _emit_error(self, attempt: Attempt, result: ToolResult) -> None:
         await self._hooks.emit(TOOL_ERROR, {**attempt.about(), "tool_input": attempt.given, "error": result.error})
+
+
+def _without_questions(emitted: HookResult) -> HookResult:
+    """Return the result of hooks without what they ask: the loop itself offers this tool, and it changes nothing."""
+    if emitted.action != "ask_user" and not emitted.approval_gates:
+        return emitted
+    rest = copy.copy(emitted)
+    rest.approval_gates, rest.approval_prompt = [], None
+    if rest.action == "ask_user":
+        if rest.context_injections:
+            rest.action = "inject_context"
+        else:
+            rest.action = "modify" if getattr(emitted, "modified", False) else "continue"
+    return rest
 
 
 def _denial(applied: HookResult) -> ToolResult:

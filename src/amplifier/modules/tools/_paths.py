@@ -18,7 +18,7 @@ import functools
 import operator
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -90,11 +90,14 @@ class AccessRoots:
         roots: In the plan's order.
         start: Where relative paths start: the first root of the workspace.
         verb: ``"read"`` or ``"write"``, for messages.
+        check: Called with the real place of a file before it is opened, and before directories are made for it.
+            It raises to refuse it.
     """
 
     roots: tuple[Root, ...]
     start: Root
     verb: str = "read"
+    check: Callable[[ConfinedPath], None] = attrs.field(default=lambda place: None, eq=False, repr=False)
 
     def locate(self, path: str) -> ConfinedPath:
         """Turn a path of the model into a place.
@@ -201,10 +204,23 @@ class Workspace:
         allowed = self._allowed_now()
         return AccessRoots(tuple(dict.fromkeys((*allowed, *(self._writable or ())))), start=allowed[0])
 
-    def writable(self) -> AccessRoots:
-        """Where tools may write."""
+    def writable(self, check: Callable[[ConfinedPath], None]) -> AccessRoots:
+        """Return where tools may write; ``check`` raises for a place that they may not change."""
         allowed = self._allowed_now()
-        return AccessRoots(allowed if self._writable is None else self._writable, start=allowed[0], verb="write")
+        roots = allowed if self._writable is None else self._writable
+        return AccessRoots(roots, start=allowed[0], verb="write", check=check)
+
+    def real_place(self, path: str) -> tuple[str, str] | None:
+        """Return the real path that a path of the model leads to, and that of the folder it starts at.
+
+        None if it leads nowhere that may be written. Blocks for a moment.
+        """
+        access = self.writable(lambda place: None)
+        try:
+            place = access.locate(path)
+            return os.path.realpath(place.path), access.start.path
+        except (ToolFailure, OSError, ValueError):
+            return None
 
     def shown(self, place: ConfinedPath) -> str:
         """The shortest path that leads the model back here: relative to the first root if it can be."""
@@ -263,13 +279,15 @@ _LIST = _flags("O_RDONLY", "O_DIRECTORY", "O_NOFOLLOW", "O_CLOEXEC")
 _READ = _flags("O_RDONLY", "O_NOFOLLOW", "O_NONBLOCK", "O_NOCTTY", "O_CLOEXEC")
 
 
-def open_directory(access: AccessRoots, place: ConfinedPath, *, make: bool = False) -> tuple[int, ConfinedPath]:
+def open_directory(
+    access: AccessRoots, place: ConfinedPath, *, make_for: str | None = None
+) -> tuple[int, ConfinedPath]:
     """Open a directory to reach what is in it.
 
     Args:
         access: Where links may lead.
         place: The directory.
-        make: Create what is missing.
+        make_for: Create what is missing, for a file of this name that may be there.
 
     Returns:
         A descriptor, the caller's to close, and the place without links.
@@ -283,7 +301,12 @@ def open_directory(access: AccessRoots, place: ConfinedPath, *, make: bool = Fal
         try:
             for index, name in enumerate(place.names):
                 try:
-                    following = _enter_or_make(directory, name, make=make)
+                    if make_for is None:
+                        following = enter(directory, name)
+                    else:
+                        # No name before this one is a link, and none after it exists if this one does not.
+                        check = functools.partial(access.check, place.child(make_for))
+                        following = _enter_or_make(directory, name, check)
                 except OSError as error:
                     if error.errno not in _NOT_FOLLOWED:
                         raise
@@ -310,19 +333,20 @@ def open_parent(access: AccessRoots, place: ConfinedPath, *, make: bool = False)
         The directory's descriptor, the caller's to close, and the place whose last name is to be used in it.
 
     Raises:
-        ToolFailure: As `open_directory`; also if the place is a root.
+        ToolFailure: As `open_directory`; also if the place is a root, or `AccessRoots.check` refuses it.
         OSError: As `open_directory`.
     """
     for _ in range(_MAX_LINKS):
         if not place.names:
             raise ToolFailure("IsADirectory", f"{shown(place.path)} is a directory, expected a file")
         name = place.names[-1]
-        directory, above = open_directory(access, place.parent, make=make)
+        directory, above = open_directory(access, place.parent, make_for=name if make else None)
         place = above.child(name)
         with contextlib.ExitStack() as stack:
             stack.callback(os.close, directory)
             target = _link_text(name, directory)
             if target is None:
+                access.check(place)
                 stack.pop_all()
                 return directory, place
         place = access.follow(place, target, ())
@@ -430,12 +454,11 @@ def _open_root(root: str) -> int:
     return directory
 
 
-def _enter_or_make(directory: int, name: str, *, make: bool) -> int:
+def _enter_or_make(directory: int, name: str, before_making: Callable[[], None]) -> int:
     try:
         return enter(directory, name)
     except FileNotFoundError:
-        if not make:
-            raise
+        before_making()
     with contextlib.suppress(FileExistsError):
         os.mkdir(name, dir_fd=directory)
     return enter(directory, name)

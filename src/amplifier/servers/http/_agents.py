@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -20,6 +19,9 @@ from amplifier.turns import Ended, Show, TurnRecord
 
 from .._sessions import SessionCheck, SessionFactory, SessionRequest
 from ._requests import Limits, Problem
+
+_GRACE_SHARE = 0.8
+"""The part of the time for shutting down in which turns may finish their step."""
 
 
 @attrs.define(kw_only=True)
@@ -126,19 +128,33 @@ class Agents:
                 self._over.set()
 
     async def end_turns(self) -> None:
-        """Admit no more turns, ask those that run to end, and wait for them: a step may end within the limit's time.
+        """Admit no more turns, ask those that run to end, and wait for them.
 
-        After that they are cut off, and have half of it once more to unwind.
+        A turn that waits for an answer of a person is stopped at once. Others may finish their step in most of the
+        limit's time; the rest is left for unwinding and for closing the sessions.
         """
-        self._stopping, seconds = True, self.limits.shutdown_seconds
+        self._stopping = True
+        grace, reason = self.limits.shutdown_seconds * _GRACE_SHARE, "the server is being stopped"
         for stop in self.at_end:
             stop()
+        waiting = {live.session for live in self.live.all() if live.questions.waiting()}
         for session in self._running:
-            session.coordinator.cancellation.request_graceful(grace=seconds, reason="the server is being stopped")
-        with anyio.move_on_after(seconds + math.ceil(seconds / 2)):
-            while self._running:
-                self._over = anyio.Event()
-                await self._over.wait()
+            if session in waiting:
+                session.coordinator.cancellation.request_immediate(reason=reason)
+            else:
+                session.coordinator.cancellation.request_graceful(grace=grace, reason=reason)
+        while self._running:
+            self._over = anyio.Event()
+            await self._over.wait()
+
+    def describe_running(self) -> str:
+        """Return what a server that is being stopped waits for; empty if nothing runs."""
+        if not self._running:
+            return ""
+        asked = sum(bool(live.questions.waiting()) for live in self.live.all())
+        turns = "1 turn" if len(self._running) == 1 else f"{len(self._running)} turns"
+        stopped = f" ({asked} of them waits for an answer and is stopped now)" if asked else ""
+        return f"Stopping: up to {self.limits.shutdown_seconds:g} s for {turns} to end{stopped}."
 
     async def run_once(
         self, ask: Ask, record: TurnRecord, show: Show, *, approvals: ApprovalSystem | None = None

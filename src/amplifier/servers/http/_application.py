@@ -49,13 +49,18 @@ class Application:
             await self._app(scope, receive, send)
 
     async def shut_down(self) -> None:
-        """Refuse new turns, let those that run end (after their step, or when the limit's time is over), close all sessions.
+        """Refuse new turns, let those that run end, and close all sessions, all within the limit's time.
 
-        For a server that is being stopped; call it before the server closes its connections.
+        For a server that is being stopped; call it before the server closes its connections. `describe_running` tells what it
+        is going to wait for.
         """
-        await self._agents.end_turns()
         with anyio.move_on_after(self.limits.shutdown_seconds):
+            await self._agents.end_turns()
             await self._agents.live.close_all()
+
+    def describe_running(self) -> str:
+        """Return what shutting down has to wait for, as a sentence; empty if nothing runs."""
+        return self._agents.describe_running()
 
 
 def application(

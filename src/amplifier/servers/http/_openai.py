@@ -277,7 +277,10 @@ def usage(record: TurnRecord, given: str = "input", made: str = "output") -> dic
     """The tokens of a turn; the two APIs have other words for what the model was given and what it made."""
     return {
         f"{given}_tokens": record.input_tokens,
-        f"{given}_tokens_details": {"cached_tokens": record.cache_read_tokens or 0},
+        f"{given}_tokens_details": {
+            "cached_tokens": record.cache_read_tokens or 0,
+            "cache_write_tokens": record.cache_write_tokens or 0,
+        },
         f"{made}_tokens": record.output_tokens,
         f"{made}_tokens_details": {"reasoning_tokens": record.reasoning_tokens or 0},
         "total_tokens": record.input_tokens + record.output_tokens,

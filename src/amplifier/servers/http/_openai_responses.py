@@ -261,7 +261,9 @@ class _Response:
                 self._agents.runs.forget(self.name)
                 raise
             problem = problem_of(error)
-            self._head |= {"status": "failed", "error": {"code": problem.code, "message": problem.message}}
+            # A failed response has other codes than a failed request: of the API's list these two fit.
+            code = "rate_limit_exceeded" if problem.status == 429 else "server_error"
+            self._head |= {"status": "failed", "error": {"code": code, "message": problem.message}}
             await self._end("failed")
             return
         self._keep(outcome)
@@ -347,7 +349,7 @@ class _Response:
         at = await self._add(item, status="in_progress", arguments="")
         named = {**at, "item_id": item["id"]}
         await self._send("function_call_arguments.delta", **named, delta=item["arguments"])
-        await self._send("function_call_arguments.done", **named, name=call.name, arguments=item["arguments"])
+        await self._send("function_call_arguments.done", **named, arguments=item["arguments"])
         await self._send("output_item.done", **at, item=item)
 
     async def _end(self, status: str) -> None:

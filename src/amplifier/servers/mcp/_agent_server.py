@@ -50,6 +50,11 @@ logger = logging.getLogger("amplifier.servers.mcp")
 
 _ANSWER = "permission"
 _ARGUMENTS = "arguments"
+_SESSION_ID = "session_id"
+_TEMPLATE = f"amplifier://sessions/{{{_SESSION_ID}}}/transcript"
+"""The addresses of conversations, as a URI template."""
+_MAX_COMPLETIONS = 100
+"""In one answer, as the protocol has it."""
 _STOPPING = 10.0
 """Seconds that a cancelled call waits for its turn to end."""
 _OUTPUT: dict[str, Any] = {
@@ -92,9 +97,11 @@ async def open_agent_server(
                 on_list_tools=agent.list_tools,
                 on_call_tool=agent.call_tool,
                 on_list_resources=agent.list_resources,
+                on_list_resource_templates=agent.list_resource_templates,
                 on_read_resource=agent.read_resource,
                 on_list_prompts=agent.list_prompts if prompts else None,
                 on_get_prompt=agent.get_prompt if prompts else None,
+                on_completion=agent.complete,
             )
         finally:
             with anyio.CancelScope(shield=True):
@@ -284,6 +291,18 @@ class AgentServer:
             ]
         )
 
+    async def list_resource_templates(
+        self, context: _Context, params: types.PaginatedRequestParams | None
+    ) -> types.ListResourceTemplatesResult:
+        """Return the form of the addresses of conversations."""
+        template = types.ResourceTemplate(
+            uri_template=_TEMPLATE,
+            name="transcript",
+            description="The messages of a conversation, by the session_id of an earlier result.",
+            mime_type="application/json",
+        )
+        return types.ListResourceTemplatesResult(resource_templates=[template])
+
     async def read_resource(
         self, context: _Context, params: types.ReadResourceRequestParams
     ) -> types.ReadResourceResult:
@@ -292,7 +311,7 @@ class AgentServer:
         session_id = uri.removeprefix("amplifier://sessions/").removesuffix("/transcript")
         live = self._find(session_id, self._owner(context))
         if live is None or _address(live) != uri:
-            raise MCPError(types.INVALID_PARAMS, f"there is no resource {uri[:200]!r}")
+            raise MCPError(types.INVALID_PARAMS, f"there is no resource {uri[:200]!r}", {"uri": uri[:200]})
         text = json.dumps(await live.session.messages(), ensure_ascii=False, default=str)
         return types.ReadResourceResult(
             contents=[types.TextResourceContents(uri=uri, mime_type="application/json", text=text)]
@@ -320,6 +339,28 @@ class AgentServer:
             description=summary(found), messages=[types.PromptMessage(role="user", content=said)]
         )
 
+    # ── completion ──
+
+    async def complete(self, context: _Context, params: types.CompleteRequestParams) -> types.CompleteResult:
+        """Complete the id of a conversation of this client. Arguments of prompts are free text.
+
+        Raises:
+            MCPError: There is no such prompt or template.
+        """
+        reference, argument = params.ref, params.argument
+        values: list[str] = []
+        if isinstance(reference, types.PromptReference):
+            if reference.name not in self._prompts:
+                raise MCPError(types.INVALID_PARAMS, f"there is no prompt {reference.name[:80]!r}")
+        elif reference.uri != _TEMPLATE:
+            raise MCPError(types.INVALID_PARAMS, f"there is no template {reference.uri[:200]!r}")
+        elif argument.name == _SESSION_ID:
+            ids = [live.session_id for live in self._of_owner(self._owner(context))]
+            values = [session_id for session_id in ids if session_id.startswith(argument.value)]
+        shown = values[:_MAX_COMPLETIONS]
+        completion = types.Completion(values=shown, total=len(values), has_more=len(values) > len(shown))
+        return types.CompleteResult(completion=completion)
+
 
 async def _run(live: _Session, turn: LiveTurn) -> None:
     """Run a turn; its steps and its end are in the session's log."""
@@ -338,7 +379,7 @@ async def _run(live: _Session, turn: LiveTurn) -> None:
 
 
 def _address(live: _Session) -> str:
-    return f"amplifier://sessions/{live.session_id}/transcript"
+    return _TEMPLATE.replace(f"{{{_SESSION_ID}}}", live.session_id)
 
 
 def _form(question: Question) -> types.ElicitRequestFormParams:

@@ -94,6 +94,7 @@ async def test_spans_have_the_attributes_of_the_conventions(traces):
         "gen_ai.operation.name": "invoke_agent",
         "gen_ai.agent.name": "amplifier",
         "gen_ai.conversation.id": session_id,
+        "gen_ai.provider.name": "mock",
         "amplifier.turn": 1,
     }
 

@@ -62,13 +62,20 @@ class Traces(SpanProcessor):
 
     def metrics(self) -> dict[str, list[tuple[dict[str, Any], int, float]]]:
         """The points of each metric: attributes, count, sum."""
-        data: Any = self._reader.get_metrics_data()
         return {
             metric.name: [(dict(point.attributes), point.count, point.sum) for point in metric.data.data_points]
+            for metric in self.instruments()
+        }
+
+    def instruments(self) -> list[Any]:
+        """Return all metrics with what has been recorded."""
+        data: Any = self._reader.get_metrics_data()
+        return [
+            metric
             for resource in (() if data is None else data.resource_metrics)
             for scope in resource.scope_metrics
             for metric in scope.metrics
-        }
+        ]
 
 
 def _is_ended(span: Span) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import socket
+import sys
 import time
 from typing import Any
 
@@ -18,9 +19,26 @@ from mcp.server.auth.provider import (
 from mcp.server.auth.settings import AuthSettings, ClientRegistrationOptions
 from mcp.server.mcpserver import MCPServer
 from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
+from pydantic import AnyUrl
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
+
+KNOWN = {
+    "client_id": "known",
+    "client_secret": "a secret: 100%",
+    "redirect_uris": ["http://127.0.0.1/callback"],
+    "token_endpoint_auth_method": sys.argv[1] if len(sys.argv) > 1 else "client_secret_basic",
+}
+
+
+class AnyPort(OAuthClientInformationFull):
+    """A client whose browser may come back to any port (RFC 8252)."""
+
+    def validate_redirect_uri(self, redirect_uri: AnyUrl | None) -> AnyUrl:
+        assert redirect_uri is not None
+        assert (redirect_uri.host, redirect_uri.path) == ("127.0.0.1", "/callback")
+        return redirect_uri
 
 
 class Provider:
@@ -33,6 +51,8 @@ class Provider:
         self.renewals: dict[str, AccessToken] = {}  # by refresh token
 
     async def get_client(self, client_id: str) -> OAuthClientInformationFull | None:
+        if client_id == "known":  # registered beforehand, for any port of this machine
+            return AnyPort.model_validate(KNOWN)
         return self.clients.get(client_id)
 
     async def register_client(self, client_info: OAuthClientInformationFull) -> None:
@@ -124,7 +144,22 @@ def main() -> None:
         provider.tokens.clear()
         return JSONResponse({})
 
+    async def metadata(request: Request) -> JSONResponse:
+        """What the SDK says, but for the only way to authenticate."""
+        return JSONResponse(
+            {
+                "issuer": address,
+                "authorization_endpoint": f"{address}/authorize",
+                "token_endpoint": f"{address}/token",
+                "response_types_supported": ["code"],
+                "code_challenge_methods_supported": ["S256"],
+                "token_endpoint_auth_methods_supported": [KNOWN["token_endpoint_auth_method"]],
+            }
+        )
+
     app = server.streamable_http_app()
+    if len(sys.argv) > 1:
+        app.router.routes.insert(0, Route("/.well-known/oauth-authorization-server", metadata))
     app.router.routes.append(Route("/introspect", introspect, methods=["POST"]))
     app.router.routes.append(Route("/expire", expire, methods=["POST"]))
     print(port, flush=True)

@@ -37,6 +37,21 @@ def problems(servers: Any, key: str = "servers") -> list[tuple[str, str]]:
         ({"command": "a", "prompts": False}, "$.servers.x.prompts", 'use deny: ["get_prompt"]'),
         ({"command": "a", "sampling": "yes"}, "$.servers.x.sampling", "expected one of 'ask', 'allow', 'deny'"),
         ({"command": "a", "open_timeout": 0}, "$.servers.x.open_timeout", "expected a positive number of seconds"),
+        (
+            {"url": "http://b", "oauth": {"client_metadata_url": "http://c/d"}},
+            "$.servers.x.oauth.client_metadata_url",
+            "expected an https URL with a path",
+        ),
+        (
+            {"url": "http://b", "oauth": {"client_metadata_url": "https://c/"}},
+            "$.servers.x.oauth.client_metadata_url",
+            "expected an https URL with a path",
+        ),
+        (
+            {"url": "http://b", "oauth": {"client_metadata_url": "https://c/d", "client_id": "e"}},
+            "$.servers.x.oauth",
+            "expected client_id or client_metadata_url, got both",
+        ),
     ],
 )
 def test_a_wrong_server_is_a_problem_with_its_path(server, path, words):

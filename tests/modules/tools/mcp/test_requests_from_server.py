@@ -138,6 +138,21 @@ async def test_a_page_to_open_is_shown_with_its_address():
         assert "https://example.org/login" in person.requests[0]["prompt"]
 
 
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("file:///etc/passwd", "javascript:alert(1)", "JavaScript:alert(1)", "data:text/html,x", "vscode://x/y"),
+        *("https:", "http:///x", "//example.org/x", "example.org", "\x01https://example.org"),
+    ],
+)
+async def test_page_that_is_not_on_the_web_is_declined(address):
+    person = MockApprovalSystem([])
+    page = {"mode": "url", "message": "Log in", "url": address, "elicitationId": "1"}
+    async with opened({"small": small("--all")}, approval=person) as desk:
+        assert await asked(desk, "small_elicit", **page) == {"action": "decline"}
+        assert person.requests == []
+
+
 @pytest.mark.parametrize("approval", [None, MockApprovalSystem([])])
 async def test_a_form_is_declined_where_no_one_can_fill_it_in(approval):
     async with opened({"small": small("--all")}, approval=approval) as desk:

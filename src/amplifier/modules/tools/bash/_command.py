@@ -10,6 +10,7 @@ import contextlib
 import errno
 import logging
 import os
+import re
 import selectors
 import signal
 import subprocess
@@ -20,7 +21,7 @@ from collections.abc import Callable
 import attrs
 
 from ..._shared.failure import ToolFailure
-from ..._shared.processes import ProcessTree, StartedProcess, start
+from ..._shared.processes import ProcessTree, StartedProcess, read_proc, start
 from ..._shared.worker_threads import Stop
 from ._confinement import Confined
 from ._options import BashOptions
@@ -222,21 +223,21 @@ def run_command(confined: Confined, directory: str, options: BashOptions, stop: 
     tree = ProcessTree(shell.process, shell.group)
     captures = (Capture(options.max_output_bytes), Capture(options.max_output_bytes))
     most = None if confined.explanation is None else options.max_processes
-    in_time, left, too_many = False, 0, False
+    in_time, left, too_much = False, 0, None
     next_count = time.monotonic() + _COUNTING
 
     def is_over() -> bool:
-        nonlocal too_many, next_count
+        nonlocal too_much, next_count
         if most is not None and time.monotonic() >= next_count:  # not at every piece of output: it takes milliseconds
             next_count = time.monotonic() + _COUNTING
-            too_many = len(tree.members()) > most
-        return too_many or shell.has_ended()
+            too_much = _too_much(tree.members(), options)
+        return too_much is not None or shell.has_ended()
 
     try:
         with contextlib.closing(OutputReader(shell.process, shell.news, captures, stop)) as reader:
             reader.read_until(seconds, is_over, look=None if most is None else _COUNTING)
-            if too_many:  # at once: every moment it starts more
-                raise ToolFailure("TooManyProcesses", f"more than {most} processes at a time; all of them were ended")
+            if too_much is not None:  # at once: every moment it takes more
+                raise ToolFailure(*too_much)
             in_time = shell.has_ended()
             if in_time:
                 reader.read_until(_LINGER, lambda: reader.is_at_end)
@@ -252,6 +253,25 @@ def run_command(confined: Confined, directory: str, options: BashOptions, stop: 
         left_running=left if in_time else 0,
         is_unstarted=shell.is_unstarted,
     )
+
+
+def _too_much(members: list[int], options: BashOptions) -> tuple[str, str] | None:
+    """Return the kind and the text of a failure if the processes of a command take more than they may."""
+    if len(members) > options.max_processes:
+        return "TooManyProcesses", f"more than {options.max_processes} processes at a time; all of them were ended"
+    # The kernel's limit for a process is about its own memory. What it shares is not counted there.
+    if any(_shared_memory(pid) > options.max_memory_mb << 20 for pid in members):
+        return "TooMuchMemory", f"a process shared more than {options.max_memory_mb} MiB of memory; all were ended"
+    return None
+
+
+def _shared_memory(pid: int) -> int:
+    """Return the bytes of memory without a file that a process can share with others; 0 if it is gone."""
+    found = _SHARED.search(read_proc(f"/proc/{pid}/status", 4096))
+    return 0 if found is None else int(found[1]) << 10
+
+
+_SHARED = re.compile(rb"^RssShmem:\s+(\d+) kB", re.MULTILINE)
 
 
 def _start(confined: Confined, directory: str) -> StartedProcess:

@@ -1,50 +1,55 @@
 """What a command may do: which files it sees and changes, whether it reaches the network, how much it may use.
 
-`choose_sandbox` decides once per mount how that is enforced; `Sandbox.confined` prepares one command. bubblewrap, which runs a
-command in namespaces of its own, and `amplifier._supervisor` enforce it.
+`choose_sandbox` decides once per mount whether commands are confined; `Sandbox.confined` prepares one command. bubblewrap, which
+runs a command in namespaces of its own, and `amplifier._supervisor` enforce it.
 """
 
 from __future__ import annotations
 
-import collections
 import functools
+import json
+import logging
 import os
 import stat
 import subprocess
 import sys
-import tempfile
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import attrs
 
-from amplifier._programs import find_program, isolated_python_command
-from amplifier._supervisor import MINIMUM_ABI, landlock_abi
+from amplifier._programs import find_program, is_below, isolated_python_command
 from amplifier.errors import ModuleLoadError
 
 from ..._shared.processes import can_supervise
+from .._protected_places import ProtectedPlaces
+from ._git_broker import Bind, GitBroker
+from ._git_files import NOT_CLEAN, Finding, findings, read_text, set_aside, take_out
+from ._git_profile import HELPER, GitProfile, open_git_profile
 from ._options import BashOptions
-from ._own_files import identity, imported_from, own_files_in, own_files_problem, placeholders, remove_redirections
-from ._places import PlaceFinder, Places, inside_another, link_home, visible_roots
-from ._seccomp import filter_program
+from ._own_files import imported_from, own_files_problem, placeholders
+from ._places import PlaceFinder, Places
+from ._sweep import Swept
+
+logger = logging.getLogger("amplifier.modules.tools")
 
 # ── bubblewrap ─────────────────────────────────────────────────────────────────────────────────────
 # Its command line: the command has its own process ids, network, IPC and mounts; it sees the file system read-only, without the
 # places that are hidden, and may change the writable ones.
 
 _PROBING = 30.0
-_NAMESPACES = (
-    "--unshare-user",
-    "--unshare-pid",
-    "--unshare-net",
-    "--unshare-ipc",
-    "--unshare-uts",
-    "--unshare-cgroup-try",
-    "--as-pid-1",  # the supervisor's program is the first process: it reports how the command ended
+CONFINEMENT = (
+    *("--unshare-all", "--unshare-user", "--disable-userns", "--new-session", "--die-with-parent"),
+    *("--cap-drop", "ALL"),
 )
-_NO_PRIVILEGES = ("--cap-drop", "ALL")
+"""Of every sandbox. bubblewrap knows the last of these since version 0.8."""
+# The supervisor's program is the first process: it reports how the command ended.
+_OPTIONS = (*CONFINEMENT, "--as-pid-1")
+TEMPORARY = ("/tmp", "/dev/shm", "/var/tmp")
+"""Folders that each command finds empty, besides the home."""
 _SYSTEM = (
     *("--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"),
     # Root stays root outside of its namespace for these files, without any capability: core_pattern runs programs there.
@@ -56,21 +61,51 @@ _KERNEL_FILES = (
     *("/proc/keys", "/proc/key-users", "/proc/kcore", "/proc/timer_list", "/proc/sched_debug", "/proc/latency_stats"),
     *("/proc/acpi", "/proc/scsi", "/proc/asound", "/proc/interrupts", "/sys/firmware", "/sys/kernel/security"),
 )
-_MOST_ENTRIES = 20_000
-_NO_MORE_NAMESPACES = ("--disable-userns",)
-"""Known to bubblewrap since 0.8."""
+_FILTERS = Path(__file__).parent / "seccomp"
+"""Programs for the kernel that check each system call; made by tests/_support/seccomp_filters.py."""
 
 
-def bubblewrap_arguments(program: str, places: Places, *, directory: str, network: bool) -> list[str]:
-    """The command line, without the command."""
-    namespaces = [name for name in _NAMESPACES if not (network and name == "--unshare-net")]
-    more = () if _problem(program, _NO_MORE_NAMESPACES) else _NO_MORE_NAMESPACES
-    arguments = [program, *namespaces, *_NO_PRIVILEGES, *more, *_SYSTEM]
+@functools.cache  # read once: it must stay what it was when this process began
+def system_call_filter() -> bytes | None:
+    """Return the filter for this machine; None if there is none."""
+    machine = {"arm64": "aarch64"}.get(os.uname().machine, os.uname().machine)
+    try:
+        return (_FILTERS / f"{machine}.bpf").read_bytes() if sys.maxsize > 1 << 32 else None
+    except OSError:
+        return None
+
+
+def bubblewrap_arguments(
+    program: str,
+    places: Places,
+    *,
+    directory: str,
+    network: bool,
+    memory: int,
+    home: str,
+    more: Sequence[str] = (),
+    options: Sequence[str] = _OPTIONS,
+) -> list[str]:
+    """Return the command line without the command.
+
+    Args:
+        program: bubblewrap.
+        places: What the command sees.
+        directory: Where it runs.
+        network: Whether it reaches the network.
+        memory: Bytes that all files in memory together may have: the folders for temporary files, and the home.
+        home: The home folder.
+        more: Further mounts, after all others.
+        options: The options for namespaces.
+    """
+    sizes = {"/tmp": memory // 2, home: memory // 4, "/dev/shm": memory // 8, "/var/tmp": memory // 8}
+    arguments = [program, *options, *(("--share-net",) if network else ()), *_SYSTEM]
+    arguments += ("--size", str(sizes["/dev/shm"]), "--tmpfs", "/dev/shm")
     for path in _KERNEL_FILES:
         if Path(path).exists():
             arguments += _hide(path)
     for path in places.hidden:
-        arguments += _hide(path)
+        arguments += _hide(path, sizes.get(path))
     for path in places.readable:
         arguments += ("--ro-bind", path, path)
     # A mount point cannot be renamed or removed. What is covered would show again if a folder around it could be.
@@ -80,77 +115,26 @@ def bubblewrap_arguments(program: str, places: Places, *, directory: str, networ
         arguments += ("--ro-bind", path, path)
     for path in places.hidden_inside:
         arguments += _hide(path)
-    for path in foreign_sockets(places.writable):
+    for path in places.sockets:
         arguments += ("--ro-bind-try", "/dev/null", path)
+    arguments += more
+    # What is hidden would otherwise be memory without a limit.
+    for path in ("/dev", *places.hidden, *places.hidden_inside):
+        if path not in sizes and Path(path).is_dir():
+            arguments += ("--remount-ro", path)
     return [*arguments, "--chdir", directory]
 
 
-def _hide(path: str) -> tuple[str, ...]:
-    return ("--tmpfs", path) if Path(path).is_dir() else ("--ro-bind", "/dev/null", path)
-
-
-def foreign_sockets(writable: Iterable[str]) -> list[str]:
-    """Sockets in the file system: a mount that is read-only, or a network of one's own, does not keep anyone from connecting.
-
-    The kernel lists the names that sockets were bound to. One that was renamed afterwards is looked for in the folder of
-    its name; and if a name is relative or has no socket any more, in the writable folders as well, up to a limit.
-    """
-    try:
-        with Path("/proc/net/unix").open(encoding="utf-8", errors="surrogateescape") as file:
-            fields = [line.split(maxsplit=7) for line in file]
-    except OSError:
-        return []
-    names = {field[7].rstrip("\n") for field in fields[1:] if len(field) == 8 and not field[7].startswith("@")}
-    found = {name for name in names if name.startswith("/") and _is_socket(name)}
-    if lost := names - found:
-        folders = {os.path.dirname(name) for name in lost if name.startswith("/")}  # noqa: PTH120 - text in, text out
-        for folder in folders:
-            found |= {entry.path for entry in _entries(folder) if _is_entry_a_socket(entry)}
-        found.update(_sockets_below(writable))
-    return sorted({os.path.realpath(path) for path in found})
-
-
-def _sockets_below(folders: Iterable[str]) -> Iterator[str]:
-    """Sockets in some trees, breadth first."""
-    pending, looked_at = collections.deque(folders), 0
-    while pending and looked_at < _MOST_ENTRIES:
-        for entry in _entries(pending.popleft()):
-            looked_at += 1
-            if entry.is_dir(follow_symlinks=False):
-                pending.append(entry.path)
-            elif _is_entry_a_socket(entry):
-                yield entry.path
-
-
-def _entries(folder: str) -> list[os.DirEntry[str]]:
-    try:
-        with os.scandir(folder) as entries:
-            return list(entries)
-    except OSError:
-        return []
-
-
-def _is_entry_a_socket(entry: os.DirEntry[str]) -> bool:
-    if entry.is_file(follow_symlinks=False) or entry.is_dir(follow_symlinks=False) or entry.is_symlink():
-        return False  # known without asking the file system once more
-    return _is_socket(entry.path)
-
-
-def _is_socket(path: str) -> bool:
-    try:
-        return stat.S_ISSOCK(os.stat(path).st_mode)  # noqa: PTH116 - there may be thousands
-    except OSError:  # gone, or in a folder of someone else, where commands cannot reach it either
-        return False
-
-
-def bubblewrap_problem(program: str) -> str | None:
-    """What keeps bubblewrap from working here; None if it works."""
-    return _problem(program, ())
+def _hide(path: str, size: int | None = None) -> tuple[str, ...]:
+    if not Path(path).is_dir():
+        return ("--ro-bind", "/dev/null", path)
+    return (*(() if size is None else ("--size", str(size))), "--tmpfs", path)
 
 
 @functools.cache  # it starts a program; what the kernel allows does not change while this process runs
-def _problem(program: str, more: tuple[str, ...]) -> str | None:
-    arguments = [program, *_NAMESPACES, *_NO_PRIVILEGES, *more, *_SYSTEM, "--", *isolated_python_command("-c", "")]
+def bubblewrap_problem(program: str) -> str | None:
+    """Return why bubblewrap does not work here; None if it works."""
+    arguments = [program, *_OPTIONS, *_SYSTEM, "--", *isolated_python_command("-c", "")]
     try:
         done = subprocess.run(
             arguments, capture_output=True, text=True, errors="replace", timeout=_PROBING, check=False
@@ -164,12 +148,23 @@ def _problem(program: str, more: tuple[str, ...]) -> str | None:
 
 # ── sandbox ────────────────────────────────────────────────────────────────────────────────────────
 
-SandboxKind: TypeAlias = Literal["bwrap", "landlock", "off"]
+SandboxKind: TypeAlias = Literal["bwrap", "off"]
 
 _MODULE = "tool-bash"
 _MIB = 1 << 20
-_DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty")
-"""Of all devices: terminals of the user, disks, and the memory that programs share are in the same folder."""
+
+
+@attrs.define
+class Settled:
+    """What was found in the writable folders after a command.
+
+    Attributes:
+        notes: What was taken out of repositories, as sentences.
+        new: Protected places that exist now, and did not before.
+    """
+
+    notes: list[str] = attrs.field(factory=list)
+    new: list[str] = attrs.field(factory=list)
 
 
 @attrs.frozen(kw_only=True)
@@ -181,12 +176,14 @@ class Confined:
         environment: All it gets to see.
         supervision: What the supervisor applies; None for no supervisor.
         explanation: What the sandbox allows, for a command that failed; None without a sandbox.
+        settled: Filled in when the command has ended.
     """
 
     arguments: Sequence[str]
     environment: Mapping[str, str]
     supervision: dict[str, Any] | None
     explanation: str | None = None
+    settled: Settled = attrs.field(factory=Settled)
 
 
 @attrs.frozen(kw_only=True)
@@ -197,12 +194,18 @@ class Sandbox:
         kind: What enforces it.
         program: The path of bubblewrap.
         finder: Which files they see.
+        git: How their git calls write to repositories; None if they can't.
+        git_problem: Why they can't.
     """
 
     kind: SandboxKind
     options: BashOptions
     program: str = ""
     finder: PlaceFinder | None = None
+    git: GitProfile | None = None
+    git_problem: str | None = None
+    _git_lock: threading.Lock = attrs.field(factory=threading.Lock)
+    _unclean: set[str] = attrs.field(factory=set)
 
     @property
     def network(self) -> bool:
@@ -227,68 +230,181 @@ class Sandbox:
             return
         workspace = self.finder.workspace(directory)
         roots = [workspace, *self.finder.writable]
-        if (problem := own_files_problem(roots)) or (self.kind == "landlock" and (problem := own_files_in(roots))):
+        if (problem := own_files_problem(roots)) is not None:
             raise ValueError(problem)
-        limits = {
-            "RLIMIT_CORE": 0,
-            "RLIMIT_FSIZE": self.options.max_file_mb * _MIB,
-            "RLIMIT_DATA": self.options.max_memory_mb * _MIB,
-        }
-        supervision = {"limits": limits, "keyring": True}
-        # bubblewrap has a network of its own to forbid it with; Landlock forbids TCP only.
-        program = filter_program(inet=self.options.network or self.kind == "bwrap")
-        if program is not None:
-            supervision["seccomp"] = program
+        before = self.finder.look(workspace)
+        places = self.finder.places(workspace, before)
+        environment = {**environment, "TMPDIR": "/tmp"}
         explanation = (
             f"the sandbox ({self.kind}) allows writing below {', '.join(roots)} only"
             f"{'' if self.options.network else ', allows no network'} and hides the home folder"
         )
-        confine = self._in_bubblewrap if self.kind == "bwrap" else self._in_landlock
-        with confine(workspace) as (added, changed):
-            yield Confined(
-                arguments=arguments,
-                environment={**environment, **changed},
-                supervision=supervision | added,
-                explanation=explanation,
-            )
-
-    @contextmanager
-    def _in_bubblewrap(self, workspace: str) -> Iterator[tuple[dict[str, Any], dict[str, str]]]:
-        assert self.finder is not None
-        places = self.finder.places(workspace, None)
-        with placeholders(places.missing) as held:
-            places = attrs.evolve(places, missing=held)
-            wrapper = bubblewrap_arguments(self.program, places, directory=workspace, network=self.options.network)
-            added: dict[str, Any] = {
+        if places.repositories and self.git_problem is not None:
+            explanation += f"; .git is read-only, and git cannot write to it because {self.git_problem}"
+        with ExitStack() as stack:
+            places = attrs.evolve(places, missing=stack.enter_context(placeholders(places.missing)))
+            settled = Settled()
+            stack.callback(self._settle, workspace, before, places, _Snapshot.of(places, before), settled)
+            more = list[str]()
+            if self.git is not None:
+                broker = GitBroker(
+                    self.git,
+                    places=places,
+                    roots=self.finder.roots(workspace),
+                    hook=lambda binds, mounts, folder: self._hook(places, binds, mounts, folder),
+                    environment=environment,
+                    lock=self._git_lock,
+                    temporary=[*TEMPORARY, self.finder.home],
+                )
+                stack.callback(lambda: settled.notes.extend(broker.notes))
+                more, variables = stack.enter_context(broker.opened())
+                environment = {**environment, **variables}
+            wrapper = self._wrapper(places, workspace, more)
+            supervision = {
+                "limits": self._limits(),
                 "wrapper": [os.fsencode(argument) for argument in wrapper],
+                "seccomp": system_call_filter(),
                 "mounts": places.changeable(),
             }
             if os.geteuid() != 0:  # the kernel does not count the processes of root
                 # Inside and not before: outside, the processes that the user has already would count.
-                added["inner_limits"] = {"RLIMIT_NPROC": self.options.max_processes}
-            try:
-                yield added, {"TMPDIR": "/tmp"}
-            finally:
-                remove_redirections(places.redirecting)
+                supervision["inner_limits"] = {"RLIMIT_NPROC": self.options.max_processes}
+            yield Confined(
+                arguments=arguments,
+                environment=environment,
+                supervision=supervision,
+                explanation=explanation,
+                settled=settled,
+            )
+
+    def _limits(self) -> dict[str, int]:
+        return {
+            "RLIMIT_CORE": 0,
+            "RLIMIT_FSIZE": self.options.max_file_mb * _MIB,
+            "RLIMIT_DATA": self.options.max_memory_mb * _MIB,
+        }
+
+    def _wrapper(
+        self, places: Places, directory: str, more: Sequence[str], options: Sequence[str] = _OPTIONS
+    ) -> list[str]:
+        assert self.finder is not None
+        return bubblewrap_arguments(
+            self.program,
+            places,
+            directory=directory,
+            network=self.options.network,
+            memory=self.options.max_memory_mb * _MIB,
+            home=self.finder.home,
+            more=more,
+            options=options,
+        )
 
     @contextmanager
-    def _in_landlock(self, workspace: str) -> Iterator[tuple[dict[str, Any], dict[str, str]]]:
-        """With a folder as the home and for temporary files."""
+    def _hook(
+        self, places: Places, binds: Sequence[Bind], mounts: Sequence[str], folder: str
+    ) -> Iterator[tuple[list[str], list[int]]]:
+        """Prepare a hook of a repository, which runs as commands do."""
+        wrapper = self._wrapper(places, folder, mounts, CONFINEMENT)
+        program = system_call_filter()
+        assert program is not None
+        descriptor = os.memfd_create("filter")
+        try:
+            os.write(descriptor, program)
+            os.lseek(descriptor, 0, os.SEEK_SET)
+            given = json.dumps({"noexec": [], "binds": [*binds], "limits": self._limits()})
+            yield isolated_python_command(HELPER, given, *wrapper, "--seccomp", str(descriptor)), [descriptor]
+        finally:
+            os.close(descriptor)
+
+    def reason_for(self, path: str) -> str:
+        """Return why a place is protected, as a sentence."""
+        return "" if self.finder is None else self.finder.protected.judge(path).reason
+
+    # ── after a command ──
+
+    def _settle(self, workspace: str, before: Swept, places: Places, snapshot: _Snapshot, settled: Settled) -> None:
+        """Take out of repositories what makes git run programs, and find what is new."""
         assert self.finder is not None
-        with tempfile.TemporaryDirectory(prefix="amplifier-", ignore_cleanup_errors=True) as folder:
-            temporary = os.path.realpath(folder)
-            places = self.finder.places(workspace, temporary)
-            # One inside of another adds nothing, and a command could replace it.
-            writable = [path for path in places.writable if not inside_another(path, places.writable)]
-            expected = {path: identity(path) for path in writable}
-            link_home(places, temporary)
-            landlock = {
-                "readable": [*visible_roots(places.hidden), *places.readable],
-                "writable": expected,
-                "devices": list(_DEVICES),
-                "network": self.options.network,
-            }
-            yield {"landlock": landlock}, {"TMPDIR": temporary, "HOME": temporary}
+        after = self.finder.look(workspace)
+        roots = self.finder.roots(workspace)
+        mounted = {before.places[path] for path in places.protected if path in before.places}
+        for path, found in after.places.items():
+            if found in mounted and path not in self._unclean:
+                continue
+            was_there = before.places.get(path) == found
+            if path in after.repositories:
+                notes = _judge_repository(path, roots, after.repositories, snapshot.findings)
+                settled.notes += notes
+                # Another command may have moved it meanwhile, so that nothing could be taken out.
+                self._unclean.discard(path)
+                if any(NOT_CLEAN in note for note in notes):
+                    self._unclean.add(path)
+            elif was_there and snapshot.signatures.get(path) == _signature(path):
+                continue
+            elif self.finder.protected.is_entry(path):
+                settled.new.append(path)
+            elif any(is_below(path, root) for root in roots):
+                settled.notes += set_aside(path, "git's configuration or a link of a protected name leads to it")
+        for note in settled.notes:
+            logger.warning("tool bash: %s", note)
+
+
+@attrs.frozen
+class _Snapshot:
+    """What can be told of protected places that are too many to be mounted, or are links, before a command."""
+
+    findings: frozenset[Finding]
+    signatures: dict[str, tuple[Any, ...]]
+
+    @classmethod
+    def of(cls, places: Places, swept: Swept) -> _Snapshot:
+        uncovered = [path for path in swept.places if path not in places.protected]
+        return cls(
+            frozenset(
+                finding
+                for path in uncovered
+                if path in swept.repositories and os.path.realpath(path) == path and os.path.isdir(path)  # noqa: PTH112
+                for finding in findings(path)
+            ),
+            {path: _signature(path) for path in uncovered},
+        )
+
+
+_MOST_SIGNED = 2_000
+
+
+def _signature(path: str) -> tuple[Any, ...]:
+    """Return what changes if anyone changes a place."""
+    pending, result = [path], list[Any]()
+    for each in pending:  # grows
+        try:
+            found = os.lstat(each)
+        except OSError:
+            continue
+        result.append((each, found.st_ino, found.st_mode, found.st_ctime_ns))
+        if stat.S_ISDIR(found.st_mode) and len(pending) < _MOST_SIGNED:
+            with suppress(OSError):
+                pending += sorted(f"{each}/{name}" for name in os.listdir(each))  # noqa: PTH208 - text
+    return tuple(result)
+
+
+def _judge_repository(
+    path: str, roots: Sequence[str], repositories: Iterable[str], known: frozenset[Finding]
+) -> list[str]:
+    """Take out of something of git's what makes git run a program; returns sentences about it."""
+    if not any(is_below(path, root) for root in roots) or not os.path.lexists(path):
+        return []
+    if os.path.islink(path):  # noqa: PTH114 - text in
+        return set_aside(path, "a link to a repository")
+    if os.path.isdir(path):  # noqa: PTH112
+        return take_out([finding for finding in findings(path) if finding not in known])
+    target = (read_text(path) or "").partition("gitdir:")[2].strip()
+    real = os.path.realpath(os.path.join(os.path.dirname(path), target))  # noqa: PTH118, PTH120
+    if path.endswith("/.git") and not any(
+        is_below(real, f"{folder}/{name}") for folder in repositories for name in ("worktrees", "modules")
+    ):
+        return set_aside(path, f"it leads git to {real}")
+    return []
 
 
 def sandbox_here() -> tuple[SandboxKind, str | None]:
@@ -297,7 +413,9 @@ def sandbox_here() -> tuple[SandboxKind, str | None]:
     return sandbox.kind, problem
 
 
-def choose_sandbox(options: BashOptions, directory: str) -> tuple[Sandbox, str | None]:
+def choose_sandbox(
+    options: BashOptions, directory: str, protected: ProtectedPlaces | None = None
+) -> tuple[Sandbox, str | None]:
     """Find out how commands can be confined here; starts programs to try it.
 
     Returns:
@@ -319,27 +437,30 @@ def choose_sandbox(options: BashOptions, directory: str) -> tuple[Sandbox, str |
         problems.append("the working directory is /, which leaves nothing to protect")
     else:
         try:
-            finder = PlaceFinder(options, directory)
+            finder = PlaceFinder(options, directory, protected or ProtectedPlaces())
         except ValueError as error:
             raise ModuleLoadError(f"{_MODULE}: {error}", module_id=_MODULE) from None
         roots = [os.path.realpath(directory), *finder.writable]
         if (problem := own_files_problem(roots)) is not None:
             problems.append(problem)
         else:
-            if wanted in ("auto", "bwrap"):
-                program = find_program("bwrap", avoid=roots)
-                problem = "bubblewrap (bwrap) is not installed" if program is None else bubblewrap_problem(program)
-                if program is not None and problem is None:
-                    return Sandbox(kind="bwrap", options=options, program=program, finder=finder), None
-                problems.append(problem or "")
-            if wanted in ("auto", "landlock"):
-                abi = landlock_abi()
-                if abi < MINIMUM_ABI:
-                    problems.append(f"the kernel has Landlock {abi or 'not at all'}, {MINIMUM_ABI} is needed")
-                elif (problem := own_files_in(roots)) is not None:
-                    problems.append(problem)
-                else:
-                    return Sandbox(kind="landlock", options=options, finder=finder), None
+            program = find_program("bwrap", avoid=roots)
+            if program is None:
+                problems.append("bubblewrap (bwrap) is not installed")
+            elif (problem := bubblewrap_problem(program)) is not None:
+                problems.append(problem)
+            elif system_call_filter() is None:
+                problems.append(f"there is no filter of system calls for {os.uname().machine}")
+            else:
+                sandbox = Sandbox(kind="bwrap", options=options, program=program, finder=finder)
+                git, git_problem = open_git_profile(
+                    program,
+                    confinement=CONFINEMENT,
+                    system_calls=system_call_filter() or b"",
+                    network=options.network,
+                    limits=sandbox._limits(),
+                )
+                return attrs.evolve(sandbox, git=git, git_problem=git_problem), None
     reason = "; ".join(problems)
     if wanted != "auto":
         raise ModuleLoadError(

@@ -32,14 +32,10 @@ def _is_name(value: Any) -> bool:
     return isinstance(value, str) and _NAME.fullmatch(value) is not None
 
 
-SandboxChoice: TypeAlias = Literal["auto", "bwrap", "landlock", "off"]
+SandboxChoice: TypeAlias = Literal["auto", "bwrap", "off"]
 
 _paths = list_of(
     "absolute paths, or paths that begin with ~", lambda value: isinstance(value, str) and value.startswith(("/", "~/"))
-)
-_inner_paths = list_of(
-    "paths relative to the working directory, such as .git/config",
-    lambda value: isinstance(value, str) and bool(value) and not value.startswith(("/", "~")) and ".." not in value,
 )
 _shell = Kind(
     "the absolute path of a shell",
@@ -64,14 +60,13 @@ class BashOptions:
         kill_grace: Seconds between asking processes to end and killing them.
         env: Variables for every command.
         pass_env: Names of variables of this process that commands may see, in addition to the usual ones.
-        sandbox: How commands are confined; ``"auto"`` is the best that works here, ``"off"`` if nothing does.
+        sandbox: How commands are confined: ``"bwrap"`` by bubblewrap, ``"off"`` not at all. ``"auto"`` is bubblewrap where
+            it works, else off.
         network: Whether commands in a sandbox reach the network.
         writable: Folders that commands in a sandbox may write to, in addition to the working directory.
         readable: Files and folders in hidden places, such as the home folder, that commands in a sandbox may read.
         hidden: Further files and folders that commands in a sandbox do not see.
-        unprotected: Paths below the working directory that commands in a sandbox may change although they are protected:
-            configuration of git, editors and MCP clients.
-        max_memory_mb: Memory that one process in a sandbox can have, in MiB.
+        max_memory_mb: Memory that one process in a sandbox can have, and all its temporary files together, in MiB.
         max_processes: Processes that a command in a sandbox can have at a time.
         max_file_mb: The largest file that a process in a sandbox can write, in MiB.
     """
@@ -92,7 +87,6 @@ class BashOptions:
     writable: tuple[str, ...] = option(_paths, default=(), restricts=True)
     readable: tuple[str, ...] = option(_paths, default=(), restricts=True)
     hidden: tuple[str, ...] = option(_paths, default=(), restricts=True)
-    unprotected: tuple[str, ...] = option(_inner_paths, default=(), restricts=True)
     max_memory_mb: int = option(whole_number(64), default=4096, restricts=True)
     max_processes: int = option(whole_number(8), default=512, restricts=True)
     max_file_mb: int = option(whole_number(1), default=4096, restricts=True)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import stat
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+import threading
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import attrs
@@ -12,16 +14,17 @@ import attrs
 from amplifier._programs import is_below, isolated_python
 
 from ..._shared.session import default_sessions_directory
+from .._protected_places import ProtectedPlaces, own_places
 from ._options import BashOptions
 from ._own_files import (
     check_search_path,
-    guarded_files,
     helper_programs,
     identity,
     is_placeholder,
     links_on,
     own_folders,
 )
+from ._sweep import Sweep, Swept
 
 # Where other users, other programs and services keep what is theirs.
 _HIDDEN = ("/home", "/root", "/run", "/tmp", "/var/tmp", "/var/lib/docker", "/boot", "/lost+found")
@@ -32,6 +35,15 @@ _TOOLS_OF_HOME = (
     *("go/bin", ".local/bin", ".local/lib", ".local/share/uv/python", ".local/share/uv/tools", ".local/share/mise"),
     *(".local/share/pnpm", ".linuxbrew", "miniconda3", "anaconda3", "miniforge3"),
 )
+# What a shell or git executes, if a working directory is or holds the home folder.
+_OF_HOME = (
+    *(".profile", ".bashrc", ".bash_profile", ".bash_login", ".bash_logout", ".zshrc", ".zshenv", ".zprofile"),
+    *(".zlogin", ".gitconfig", ".vimrc", ".xprofile", ".local/bin"),
+)
+_MAX_MOUNTS = 50
+"""Of protected places: the time for each grows with their number."""
+_MAX_DEPTH = 2
+_MOST_ENTRIES = 2_000
 # Inside of a working directory that is a home folder.
 _SECRETS_OF_HOME = (
     *(".ssh", ".gnupg", ".aws", ".azure", ".kube", ".docker", ".netrc", ".pgpass", ".git-credentials"),
@@ -51,8 +63,10 @@ class Places:
         pinned: Folders below something writable that cannot be renamed or removed: what follows lies in them.
         protected: Cannot be changed although it is below something writable.
         missing: Does not exist, and cannot be created although it is below something writable.
-        redirecting: Does not exist, and is removed if the command creates it.
         hidden_inside: Not seen although it is below something writable.
+        sockets: Covered: a mount that is read-only does not keep anyone from connecting to one.
+        repositories: Of the protected ones, what belongs to git.
+        unmounted: Protected places that are too many to be mounted; compared after the command instead.
     """
 
     hidden: tuple[str, ...]
@@ -61,8 +75,10 @@ class Places:
     pinned: tuple[str, ...]
     protected: tuple[str, ...]
     missing: tuple[str, ...]
-    redirecting: tuple[str, ...]
     hidden_inside: tuple[str, ...]
+    sockets: tuple[str, ...] = ()
+    repositories: tuple[str, ...] = ()
+    unmounted: tuple[str, ...] = ()
 
     def changeable(self) -> dict[str, tuple[int, int] | None]:
         """What is mounted writable, and what is mounted where commands may change something: path, and what lies there now."""
@@ -76,14 +92,15 @@ class PlaceFinder:
     Args:
         options: With the paths of the plan.
         directory: The first working directory.
+        protected: The list of protected places.
 
     Raises:
         ValueError: A path of the plan goes through a link that commands may change, or is on the search path.
     """
 
-    def __init__(self, options: BashOptions, directory: str) -> None:
+    def __init__(self, options: BashOptions, directory: str, protected: ProtectedPlaces) -> None:
         self._options = options
-        self._home = _real("~")
+        self.home = _real("~")
         self._state = {
             _real(str(default_sessions_directory().parent)),
             *map(_real, filter(None, [os.environ.get("AMPLIFIER_HOME")])),
@@ -94,11 +111,17 @@ class PlaceFinder:
         roots = [workspace, *given, *map(os.path.realpath, given)]
         self.writable: tuple[str, ...] = tuple(_resolved(path, roots, "writable") for path in options.writable)
         self._readable = [_resolved(path, (workspace, *self.writable), "readable") for path in options.readable]
-        self._readable += [f"{self._home}/{name}" for name in _TOOLS_OF_HOME]
-        self._readable += [folder for folder in os.environ.get("PATH", "").split(os.pathsep) if folder.startswith("/")]
-        # The first process in bubblewrap is a Python.
-        self._readable += [folder for folder in (_real(sys.base_prefix), isolated_python()) if folder != self._home]
+        programs = [f"{self.home}/{name}" for name in _TOOLS_OF_HOME]
+        programs += [folder for folder in os.environ.get("PATH", "").split(os.pathsep) if folder.startswith("/")]
+        programs += [_real(sys.base_prefix), isolated_python()]  # the first process in bubblewrap is a Python
+        # A search path with the home folder itself must not show all of it.
+        private = {self.home, *self._state, *self._asked, *map(_real, _HIDDEN)}
+        self._readable += [
+            path for path in programs if not any(is_below(folder, os.path.realpath(path)) for folder in private)
+        ]
         self._helpers = helper_programs()
+        self._sweep = Sweep(protected)
+        self._lock = threading.Lock()
         self._changeable = {workspace, *self.writable}
         for folder in self._changeable:
             check_search_path(folder)
@@ -132,21 +155,34 @@ class PlaceFinder:
         self._workspaces[directory] = workspace
         return workspace
 
-    def places(self, workspace: str, temporary: str | None) -> Places:
-        """The places for one command.
+    def roots(self, workspace: str) -> list[str]:
+        """Return the folders that commands may change, without those that are below another one."""
+        writable = sorted({workspace, *self.writable})
+        return [folder for folder in writable if not inside_another(folder, writable)]
+
+    @property
+    def protected(self) -> ProtectedPlaces:
+        """The list of protected places."""
+        return self._sweep.protected
+
+    def look(self, workspace: str) -> Swept:
+        """Return the protected places that exist now."""
+        with self._lock:
+            return self._sweep.look(self.roots(workspace), skip=[*own_places(), *self._state, *self._asked])
+
+    def places(self, workspace: str, swept: Swept) -> Places:
+        """Return the places for one command.
 
         Args:
             workspace: The working directory, from `workspace`.
-            temporary: A folder for temporary files.
+            swept: The protected places, from `look`.
         """
-        hidden = {*map(_real, (*_HIDDEN, *_HIDDEN_FILES)), self._home, *self._state, *self._asked}
-        if temporary is not None:  # Landlock; bubblewrap has devices of its own
-            hidden.add("/dev")
+        hidden = {*map(_real, (*_HIDDEN, *_HIDDEN_FILES)), self.home, *self._state, *self._asked}
         readable = [*self._readable]
         if self._options.network:
             readable.append(_real("/etc/resolv.conf"))  # often a link into /run
-        writable = [workspace, *self.writable, *([] if temporary is None else [temporary])]
-        secrets = {f"{self._home}/{name}" for name in _SECRETS_OF_HOME}
+        writable = [workspace, *self.writable]
+        secrets = {f"{self.home}/{name}" for name in _SECRETS_OF_HOME}
 
         def inside(paths: Iterable[str]) -> list[str]:
             """Those that are below something writable, and are not reached by a link."""
@@ -163,18 +199,25 @@ class PlaceFinder:
         def seen(paths: Iterable[str]) -> list[str]:
             return [path for path in inside(paths) if not any(is_below(path, each) for each in hidden_inside)]
 
-        own = {*map(_real, own_folders()), *self._helpers}
-        guarded = guarded_files(workspace, writable, self._options.unprotected)
-        protected = seen({*(path for path in own if os.path.lexists(path)), *guarded.existing})
-        missing = {_first_missing(path) for path in seen({*(own - set(protected)), *guarded.missing})}
+        own = {*map(_real, own_folders()), *self._helpers, *own_places()}
+        own_inside = seen(path for path in own if os.path.lexists(path))
+        of_home = {f"{self.home}/{name}" for name in _OF_HOME}
+        listed = seen({*swept.places, *(path for path in of_home if os.path.lexists(path))})
+        listed = [path for path in listed if not any(is_below(path, each) for each in own_inside)]
+        listed = sorted((path for path in listed if not inside_another(path, listed)), key=_by_depth)
+        protected = [path for path in own_inside if not inside_another(path, own_inside)]
+        mounted, unmounted = listed[:_MAX_MOUNTS], listed[_MAX_MOUNTS:]
+        missing = {_first_missing(path) for path in seen({*own, *of_home} - set(protected))}
         missing = {
             path
             for path in missing
             if inside_another(path, writable) and (not os.path.lexists(path) or is_placeholder(path))
         }
         nested = [folder for folder in writable if inside_another(folder, writable)]
+        # What the agent runs must stay where it is. A repository may be moved, and stays read-only then.
         covered = (*hidden_inside, *protected, *missing, *nested)
         pinned = {parent for path in covered for parent in _parents_below(path, writable)}
+        sockets = foreign_sockets([*swept.sockets, *mounted_sockets()])
         return Places(
             hidden=tuple(sorted(path for path in hidden if os.path.lexists(path) and path not in writable)),
             readable=tuple(
@@ -186,11 +229,17 @@ class PlaceFinder:
             ),
             writable=tuple(sorted(writable)),
             pinned=tuple(sorted(pinned - set(writable))),
-            protected=tuple(path for path in protected if not inside_another(path, protected)),
-            missing=tuple(sorted(path for path in missing if not inside_another(path, protected))),
-            redirecting=tuple(guarded.redirecting),
+            protected=(*protected, *mounted),
+            missing=tuple(sorted(path for path in missing if not inside_another(path, [*protected, *mounted]))),
             hidden_inside=tuple(hidden_inside),
+            sockets=tuple(sockets),
+            repositories=tuple(path for path in mounted if path in swept.repositories),
+            unmounted=tuple(unmounted),
         )
+
+
+def _by_depth(path: str) -> tuple[int, str]:
+    return path.count("/"), path
 
 
 def inside_another(path: str, folders: Iterable[str]) -> bool:
@@ -225,33 +274,84 @@ def _resolved(path: str, roots: Iterable[str], name: str) -> str:
     return os.path.realpath(given)
 
 
-def visible_roots(hidden: Sequence[str], folder: str = "/") -> Iterator[str]:
-    """The largest files and folders that contain nothing hidden; Landlock can only allow."""
+# ── sockets ────────────────────────────────────────────────────────────────────────────────────────
+# A mount that is read-only, or a network of one's own, does not keep anyone from connecting to a socket in the file system.
+
+
+def foreign_sockets(seen: Iterable[str]) -> list[str]:
+    """Return the sockets that are to be covered.
+
+    The kernel lists the names that sockets of this network namespace were bound to. One that was renamed afterwards is looked
+    for in the folder of its name.
+
+    Args:
+        seen: Sockets that were found in folders.
+    """
     try:
-        names = [entry.name for entry in Path(folder).iterdir()]
+        with Path("/proc/net/unix").open(encoding="utf-8", errors="surrogateescape") as file:
+            fields = [line.split(maxsplit=7) for line in file]
+    except OSError:
+        fields = []
+    names = {field[7].rstrip("\n") for field in fields[1:] if len(field) == 8 and not field[7].startswith("@")}
+    found = {name for name in names if name.startswith("/") and _is_socket(name)}
+    folders = {os.path.dirname(name) for name in names - found if name.startswith("/")}  # noqa: PTH120 - text in, text out
+    for folder in folders:
+        found |= set(_sockets_in(folder))
+    found |= {path for path in seen if _is_socket(path)}
+    return sorted({os.path.realpath(path) for path in found})
+
+
+def mounted_sockets() -> Iterator[str]:
+    """Yield sockets that are mounted here, such as a container engine's, or lie in a folder that is.
+
+    Their servers may be in another network namespace, which the kernel's list leaves out.
+    """
+    try:
+        with Path("/proc/self/mountinfo").open("rb") as file:
+            lines = [line.split(b" ") for line in file]
     except OSError:
         return
-    for name in names:
-        path = f"{folder.rstrip('/')}/{name}"
-        if path in hidden:
+    looked_at = 0
+    for fields in lines:
+        point = os.fsdecode(fields[4].decode("unicode_escape").encode("latin-1"))
+        if point == "/" or any(is_below(point, place) for place in ("/proc", "/sys", "/dev")):
             continue
-        if any(is_below(other, path) for other in hidden):
-            yield from visible_roots(hidden, path)
-        else:
-            yield path
+        if _is_socket(point):
+            yield point
+            continue
+        pending = [(point, 0)]
+        for folder, depth in pending:  # grows
+            for entry in _entries(folder):
+                looked_at += 1
+                if _is_entry_a_socket(entry):
+                    yield entry.path
+                elif depth < _MAX_DEPTH and looked_at < _MOST_ENTRIES and entry.is_dir(follow_symlinks=False):
+                    pending.append((entry.path, depth + 1))
 
 
-def link_home(places: Places, folder: str) -> None:
-    """Make a folder look like the home, with links to what is readable there.
+def _sockets_in(folder: str) -> Iterator[str]:
+    return (entry.path for entry in _entries(folder) if _is_entry_a_socket(entry))
 
-    Landlock can only refuse to open a file. Programs take that as an error, and a file that is missing as normal.
-    """
-    home = _real("~")
-    for path in places.readable:
-        link = Path(folder, path.removeprefix(f"{home}/"))
-        if path.startswith(f"{home}/") and not link.exists():
-            link.parent.mkdir(parents=True, exist_ok=True)
-            link.symlink_to(path)
+
+def _entries(folder: str) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except OSError:
+        return []
+
+
+def _is_entry_a_socket(entry: os.DirEntry[str]) -> bool:
+    if entry.is_file(follow_symlinks=False) or entry.is_dir(follow_symlinks=False) or entry.is_symlink():
+        return False  # known without asking the file system once more
+    return _is_socket(entry.path)
+
+
+def _is_socket(path: str) -> bool:
+    try:
+        return stat.S_ISSOCK(os.stat(path).st_mode)  # noqa: PTH116 - there may be thousands
+    except OSError:  # gone, or in a folder of someone else, where commands cannot reach it either
+        return False
 
 
 def _real(path: str) -> str:

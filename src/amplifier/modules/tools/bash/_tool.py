@@ -21,7 +21,8 @@ from amplifier._programs import find_program
 from amplifier._supervisor import PR_GET_DUMPABLE, PR_SET_DUMPABLE, prctl
 from amplifier.contracts import Coordinator
 from amplifier.errors import ModuleLoadError
-from amplifier.models import ToolResult
+from amplifier.events import TOOL_POST
+from amplifier.models import HookResult, ToolResult
 
 from ..._shared.configuration import read_options
 from ..._shared.failure import ToolFailure, shown
@@ -29,8 +30,10 @@ from ..._shared.processes import signal_name
 from ..._shared.session import working_directory
 from ..._shared.worker_threads import Stop, Stopped, Workers, poll_until
 from .._base import BuiltinTool, characters, option, tool_input, whole
+from .._protected_places import protected_places
 from ._command import Outcome, run_command
 from ._confinement import Confined, Sandbox, choose_sandbox, import_warning
+from ._git_files import set_aside
 from ._options import DEFAULT_TIMEOUT, BashOptions
 
 logger = logging.getLogger("amplifier.modules.tools")
@@ -77,6 +80,7 @@ class BashTool(BuiltinTool):
         directory: Where; asked for every command.
         workers: The module's threads.
         sandbox: How its commands are confined.
+        coordinator: The session's, for questions to the user.
     """
 
     _name = "bash"
@@ -95,7 +99,13 @@ class BashTool(BuiltinTool):
     )
 
     def __init__(
-        self, options: BashOptions, shell: str, directory: Callable[[], Path], workers: Workers, sandbox: Sandbox
+        self,
+        options: BashOptions,
+        shell: str,
+        directory: Callable[[], Path],
+        workers: Workers,
+        sandbox: Sandbox,
+        coordinator: Coordinator,
     ) -> None:
         # Without -- a command that begins with a dash would be taken for an option.
         quiet = ("--noprofile", "--norc") if Path(shell).name == "bash" else ()
@@ -104,6 +114,7 @@ class BashTool(BuiltinTool):
         self._directory = directory
         self._workers = workers
         self._sandbox = sandbox
+        self._coordinator = coordinator
         self._running: set[Stop] = set()
         if sandbox.kind != "off":
             network = "the network is reachable" if sandbox.network else "there is no network"
@@ -122,7 +133,36 @@ class BashTool(BuiltinTool):
             )
         except Stopped:  # by `stop_all`; a cancelled call does not get here
             raise ToolFailure("Cancelled", "ended, because the session is being closed") from None
-        return _result(*outcome, seconds)
+        settled = outcome[1].settled
+        notes = [*settled.notes, *[await self._ask_about(path, values["command"]) for path in settled.new]]
+        if notes:
+            await self._tell("\n".join(notes))
+        return _result(*outcome, seconds, notes)
+
+    async def _ask_about(self, path: str, command: str) -> str:
+        """Ask about a place that programs outside obey, and that a command has made; returns the sentence about it.
+
+        Where the session asks about no command, it is only named.
+        """
+        lets_pass = self._coordinator.get_capability("approval.lets_pass")
+        reason = await anyio.to_thread.run_sync(self._sandbox.reason_for, path)
+        if lets_pass is None or lets_pass(self._name, {"command": command}):
+            return f"{path} is new; {reason}"
+        question = HookResult(
+            action="ask_user",
+            approval_prompt=f"Keep {shown(path, 200)}, which a command has made? {reason}.",
+            approval_options=["Keep", "Rename"],
+            approval_default="deny",
+        )
+        answer = await self._coordinator.process_hook_result(question, TOOL_POST, _MODULE)
+        if answer.action == "continue":
+            return f"{path} is new and was allowed; {reason}"
+        notes = await anyio.to_thread.run_sync(set_aside, path, f"new, and not allowed; {reason}")
+        return " ".join(notes)
+
+    async def _tell(self, text: str) -> None:
+        message = HookResult(user_message=text, user_message_level="warning")
+        await self._coordinator.process_hook_result(message, TOOL_POST, _MODULE)
 
     def _run_command(self, command: str, directory: str, seconds: float, stop: Stop) -> tuple[Outcome, Confined]:
         self._running.add(stop)
@@ -158,7 +198,7 @@ _DENIED = re.compile(
 )
 
 
-def _result(outcome: Outcome, confined: Confined, seconds: float) -> ToolResult:
+def _result(outcome: Outcome, confined: Confined, seconds: float, notes: list[str]) -> ToolResult:
     streams = {"stdout": outcome.stdout, "stderr": outcome.stderr}
     output: dict[str, Any] = {name: capture.text() for name, capture in streams.items()}
     output["returncode"] = outcome.returncode
@@ -167,6 +207,8 @@ def _result(outcome: Outcome, confined: Confined, seconds: float) -> ToolResult:
         output |= {f"{name}_total_bytes": capture.total for name, capture in streams.items() if capture.is_cut}
     if outcome.left_running:
         output["note"] = f"processes left running in the background were ended: {outcome.left_running}"
+    if notes:
+        output["protected"] = notes
     if outcome.returncode == 0:
         return ToolResult(output=output)
     if outcome.returncode is None:
@@ -239,7 +281,9 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
         raise ModuleLoadError(f"{_MODULE} needs a system with process groups", module_id=_MODULE)
     options, shell, start = await anyio.to_thread.run_sync(_read, config)
     first = working_directory(coordinator, start) if options.working_dir is None else start / options.working_dir
-    sandbox, warning = await anyio.to_thread.run_sync(choose_sandbox, options, str(first))
+    sandbox, warning = await anyio.to_thread.run_sync(
+        choose_sandbox, options, str(first), protected_places(coordinator)
+    )
     for text in (warning, import_warning(sandbox, str(first))):
         if text is not None:
             logger.warning("%s: %s", _MODULE, text)
@@ -249,7 +293,7 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
 
     # Time is kept by the command itself, which then still has an answer to give; waiting for a free thread has no limit.
     workers = Workers(threads=options.max_parallel, timeout=math.inf)
-    tool = BashTool(options, shell, directory, workers, sandbox)
+    tool = BashTool(options, shell, directory, workers, sandbox, coordinator)
 
     async def end_commands() -> None:
         # Only a command that runs outside of any turn can be left: a turn's commands ended with it.

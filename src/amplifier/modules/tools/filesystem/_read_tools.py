@@ -26,6 +26,7 @@ from ..._shared.worker_threads import Stop, Workers
 from .._base import BuiltinTool, path_name, tool_input, whole
 from .._glob import DEFAULT_IGNORED, directory_names
 from .._paths import ConfinedPath, Entry, Workspace, entries_of, open_directory, open_file
+from .._protected_places import ProtectedPlaces
 
 logger = logging.getLogger("amplifier.modules.tools.filesystem")
 
@@ -187,6 +188,7 @@ class FileTool(BuiltinTool):
         workers: The module's threads.
         options: How much.
         lock: Held while a file is replaced: two edits in one answer of the model must both be kept.
+        protected: Places that are changed only if a person allows it.
     """
 
     def __init__(
@@ -196,12 +198,14 @@ class FileTool(BuiltinTool):
         workers: Workers,
         options: FilesystemOptions,
         lock: anyio.Lock,
+        protected: ProtectedPlaces,
     ) -> None:
         self._coordinator = coordinator
         self._workspace = workspace
         self._workers = workers
         self._options = options
         self._lock = lock
+        self._protected = protected
 
     @property
     def _editor(self) -> EditorFiles | None:

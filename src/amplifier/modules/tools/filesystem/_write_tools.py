@@ -6,6 +6,7 @@ import contextlib
 import os
 import secrets
 import stat
+from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -13,16 +14,19 @@ import anyio
 import anyio.to_thread
 import attrs
 
-from amplifier.contracts import Coordinator
-from amplifier.events import ARTIFACT_WRITE
-from amplifier.models import ToolResult
+from amplifier.contracts import Coordinator, current_call
+from amplifier.errors import NoOneToAskError
+from amplifier.events import ARTIFACT_WRITE, TOOL_PRE
+from amplifier.models import HookResult, ToolResult
 
 from ..._shared.configuration import read_options
 from ..._shared.failure import ToolFailure, shown
+from ..._shared.questions import render_prompt
 from ..._shared.worker_threads import Stop, Workers
 from .._base import BuiltinTool, characters, flag, option, tool_input
 from .._glob import GlobTool
 from .._paths import AccessRoots, ConfinedPath, Workspace, open_file, open_parent, refuse_unless_regular
+from .._protected_places import ProtectedPlaces, protected_places
 from ._read_tools import (
     FILE_PATH,
     READING_TOOLS,
@@ -34,6 +38,8 @@ from ._read_tools import (
     is_binary,
     read_all,
 )
+
+MODULE = "tool-filesystem"
 
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 _PIECE = 1 << 20
@@ -167,8 +173,101 @@ _LATE_PATIENCE = 0.5
 _LINES_NAMED = 5
 
 
+class _PlaceNotAllowedError(ToolFailure):
+    """A protected place is to be changed, and no one was asked about that yet.
+
+    Attributes:
+        place: Its real path.
+        reason: Why it is protected.
+    """
+
+    def __init__(self, place: str, reason: str) -> None:
+        super().__init__("ProtectedPlace", f"{shown(place)} is protected ({reason}), and no one could be asked")
+        self.place = place
+        self.reason = reason
+
+
+class _Guard:
+    """Checks the real place of a file at the moment it is opened.
+
+    Args:
+        protected: The list.
+        judged: The real place that the approval hook judged this call by, and whether it may be changed
+            although it is protected; None if it did not.
+    """
+
+    def __init__(self, protected: ProtectedPlaces, judged: tuple[str, bool] | None) -> None:
+        self._protected = protected
+        self._judged = judged
+        self.allowed = {judged[0]} if judged is not None and judged[1] else set[str]()
+
+    def check(self, place: ConfinedPath) -> None:
+        """Do nothing for a place that may be changed.
+
+        Raises:
+            ToolFailure: It may not.
+        """
+        path = place.path
+        if self._judged is not None and path != self._judged[0]:
+            problem = f"it led to {shown(self._judged[0])} when the call was judged, and leads to {shown(path)} now"
+            raise ToolFailure("Changed", f"{problem}; nothing was changed")
+        judgement = self._protected.judge(path, root=place.root)
+        if judgement.verdict == "refuse":
+            raise ToolFailure("ProtectedPlace", f"{shown(path)} is never changed: {judgement.reason}")
+        if judgement.verdict == "ask" and path not in self.allowed:
+            raise _PlaceNotAllowedError(path, judgement.reason)
+
+
+_MAX_QUESTIONS = 3
+_MAX_QUESTION_CHARACTERS = 100_000
+
+
 class WritingTool(FileTool):
     """A tool that replaces files, one at a time."""
+
+    async def _run(self, values: dict[str, Any]) -> ToolResult:
+        call = current_call()
+        judged_place = self._coordinator.get_capability("approval.judged_place")
+        judged = judged_place(call.call_id) if callable(judged_place) and call is not None else None
+        guard = _Guard(self._protected, judged)
+        for _ in range(_MAX_QUESTIONS):
+            try:
+                return await self._run_guarded(values, guard)
+            except _PlaceNotAllowedError as refused:
+                await self._ask(refused, values)
+                guard.allowed.add(refused.place)
+        raise ToolFailure("Changed", f"{self._subject(values)}: it leads to another protected place again and again")
+
+    @abstractmethod
+    async def _run_guarded(self, values: dict[str, Any], guard: _Guard) -> ToolResult:
+        """Do the work, and nothing at all if the guard refuses the place.
+
+        Raises:
+            ToolFailure: It cannot be done.
+            OSError: The same, reported by the system.
+        """
+
+    async def _ask(self, refused: _PlaceNotAllowedError, values: dict[str, Any]) -> None:
+        """Ask whether a protected place may be changed: no approval hook did, or it judged something else.
+
+        Raises:
+            ToolFailure: It may not, or no one can be asked.
+        """
+        prompt = render_prompt(self._name, values, f"the place is protected: {refused.reason}", place=refused.place)
+        if len(prompt) > _MAX_QUESTION_CHARACTERS:
+            raise refused
+        question = HookResult(
+            action="ask_user",
+            approval_prompt=prompt,
+            approval_options=["Allow once", "Deny"],
+            approval_default="deny",
+        )
+        try:
+            decided = await self._coordinator.process_hook_result(question, TOOL_PRE, MODULE)
+        except NoOneToAskError:
+            raise refused from None
+        if decided.action == "deny":
+            raise ToolFailure("ProtectedPlace", f"{refused}, or the answer was no") from None
 
     async def _write(self, work: Callable[[Stop], Written], values: dict[str, Any]) -> Written:
         done: list[Written] = []
@@ -217,15 +316,15 @@ class WriteFileTool(WritingTool):
     )
     _input = tool_input(file_path=FILE_PATH, content=option(characters(), doc="The whole new content."))
 
-    async def _run(self, values: dict[str, Any]) -> ToolResult:
+    async def _run_guarded(self, values: dict[str, Any], guard: _Guard) -> ToolResult:
         data = self._encoded(values["content"], "content")
 
         def work(stop: Stop) -> Written:
-            access = self._workspace.writable()
+            access = self._workspace.writable(guard.check)
             return replace_file(access, access.locate(values["file_path"]), data, stop=stop)
 
         def locate(stop: Stop) -> tuple[ConfinedPath, bool]:
-            access = self._workspace.writable()
+            access = self._workspace.writable(guard.check)
             directory, place = open_parent(access, access.locate(values["file_path"]), make=True)
             try:
                 return place, _replaceable(directory, place) is None
@@ -258,7 +357,7 @@ class EditFileTool(WritingTool):
         replace_all=option(flag, False, "Replace every occurrence."),
     )
 
-    async def _run(self, values: dict[str, Any]) -> ToolResult:
+    async def _run_guarded(self, values: dict[str, Any], guard: _Guard) -> ToolResult:
         self._encoded(values["old_string"], "old_string")
         self._encoded(values["new_string"], "new_string")
         if values["old_string"] == values["new_string"]:
@@ -266,7 +365,7 @@ class EditFileTool(WritingTool):
         replaced: list[int] = []
 
         def read(stop: Stop) -> tuple[AccessRoots, ConfinedPath, Version, bytes]:
-            access = self._workspace.writable()
+            access = self._workspace.writable(guard.check)
             place = access.locate(values["file_path"])
             file, place = open_file(access, place)
             try:
@@ -337,9 +436,6 @@ def _line_numbers(text: str, old: str) -> list[int]:
     return numbers
 
 
-_MODULE = "tool-filesystem"
-
-
 async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) -> None:
     """Mount read_file, write_file, edit_file, list_directory and glob; without the writing ones where nothing may be.
 
@@ -350,14 +446,16 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
     Raises:
         PlanError: The config is wrong.
     """
-    options = read_options(FilesystemOptions, _MODULE, config)
+    options = read_options(FilesystemOptions, MODULE, config)
     workspace = await anyio.to_thread.run_sync(
-        Workspace, _MODULE, coordinator, options.allowed_paths, options.writable_paths, options.read_only
+        Workspace, MODULE, coordinator, options.allowed_paths, options.writable_paths, options.read_only
     )
+    coordinator.register_capability("filesystem.real_place", workspace.real_place)
     workers = Workers(threads=options.threads, timeout=options.timeout)
     lock = anyio.Lock()
+    protected = protected_places(coordinator)
     tools: list[BuiltinTool] = [
-        kind(coordinator, workspace, workers, options, lock)
+        kind(coordinator, workspace, workers, options, lock, protected)
         for kind in (ReadFileTool, ListDirectoryTool, WriteFileTool, EditFileTool)
     ]
     tools.append(GlobTool(workspace, workers, ignored=options.ignore, max_results=options.max_results))

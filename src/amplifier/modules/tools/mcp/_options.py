@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
+from urllib.parse import urlsplit
 
 import attrs
 
@@ -83,15 +84,27 @@ class OAuthOptions:
         scopes: To ask for; those that the server names, if empty.
         client_id: Of a client that is registered with the authorization server; None to register one.
         client_secret: Its secret.
-        redirect_port: The port of this machine that the browser is sent back to.
+        client_metadata_url: Address of a document that describes the client, and is its id at servers
+            that read such documents. At others a client is registered.
+        redirect_port: Port of this machine that the browser is sent back to. None takes any free one.
         token_directory: Where tokens are kept.
     """
 
     scopes: tuple[str, ...] = option(texts(), default=())
     client_id: str | None = option(text, default=None)
     client_secret: str | None = option(attrs.evolve(text, is_secret=True), default=None)
-    redirect_port: int = option(whole_number(1), default=8976)
+    client_metadata_url: str | None = option(url, default=None)
+    redirect_port: int | None = option(whole_number(1), default=None)
     token_directory: Path | None = option(directory_name, default=None)
+
+    def __attrs_post_init__(self) -> None:
+        if self.client_metadata_url is None:
+            return
+        parts = urlsplit(self.client_metadata_url)
+        if parts.scheme != "https" or parts.path in ("", "/"):
+            raise PlanError([("$.client_metadata_url", "expected an https URL with a path")])
+        if self.client_id is not None:
+            raise PlanError([("$", "expected client_id or client_metadata_url, got both")])
 
 
 _oauth_object = record(OAuthOptions)

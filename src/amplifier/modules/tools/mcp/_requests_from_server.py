@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import anyio
 from mcp.client.session import ClientRequestContext
@@ -179,6 +180,12 @@ class RequestsFromServer:
                     )
                 elif system is None:
                     logger.info("server %r asks the user, but no one can be asked: declined", self._options.name)
+                elif not isinstance(params, ElicitRequestFormParams) and not _is_web_page(params.url):
+                    logger.warning(
+                        "server %r asks to open %r, expected an address with http or https: declined",
+                        self._options.name,
+                        params.url[:200],
+                    )
                 elif not isinstance(params, ElicitRequestFormParams):
                     page = f"{prompt}\nIt asks you to open this page yourself:\n{_quoted(params.url)}"
                     if await _confirmed(system, page):
@@ -202,6 +209,17 @@ class RequestsFromServer:
 async def _confirmed(system: Any, prompt: str) -> bool:
     answer = await system.request_approval(prompt, [_ACCEPT, _DECLINE], _ASKING, "deny")
     return isinstance(answer, str) and answer.lower() == _ACCEPT.lower()
+
+
+def _is_web_page(address: str) -> bool:
+    """Check that an address leads to a web server: an application may open it as it is."""
+    try:
+        parts = urlsplit(address)
+        # What the function leaves out, such as control characters, another program may not.
+        is_plain = address.isprintable() and " " not in address
+        return is_plain and parts.scheme in ("http", "https") and bool(parts.hostname)
+    except ValueError:
+        return False
 
 
 def _refusal(message: str) -> ErrorData:

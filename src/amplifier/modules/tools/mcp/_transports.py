@@ -15,9 +15,10 @@ import logging
 import os
 import re
 import shutil
+import socket
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import parse_qs, urlsplit
@@ -26,6 +27,7 @@ import anyio
 import anyio.abc
 import anyio.to_thread
 import httpx2
+from anyio.abc import SocketListener
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.client.auth import OAuthClientProvider
 from mcp.client.auth.oauth2 import OAuthContext
@@ -267,6 +269,9 @@ def _about(options: ServerOptions) -> str:
 LOGIN = "mcp.login"
 """The capability with an async function that gets the URL the user has to open."""
 
+_LOOPBACK = "127.0.0.1"
+_NO_PORT = 1
+"""Stands for a port until a login begins. A client must have some address."""
 _LONGEST_REQUEST = 16_384
 _DONE = b"You are logged in. You can close this page."
 
@@ -281,35 +286,133 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 
 def new_auth(options: ServerOptions, coordinator: Coordinator) -> OAuthClientProvider | None:
-    """What adds tokens to the requests to a server; None if the plan has no ``oauth`` for it."""
+    """Make the object that adds tokens to requests; None if the plan has no ``oauth`` for it."""
     oauth = options.oauth
     if oauth is None:
         return None
     assert options.url is not None
-    redirect = f"http://127.0.0.1:{oauth.redirect_port}/callback"
-
-    async def show(address: str) -> None:
-        login = coordinator.get_capability(LOGIN)
-        if login is None:
-            raise ToolFailure(
-                "LoginNeeded",
-                f"server {options.name!r} needs a login; run: amplifier mcp login {options.name} --plan FILE",
-            )
-        await login(address)
-
-    async def receive() -> AuthorizationCodeResult:
-        return await _receive_code(oauth.redirect_port)
-
     metadata = OAuthClientMetadata(
         client_name="Amplifier",
-        redirect_uris=[AnyUrl(redirect)],
+        redirect_uris=[_redirect_address(oauth.redirect_port or _NO_PORT)],
         scope=" ".join(oauth.scopes) or None,
-        token_endpoint_auth_method="client_secret_post" if oauth.client_secret else "none",
+        token_endpoint_auth_method="none",
     )
-    file = TokenFile(options, oauth, redirect)
-    auth = OAuthClientProvider(options.url, metadata, file, redirect_handler=show, callback_handler=receive)
-    file.context = auth.context
-    return auth
+    return _LoginAuth(options, oauth, metadata, TokenFile(options, oauth), coordinator)
+
+
+class _LoginAuth(OAuthClientProvider):
+    """The SDK's login, which listens for the browser only while it waits for it."""
+
+    # The port is bound when a response asks for a login, because the registration of a client and
+    # the address of the login page both name it. With a fixed port, logins of two servers or of two
+    # sessions would fail beside each other, so any free one is taken unless the plan names one.
+    # Authorization servers have to accept any port of a loopback address (RFC 8252, section 7.3).
+    # For the sake of those that don't, the port of an earlier registration is tried first.
+
+    def __init__(
+        self,
+        options: ServerOptions,
+        oauth: OAuthOptions,
+        metadata: OAuthClientMetadata,
+        file: TokenFile,
+        coordinator: Coordinator,
+    ) -> None:
+        assert options.url is not None
+        super().__init__(
+            options.url,
+            metadata,
+            file,
+            redirect_handler=self._show,
+            callback_handler=self._receive,
+            client_metadata_url=oauth.client_metadata_url,
+        )
+        self._options = options
+        self._port = oauth.redirect_port
+        self._file = file
+        self._coordinator = coordinator
+        self._bound: socket.socket | None = None
+        file.context = self.context
+
+    async def async_auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
+        """Drive the SDK's flow. Refuse a login before it begins where no one could complete it."""
+        flow = super().async_auth_flow(request)
+        is_first = True
+        try:
+            outgoing = await anext(flow)
+            while True:
+                response = yield outgoing
+                if outgoing is request and is_first:
+                    is_first = False
+                    if _wants_login(response):
+                        self._prepare_login()
+                outgoing = await flow.asend(response)
+        except StopAsyncIteration:
+            return
+        finally:
+            if self._bound is not None:
+                self._bound.close()
+                self._bound = None
+            await flow.aclose()
+
+    def _prepare_login(self) -> None:
+        if self._coordinator.get_capability(LOGIN) is None:
+            raise ToolFailure(
+                "LoginNeeded",
+                f"server {self._options.name!r} needs a login; "
+                f"run: amplifier mcp login {self._options.name} --plan FILE",
+            )
+        self._bound = self._bind()
+        self.context.client_metadata.redirect_uris = [_redirect_address(self._bound.getsockname()[1])]
+
+    def _bind(self) -> socket.socket:
+        if self._port is not None:
+            try:
+                return _bind_loopback(self._port)
+            except OSError as error:
+                raise ToolFailure(
+                    "ServerUnavailable",
+                    f"server {self._options.name!r}: the redirect_port {self._port} of the plan cannot be used: "
+                    f"{error.strerror or error}; name another one, or leave it out to take any free one",
+                ) from None
+        for address in (self.context.client_info and self.context.client_info.redirect_uris) or ():
+            if address.host == _LOOPBACK and address.port:
+                with suppress(OSError):
+                    return _bind_loopback(address.port)
+        return _bind_loopback(0)
+
+    async def _show(self, address: str) -> None:
+        # The metadata of the authorization server is known by now.
+        self.context.client_info = self._file.client_of_plan() or self.context.client_info
+        await self._coordinator.get_capability(LOGIN)(address)
+
+    async def _receive(self) -> AuthorizationCodeResult:
+        assert self._bound is not None
+        bound, self._bound = self._bound, None
+        return await _receive_code(bound)
+
+
+def _wants_login(response: httpx2.Response) -> bool:
+    """Return whether the token is missing or refused, or its scope does not suffice."""
+    if response.status_code == 401:
+        return True
+    return response.status_code == 403 and "insufficient_scope" in response.headers.get("WWW-Authenticate", "")
+
+
+def _redirect_address(port: int) -> AnyUrl:
+    return AnyUrl(f"http://{_LOOPBACK}:{port}/callback")
+
+
+def _bind_loopback(port: int) -> socket.socket:
+    bound = socket.socket()
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind((_LOOPBACK, port))
+        # From here on a browser that comes back at once waits until its connection is accepted.
+        bound.listen()
+    except BaseException:
+        bound.close()
+        raise
+    return bound
 
 
 class TokenFile:
@@ -318,7 +421,6 @@ class TokenFile:
     Args:
         options: The server's.
         oauth: How to log in.
-        redirect: The address that the browser is sent back to.
 
     Attributes:
         context: What the SDK knows in this process. Without when tokens end, and who renews them, it would use kept ones until
@@ -327,13 +429,12 @@ class TokenFile:
 
     context: OAuthContext
 
-    def __init__(self, options: ServerOptions, oauth: OAuthOptions, redirect: str) -> None:
+    def __init__(self, options: ServerOptions, oauth: OAuthOptions) -> None:
         assert options.url is not None
         folder = oauth.token_directory or default_sessions_directory().with_name("mcp-tokens")
         digest = hashlib.sha256(options.url.encode()).hexdigest()[:16]
         self.path = folder / f"{re.sub(r'[^A-Za-z0-9_-]', '_', options.name)[:60]}-{digest}.json"
         self._oauth = oauth
-        self._redirect = redirect
 
     async def get_tokens(self) -> OAuthToken | None:
         """The stored tokens."""
@@ -351,15 +452,27 @@ class TokenFile:
             await self._set("issuer", self.context.oauth_metadata)
 
     async def get_client_info(self) -> OAuthClientInformationFull | None:
-        """The stored registration, or the client of the plan."""
+        """Return the client of the plan, or the stored registration."""
+        return self.client_of_plan() or await self._get("client", OAuthClientInformationFull)
+
+    def client_of_plan(self) -> OAuthClientInformationFull | None:
+        """Return the client that the plan names, authenticating as its server demands."""
         if self._oauth.client_id is None:
-            return await self._get("client", OAuthClientInformationFull)
+            return None
         return OAuthClientInformationFull(
             client_id=self._oauth.client_id,
             client_secret=self._oauth.client_secret,
-            redirect_uris=[AnyUrl(self._redirect)],
-            token_endpoint_auth_method="client_secret_post" if self._oauth.client_secret else "none",
+            token_endpoint_auth_method=self._authentication(),
         )
+
+    def _authentication(self) -> str:
+        """Choose Basic, which every server has to accept (RFC 6749), unless it lists only others."""
+        if self._oauth.client_secret is None:
+            return "none"
+        metadata = self.context.oauth_metadata
+        offered = (metadata and metadata.token_endpoint_auth_methods_supported) or ["client_secret_basic"]
+        only_in_body = "client_secret_post" in offered and "client_secret_basic" not in offered
+        return "client_secret_post" if only_in_body else "client_secret_basic"
 
     async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
         """Store a registration."""
@@ -387,8 +500,11 @@ class TokenFile:
         replace_file(self.path, json.dumps({**self._read(), key: value}).encode())
 
 
-async def _receive_code(port: int) -> AuthorizationCodeResult:
-    """Wait until the browser comes back with the code; other requests get no answer that helps."""
+async def _receive_code(bound: socket.socket) -> AuthorizationCodeResult:
+    """Wait on a listening socket, which is closed then, until the browser comes back with the code.
+
+    Other requests get no answer that helps.
+    """
     answers: list[AuthorizationCodeResult] = []
     arrived = anyio.Event()
 
@@ -418,10 +534,7 @@ async def _receive_code(port: int) -> AuthorizationCodeResult:
         except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
             return  # a browser that opens connections in advance
 
-    async with (
-        await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=port) as listener,
-        anyio.create_task_group() as group,
-    ):
+    async with await SocketListener.from_socket(bound) as listener, anyio.create_task_group() as group:
         group.start_soon(listener.serve, serve_contained)
         await arrived.wait()
         group.cancel_scope.cancel()

@@ -107,6 +107,10 @@ _REFUSED: Final = {
     "3fff::/20": "an address for documentation",
 }
 _NETWORKS: Final = [(ipaddress.ip_network(network), why) for network, why in _REFUSED.items()]
+# The upper half of an ISATAP interface: 0000:5efe, or 0200:5efe for a global IPv4 address. The lower half is
+# the IPv4 address, which a router of any prefix may take the packet to (RFC 5214).
+_ISATAP: Final = 0x00005EFE
+_EXCEPT_GLOBAL_BIT: Final = 0xFDFFFFFF
 _GLOBAL_IPV6: Final = ipaddress.ip_network("2000::/3")
 _NEVER: Final = ("link-local", "multicast", "unspecified", "cloud's")
 
@@ -116,7 +120,7 @@ _NEVER: Final = ("link-local", "multicast", "unspecified", "cloud's")
 #
 # A table of its own and not ``ipaddress.is_global``, whose answers differ between releases of Python. IPv6 is refused
 # but for what is handed out as global unicast, so every form that hides an IPv4 address (mapped, compatible, NAT64,
-# Teredo, 6to4) is refused, whatever it hides.
+# Teredo, 6to4, ISATAP) is refused, whatever it hides.
 
 
 def read_address(text: str) -> Address | None:
@@ -135,6 +139,8 @@ def reason_to_refuse(address: Address) -> str | None:
             return why
     if address.version == 6 and address not in _GLOBAL_IPV6:
         return "a reserved address"
+    if address.version == 6 and int(address) >> 32 & _EXCEPT_GLOBAL_BIT == _ISATAP:
+        return _REFUSED["2002::/16"]
     return None
 
 

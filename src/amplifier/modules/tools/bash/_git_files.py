@@ -1,0 +1,371 @@
+"""What in the files of a repository makes git run a program, and how it is taken out.
+
+Commands and git calls of an agent make repositories of their own and change what belongs to git. Nothing of that may name a
+program for the git that a person, an editor or a prompt runs later. A list of keys that are known to be harmless decides, because
+the list of those that are not grows with each version of git. What is taken out is kept beside it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import stat
+import subprocess
+from collections.abc import Iterator, Mapping
+from functools import cache
+
+import attrs
+
+from amplifier._programs import find_program
+
+from ._own_files import folder_of
+
+ASIDE = ".amplifier-aside"
+"""Ends the name of what was taken out, in the same folder."""
+NOT_CLEAN = "could not be made harmless"
+_MAX_FILE = 1 << 20
+_MAX_FOLDERS = 2_000
+
+
+# ── configuration ─────────────────────────────────────────────────────────────────────────────────
+
+
+_ANY = ("*",)
+# The names of harmless settings, by their section; ``x.*`` is a section with a name of its own, such as a remote's.
+_HARMLESS: Mapping[str, tuple[str, ...]] = {
+    "core": (
+        *("repositoryformatversion", "filemode", "bare", "logallrefupdates", "ignorecase", "precomposeunicode"),
+        *("symlinks", "autocrlf", "eol", "safecrlf", "quotepath", "sharedrepository", "abbrev", "compression"),
+        *("loosecompression", "longpaths", "untrackedcache", "preloadindex", "trustctime", "checkstat", "whitespace"),
+        *("commentchar", "commentstring", "hidedotfiles", "protectntfs", "protecthfs", "bigfilethreshold"),
+        *("multipackindex", "commitgraph", "sparsecheckout", "sparsecheckoutcone", "splitindex", "fsync"),
+        *("fsyncmethod", "fsyncobjectfiles", "packedgitlimit", "packedgitwindowsize", "deltabasecachelimit"),
+        *("excludesfile", "warnambiguousrefs", "worktree", "fsmonitor", "hookspath", "editor", "pager"),
+    ),
+    **dict.fromkeys(("user", "author", "committer"), ("name", "email", "useconfigonly", "signingkey")),
+    "init": ("defaultbranch",),
+    "extensions": (
+        *("objectformat", "partialclone", "worktreeconfig", "noop", "refstorage", "preciousobjects"),
+        *("compatobjectformat", "relativeworktrees"),
+    ),
+    "remote": ("pushdefault",),
+    "remote.*": (
+        *("url", "pushurl", "fetch", "push", "tagopt", "prune", "prunetags", "mirror", "promisor"),
+        *("partialclonefilter", "skipdefaultupdate", "skipfetchall", "gh-resolved"),
+    ),
+    "branch": ("autosetupmerge", "autosetuprebase", "sort"),
+    "branch.*": (
+        *("remote", "merge", "rebase", "pushremote", "description"),
+        *("gh-merge-base", "vscode-merge-base", "github-pr-owner-number", "base"),
+    ),
+    "submodule": ("active", "recurse", "fetchjobs"),
+    "submodule.*": ("url", "active", "branch", "ignore", "fetchrecursesubmodules", "shallow", "update"),
+    **dict.fromkeys(("advice", "color", "column", "status", "index", "feature", "rerere", "apply", "i18n"), _ANY),
+    **dict.fromkeys(("versionsort", "color.*", "fsck", "pretty", "oh-my-zsh"), _ANY),
+    "checkout": ("defaultremote", "guess", "workers"),
+    "pull": ("rebase", "ff", "twohead"),
+    "push": ("default", "autosetupremote", "followtags", "recursesubmodules", "usebitmaps"),
+    "fetch": ("prune", "prunetags", "parallel", "recursesubmodules", "unpacklimit", "output", "writecommitgraph"),
+    "rebase": (
+        *("autosquash", "autostash", "updaterefs", "stat", "missingcommitscheck", "abbreviatecommands"),
+        *("forkpoint", "backend"),
+    ),
+    "stash": ("showpatch", "showstat", "showincludeuntracked"),
+    "clean": ("requireforce",),
+    "am": ("threeway", "keepcr"),
+    "tag": ("sort", "gpgsign", "forcesignannotated"),
+    "commit": ("gpgsign", "cleanup", "status", "verbose"),
+    "transfer": ("fsckobjects", "unpacklimit", "hiderefs"),
+    "blame": ("date", "coloring", "showroot", "blankboundary"),
+    "log": ("date", "decorate", "follow", "abbrevcommit", "graphcolors"),
+    "format": ("pretty", "signoff", "numbered"),
+    "merge": (
+        *("ff", "conflictstyle", "renames", "log", "stat", "renormalize", "directoryrenames", "renamelimit"),
+        *("verbosity", "autostash", "branchdesc"),
+    ),
+    "diff": (
+        *("algorithm", "renames", "renamelimit", "colormoved", "mnemonicprefix", "noprefix", "context"),
+        *("interhunkcontext", "indentheuristic", "submodule", "wserrorhighlight", "ignoresubmodules", "relative"),
+        "statgraphwidth",
+    ),
+    "gc": (
+        *("auto", "autodetach", "autopacklimit", "pruneexpire", "worktreepruneexpire", "reflogexpire"),
+        *("reflogexpireunreachable", "packrefs", "writecommitgraph", "aggressivedepth", "aggressivewindow"),
+    ),
+    "pack": ("threads", "window", "depth", "windowmemory", "compression", "writebitmaps", "packsizelimit"),
+    "maintenance": ("auto", "strategy", "autodetach"),
+    "maintenance.*": ("enabled", "schedule", "auto"),
+    "receive": ("denycurrentbranch", "denynonfastforwards", "denydeletes", "advertiseatomic", "autogc"),
+    "uploadpack": ("allowfilter", "allowanysha1inwant", "allowreachablesha1inwant", "allowtipsha1inwant", "hiderefs"),
+    **dict.fromkeys(("http", "http.*"), ("postbuffer", "version", "lowspeedlimit", "lowspeedtime", "useragent")),
+    **dict.fromkeys(("credential", "credential.*"), ("username", "usehttppath")),
+    "lfs": ("repositoryformatversion",),
+    "lfs.*": ("access", "locksverify"),
+    "filter.*": ("clean", "smudge", "process", "required"),
+    "gui": ("wmstate", "geometry"),
+    "gitflow.*": _ANY,
+}
+_WORDS_FOR_A_SWITCH = frozenset(("true", "false", "yes", "no", "on", "off", "0", "1", ""))
+# Keys that name a program with some values, and are ordinary with these.
+_HARMLESS_VALUES = {
+    "core.fsmonitor": _WORDS_FOR_A_SWITCH,
+    "core.hookspath": frozenset(("/dev/null",)),
+    "core.editor": frozenset(("true", ":", "cat", "vi", "vim", "nano", "emacs", "code --wait")),
+    "core.pager": frozenset(("cat", "less", "", "false")),
+    "filter.lfs.clean": frozenset(("git-lfs clean -- %f",)),
+    "filter.lfs.smudge": frozenset(("git-lfs smudge -- %f", "git-lfs smudge --skip -- %f")),
+    "filter.lfs.process": frozenset(("git-lfs filter-process", "git-lfs filter-process --skip")),
+    "filter.lfs.required": _WORDS_FOR_A_SWITCH,
+    "pull.twohead": frozenset(("ort", "recursive")),
+}
+_UPDATES = frozenset(("checkout", "rebase", "merge", "none"))
+_TRANSPORT = re.compile(r"[a-z0-9+.-]+::|-", re.IGNORECASE)
+
+
+def is_harmless(key: str, value: str) -> bool:
+    """Check whether a setting makes git run nothing, whatever files there are.
+
+    Args:
+        key: As git lists it: the section and the name in lower case.
+        value: The value.
+    """
+    section, _, rest = key.lower().partition(".")
+    subsection, is_named, name = rest.rpartition(".")
+    names = _HARMLESS.get(f"{section}.*" if is_named else section, ())
+    if name not in names and names != _ANY:
+        return False
+    if section == "submodule" and name == "update" and is_named:
+        return value in _UPDATES
+    if section == "remote" and name.endswith("url"):
+        return not _TRANSPORT.match(value)
+    if section == "filter":
+        return subsection == "lfs" and value.lower() in _HARMLESS_VALUES[f"filter.lfs.{name}"]
+    values = _HARMLESS_VALUES.get(f"{section}.{name}")
+    return is_named != "" or values is None or value.lower() in values
+
+
+@cache
+def git_program() -> str | None:
+    """Return git; None if there is none on the search path."""
+    path = find_program("git")
+    return None if path is None else os.path.realpath(path)
+
+
+def settings(text: str) -> list[tuple[str, str]] | None:
+    """Return the settings in a file's text in order, read by git itself without what the file includes; None if git cannot read it."""
+    program = git_program()
+    if program is None:
+        return None
+    command = [program, "config", "--file", "-", "--no-includes", "-z", "--list"]
+    environment = {
+        "PATH": os.defpath,
+        "GIT_CONFIG_NOSYSTEM": "1",
+        "GIT_CONFIG_GLOBAL": "/dev/null",
+        "HOME": "/nonexistent",
+    }
+    done = subprocess.run(
+        command,
+        input=text.encode("utf-8", "surrogateescape"),
+        capture_output=True,
+        cwd="/",
+        env=environment,
+        check=False,
+    )
+    if done.returncode != 0:
+        return None
+    rows = done.stdout.decode("utf-8", "surrogateescape").split("\0")[:-1]
+    return [(key, value if is_given else "true") for key, is_given, value in (row.partition("\n") for row in rows)]
+
+
+def harmless_text(pairs: list[tuple[str, str]]) -> str:
+    """Return the text of a configuration with the settings of some pairs that are harmless."""
+    lines = []
+    for key, value in pairs:
+        if is_harmless(key, value):
+            section, _, rest = key.partition(".")
+            subsection, _, name = rest.rpartition(".")
+            header = f'{section} "{_escaped(subsection)}"' if subsection else section
+            lines.append(f'[{header}]\n\t{name} = "{_escaped(value)}"\n')
+    return "".join(lines)
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\t", "\\t")
+
+
+# ── findings ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@attrs.frozen
+class Finding:
+    """Something in a repository that names a program.
+
+    Attributes:
+        path: The file.
+        reason: What it is, for a person.
+        kind: ``"settings"``: some settings of a configuration. ``"hook"``: an executable file. ``"file"``: all of it.
+    """
+
+    path: str
+    reason: str
+    kind: str
+
+
+_TODO = re.compile(
+    r"\s*(#.*|(p|pick|r|reword|e|edit|s|squash|f|fixup|d|drop|l|label|t|reset|m|merge|u|update-ref|b|break|noop|revert)"
+    r"(\s.*)?)?"
+)
+_TODOS = ("rebase-merge/git-rebase-todo", "rebase-merge/git-rebase-todo.backup", "rebase-merge/done", "sequencer/todo")
+_OPTIONS = re.compile(
+    r"(?:\[options\]|\s|(?:no-commit|edit|allow-\w+|keep-\w+|signoff|record-origin|mainline)\s*=\s*\w*)*"
+)
+_STRATEGIES = frozenset(("", "ort", "recursive", "ours", "subtree", "resolve", "octopus"))
+
+
+def findings(git: str) -> list[Finding]:
+    """Return everything in a git folder, its submodules' and its worktrees' that makes git run a program.
+
+    Args:
+        git: The folder, as a real path.
+    """
+    found = list[Finding]()
+    for folder in git_folders(git):
+        is_worktree = os.path.basename(os.path.dirname(folder)) == "worktrees"  # noqa: PTH119, PTH120 - text in, text out
+        for name in ("config", "config.worktree"):
+            found += _of_configuration(f"{folder}/{name}")
+        found += _of_hooks(f"{folder}/hooks")
+        for name in _TODOS:
+            found += _of_todo(f"{folder}/{name}")
+        options = f"{folder}/sequencer/opts"
+        if (text := read_text(options)) is not None and not _OPTIONS.fullmatch(text):
+            found.append(Finding(options, "options that name a program", "file"))
+        strategy = f"{folder}/rebase-merge/strategy"
+        if (text := read_text(strategy)) is not None and text.strip() not in _STRATEGIES:
+            found.append(Finding(strategy, f"the strategy {text.strip()[:40]!r}", "file"))
+        common = f"{folder}/commondir"
+        if os.path.lexists(common):
+            target = os.path.realpath(os.path.join(folder, (read_text(common) or "").strip()))  # noqa: PTH118
+            own = os.path.realpath(f"{folder}/../..")
+            if not is_worktree or target != own:
+                found.append(Finding(common, "it leads git to another configuration", "file"))
+    return found
+
+
+def git_folders(git: str) -> Iterator[str]:
+    """Yield a git folder, and those of its submodules and worktrees."""
+    yield git
+    pending = [f"{git}/modules", f"{git}/worktrees"]
+    for number, folder in enumerate(pending):  # grows
+        if number > _MAX_FOLDERS:
+            return
+        with contextlib.suppress(OSError), os.scandir(folder) as entries:
+            for entry in entries:
+                if not entry.is_dir(follow_symlinks=False):
+                    continue
+                if os.path.lexists(f"{entry.path}/HEAD") or os.path.lexists(f"{entry.path}/commondir"):
+                    yield entry.path
+                    pending += [f"{entry.path}/modules", f"{entry.path}/worktrees"]
+                else:
+                    pending.append(entry.path)
+
+
+def _of_configuration(path: str) -> Iterator[Finding]:
+    if not os.path.lexists(path):
+        return
+    text = read_text(path)
+    pairs = None if text is None else settings(text)
+    if pairs is None:
+        yield Finding(path, "it is no file that git can read", "file")
+        return
+    for key, value in pairs:
+        if not is_harmless(key, value):
+            yield Finding(path, f"{key}={value[:80]}", "settings")
+
+
+def _of_hooks(folder: str) -> Iterator[Finding]:
+    if os.path.islink(folder):  # noqa: PTH114 - text in
+        yield Finding(folder, "a link to other hooks", "file")
+        return
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.endswith((".sample", ASIDE)):
+                continue
+            if entry.is_symlink() or (entry.is_file() and entry.stat().st_mode & 0o111):
+                yield Finding(entry.path, "an executable hook", "file" if entry.is_symlink() else "hook")
+
+
+def _of_todo(path: str) -> Iterator[Finding]:
+    text = read_text(path)
+    if text is not None:
+        for line in text.splitlines():
+            if not _TODO.fullmatch(line):
+                yield Finding(path, f"the step {line.strip()[:60]!r}", "file")
+    elif os.path.lexists(path):
+        yield Finding(path, "it is no file", "file")
+
+
+def read_text(path: str) -> str | None:
+    """Return the text of a regular file, reached without a link in its last name; None for anything else."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    except OSError:
+        return None
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode) or found.st_size > _MAX_FILE:
+            return None
+        return os.read(descriptor, _MAX_FILE).decode("utf-8", "surrogateescape")
+    finally:
+        os.close(descriptor)
+
+
+# ── taking out ────────────────────────────────────────────────────────────────────────────────────
+
+
+def take_out(found: list[Finding], before: dict[str, str] | None = None) -> list[str]:
+    """Take some findings out of their repository; what was there is kept beside it.
+
+    Args:
+        found: The findings.
+        before: Texts of configurations to go back to; others lose their settings one by one.
+
+    Returns:
+        A sentence about each file.
+    """
+    notes = list[str]()
+    for path in dict.fromkeys(each.path for each in found):
+        of_path = [each for each in found if each.path == path]
+        reasons = ", ".join(dict.fromkeys(each.reason for each in of_path))
+        try:
+            notes.append(f"{path}: {_taken_out(path, of_path[0].kind, before or {})} ({reasons})")
+        except OSError as error:
+            notes.append(f"{path} {NOT_CLEAN}: {error.strerror} ({reasons}); look at it before you run git")
+    return notes
+
+
+def _taken_out(path: str, kind: str, before: dict[str, str]) -> str:
+    name = os.path.basename(path)  # noqa: PTH119 - text in, text out
+    with folder_of(path) as folder:
+        if kind == "hook":
+            descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+            try:
+                os.fchmod(descriptor, 0o644)
+            finally:
+                os.close(descriptor)
+            return "is not executable any more"
+        text = before.get(path) if kind == "settings" else None
+        if kind == "settings" and text is None:
+            text = harmless_text(settings(read_text(path) or "") or [])
+        os.replace(name, f"{name}{ASIDE}", src_dir_fd=folder, dst_dir_fd=folder)
+        if text is None:
+            return f"was renamed to {name}{ASIDE}"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with open(os.open(name, flags, 0o644, dir_fd=folder), "wb") as file:  # noqa: PTH123 - by its descriptor
+            file.write(text.encode("utf-8", "surrogateescape"))
+    return f"has lost settings that name programs; all of it is in {name}{ASIDE}"
+
+
+def set_aside(path: str, reason: str) -> list[str]:
+    """Rename a file or folder so that nothing finds it by its name; returns the sentence about it."""
+    return take_out([Finding(path, reason, "file")])

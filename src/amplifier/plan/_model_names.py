@@ -1,0 +1,94 @@
+"""The spelling of models, ``"provider:model"``, which `agent`, the command line and ``/model`` read alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+
+from amplifier._reading import show
+from amplifier._spelling import did_you_mean, nearest, suggestion
+from amplifier.errors import PlanError
+
+MODEL_EXAMPLES = (
+    "'provider:model', such as 'anthropic:claude-sonnet-4-5', 'openai:gpt-5', 'openai-compatible:MODEL@URL', "
+    "'local:FILE.gguf' or 'offline'"
+)
+
+_PROVIDERS = ("anthropic", "openai", "openai-compatible", "local", "offline", "mock")
+_PREFIX = "provider-"
+_WITHOUT_MODEL = ("offline", "mock")
+_FORMS = {
+    "offline": "'offline' alone",
+    "mock": "'mock' alone",
+    "local": "a file after 'local', as in 'local:FILE.gguf'",
+    "openai-compatible": "'openai-compatible:MODEL@URL'",
+}
+_FAMILIES = {"claude": "anthropic", "gpt": "openai"}
+
+
+@attrs.frozen(kw_only=True)
+class ModelName:
+    """A model as a user names it.
+
+    Attributes:
+        provider: The module id of the provider, such as ``provider-openai``.
+        model: The model to request; None if the provider has one of its own, or runs a file.
+        config: What the provider needs to answer with it, as in a plan.
+    """
+
+    provider: str
+    model: str | None = None
+    config: dict[str, Any] = attrs.field(factory=dict)
+
+    @property
+    def entry(self) -> dict[str, Any]:
+        """The provider's entry in a plan."""
+        return {"module": self.provider, **({"config": self.config} if self.config else {})}
+
+
+def names_provider(name: str, is_installed: Callable[[str], bool]) -> bool:
+    """Return whether the name of a model begins with a provider, as in ``openai:gpt-5``."""
+    provider, colon, _ = (part.strip() for part in name.partition(":"))
+    return provider in _PROVIDERS or bool(colon and is_installed(f"{_PREFIX}{provider}"))
+
+
+def family_provider(model: str) -> str | None:
+    """Return the module id of the provider that a model without one belongs to, such as ``gpt-5``; None if unknown."""
+    family = _FAMILIES.get(model.partition("-")[0].lower())
+    return None if family is None else f"{_PREFIX}{family}"
+
+
+def read_model_name(name: str, is_installed: Callable[[str], bool]) -> ModelName:
+    """Read the name of a model with its provider.
+
+    Raises:
+        PlanError: It does not name both; the message says what was probably meant.
+    """
+    provider, _, rest = (part.strip() for part in name.partition(":"))
+    if not names_provider(name, is_installed) or (not rest and provider not in _PROVIDERS):
+        raise PlanError([("$", f"expected {MODEL_EXAMPLES}, got {show(name)}{_meant(name)}")])
+    model, _, url = rest.partition("@") if provider == "openai-compatible" else (rest, "", "no")
+    if bool(model and url) == (provider in _WITHOUT_MODEL):
+        form = _FORMS.get(provider, f"a model after {provider!r}, as in '{provider}:MODEL'")
+        raise PlanError([("$", f"expected {form}, got {show(name)}")])
+    module_id = f"{_PREFIX}{provider}"
+    if not rest:
+        return ModelName(provider=module_id)
+    if provider == "local":
+        return ModelName(provider=module_id, config={"model_path": rest})
+    config = {"default_model": model} | ({"base_url": url} if provider == "openai-compatible" else {})
+    return ModelName(provider=module_id, model=model, config=config)
+
+
+def _meant(name: str) -> str:
+    """Return the end of a message about a model whose provider is not known: what was probably meant."""
+    provider, separator, rest = (part.strip() for part in name.replace("/", ":", 1).partition(":"))
+    if not separator:
+        family = family_provider(provider)
+        if family is None:
+            return suggestion(provider, ("offline",))
+        return f"; {did_you_mean(f'{family.removeprefix(_PREFIX)}:{provider}')}"
+    near = nearest(provider, _PROVIDERS)
+    return "" if near is None else f"; {did_you_mean(f'{near}:{rest}')}"
