@@ -11,7 +11,7 @@ from amplifier.kernel.runtime.deadlines import ReusableDeadline, run_bounded
 class Calls(ReusableDeadline):
     """A group of which each call is made as dispatch makes it."""
 
-    async def run(self, call: Awaitable[Any], seconds: float | None, label: str) -> Any:
+    async def run(self, call: Awaitable[Any], seconds: float | None, label: object) -> Any:
         self.label = label
         self.arm(seconds, self.clock(), call)
         try:

@@ -466,7 +466,7 @@ def test_cancelled_child_keeps_nothing_alive(run: Run):
         async def work(held: Held) -> None:
             await asyncio.sleep(1)
 
-        task = asyncio.get_running_loop().create_task(run(work, held, name="work"))
+        task = asyncio.ensure_future(run(work, held, name="work"))
         await loop_turns()
         task.cancel()
         await asyncio.wait([task])

@@ -137,9 +137,7 @@ class _AsyncioTrial:
 
     # ── seeing suspensions ──
 
-    def _make_task(
-        self, loop: asyncio.AbstractEventLoop, coro: Any, **options: Any
-    ) -> asyncio.Task[Any]:
+    def _make_task(self, loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> asyncio.Task[Any]:
         context = options.get("context")
         injection = CURRENT_INJECTION.get() if context is None else context.get(CURRENT_INJECTION)
         if injection is not self.injection or injection.closed:
