@@ -20,7 +20,7 @@ import anyio.lowlevel
 import pytest
 
 from amplifier import agent, tool
-from amplifier.functions import FunctionTool
+from amplifier.functions import FunctionTool, check_cancelled
 from amplifier.testing import script, wait_for
 from tests._support.terminal import PATIENCE, Terminal, open_terminal
 from tests._support.tree import ROOT
@@ -139,8 +139,10 @@ def test_a_function_that_was_given_up_does_not_keep_the_program_alive(backend, t
 async def test_functions_that_were_given_up_do_not_block_others():
     go_on = threading.Event()
 
+    token = anyio.lowlevel.current_token()
+
     def block() -> None:
-        anyio.from_thread.run_sync(begun.set)
+        anyio.from_thread.run_sync(begun.set, token=token)
         go_on.wait(PATIENCE)
 
     try:
@@ -238,17 +240,17 @@ async def test_what_a_function_returns_to_be_awaited_is_awaited_in_the_event_loo
 
 
 async def test_a_function_may_call_back_into_the_event_loop():
-    loop_thread = threading.get_ident()
+    loop_thread, token = threading.get_ident(), anyio.lowlevel.current_token()
 
     async def here() -> int:
         await anyio.lowlevel.checkpoint()
         return threading.get_ident()
 
     def calls_back() -> list[bool]:
-        anyio.from_thread.check_cancelled()
+        check_cancelled()
         return [
-            anyio.from_thread.run(here) == loop_thread,
-            anyio.from_thread.run_sync(threading.get_ident) == loop_thread,
+            anyio.from_thread.run(here, token=token) == loop_thread,
+            anyio.from_thread.run_sync(threading.get_ident, token=token) == loop_thread,
         ]
 
     assert (await FunctionTool(calls_back).execute({})).output == [True, True]
@@ -263,13 +265,13 @@ async def test_a_function_may_run_an_event_loop_of_its_own(backend):
 
 
 async def test_a_function_can_ask_whether_its_call_was_cancelled():
-    running, ended = anyio.Event(), threading.Event()
+    running, ended, token = anyio.Event(), threading.Event(), anyio.lowlevel.current_token()
 
     def work() -> None:
-        anyio.from_thread.run_sync(running.set)
+        anyio.from_thread.run_sync(running.set, token=token)
         try:
             while True:
-                anyio.from_thread.check_cancelled()
+                check_cancelled()
         finally:
             ended.set()
 
@@ -278,6 +280,18 @@ async def test_a_function_can_ask_whether_its_call_was_cancelled():
         await running.wait()
         group.cancel_scope.cancel()
     assert ended.wait(PATIENCE)
+
+
+@pytest.mark.parametrize("options", [{}, {"quick": True}, {"isolate": True}])
+async def test_check_cancelled_does_nothing_while_the_call_is_awaited(options):
+    check_cancelled()
+    result = await FunctionTool(tool(**options)(looks_for_its_cancellation)).execute({})
+    assert result.output == "still wanted"
+
+
+def looks_for_its_cancellation() -> str:
+    check_cancelled()
+    return "still wanted"
 
 
 async def test_a_cancelled_scope_calls_no_function():

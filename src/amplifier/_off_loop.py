@@ -1,7 +1,8 @@
 """Blocking functions away from the event loop: in daemon threads, and in processes of their own.
 
 A cancelled call leaves its daemon thread behind, which blocks neither other calls nor the end of the program. AnyIO's own threads do both: asyncio's
-are waited for when Python exits, and on trio an abandoned one keeps its place in the limiter.
+are waited for when Python exits, and on trio an abandoned one keeps its place in the limiter. AnyIO has no public way to make a thread of ours
+one of its own, so `anyio.from_thread.check_cancelled` does not work there, and a function asks `is_call_over`.
 
 A process of its own ends with everything that it started: when the function has answered, or is no longer awaited. The program starts a supervisor
 (`supervise`), which forks the process that imports the program and calls the function. The pipe to the supervisor's standard input stays open for
@@ -26,7 +27,6 @@ from typing import Any, Generic, NoReturn, TypeVar
 import anyio
 import anyio.from_thread
 import anyio.lowlevel
-from anyio._core._eventloop import threadlocals  # which `anyio.from_thread` reads, and nothing public sets
 
 from ._supervisor import adopt_orphans, end_everything
 
@@ -36,10 +36,7 @@ _limiter: anyio.lowlevel.RunVar[anyio.CapacityLimiter] = anyio.lowlevel.RunVar("
 
 
 async def call_in_thread(call: Callable[[], _Result], name: str) -> _Result:
-    """Call a function in a daemon thread; calls begin in the order in which this is awaited.
-
-    `anyio.from_thread` works in it; ``check_cancelled`` raises there once this was cancelled.
-    """
+    """Call a function in a daemon thread; calls begin in the order in which this is awaited."""
     await anyio.lowlevel.checkpoint_if_cancelled()
     thread = _CallThread(call, name)
     limiter = _limiter.get(None)
@@ -55,13 +52,13 @@ async def call_in_thread(call: Callable[[], _Result], name: str) -> _Result:
         await thread.ended.wait()
         return thread.outcome.result()
     finally:
-        thread.is_left = True
+        thread.left.set()
         limiter.release_on_behalf_of(thread)
         del thread  # which holds an error, whose traceback holds this frame
 
 
 class _CallThread(threading.Thread, Generic[_Result]):
-    """The thread of one call. `anyio.from_thread` takes it for the backend, and virtual clocks ask whether a task waits for it."""
+    """The thread of one call. Virtual clocks look for `is_awaited_on`."""
 
     def __init__(self, call: Callable[[], _Result], name: str) -> None:
         super().__init__(name=name, daemon=True)
@@ -69,39 +66,38 @@ class _CallThread(threading.Thread, Generic[_Result]):
         self._context = contextvars.copy_context()
         if (sniffio := sys.modules.get("sniffio")) is not None:  # the function may run an event loop of its own
             self._context.run(sniffio.current_async_library_cvar.set, None)
+        self.left = threading.Event()
+        self._context.run(_left.set, self.left)
         self._token = anyio.lowlevel.current_token()
         self.outcome = Future[_Result]()
         self.ended = anyio.Event()
-        self.is_left = False
         self.begun = threading.Lock()
         self.begun.acquire()
 
     def run(self) -> None:
-        threadlocals.current_token = anyio.lowlevel.EventLoopToken(self, None)  # type: ignore[arg-type]
         self.begun.release()
         try:
             self.outcome.set_result(self._context.run(self._call))
         except BaseException as error:  # noqa: BLE001 — raised in the task
             self.outcome.set_exception(error)
-        if not self.is_left:
+        if self.is_awaited():
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 anyio.from_thread.run_sync(self.ended.set, token=self._token)
 
     def is_awaited(self) -> bool:
-        return not self.is_left
+        return not self.left.is_set()
 
     def is_awaited_on(self, loop: object) -> bool:
         return self.is_awaited() and self._token.native_token is loop
 
-    def run_async_from_thread(self, function: Any, args: Any, token: None) -> Any:
-        return self._token.backend_class.run_async_from_thread(function, args, self._token.native_token)
 
-    def run_sync_from_thread(self, function: Any, args: Any, token: None) -> Any:
-        return self._token.backend_class.run_sync_from_thread(function, args, self._token.native_token)
+_left: contextvars.ContextVar[threading.Event | None] = contextvars.ContextVar("_left", default=None)
 
-    def check_cancelled(self) -> None:
-        if self.is_left:
-            raise SystemExit  # ends the function; no one sees it
+
+def is_call_over() -> bool:
+    """Return whether the function that asks is run by `call_in_thread` and no longer awaited."""
+    left = _left.get()
+    return left is not None and left.is_set()
 
 
 # ── processes ─────────────────────────────────────────────────────────────────────────────────────

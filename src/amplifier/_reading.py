@@ -44,6 +44,25 @@ def show(value: object) -> str:
     return f"{'an' if kind.__name__[:1].lower() in 'aeiou' else 'a'} {kind.__name__}"
 
 
+def check_timeout(seconds: object) -> float | None:
+    """Return a timeout of the API as a float, or None for no limit.
+
+    Raises:
+        TypeError: It isn't a number.
+        ValueError: It is zero, negative, infinite or NaN.
+    """
+    if seconds is None:
+        return None
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        raise TypeError(f"a timeout must be a number of seconds or None, got {seconds!r}")
+    # An int can be larger than any float.
+    if not 0 < seconds <= sys.float_info.max:
+        raise ValueError(
+            f"a timeout must be a positive, finite number of seconds, got {seconds!r:.40}; None means no limit"
+        )
+    return float(seconds)
+
+
 def can_call(function: Any, *arguments: Any, **keywords: Any) -> bool:
     """Whether a function takes these arguments, as far as its signature tells."""
     try:

@@ -21,7 +21,7 @@ import anyio
 import attrs
 
 from ._json import canonical_dumps
-from ._off_loop import call_in_process, call_in_thread, why_not_isolated
+from ._off_loop import call_in_process, call_in_thread, is_call_over, why_not_isolated
 from ._reading import Kind, anything, can_call, flag, option, read_arguments, seconds, text, whole_number
 from ._spelling import warn_of_misspelt_event
 from .answers import AnswerFormat, Argument, arguments_format, to_json
@@ -29,7 +29,17 @@ from .contracts import ApprovalQuestion, Coordinator, CurrentCall, Reconciled, S
 from .errors import MissingExtraError, PlanError, ResultError
 from .models import HookResult, ToolResult
 
-__all__ = ["FunctionTool", "HookOptions", "ToolOptions", "mount_functions", "mount_hook", "mount_tool", "on", "tool"]
+__all__ = [
+    "FunctionTool",
+    "HookOptions",
+    "ToolOptions",
+    "check_cancelled",
+    "mount_functions",
+    "mount_hook",
+    "mount_tool",
+    "on",
+    "tool",
+]
 
 _logger = logging.getLogger(__name__)
 
@@ -141,6 +151,18 @@ def tool(function: Any = None, /, **options: Any) -> Any:
         return marked
 
     return mark if function is None else mark(function)
+
+
+def check_cancelled() -> None:
+    """End a blocking function tool whose call is over, because it was stopped or timed out.
+
+    Call it between the steps of a function that runs in a thread. Elsewhere it does nothing.
+
+    Raises:
+        SystemExit: The call is over, and its result would be dropped. It ends only this thread.
+    """
+    if is_call_over():
+        raise SystemExit
 
 
 def _read_options(cls: type[_O], given: Mapping[str, Any], subject: str) -> _O:

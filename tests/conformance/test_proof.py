@@ -200,14 +200,36 @@ class _Blocks:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_module_that_blocks_the_loop_is_interrupted_and_named(backend, monkeypatch):
+def test_a_module_that_blocks_the_loop_is_interrupted_and_named_where_asked(backend, monkeypatch):
     monkeypatch.setattr("amplifier.conformance.proof.search._BLOCKED_SECONDS", 0.5)
     blocked = case((call("blocks"),), hooks=[], cancel=_at(backend, 0))
-    proof = examine_plan(plan(tools=(_Blocks(),)), case=blocked, backends=[backend])
+    proof = examine_plan(plan(tools=(_Blocks(),)), case=blocked, backends=[backend], alarm=True)
     assert laws(proof) == ["ends"]
     assert "the event loop was blocked for 0.5 s at" in proof.broken[0].what
     assert proof.broken[0].what.endswith("execute")
     assert signal.getitimer(signal.ITIMER_REAL)[1] == 0
+
+
+class _NotesAlarm:
+    name, description, input_schema = "alarm", "Notes the handler.", {"type": "object", "properties": {}}
+
+    def __init__(self) -> None:
+        self.handlers: list[Any] = []
+
+    async def execute(self, input: dict[str, Any]) -> ToolResult:  # noqa: A002 - the contract's name
+        await anyio.lowlevel.checkpoint()
+        self.handlers.append(signal.getsignal(signal.SIGALRM))
+        return ToolResult(success=True, output="noted")
+
+
+@pytest.mark.parametrize("alarm", [True, False])
+def test_an_examination_takes_the_alarm_only_where_asked(alarm):
+    tool, before = _NotesAlarm(), signal.getsignal(signal.SIGALRM)
+    given = case((call("alarm"),), hooks=[], cancel=_at("asyncio", 0))
+    assert examine_plan(plan(tools=(tool,)), case=given, backends=["asyncio"], alarm=alarm).broken == []
+    assert tool.handlers
+    assert all((handler == before) is not alarm for handler in tool.handlers)
+    assert signal.getsignal(signal.SIGALRM) == before
 
 
 def test_a_finding_names_law_modules_and_case():

@@ -10,6 +10,7 @@ from ._approval import (
     note_question,
     question_for,
 )
+from ._bounded_calls import call_within, contain_errors
 from ._calls import (
     CHILD_STEPS,
     CallKind,
@@ -77,7 +78,9 @@ __all__ = [
     "Unknown",
     "UserInput",
     "call_scope",
+    "call_within",
     "clauses_for",
+    "contain_errors",
     "contained_failure",
     "current_call",
     "log_unanswered",

@@ -1,12 +1,4 @@
-"""Cancellation and failure of third-party code, and cancel scopes and the clock without AnyIO's lookup of the backend at every call.
-
-Whoever calls third-party code (the kernel its handlers, a loop its tools and providers) uses `contained_failure` in an
-``except BaseException`` around the call, so that neither ``sys.exit()`` in a tool nor the panic of a Rust extension nor a
-``CancelledError`` that a tool met by awaiting a cancelled future ends more than that call. Real cancellation, Ctrl-C and the closing of a
-generator pass through.
-
-No backend is imported here: a backend that runs is already in ``sys.modules``.
-"""
+"""Cancellation and failures of third-party code, and fast cancel scopes and clocks."""
 
 from __future__ import annotations
 
@@ -19,22 +11,31 @@ import anyio
 
 from amplifier.errors import ContainedError, SpuriousCancellation
 
+# Callers of third-party code (the kernel of handlers, a loop of tools and providers) use
+# `contained_failure` in an ``except BaseException`` around the call. Then a ``sys.exit()`` in a
+# tool, the panic of a Rust extension, or the CancelledError of a cancelled future that a tool has
+# awaited ends that call only. A real cancellation, KeyboardInterrupt and GeneratorExit pass.
+#
+# No backend is imported here. A backend that runs is already in ``sys.modules``.
+
 
 def contained_failure(exc: BaseException, who: str = "", *, can_wait: bool = True) -> Exception:
     """Return the failure that an exception out of third-party code amounts to.
 
-    An ``Exception`` is returned as it is. A cancellation that no one requested, ``SystemExit`` and every other
-    ``BaseException`` become an `amplifier.errors.ContainedError` whose ``__cause__`` is the exception.
+    An ``Exception`` is returned as it is. A cancellation that no one requested, ``SystemExit`` and
+    every other ``BaseException`` become an `amplifier.errors.ContainedError` whose ``__cause__`` is
+    the exception.
 
     Args:
-        exc: What the call raised. Call this in the task that made the call, before leaving the scopes around it.
-        who: Whose code it was, in words; the text of a contained failure begins with it.
-        can_wait: Whether the call may have waited. A cancellation reaches code where it waits, so one that comes out of code
-            that cannot is never real.
+        exc: The exception. Call this in the task that made the call, before leaving the scopes
+            around it.
+        who: The name of the code, with which the text of a contained failure begins.
+        can_wait: False if the call could not wait. A cancellation reaches code where it waits, so
+            it can't be real then.
 
     Raises:
-        BaseException: ``exc`` itself when it is not the code's own: a real cancellation of the caller, KeyboardInterrupt or
-            GeneratorExit, also inside a group.
+        BaseException: ``exc`` itself if it isn't the code's own: a real cancellation of the
+            caller, KeyboardInterrupt or GeneratorExit, also inside a group.
     """
     if isinstance(exc, Exception):
         return exc
@@ -42,36 +43,38 @@ def contained_failure(exc: BaseException, who: str = "", *, can_wait: bool = Tru
         try:
             raise exc
         finally:
-            del exc  # an exception whose traceback has a frame that names it is a reference cycle
-    words = f"{who} raised" if who else "raised"
+            del exc  # an exception that names its own frame is a reference cycle
+    prefix = f"{who} raised" if who else "raised"
     if is_cancellation_type(exc):
         failure: ContainedError = SpuriousCancellation(
-            f"{words} {type(exc).__name__} although nothing was cancelled; it may have awaited a future or task that was"
+            f"{prefix} {type(exc).__name__} although nothing was cancelled; it may have awaited a "
+            "future or task that was"
         )
     else:
-        shown = text_of(exc)
-        failure = ContainedError(f"{words} {type(exc).__name__}" + (f": {shown}" if shown else ""))
+        text = text_of(exc)
+        failure = ContainedError(f"{prefix} {type(exc).__name__}" + (f": {text}" if text else ""))
     failure.__cause__ = exc
     return failure
 
 
 def text_of(exc: BaseException) -> str:
-    """The text of an exception, even if its own ``__str__`` fails: that is third-party code as well."""
+    """Return the text of an exception, even if its ``__str__`` fails."""
     try:
         return str(exc)
-    except Exception as broken:  # noqa: BLE001 — see above
+    except Exception as broken:  # noqa: BLE001 — foreign code
         return f"(its text cannot be shown: {type(broken).__name__})"
 
 
 def is_real_cancellation(exc: BaseException) -> bool:
-    """Whether the backend cancelled the current task, as opposed to code that raised the exception by itself.
+    """Return whether ``exc`` comes from a cancellation of the current task by the backend.
 
-    On asyncio any code can raise ``CancelledError``, or meet it by awaiting a future that was cancelled; on trio an old
-    ``Cancelled`` can be raised again.
+    On asyncio any code can raise ``CancelledError``, or get it by awaiting a cancelled future. On
+    trio an old ``Cancelled`` can be raised again.
     """
     if not is_cancellation_type(exc):
         return False
-    if anyio.current_effective_deadline() == -math.inf:  # a surrounding scope is cancelled
+    # A surrounding scope is cancelled.
+    if anyio.current_effective_deadline() == -math.inf:
         return True
     if running_asyncio_loop() is None:
         return False
@@ -79,19 +82,18 @@ def is_real_cancellation(exc: BaseException) -> bool:
 
 
 def is_cancellation_type(exc: BaseException) -> bool:
-    """Whether ``exc`` is any backend's cancellation, the running one's or the other's."""
+    """Return whether ``exc`` is the cancellation of either backend, running or not."""
     asyncio_module, trio_module = sys.modules.get("asyncio"), sys.modules.get("trio")
-    return (asyncio_module is not None and isinstance(exc, asyncio_module.CancelledError)) or (
-        trio_module is not None and isinstance(exc, trio_module.Cancelled)
-    )
+    if asyncio_module is not None and isinstance(exc, asyncio_module.CancelledError):
+        return True
+    return trio_module is not None and isinstance(exc, trio_module.Cancelled)
 
 
 def running_asyncio_loop() -> Any:
-    """The asyncio loop that runs this code, or None on trio.
-
-    Trio may run inside an asyncio program (guest mode, ``trio.run`` in a callback, trio-asyncio): then both have a running
-    loop, and sniffio's thread-local name, which trio sets around each of its steps, decides.
-    """
+    """Return the asyncio loop that runs this code, or None on trio."""
+    # Trio may run inside an asyncio program: in guest mode, by ``trio.run`` in a callback, or
+    # with trio-asyncio. Then both have a running loop, and sniffio's thread-local name decides,
+    # which trio sets around each of its steps.
     modules = sys.modules
     if "asyncio" not in modules:
         return None
@@ -118,11 +120,9 @@ _scope_classes: dict[bool, type[anyio.CancelScope]] = {}
 
 
 def cancel_scope(deadline: float = math.inf, *, shield: bool = False) -> anyio.CancelScope:
-    """A scope of the running backend.
-
-    The same as ``anyio.CancelScope(…)``, which looks its backend up every time and, because it is then made through another
-    class, is initialised twice. That is a fifth of what a short-lived scope costs.
-    """
+    """Return a cancel scope of the running backend, as ``anyio.CancelScope(…)`` does."""
+    # AnyIO's own looks up the backend every time and is initialised twice, because it is made
+    # through another class. That is a fifth of the cost of a short-lived scope.
     on_asyncio = running_asyncio_loop() is not None
     try:
         return _scope_classes[on_asyncio](deadline=deadline, shield=shield)
@@ -133,10 +133,8 @@ def cancel_scope(deadline: float = math.inf, *, shield: bool = False) -> anyio.C
 
 
 def loop_clock() -> Callable[[], float]:
-    """Return the clock of the running loop as a bare function.
-
-    AnyIO's own looks up the backend at every call, and trio's the running loop.
-    """
+    """Return the clock of the running loop as a plain function."""
+    # AnyIO's own looks up the backend at every call, and trio's the running loop.
     loop = running_asyncio_loop()
     clock: Callable[[], float] = (
         sys.modules["trio"].lowlevel.current_clock().current_time if loop is None else loop.time

@@ -236,6 +236,7 @@ def virtual_clock(watch: TimeWatch | None = None) -> MockClock:
     except ImportError as error:
         raise MissingExtraError("virtual time on trio", extra="trio", missing="trio") from error
     clock = MockClock(autojump_threshold=0)
+    # Private: the public threshold jumps while threads and processes are at work.
     jump = clock._autojump
     told = watch or TimeWatch()
     was_quiet = False

@@ -84,8 +84,8 @@ class TaskReport:
             kernel's.
         deadline: What that deadline is for.
         awaits: The chain of awaits, outermost first, without the lines of the event loop itself: the last one is where it sits.
-        waits_in: The function of the event loop that it sits in, such as ``sleep_forever``; None when it waits in none.
-        waits_for: The number of the task in which its work goes on; on asyncio a turn has a task of its own.
+        waits_in: The function of the event loop that it sits in, such as ``sleep_forever``; None when it waits in none. Or "an
+            asynchronous generator", whose lines asyncio does not show.
     """
 
     number: int
@@ -99,7 +99,6 @@ class TaskReport:
     deadline: str | None = None
     awaits: list[CodeLine] = attrs.Factory(list)
     waits_in: str | None = None
-    waits_for: int | None = None
 
     @property
     def at(self) -> CodeLine | None:
@@ -146,16 +145,15 @@ class TaskTree:
         counted = f"{_counted(len(self.tasks), 'task')}, {_counted(len(sessions), 'session')}"
         lines = [f"tasks of process {self.pid} at {self.taken_at}: {counted}, {backend}"]
         depths: dict[int, int] = {}
-        names = {task.number: task.name for task in self.tasks}
         for task in self.tasks:
             depth = depths[task.number] = 0 if task.parent is None else depths[task.parent] + 1
-            lines += [f"{_INDENT * depth}{line}" for line in _task_lines(task, names)]
+            lines += [f"{_INDENT * depth}{line}" for line in _task_lines(task)]
         for thread in self.threads:
             lines += _thread_lines(thread)
         return visible_text("\n".join(lines))
 
 
-def _task_lines(task: TaskReport, names: dict[int, str]) -> Iterator[str]:
+def _task_lines(task: TaskReport) -> Iterator[str]:
     yield f"● {task.name}"
     facts = [
         None if task.session_id is None else f"session {task.session_id}",
@@ -173,8 +171,6 @@ def _task_lines(task: TaskReport, names: dict[int, str]) -> Iterator[str]:
         yield f"{_INDENT}{verb} in {task.waits_in or 'code that cannot be seen'}"
         return
     within = "" if task.waits_in is None else f" ({task.waits_in})"
-    if task.waits_for is not None:
-        within = f", for the task {names.get(task.waits_for, task.waits_for)}"
     yield f"{_INDENT}{verb} at {_where(task.at)}{within}"
     if task.at.code:
         yield f"{_INDENT}{_INDENT}{task.at.code}"
@@ -219,6 +215,7 @@ def _counted(count: int, noun: str) -> str:
 # ── tasks ──
 
 _STANDARD_ERROR = 2
+_GENERATOR = "an asynchronous generator"
 _BUILT_IN = re.compile(r"amplifier\.modules\.(loop|context|provider|tool|hooks)s?\.([a-z][a-z0-9_]*)")
 _PUBLISHED = re.compile(r"amplifier_module_([a-z0-9_]+)")
 _THREAD_MACHINERY = frozenset({"threading", "concurrent", "asyncio", "anyio", "trio", "outcome"})
@@ -276,7 +273,8 @@ class _Found:
     Attributes:
         frames: Its chain of awaits, each frame with what the kernel does there.
         is_ours: Whether the kernel started it, so that whatever it starts is the session's as well.
-        goes_on_in: The task whose first step is being taken inside of this one's.
+        trio_task: Trio's own object; None on asyncio.
+        ends_unseen: Whether the last frame iterates an asynchronous generator that cannot be seen.
         session: The coordinator of the session for which the task as a whole works; what it starts works for it, too.
         final: What is known at the innermost frame.
     """
@@ -289,20 +287,27 @@ class _Found:
     frames: list[tuple[FrameType, WaitInfo | None]] = attrs.field(factory=list)
     is_ours: bool = False
     number: int = 0
-    goes_on_in: _Found | None = None
+    trio_task: Any = None
+    ends_unseen: bool = False
     session: Any = None
     final: _Known = attrs.field(factory=_Known)
 
     def look(self, running: FrameType) -> None:
         """Read its frames; ``running`` is what the thread of the loop is doing."""
         coroutine = self.coroutine
-        frames = list(await_chain(coroutine))
+        # Trio's tasks show the lines of asynchronous generators as well.
+        frames = (
+            list(await_chain(coroutine))
+            if self.trio_task is None
+            else [frame for frame, _ in self.trio_task.iter_await_frames()]
+        )
         if frames and getattr(coroutine, "cr_running", False):
             # While it runs, a coroutine does not expose what it awaits; the stack of the thread does.
             self.state = "running"
             frames = list(_stack_down_from(frames[0], running)) or frames
         elif inspect.iscoroutine(coroutine) and inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
             self.state = "not started"
+        self.ends_unseen = self.state == "waiting" and self.trio_task is None and ends_in_generator(coroutine)
         first = next((frame for frame in frames if not is_event_loop(frame)), None)
         self.is_ours = first is not None and is_kernel(first)
         self.frames = [(frame, _call_of(frame)) for frame in frames]
@@ -318,7 +323,7 @@ def _running_tasks() -> list[_Found]:
     while waiting:
         task = waiting.pop(0)
         parent = None if task.parent_nursery is None else id(task.parent_nursery.parent_task)
-        found.append(_Found(id(task), parent, task.name, task.coro))
+        found.append(_Found(id(task), parent, task.name, task.coro, trio_task=task))
         waiting += [child for nursery in task.child_nurseries for child in nursery.child_tasks]
     return found
 
@@ -342,7 +347,7 @@ def _take_apart(found: list[_Found]) -> None:
         for depth in range(1, len(each.frames)):
             inner = begun.get(id(each.frames[depth][0]))
             if inner is not None:
-                each.frames, each.state, each.goes_on_in = each.frames[:depth], "waiting", inner
+                each.frames, each.state = each.frames[:depth], "waiting"
                 inner.parent_id = each.id
                 break
 
@@ -352,7 +357,7 @@ def _reports(found: list[_Found], now: float) -> Iterator[TaskReport]:
     coordinators: dict[str, ModuleCoordinator] = {}
     for each in found:
         for _, call in each.frames:
-            if call is not None and call.coordinator is not None:
+            if call is not None and isinstance(call.coordinator, ModuleCoordinator):
                 coordinators[call.coordinator.session_id] = call.coordinator
     owners = {session_id: _owners_of(coordinator) for session_id, coordinator in coordinators.items()}
     ordered = list(_parents_first(found, by_id))
@@ -384,7 +389,6 @@ def _report(
     each.session = known.coordinator
     awaits: list[CodeLine] = []
     waits_in = None
-    waits_for = each.goes_on_in
     for depth, (frame, call) in enumerate(each.frames):
         if call is not None:
             known = known.inside(call)
@@ -399,6 +403,8 @@ def _report(
         known = attrs.evolve(known, module=_module_of(frame, mine) or known.module)
         awaits.append(_code_line(frame, None if _is_between_modules(frame) else known.module))
     each.final = known
+    if each.ends_unseen:
+        waits_in = _GENERATOR
     return TaskReport(
         number=each.number,
         parent=None if parent is None else parent.number,
@@ -411,7 +417,6 @@ def _report(
         deadline=None if known.until == math.inf else known.deadline,
         awaits=awaits,
         waits_in=waits_in,
-        waits_for=None if waits_for is None else waits_for.number,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import logging
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import anyio.lowlevel
@@ -250,7 +250,7 @@ async def test_a_denial_in_the_words_of_an_invalid_answer_is_no_invalid_answer(c
 
 async def test_an_invalid_answer_is_logged_when_answers_are_collected(caplog):
     hooks = registry()
-    of_module(hooks, "hooks-x").register("tool:pre", lambda event, data: "words", name="wordy")
+    of_module(hooks, "hooks-x").register("tool:pre", cast("Any", lambda event, data: "words"), name="wordy")
     hooks.register("tool:pre", lambda event, data: {"data": {"n": 1}}, name="fine")
     hooks.register("tool:pre", lambda event, data: None, name="silent", on_failure="deny")
     assert await hooks.emit_and_collect("tool:pre", {}) == [{"n": 1}]

@@ -262,7 +262,7 @@ async def test_child_without_deadlines_in_its_plan_has_those_of_its_parent():
 
 
 async def test_child_of_a_session_with_a_foreign_loader_uses_the_same_one():
-    loader = object()
+    loader: Any = object()
     parent = AmplifierSession({"session": {"orchestrator": "loop-a", "context": "context-a"}}, loader)
     assert parent.fork().loader is loader
 

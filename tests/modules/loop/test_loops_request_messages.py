@@ -24,7 +24,7 @@ from amplifier import (
     ToolCall,
     ToolResult,
 )
-from amplifier.kernel.hooks import merge
+from amplifier.kernel.hooks import hook_results
 from amplifier.models import (
     ContextInjection,
     Model,
@@ -189,7 +189,7 @@ class World:
                 self.provider.answers.append(answer(f"{self._turns}b"))
                 undo = self._hooks.register("provider:request", self._note) if self._listens else None
                 with pytest.MonkeyPatch.context() as patched:
-                    patched.setattr(merge, "timestamp", lambda: "now")
+                    patched.setattr(hook_results, "timestamp", lambda: "now")
                     await run_turn(self.context, self.provider, Look(), loop=self._loop, hooks=self._hooks)
                 if undo is not None:
                     undo()

@@ -137,6 +137,7 @@ def prove(
         seed=seed,
         backends=backends or ("asyncio", "trio"),
         case=given,
+        alarm=True,
     )
     for line in proof.lines():
         _show_line(line)

@@ -127,6 +127,7 @@ def examine_plan(
     seed: int = 0,
     backends: Sequence[str] = ("asyncio", "trio"),
     case: Case | None = None,
+    alarm: bool = False,
 ) -> Proof:
     """Run a plan's modules together under drawn conversations, faults and cancellations.
 
@@ -137,6 +138,8 @@ def examine_plan(
         seed: Equal seeds draw equal cases.
         backends: What to run it on.
         case: Play this one only.
+        alarm: Interrupt a module that blocks the event loop, and name its line. This takes the process's alarm signal while it runs, so it
+            is for a process that does nothing else, such as the command ``amplifier plan prove``. Without it such a module blocks the search.
 
     Raises:
         AmplifierError: The plan cannot be run at all.
@@ -146,7 +149,7 @@ def examine_plan(
     anchored = _with_absolute_sources(plan)
     with _elsewhere():
         search = _Search(
-            anchored, (seconds, sessions), seed, [mode for backend in backends for mode in _MODES[backend]]
+            anchored, (seconds, sessions), seed, [mode for backend in backends for mode in _MODES[backend]], alarm
         )
         search.run(case)
     return search.proof
@@ -161,9 +164,15 @@ class _Found:
 
 class _Search:
     def __init__(
-        self, plan: Mapping[str, Any], most: tuple[float, int | None], seed: int, modes: Sequence[str]
+        self,
+        plan: Mapping[str, Any],
+        most: tuple[float, int | None],
+        seed: int,
+        modes: Sequence[str],
+        alarm: bool,
     ) -> None:
         self._plan = plan
+        self._alarm = alarm
         self._most = most
         self._modes = modes
         self._random = random.Random(seed)
@@ -190,7 +199,7 @@ class _Search:
     def _tools(self) -> dict[str, list[dict[str, Any]]]:
         """The tools that the plan offers to its model, with some inputs of each."""
         world = PlanWorld(self._plan, {"turns": []})
-        report = _run(world, {"mode": self._modes[0], "at": 0, "second": None}, self.proof.seed)
+        report = _run(world, {"mode": self._modes[0], "at": 0, "second": None}, self.proof.seed, self._alarm)
         if isinstance(report, str):
             raise AmplifierError(f"the plan cannot be run: the event loop was blocked at {report}")
         if not world.provider.requests:
@@ -234,7 +243,7 @@ class _Search:
         self.proof.trials += 1
         processes = started_processes()
         world = PlanWorld(self._plan if plan is None else plan, case)
-        report = _run(world, case["cancel"], self.proof.seed)
+        report = _run(world, case["cancel"], self.proof.seed, self._alarm)
         if isinstance(report, str):
             return _Found({"ends": f"the event loop was blocked for {_BLOCKED_SECONDS:g} s at {report}"}, report, 0)
         laws = dict(map(_law_of, reversed(report.violations)))
@@ -333,7 +342,7 @@ def _is_of_a_library(file: str) -> bool:
     return file.startswith((sysconfig.get_path("stdlib"), "<")) or "site-packages" in file
 
 
-def _run(world: PlanWorld, cancel: Mapping[str, Any], seed: int) -> SweepReport | str:
+def _run(world: PlanWorld, cancel: Mapping[str, Any], seed: int, alarm: bool) -> SweepReport | str:
     """Run one trial; without a cancellation its awaits are counted as well. Returns the line that blocked the loop instead of a report, if one did."""
     watch = _Watch()
     which: dict[str, Any] = {"only": cancel["at"]} if cancel["at"] else {"max_points": 0}
@@ -342,7 +351,7 @@ def _run(world: PlanWorld, cancel: Mapping[str, Any], seed: int) -> SweepReport 
         which["second_after"] = (cancel["second"],)
     logging.disable(logging.CRITICAL)  # what modules log about faults that were injected is no news
     try:
-        with watch.interrupting():
+        with watch.interrupting() if alarm else contextlib.nullcontext():
             return cancel_everywhere(lambda: world, modes=(cancel["mode"],), **which)
     except KeyboardInterrupt:
         if not watch.blocked:

@@ -237,6 +237,7 @@ def _may_act(thread: threading.Thread) -> bool:
         return False
     if hasattr(thread, "is_awaited"):  # of an asyncio island, which acts on its own only for someone who waits
         return bool(thread.is_awaited())
+    # Private: the idle threads of trio's pool must not count as busy.
     worker = getattr(getattr(thread, "_target", None), "__self__", None)
     cache = getattr(sys.modules.get("trio._core._thread_cache"), "THREAD_CACHE", None)
     return worker is None or worker not in getattr(cache, "_idle_workers", ())

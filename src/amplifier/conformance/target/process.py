@@ -33,6 +33,7 @@ from typing import Any
 from attrs import field, frozen
 
 from amplifier._supervisor import adopt_orphans, end_everything
+from amplifier.contracts._cancellation import running_asyncio_loop
 from amplifier.modules._shared.processes import Process, all_processes, look_at
 
 _PROC = Path("/proc")
@@ -136,6 +137,7 @@ def open_files() -> Counter[str]:
 
 def _is_pooled(thread: threading.Thread) -> bool:
     """Whether a thread belongs to AnyIO's or trio's pool, which keeps it for more work."""
+    # Private: trio's pool keeps idle threads, which a module has not left behind.
     owner = getattr(getattr(thread, "_target", None), "__self__", None)
     return thread.name == POOLED_THREAD or type(owner).__module__ == "trio._core._thread_cache"
 
@@ -154,6 +156,7 @@ def files_below(folder: Path) -> dict[str, bytes | None]:
 
 def _executor_threads() -> set[threading.Thread]:
     """The threads of the asyncio loop's own executor."""
+    # Private: the loop keeps these threads, which a module has not left behind.
     return set(getattr(getattr(_loop(), "_default_executor", None), "_threads", ()))
 
 
@@ -411,9 +414,7 @@ def _set_logging(wanted: Mapping[str, Any]) -> None:
     logging.disable(wanted["logging.disable"])
 
 
-def _loop() -> Any:
-    events = sys.modules.get("asyncio.events")
-    return None if events is None else events._get_running_loop()
+_loop = running_asyncio_loop
 
 
 def _loop_settings() -> dict[str, Any]:

@@ -1,9 +1,4 @@
-"""The coordinator: mount points, capabilities, channels, hooks, cancellation and cleanup as one object.
-
-It implements `contracts.Coordinator`. The application's coordinator is the one without an owner. A module's is the same class with
-the module as its owner: everything registered through it carries the module's id, so a module that fails or is unmounted can be
-undone and blamed, and none can take away what another registered.
-"""
+"""The coordinator: everything the host offers to a module."""
 
 from __future__ import annotations
 
@@ -14,9 +9,18 @@ from collections import UserDict
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from contextlib import AbstractAsyncContextManager
 from inspect import isawaitable
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast, overload
 
-from amplifier.contracts import Coordinator, OnFailure, Step, StepWrapper
+from amplifier._json import JSON
+from amplifier.contracts import (
+    ApprovalSystem,
+    Cleanup,
+    Coordinator,
+    DisplaySystem,
+    OnFailure,
+    Step,
+    StepWrapper,
+)
 from amplifier.contracts._cancellation import current_time
 from amplifier.errors import DeadlineExceeded, SessionStateError
 from amplifier.models import HookResult
@@ -33,23 +37,45 @@ from ..runtime.loop import Loop
 from ..runtime.owner import Owner
 from ..runtime.task_host import TaskHost
 from ..runtime.watchdog import Watchdog
-from .ownership import COMPLETED, Contributions, MountTable, NoopAwaitable, StepWrappers
+from .ownership import COMPLETED, Contributions, Limiter, MountTable, NoopAwaitable, StepWrappers
 
 logger: logging.Logger = logging.getLogger("amplifier.coordinator")
 
 T = TypeVar("T")
 
 
-class ModuleCoordinator(Coordinator):
-    """What holds the modules of one session together.
+# The application's coordinator has no owner. A module's coordinator is the same class with the
+# module as its owner, so everything registered through it carries the module's id. That is how a
+# module that fails can be undone and named, and why no module can remove the registrations of
+# another one.
+#
+# All coordinators of a session share one ``__dict__``. It holds their state, and attributes that
+# published modules set on their coordinator for other modules to read.
 
-    All coordinators of a session share one ``__dict__``: its state, and the attributes that published modules set. Whatever registers
-    something through a module's raises `SessionStateError` once the module was undone or the session is closed.
+
+class ModuleCoordinator(Coordinator):
+    """The modules of one session, and their way to each other and to the host.
+
+    Registering through a module's coordinator raises `SessionStateError` once the module was
+    undone or the session is closed.
 
     Args:
-        session: Anything with ``session_id``, ``parent_id`` and ``config``; None for a coordinator of its own.
+        session: The session, or any object with ``session_id``, ``parent_id`` and ``config``. None
+            for a coordinator on its own.
         approval_system: Answers hooks that ask the user.
         display_system: Shows messages of hooks.
+
+    Attributes:
+        loader: The module loader of the session.
+        session_state: A dict for modules to share.
+        turn_number: The number of the latest turn, counted from 1. 0 before the first one.
+        deadlines: The deadlines of the plan.
+        mounts: The mounted modules and the capabilities.
+        cleanups: The steps of the closing.
+        hosting: The tasks of the session.
+        watch: Reports calls that don't react to their cancellation.
+        closing_time: The time of the closing, which everything in it shares.
+        effects: The effects of hooks on the running turn.
     """
 
     __slots__ = ("_own_hooks", "_owner")
@@ -57,12 +83,17 @@ class ModuleCoordinator(Coordinator):
     _owner: Owner | None
     _own_hooks: HookRegistry | None
 
-    def __init__(self, session: Any = None, approval_system: Any = None, display_system: Any = None) -> None:
+    def __init__(
+        self,
+        session: Any = None,
+        approval_system: ApprovalSystem | None = None,
+        display_system: DisplaySystem | None = None,
+    ) -> None:
         self._owner = self._own_hooks = None
         self._session = session
         self._session_id: str = "" if session is None else session.session_id
         self._parent_id: str | None = None if session is None else session.parent_id
-        self._config: Any = {} if session is None else session.config
+        self._config: dict[str, JSON] = {} if session is None else session.config
         self._approval_system = approval_system
         self._display_system = display_system
         self.loader: Any = None
@@ -83,7 +114,7 @@ class ModuleCoordinator(Coordinator):
         self._is_closed = False
         self._hooks.belong_to(self._session_id, self._parent_id, self.watch, self.closing_time)
 
-    # On the class, because few sessions ever have another.
+    # On the class, because few sessions ask the user anything.
     _approvals: Approvals | None = None
 
     def __repr__(self) -> str:
@@ -91,13 +122,19 @@ class ModuleCoordinator(Coordinator):
         module = "" if self._owner is None else f", for module {self._owner.name!r}"
         return (
             f"<ModuleCoordinator of session {self._session_id!r}: {len(points['tools'])} tools, "
-            f"{len(points['providers'])} providers, {self._hooks.statistics().handlers} handlers{module}>"
+            f"{len(points['providers'])} providers, "
+            f"{self._hooks.statistics().handlers} handlers{module}>"
         )
 
     # ── owners ──
 
     def view_for(self, module: str, on_failure: OnFailure = "continue") -> Self:
-        """The coordinator that a module gets; its handlers fail as ``on_failure`` says if they do not say themselves."""
+        """Return the coordinator for a module.
+
+        Args:
+            module: The id of the module.
+            on_failure: The failure policy of its handlers, unless they are registered with one.
+        """
         view = object.__new__(type(self))
         view.__dict__ = self.__dict__
         view._owner = Owner(module, on_failure)
@@ -107,17 +144,17 @@ class ModuleCoordinator(Coordinator):
 
     @property
     def module_id(self) -> str | None:
-        """The module that this coordinator was made for; None for the application's."""
+        """The module that this coordinator was made for, or None for the application's."""
         return None if self._owner is None else self._owner.name
 
-    def _check(self, what: str) -> None:
+    def _check(self, operation: str) -> None:
         if self._owner is not None:
-            self._owner.check(what)
+            self._owner.check(operation)
 
     async def undo(self, module: str) -> None:
-        """Take back everything a module registered: its cleanups run, its mounts, handlers and offers go.
+        """Run the cleanups of a module and remove everything it registered.
 
-        What it registers from then on is refused, cleanups excepted.
+        From then on the module can register nothing but cleanups.
         """
         try:
             await self.clean_up(module)
@@ -125,7 +162,7 @@ class ModuleCoordinator(Coordinator):
             self.unregister_owner(module)
 
     def unregister_owner(self, module: str | None) -> None:
-        """Take back what a module registered, which may register nothing any more; with None, for the closing, what any module did."""
+        """Remove the registrations of a module and refuse new ones. None means all modules."""
         for owner in self._owners:
             if module is None:
                 owner.is_closed = True
@@ -136,32 +173,32 @@ class ModuleCoordinator(Coordinator):
         if module is None:
             self._owners.clear()
 
-    # ── what a module may read ──
+    # ── read by modules ──
 
     @property
     def session(self) -> Any:
-        """The session, for spawning children; None once it is closed and no longer referenced."""
+        """The session, for its child sessions. None without one, or once it is gone."""
         session = self._session
         return session() if type(session) is weakref.ref else session
 
     @property
     def session_id(self) -> str:
-        """The session's id."""
+        """The id of the session."""
         return self._session_id
 
     @property
     def parent_id(self) -> str | None:
-        """The parent session's id, in a child."""
+        """The id of the parent session, or None."""
         return self._parent_id
 
     @property
-    def config(self) -> Any:
+    def config(self) -> dict[str, JSON]:
         """The mount plan, the same object that the session was given."""
         return self._config
 
     @property
     def hooks(self) -> HookRegistry:
-        """The hook registry; a module's registers on behalf of the module."""
+        """The hook registry. A module's registers on behalf of the module."""
         if self._owner is None:
             return self._hooks
         if self._own_hooks is None:
@@ -170,63 +207,65 @@ class ModuleCoordinator(Coordinator):
 
     @property
     def mount_points(self) -> MutableMapping[str, Any]:
-        """What is mounted where, live."""
+        """The mounted modules by mount point, live."""
         points = self.mounts.points
         return points if self._owner is None else _OwnedPoints(points, self.hooks)
 
     @property
-    def approval_system(self) -> Any:
-        """What answers hooks that ask the user."""
+    def approval_system(self) -> ApprovalSystem | None:
+        """The system that answers hooks that ask the user, or None."""
         return self._approval_system
 
     @approval_system.setter
-    def approval_system(self, system: Any) -> None:
+    def approval_system(self, system: ApprovalSystem | None) -> None:
         self._note_replaced("approval_system", self._approval_system)
         self._approval_system = system
 
     @property
-    def display_system(self) -> Any:
-        """What shows messages of hooks."""
+    def display_system(self) -> DisplaySystem | None:
+        """The system that shows messages of hooks, or None."""
         return self._display_system
 
     @display_system.setter
-    def display_system(self, system: Any) -> None:
+    def display_system(self, system: DisplaySystem | None) -> None:
         self._note_replaced("display_system", self._display_system)
         self._display_system = system
 
-    def _note_replaced(self, name: str, present: Any) -> None:
+    def _note_replaced(self, name: str, present: object) -> None:
         if self._owner is not None and present is not None:
             logger.warning("module %r replaces the session's %s", self._owner.name, name)
 
     @property
     def cancellation(self) -> CancellationToken:
-        """The session's cancellation token."""
+        """The cancellation token of the session."""
         return self._cancellation
 
     @property
     def channels(self) -> dict[str, list[dict[str, Any]]]:
-        """Contributors by channel."""
+        """The name and the callback of each contributor, by channel."""
         return self._channels.as_dict()
 
     @property
     def injection_budget_per_turn(self) -> int | None:
-        """Tokens hooks may inject per turn before a warning is logged; None is unlimited."""
+        """Tokens that hooks may inject per turn before a warning, or None for no limit."""
         return self._limit("injection_budget_per_turn")
 
     @property
     def injection_size_limit(self) -> int | None:
-        """Characters one injection may have; None is unlimited."""
+        """Characters that one injection may have, or None for no limit."""
         return self._limit("injection_size_limit")
 
     def _limit(self, name: str) -> int | None:
-        config = self._config
+        config: object = self._config
         if type(config) is not dict and not isinstance(config, Mapping):
             return None
         section = config.get("session")
-        return section.get(name) if type(section) is dict or isinstance(section, Mapping) else None
+        if type(section) is not dict and not isinstance(section, Mapping):
+            return None
+        return cast("int | None", section.get(name))
 
-    def to_dict(self) -> dict[str, Any]:
-        """What is mounted, by name, for logs."""
+    def to_dict(self) -> dict[str, JSON]:
+        """Describe what is mounted, by name, for logs."""
         points = self.mounts.points
         return {
             "tools": list(points["tools"]),
@@ -240,10 +279,11 @@ class ModuleCoordinator(Coordinator):
 
     # ── mount points, capabilities and contributions ──
 
-    if not TYPE_CHECKING:  # a type checker sees the contract's, which has a signature for each mount point
+    # A type checker uses the contract's signatures, of which there is one for each mount point.
+    if not TYPE_CHECKING:
 
-        def mount(self, mount_point: str, module: Any, name: str | None = None) -> NoopAwaitable:
-            """Put a module at a mount point. It is there when the call returns; awaiting the result is optional."""
+        def mount(self, mount_point: str, module: object, name: str | None = None) -> NoopAwaitable:
+            """Put a module at a mount point. It happens at the call, and awaiting is optional."""
             owner = self._owner
             if owner is not None:
                 owner.check("a mount")
@@ -251,84 +291,96 @@ class ModuleCoordinator(Coordinator):
             return COMPLETED
 
         def get(self, mount_point: str, name: str | None = None) -> Any:
-            """The module at a single mount point, the dict or one module of a named one; None if there is none."""
+            """Return the module at a mount point, or None.
+
+            For providers and tools, return one by its name, or the dict of all.
+            """
             if mount_point == "hooks" and self._owner is not None:
                 return self.hooks
             return self.mounts.get(mount_point, name)
 
         def get_mounted(self, mount_point: str) -> Any:
-            """The same as ``get(mount_point)``."""
+            """Return the same as ``get(mount_point)``."""
             return self.get(mount_point)
 
     def owner_of(self, mount_point: str, name: str | None = None) -> str | None:
-        """The module that mounted what is there; None for the application, or if there is nothing."""
+        """Return the module that mounted it, or None if no module did."""
         return self.mounts.owner_of(mount_point, name)
 
     def unmount(self, mount_point: str, name: str | None = None) -> NoopAwaitable:
-        """Take something away, a module only what it mounted itself; its cleanups do not run before the session closes.
+        """Remove a module from a mount point. Its cleanups still run when the session closes.
 
         Raises:
-            ValueError: Unknown mount point, or no name where one is needed.
+            ValueError: The mount point is unknown or needs a name.
             ContractError: Another module, or the application, has mounted it.
         """
         self.mounts.unmount(mount_point, name, self.module_id)
         return COMPLETED
 
-    def register_capability(self, name: str, value: Any) -> None:
-        """Offer a value, often a function, to whoever asks for ``name``."""
+    def register_capability(self, name: str, value: object) -> None:
+        """Offer a value, often a function, to other modules under ``name``."""
         self._check("a capability")
         self.mounts.register_capability(name, value, self.module_id)
 
     def get_capability(self, name: str) -> Any:
-        """The value registered under ``name``, or None."""
+        """Return the value registered under ``name``, or None."""
         return self.mounts.capabilities.get(name)
 
-    def register_contributor(self, channel: str, name: str, callback: Callable[[], Any]) -> None:
-        """Have ``callback()`` called whenever ``channel`` is collected."""
+    def register_contributor(self, channel: str, name: str, callback: Callable[[], object]) -> None:
+        """Call ``callback()`` whenever ``channel`` is collected."""
         self._check("a contributor")
         self._channels.register(channel, name, callback, self._owner)
 
     async def collect_contributions(self, channel: str) -> list[Any]:
-        """What the contributors of ``channel`` return, in order, without None."""
+        """Return the results of the contributors of ``channel`` in order, without None."""
+        deadlines = self.deadlines
         return await self._channels.collect(
-            channel, each=self.deadlines.contribution, total=self.deadlines.collection, watch=self.watch
+            channel, each=deadlines.contribution, total=deadlines.collection, watch=self.watch
         )
 
     # ── steps ──
 
     def register_step_wrapper(self, wrapper: StepWrapper) -> Callable[[], None]:
-        """Have ``wrapper(step, run)`` called around every model call and tool call; returns a function that removes it."""
+        """Call ``wrapper(step, run)`` around every model call and tool call.
+
+        Returns:
+            A function that removes the wrapper.
+        """
         self._check("a step wrapper")
         return self._step_wrappers.register(wrapper, self._owner)
 
     async def run_step(
         self,
         step: Step,
-        run: Callable[[], Awaitable[Any]],
+        run: Callable[[], Awaitable[T]],
         *,
-        admit: Callable[[], Awaitable[Any]] | None = None,
-        limiter: Any = None,
-    ) -> Any:
-        """Make one model call or tool call inside the step wrappers; see `amplifier.contracts.Coordinator.run_step`."""
+        admit: Callable[[], Awaitable[T | None]] | None = None,
+        limiter: Limiter | None = None,
+    ) -> T:
+        """Make one model call or tool call inside the step wrappers.
+
+        `amplifier.contracts.Coordinator.run_step` describes it.
+        """
         return await self._step_wrappers.run(step, run, admit, limiter, self.deadlines.hook)
 
     # ── hook results ──
 
     async def process_hook_result(self, result: HookResult, event: str, hook_name: str = "unknown") -> HookResult:
-        """Carry out what hooks asked for: approvals, injections, messages.
+        """Carry out the approvals, injections and messages of a result.
 
         Returns:
-            What is left for the orchestrator: ``deny``, ``modify`` with the payload, ``inject_context`` with ephemeral
-            items only, or ``continue``.
+            The part that is left for the orchestrator: ``deny``, ``modify`` with the payload,
+            ``inject_context`` with ephemeral items only, or ``continue``.
 
         Raises:
-            ValueError: An injection is longer than ``session.injection_size_limit``; nothing was stored.
+            ValueError: An injection is longer than ``session.injection_size_limit``. None was
+                stored.
         """
         return await process_hook_result(self, result, event, hook_name)
 
     @property
     def approvals(self) -> Approvals:
-        """The questions of this session, and the answers to remember."""
+        """The questions of this session, and the answers that it remembers."""
         if self._approvals is None:
             self._approvals = Approvals(self._hooks.emit, self.watch)
         return self._approvals
@@ -339,11 +391,19 @@ class ModuleCoordinator(Coordinator):
         return self.effects.injected_tokens
 
     def reset_turn(self) -> None:
-        """Start counting injections of a new turn."""
+        """Start counting the injections of a new turn."""
         self.effects = TurnEffects()
 
-    async def call_bounded(self, answer: Any, what: str) -> Any:
-        """Await what an application's object or a context returned, within the deadline of a handler.
+    @overload
+    async def call_bounded(self, answer: Awaitable[T], operation: str) -> T: ...
+    @overload
+    async def call_bounded(self, answer: object, operation: str) -> object: ...
+    async def call_bounded(self, answer: object, operation: str) -> object:
+        """Await the result of an application's object or a context under the hook deadline.
+
+        Args:
+            answer: The result, which is returned as it is if it isn't awaitable.
+            operation: The call, for the error.
 
         Raises:
             DeadlineExceeded: It was late.
@@ -351,26 +411,36 @@ class ModuleCoordinator(Coordinator):
         if not isawaitable(answer):
             return answer
         try:
-            return await run_bounded(answer, self.deadlines.hook, what, self.watch)
+            return await run_bounded(answer, self.deadlines.hook, operation, self.watch)
         except DeadlinePassed as late:
-            raise DeadlineExceeded(f"{what}: {late}", operation=what, seconds=late.seconds) from None
+            raise DeadlineExceeded(f"{operation}: {late}", operation=operation, seconds=late.seconds) from None
 
     # ── cancellation, background work, cleanup ──
 
     def request_cancel(self, immediate: bool = False) -> None:
-        """Ask the running turn to stop; safe from threads and signal handlers."""
+        """Ask the running turn to stop. Safe from threads and signal handlers."""
         if immediate:
             self._cancellation.request_immediate()
         else:
             self._cancellation.request_graceful()
 
     def start_soon(
-        self, fn: Callable[..., Awaitable[Any]], *args: Any, name: str | None = None, fatal: bool = False
+        self,
+        fn: Callable[..., Awaitable[object]],
+        *args: object,
+        name: str | None = None,
+        fatal: bool = False,
     ) -> None:
-        """Run ``fn(*args)`` beside the turns until it ends or the session closes; with ``fatal`` a crash ends the session.
+        """Run ``fn(*args)`` beside the turns until it ends or the session closes.
+
+        Args:
+            fn: The work.
+            args: Its arguments.
+            name: The name of the task.
+            fatal: End the session if it crashes.
 
         Raises:
-            SessionStateError: Outside ``async with session:`` there is no task group to run it in.
+            SessionStateError: The session wasn't opened with ``async with`` and has no task group.
         """
         self._check("background work")
         if not callable(fn):
@@ -379,59 +449,61 @@ class ModuleCoordinator(Coordinator):
         self.hosting.start_soon(fn, args, name=name, owner=self.module_id, fatal=fatal)
 
     async def host(
-        self, context_manager: AbstractAsyncContextManager[Any], *, name: str | None = None
+        self, context_manager: AbstractAsyncContextManager[object], *, name: str | None = None
     ) -> Callable[[], Awaitable[None]]:
-        """Enter an async context manager in a task of its own and keep it open until the session closes.
+        """Keep an async context manager open in a separate task until the session closes.
 
         Returns:
             A function that leaves it earlier.
 
         Raises:
-            SessionStateError: Outside ``async with session:`` there is no task group to run it in.
+            SessionStateError: The session wasn't opened with ``async with`` and has no task group.
         """
         self._check("a hosted context manager")
         owner = self.module_id
-        host = await self.hosting.host(context_manager, name=name or owner or "application", owner=owner)
+        name = name or owner or "application"
+        host = await self.hosting.host(context_manager, name=name, owner=owner)
         return host.leave
 
-    async def run_shielded(self, fn: Callable[..., Awaitable[T]], *args: Any, name: str | None = None) -> T:
+    async def run_shielded(self, fn: Callable[..., Awaitable[T]], *args: object, name: str | None = None) -> T:
         """Run ``fn(*args)`` to its end before a cancellation of the caller is delivered."""
         name = name or getattr(fn, "__qualname__", None) or repr(fn)
         return await run_in_child(fn, *args, name=name, shield=True)
 
-    def register_cleanup(self, cleanup_fn: Any) -> None:
-        """Have ``cleanup_fn()``, sync or async, called when the session closes; what is not callable is ignored.
+    def register_cleanup(self, cleanup_fn: Cleanup | None) -> None:
+        """Call ``cleanup_fn()``, sync or async, when the session closes.
 
-        A module that was undone may still register one, for what it opened too late to be closed with the rest.
+        An object that isn't callable is ignored. An undone module may still register one, for a
+        resource that it opened too late.
         """
         if self._owner is not None:
             self._owner.check("a cleanup", undone_may=True)
         if not callable(cleanup_fn):
             return
         if self._is_closed:
+            name = getattr(cleanup_fn, "__qualname__", cleanup_fn)
             raise SessionStateError(
-                f"register_cleanup({getattr(cleanup_fn, '__qualname__', cleanup_fn)}) comes too late: session "
-                f"{self._session_id!r} is closed and would never run it; close the resource yourself"
+                f"register_cleanup({name}) comes too late: session {self._session_id!r} is closed "
+                "and would never run it; close the resource yourself"
             )
         self.cleanups.push(cleanup_fn, self.module_id)
 
     @ki_protected
     async def cleanup(self) -> None:
-        """Run all registered cleanups, a module only its own, the last one first; each runs once.
+        """Run all registered cleanups, or those of the module. The last one runs first.
 
         Raises:
-            BaseException: The first Ctrl-C or exit among them, after all have run.
+            BaseException: The first KeyboardInterrupt or exit among them, once all have run.
         """
         await self.clean_up(self.module_id)
 
     async def clean_up(self, owner: str | CleanupEntry | None) -> None:
-        """Run all cleanups, or one module's, or one step before its turn; on the session's clock while that closes."""
+        """Run the cleanups of one module, or one step, or all. Each runs once."""
         failures: list[CleanupFailure] = []
-        budget = (
-            TimeBudget.starting_now(self.deadlines.teardown)
-            if self.closing_time.until == math.inf
-            else self.closing_time
-        )
+        budget = self.closing_time
+        # Infinite means that the session isn't being closed.
+        if budget.until == math.inf:
+            budget = TimeBudget.starting_now(self.deadlines.teardown)
         name = "amplifier cleanup" if owner is None else f"amplifier cleanup of {owner}"
         await run_in_child(self.unwind, failures, budget, owner, name=name, shield=True)
         for failure in failures:
@@ -439,17 +511,30 @@ class ModuleCoordinator(Coordinator):
                 raise failure.error
 
     async def unwind(
-        self, failures: list[CleanupFailure], budget: TimeBudget, owner: str | CleanupEntry | None = None
+        self,
+        failures: list[CleanupFailure],
+        budget: TimeBudget,
+        owner: str | CleanupEntry | None = None,
     ) -> None:
-        """Run cleanups inside a shielded scope; see `CleanupStack.unwind`."""
+        """Run cleanups inside a shielded scope, as `CleanupStack.unwind` does."""
         await self.cleanups.unwind(
-            failures, seconds=self.deadlines.cleanup, budget=budget, watch=self.watch, owner=owner
+            failures,
+            seconds=self.deadlines.cleanup,
+            budget=budget,
+            watch=self.watch,
+            owner=owner,
         )
 
     # ── the session's side ──
 
     def open(self, plan: MountPlan, loop: Loop, announce: Callable[[], None]) -> None:
-        """The session opens: take the plan's settings and let work be started."""
+        """Take the settings of the plan and let work be started.
+
+        Args:
+            plan: The plan that the session opens with.
+            loop: The event loop of the session.
+            announce: Announces the requests of the cancellation token.
+        """
         self.deadlines = plan.deadlines
         self._is_closed = False
         self._hooks.set_default_timeout(plan.deadlines.hook)
@@ -457,12 +542,11 @@ class ModuleCoordinator(Coordinator):
         self.hosting.is_shut = False
         spawn = None if self.hosting.group is None else self.hosting.spawn
         self.watch.start(spawn)
-        self._cancellation.attach(
-            loop, spawn or loop.spawn_timer, None if spawn is None else announce, self.closing_time, self.watch
-        )
+        notify = None if spawn is None else announce
+        self._cancellation.attach(loop, spawn or loop.spawn_timer, notify, self.closing_time, self.watch)
 
     def begin_closing(self) -> TimeBudget:
-        """The session closes: from now on everything shares one deadline."""
+        """Start the time of the closing, which everything in it shares."""
         teardown = self.deadlines.teardown
         if teardown is not None:
             now = current_time()
@@ -471,15 +555,16 @@ class ModuleCoordinator(Coordinator):
         return self.closing_time
 
     def refuse_work(self) -> None:
-        """Everything was cleaned up: refuse what would be started now, for no one would stop it."""
+        """Refuse tasks from now on. All cleanups have run, so nothing would end a new one."""
         self.hosting.is_shut = True
         self.watch.start(None)
 
     def end_closing(self) -> None:
-        """The session is closed: drop whatever modules registered. A closed session goes with the last reference to it."""
+        """Drop everything that modules registered, and the reference to the session."""
         self._is_closed = True
         self.closing_time.until = math.inf
-        self.watch.stop()  # first: on trio the group waits for its timer
+        # First, because on trio the group waits for its timer.
+        self.watch.stop()
         self._cancellation.detach()
         self.unregister_owner(None)
         if self._session is not None and type(self._session) is not weakref.ref:
@@ -487,7 +572,7 @@ class ModuleCoordinator(Coordinator):
 
 
 class _OwnedPoints(UserDict[str, Any]):
-    """The mount points as a module sees them: the live dict, but the hooks are the module's own."""
+    """The live mount points for one module, whose hooks are its own."""
 
     def __init__(self, points: dict[str, Any], hooks: HookRegistry) -> None:
         self.data = points

@@ -1,17 +1,14 @@
-"""What modules register with the coordinator: the places that they fill; contributors of channels; wrappers around calls.
-
-Several modules may fill one place, a mount point or a capability. When the module on top goes, what it had replaced comes back.
-"""
+"""Registrations with the coordinator: mounts and capabilities, contributors, step wrappers."""
 
 from __future__ import annotations
 
 import logging
 import math
 from collections.abc import Awaitable, Callable, Generator
-from contextlib import nullcontext
+from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 from inspect import isawaitable
-from typing import Any, Final, final
+from typing import Any, Final, TypeVar, cast, final
 
 import anyio
 import attrs
@@ -26,57 +23,74 @@ from ..runtime.watchdog import Watchdog
 
 logger: logging.Logger = logging.getLogger("amplifier.coordinator")
 
-Call = Callable[[], Awaitable[Any]]
+T = TypeVar("T")
 
-# ── places ───────────────────────────────────────────────────────────────────────────────────────
+Call = Callable[[], Awaitable[T]]
+"""A model call or tool call, or a check before it."""
+
+Limiter = AbstractAsyncContextManager[object]
+"""Something a call runs inside, such as `anyio.CapacityLimiter`."""
+
+# ── slots ─────────────────────────────────────────────────────────────────────────────────────
 
 SINGLE_POINTS = ("orchestrator", "context", "module-source-resolver")
 NAMED_POINTS = ("providers", "tools")
-_CAPABILITY = "capability"
-"""The kind of place that no mount point has."""
 
-_EMPTY: Final[Any] = object()
+_CAPABILITY = "capability"
+"""The kind of slot that isn't a mount point."""
+
+_EMPTY: Final = object()
 
 Key = tuple[str, str | None]
-"""A place: its mount point, or that it is a capability, and its name where there are several."""
+"""A slot: its mount point or `_CAPABILITY`, and its name where there are several."""
 
-_Layer = tuple[str | None, Any]
-"""A value in a place, and whose it is."""
+_Layer = tuple[str | None, object]
+"""The owner of a value, or None for the application, and the value."""
 
 
 @final
 class NoopAwaitable:
-    """What mounting returns. Awaiting it returns at once, without a checkpoint: the work is done already."""
+    """The result of mounting. Awaiting it returns at once, without a checkpoint."""
 
     __slots__ = ()
 
-    def __await__(self) -> Generator[Any, Any, None]:
+    def __await__(self) -> Generator[None, None, None]:
         return
-        yield  # makes this a generator, which is what __await__ must return
+        # Makes this a generator, which __await__ must return.
+        yield
 
 
 COMPLETED = NoopAwaitable()
 
 
-class MountTable:
-    """The modules of one session by mount point, and the capabilities that they offer each other.
+# The present values are in plain dicts, which are read without this class and may be written by
+# hand. A value that wasn't put there by a module belongs to the application.
+#
+# Several modules may use one slot. When the module on top goes, the value that it had replaced
+# comes back. So beside the dicts there is a stack of layers for every slot in which a module has
+# a value. The topmost value in it may be out of date, because the dict may have been changed.
 
-    The values on top are in plain dicts, which are read without us and may be written by hand. A value that no module put there is
-    the application's.
+
+class MountTable:
+    """The mounted modules of one session, and the capabilities that they offer each other.
+
+    Args:
+        hooks: The hook registry, which is mounted at "hooks".
 
     Attributes:
-        points: What is mounted where.
-        capabilities: What is offered under which name.
-        strict: Replacing what another module mounted is an error.
-        instance: The module that is being mounted and the name that the plan gives to its first provider, whatever the
-            module calls it; None if it gives none.
-        meter: Puts what is mounted at a named point inside something that counts its calls; None without a budget.
+        points: The mounted modules by mount point.
+        capabilities: The capabilities by name.
+        strict: True makes it an error to replace a module that another module has mounted.
+        instance: The module that is being mounted, and the name of its first provider in the
+            plan. None if the plan doesn't name one.
+        meter: Wraps a module at a named point into one that counts its calls. None without a
+            budget.
     """
 
     __slots__ = ("_layers", "capabilities", "instance", "meter", "points", "strict")
 
-    def __init__(self, hooks: Any) -> None:
-        self._layers: dict[Key, list[_Layer]] = {}  # of the places in which a module has something
+    def __init__(self, hooks: object) -> None:
+        self._layers: dict[Key, list[_Layer]] = {}
         self.points: dict[str, Any] = {
             "orchestrator": None,
             "providers": {},
@@ -85,20 +99,20 @@ class MountTable:
             "hooks": hooks,
             "module-source-resolver": None,
         }
-        self.capabilities: dict[str, Any] = {}
+        self.capabilities: dict[str, object] = {}
         self.instance: tuple[str, str] | None = None
         self.strict: bool = False
-        self.meter: Callable[[str, Any], Any] | None = None
+        self.meter: Callable[[str, object], object] | None = None
 
     # ── mount points ──
 
-    def mount(self, point: str, module: Any, name: str | None, owner: str | None) -> None:
+    def mount(self, point: str, module: object, name: str | None, owner: str | None) -> None:
         """Put a module at a point.
 
         Raises:
-            ValueError: Unknown point, ``hooks``, or a named point without a name.
-            TypeError: The name is not a string.
-            ContractError: In strict mode, the place belongs to another module.
+            ValueError: The point is unknown, is ``hooks``, or needs a name.
+            TypeError: The name isn't a string.
+            ContractError: In strict mode, the slot belongs to another module.
         """
         point, name = self._resolve(point, name)
         if point == "hooks":
@@ -122,11 +136,13 @@ class MountTable:
         self._put((point, name), module, owner)
 
     def unmount(self, point: str, name: str | None, owner: str | None = None) -> None:
-        """Empty a place; an absent name is fine. A module gives back what its own had replaced.
+        """Empty a slot. A name that isn't there is fine.
+
+        If a module does it, the value that its own had replaced comes back.
 
         Raises:
-            ValueError: Unknown point, or a named point without a name.
-            ContractError: A module (``owner``) tries to unmount what another module mounted.
+            ValueError: The point is unknown or needs a name.
+            ContractError: The owner tries to unmount a module that another one has mounted.
         """
         point, name = self._resolve(point, name)
         if point == "hooks":
@@ -141,42 +157,45 @@ class MountTable:
         if owner not in (None, holder):
             if present is not _EMPTY:
                 raise ContractError(
-                    f"module {owner!r} may not unmount {name or point!r}: it was mounted by {holder or 'the application'!r}",
+                    f"module {owner!r} may not unmount {name or point!r}: it was mounted by "
+                    f"{holder or 'the application'!r}",
                     module=owner,
                 )
             return
-        self._set(key, [] if owner is None else layers[:-1])  # by the application for good: nothing comes back
+        # The application empties the slot for good, so that nothing comes back.
+        self._set(key, [] if owner is None else layers[:-1])
 
     def get(self, point: str, name: str | None = None) -> Any:
-        """The module, the dict of modules, or None.
+        """Return the module, the dict of modules, or None.
 
         Raises:
-            ValueError: Unknown mount point.
+            ValueError: The mount point is unknown.
         """
         try:
-            found = self.points[point]
+            mounted = self.points[point]
         except (KeyError, TypeError):
             point, name = self._resolve(point, name)
-            found = self.points[point]
+            mounted = self.points[point]
         if name is not None and point in NAMED_POINTS:
-            return found.get(name)
-        return found
+            return mounted.get(name)
+        return mounted
 
     def owner_of(self, point: str, name: str | None = None) -> str | None:
-        """The module that mounted it, if a module did."""
+        """Return the module that mounted it, or None if no module did."""
         layers = self._layers.get((point, None if point in SINGLE_POINTS else name))
         return layers[-1][0] if layers else None
 
-    def mounted_by(self, owner: str) -> list[tuple[str, str | None, Any]]:
-        """Everything one module has mounted: (point, name, module)."""
+    def mounted_by(self, owner: str) -> list[tuple[str, str | None, object]]:
+        """Return everything that one module has mounted: the point, the name and the module."""
         return [
             (*key, None if (module := self._present(key)) is _EMPTY else module)
             for key, layers in self._layers.items()
             if layers[-1][0] == owner and key[0] != _CAPABILITY
         ]
 
-    def _resolve(self, point: Any, name: str | None) -> tuple[str, str | None]:
-        if point == "session" and name in ("orchestrator", "context"):  # a synonym in the contracts
+    def _resolve(self, point: object, name: str | None) -> tuple[str, str | None]:
+        # A synonym in the contracts.
+        if point == "session" and name in ("orchestrator", "context"):
             return name, None
         if not isinstance(point, str) or point not in self.points:
             known = ", ".join(map(repr, self.points))
@@ -184,19 +203,19 @@ class MountTable:
         return point, name
 
     def _check_named(self, point: str) -> None:
-        named = self.points[point]
-        if not isinstance(named, dict):
+        modules = self.points[point]
+        if not isinstance(modules, dict):
             raise ValueError(
-                f"mount point {point!r} was replaced by {type(named).__name__}; expected a dict of modules"
+                f"mount point {point!r} was replaced by {type(modules).__name__}; expected a dict of modules"
             )
 
     # ── capabilities ──
 
-    def register_capability(self, name: Any, value: Any, owner: str | None) -> None:
-        """Offer ``value`` under ``name``; the last one wins, over another module's with a warning.
+    def register_capability(self, name: object, value: object, owner: str | None) -> None:
+        """Offer ``value`` under ``name``. Replacing another module's value logs a warning.
 
         Raises:
-            TypeError: The name is not a non-empty string.
+            TypeError: The name isn't a non-empty string.
         """
         if not isinstance(name, str) or not name:
             raise TypeError(f"a capability's name must be a non-empty str such as 'agents.list', got {name!r}")
@@ -204,57 +223,62 @@ class MountTable:
 
     # ── layers ──
 
-    def _put(self, key: Key, value: Any, owner: str | None) -> None:
-        """Put a value on top of what is there. What the same owner had in this place is not covered but gone."""
+    def _put(self, key: Key, value: object, owner: str | None) -> None:
+        """Put a value on top of a slot. An older value of the same owner is dropped."""
         layers = self._layers_of(key)
-        if layers and layers[-1][1] is not _EMPTY and (layers[-1][0] != owner or key[0] == "orchestrator"):
-            self._note_replaced(key, layers[-1][0], owner)
+        if layers:
+            holder, present = layers[-1]
+            if present is not _EMPTY and (holder != owner or key[0] == "orchestrator"):
+                self._note_replaced(key, holder, owner)
         below = [layer for layer in layers if layer[0] != owner and layer[1] is not _EMPTY]
         self._set(key, [*below, (owner, value)])
 
     def _note_replaced(self, key: Key, holder: str | None, owner: str | None) -> None:
         point, name = key
-        what = f"{point} {name!r}" if name else point
+        slot = f"{point} {name!r}" if name else point
         how = "registered" if point == _CAPABILITY else "mounted"
-        message = f"{what} {how} by {holder or 'the application'} is replaced by {owner or 'the application'}"
+        message = f"{slot} {how} by {holder or 'the application'} is replaced by {owner or 'the application'}"
         if self.strict and holder != owner and point != _CAPABILITY:
             raise ContractError(f"{message}; session.strict forbids that: rename one of them", module=owner)
         logger.warning("%s", message)
 
     def unregister_owner(self, module: str | None) -> None:
-        """Take out the layers of a module, or of all; below one that was on top, the next comes back. Interrupted, it can be done again."""
+        """Remove the values of a module, or of all modules. Values below them come back."""
         for key, layers in reversed(list(self._layers.items())):
             if any(module in (None, owner) for owner, _ in layers if owner is not None):
-                left = [each for each in self._layers_of(key) if each[0] is None or module not in (None, each[0])]
-                self._set(key, left)
+                remaining = [
+                    (owner, value)
+                    for owner, value in self._layers_of(key)
+                    if owner is None or module not in (None, owner)
+                ]
+                self._set(key, remaining)
 
     def _layers_of(self, key: Key) -> list[_Layer]:
-        """What is in a place, the value on top last, which may have been written by hand."""
+        """Return the layers of a slot, the last one with the value that is there now."""
         layers, present = self._layers.get(key, []), self._present(key)
         if layers:
             return [*layers[:-1], (layers[-1][0], present)]
         return [] if present is _EMPTY else [(None, present)]
 
     def _set(self, key: Key, layers: list[_Layer]) -> None:
-        """Write the value on top and note whose it is and what it covers, as long as a module has something there."""
+        """Write the topmost value, and keep the layers if one of them is a module's."""
         point, name = key
         value = layers[-1][1] if layers else _EMPTY
-        named = self.capabilities if point == _CAPABILITY else self.points if name is None else self.points[point]
-        is_dict = isinstance(named, dict)  # or the application has put something else there by hand
-        is_owned = [owner for owner, _ in layers if owner is not None]
-        # No call from here on, so Ctrl-C does not come between.
         if name is None:
-            named[point] = None if value is _EMPTY else value
-        elif is_dict and value is not _EMPTY:
-            named[name] = value
-        elif is_dict and name in named:
-            del named[name]
-        if is_owned:
+            self.points[point] = None if value is _EMPTY else value
+        else:
+            named = self.capabilities if point == _CAPABILITY else self.points[point]
+            # The application may have put something other than a dict there by hand.
+            if isinstance(named, dict) and value is not _EMPTY:
+                named[name] = value
+            elif isinstance(named, dict) and name in named:
+                del named[name]
+        if any(owner is not None for owner, _ in layers):
             self._layers[key] = layers
         elif key in self._layers:
             del self._layers[key]
 
-    def _present(self, key: Key) -> Any:
+    def _present(self, key: Key) -> object:
         point, name = key
         if name is None:
             present = self.points[point]
@@ -268,16 +292,23 @@ def _of_module(owner: Owner | None) -> str:
     return "" if owner is None else f" of module {owner.name!r}"
 
 
-# ── contributors ─────────────────────────────────────────────────────────────────────────────────
+# ── contributors ──────────────────────────────────────────────────────────────────────────────
 
 
 @attrs.define(eq=False)
 class Contributor:
-    """One callback on one channel."""
+    """One callback on one channel.
+
+    Attributes:
+        channel: The name of the channel.
+        name: The name of the contributor, which need not be unique.
+        callback: Returns the contribution. It may be async.
+        owner: The module that registered it, or None for the application.
+    """
 
     channel: str
     name: str
-    callback: Callable[[], Any]
+    callback: Callable[[], object]
     owner: Owner | None
 
     def __str__(self) -> str:
@@ -286,15 +317,16 @@ class Contributor:
 
     @property
     def module(self) -> str | None:
-        """The id of the module that registered it; None for the application."""
+        """The id of the module that registered it, or None for the application."""
         return None if self.owner is None else self.owner.name
 
 
 class Contributions:
     """All contributors of one session.
 
-    They are called one after another, in registration order, each under its deadline and the whole collection under another; a
-    failing or late one is logged by name and skipped, never the rest of the channel (L4).
+    They are called one after another, in the order of registration. Each has a deadline, and so
+    has the whole collection. One that fails or is late is logged and skipped, and the others
+    still run (L4).
     """
 
     __slots__ = ("_channels",)
@@ -302,44 +334,57 @@ class Contributions:
     def __init__(self) -> None:
         self._channels: dict[str, list[Contributor]] = {}
 
-    def register(self, channel: Any, name: Any, callback: Any, owner: Owner | None) -> None:
-        """Add a contributor; equal names are allowed.
+    def register(self, channel: object, name: object, callback: object, owner: Owner | None) -> None:
+        """Add a contributor. Names may be equal.
 
         Raises:
-            TypeError: Channel or name is not a non-empty string, or the callback cannot be called.
+            TypeError: Channel or name isn't a non-empty string, or the callback isn't callable.
         """
-        for what, value in (("channel", channel), ("name", name)):
-            if not isinstance(value, str) or not value:
-                raise TypeError(f"a contributor's {what} must be a non-empty str, got {value!r}")
+        channel, name = _require_text("channel", channel), _require_text("name", name)
         if not callable(callback):
             raise TypeError(f"contributor {name!r} on channel {channel!r} needs a callable, got {callback!r}")
         contributor = Contributor(channel, name, callback, owner)
         self._channels.setdefault(channel, []).append(contributor)
 
     def unregister_owner(self, module: str | None) -> None:
-        """Remove the contributors of a module, or of all, and the channels that have none any more."""
-        left = {name: [c for c in each if not belongs_to(c.owner, module)] for name, each in self._channels.items()}
-        self._channels = {name: contributors for name, contributors in left.items() if contributors}
+        """Remove the contributors of a module, or of all modules, and then empty channels."""
+        remaining = {
+            channel: [item for item in contributors if not belongs_to(item.owner, module)]
+            for channel, contributors in self._channels.items()
+        }
+        self._channels = {channel: items for channel, items in remaining.items() if items}
 
-    def as_dict(self) -> dict[str, list[dict[str, Any]]]:
-        """Channel → name and callback of each contributor, in order."""
+    def as_dict(self) -> dict[str, list[dict[str, object]]]:
+        """Return the name and the callback of each contributor by channel, in order."""
         return {
-            channel: [{"name": c.name, "callback": c.callback} for c in contributors]
+            channel: [{"name": item.name, "callback": item.callback} for item in contributors]
             for channel, contributors in self._channels.items()
         }
 
     async def collect(
-        self, channel: str, *, each: float | None, total: float | None, watch: Watchdog | None = None
+        self,
+        channel: str,
+        *,
+        each: float | None,
+        total: float | None,
+        watch: Watchdog | None = None,
     ) -> list[Any]:
-        """Call every contributor of ``channel`` and return what is not None, in order."""
+        """Call every contributor of ``channel`` and return the results in order, without None.
+
+        Args:
+            channel: The name of the channel.
+            each: The deadline of one contributor, or None for no limit.
+            total: The time for all of them together, or None for no limit.
+            watch: Reports contributors that don't react to their cancellation.
+        """
         collected: list[Any] = []
-        budget, calls = TimeBudget.starting_now(total), ReusableDeadline(watch)
+        budget, deadline = TimeBudget.starting_now(total), ReusableDeadline(watch)
         try:
             for contributor in tuple(self._channels.get(channel, ())):
                 try:
                     value = call_foreign(contributor.callback)
                     if isawaitable(value):
-                        value = await calls.run(value, budget.share(each), contributor)
+                        value = await deadline.run(value, budget.share(each), contributor)
                 except DeadlinePassed as late:
                     logger.warning("%s was skipped: %s", contributor, late)
                 except Exception as failure:
@@ -349,10 +394,16 @@ class Contributions:
                         collected.append(value)
             return collected
         finally:
-            calls.close()
+            deadline.close()
 
 
-# ── step wrappers ────────────────────────────────────────────────────────────────────────────────
+def _require_text(argument: str, value: object) -> str:
+    if not isinstance(value, str) or not value:
+        raise TypeError(f"a contributor's {argument} must be a non-empty str, got {value!r}")
+    return value
+
+
+# ── step wrappers ─────────────────────────────────────────────────────────────────────────────
 
 
 @attrs.define(eq=False)
@@ -375,11 +426,11 @@ class StepWrappers:
     def __init__(self) -> None:
         self._registered: tuple[_WrapperRegistration, ...] = ()
 
-    def register(self, wrapper: Any, owner: Owner | None) -> Callable[[], None]:
-        """Add a wrapper inside of those that are there.
+    def register(self, wrapper: StepWrapper, owner: Owner | None) -> Callable[[], None]:
+        """Add a wrapper inside the present ones. Return a function that removes it.
 
         Raises:
-            TypeError: It cannot be called.
+            TypeError: The wrapper isn't callable.
         """
         if not callable(wrapper):
             raise TypeError(f"a step wrapper must be an async function (step, run), got {wrapper!r}")
@@ -388,90 +439,120 @@ class StepWrappers:
         return partial(self._remove, registration)
 
     def _remove(self, registration: _WrapperRegistration) -> None:
-        """Remove a wrapper; steps that are inside of it go on. Nothing happens if it was removed before."""
-        self._registered = tuple(each for each in self._registered if each is not registration)
+        """Remove a wrapper. Steps inside it continue. Idempotent."""
+        self._registered = tuple(item for item in self._registered if item is not registration)
 
     def unregister_owner(self, module: str | None) -> None:
-        """Remove the wrappers of a module, or of all."""
-        self._registered = tuple(each for each in self._registered if not belongs_to(each.owner, module))
+        """Remove the wrappers of a module, or of all modules."""
+        self._registered = tuple(item for item in self._registered if not belongs_to(item.owner, module))
 
-    async def run(self, step: Step, run: Call, admit: Call | None, limiter: Any, seconds: float | None) -> Any:
-        """Run a step inside of all wrappers that are registered now; ``seconds`` is for their own work, each way."""
+    async def run(
+        self,
+        step: Step,
+        run: Call[T],
+        admit: Call[T | None] | None,
+        limiter: Limiter | None,
+        seconds: float | None,
+    ) -> T:
+        """Run a step inside all present wrappers.
+
+        Args:
+            step: The step.
+            run: Makes the call.
+            admit: Decides whether it is made. Returns None, or the result in its place.
+            limiter: Both run inside it.
+            seconds: The time for the wrappers before the call, and again after it.
+        """
         with call_scope(step.call):
             if self._registered:
-                return await _WrappedStep(self._registered, step, run, admit, limiter, seconds).run()
+                wrapped = _WrappedStep(self._registered, step, run, admit, limiter, seconds)
+                return cast("T", await wrapped.run())
             return await _make_call(run, admit, limiter)
 
 
-async def _make_call(run: Call, admit: Call | None, limiter: Any, start: Call | None = None) -> Any:
+async def _make_call(
+    run: Call[T],
+    admit: Call[T | None] | None,
+    limiter: Limiter | None,
+    start: Call[None] | None = None,
+) -> T:
     async with limiter or nullcontext():
-        refused = None if admit is None else await admit()
-        if refused is not None:
-            return refused
+        refusal = None if admit is None else await admit()
+        if refusal is not None:
+            return refusal
         if start is not None:
             await start()
         return await run()
 
 
+# The deadline of the wrappers isn't a ReusableDeadline, which bounds one call of third-party code
+# and takes a late result, or an error after the deadline, for a timeout. Here the call of the
+# loop runs inside the wrappers. Once it was made, its result or its error must reach the loop
+# even if a wrapper blocked for too long on the way out, or the step would be lost although it has
+# happened. So there is one plain scope, which only cancels: a deadline for the way in, none while
+# the call runs under its own deadline, and another one for the way out.
+
+
 @attrs.define(eq=False)
 class _WrappedStep:
-    """One step with wrappers around it.
+    """One step with wrappers around it."""
 
-    One cancel scope has the deadline of the wrappers. It is infinite while the call itself runs, which has its own.
-    """
-
-    _around: tuple[_WrapperRegistration, ...]
+    _wrappers: tuple[_WrapperRegistration, ...]
     _step: Step
-    _run: Call
-    _admit: Call | None
-    _limiter: Any
+    _run: Call[object]
+    _admit: Call[object] | None
+    _limiter: Limiter | None
     _seconds: float | None
     _scope: anyio.CancelScope = attrs.field(factory=cancel_scope, init=False)
 
-    async def run(self) -> Any:
+    async def run(self) -> object:
         try:
             await self._step.wait_for_previous()
             with self._scope:
-                self._arm()
+                self._start_clock()
                 return await self._enter(0)
         finally:
             self._step.leave_order()
         assert self._seconds is not None
-        wrappers = ", ".join(map(str, self._around))
+        wrappers = ", ".join(map(str, self._wrappers))
         raise DeadlineExceeded(
-            f"{wrappers}: step {self._step.key!r} was not entered or left within {self._seconds:g} s; a wrapper may wait "
-            "for its own storage, not for other steps",
+            f"{wrappers}: step {self._step.key!r} was not entered or left within "
+            f"{self._seconds:g} s; a wrapper may wait for its own storage, not for other steps",
             operation=wrappers,
             seconds=self._seconds,
         )
 
-    def _arm(self) -> None:
+    def _start_clock(self) -> None:
         self._scope.deadline = math.inf if self._seconds is None else current_time() + self._seconds
 
-    async def _enter(self, depth: int) -> Any:
-        if depth == len(self._around):
-            return await self._make_call()
-        registration = self._around[depth]
+    def _stop_clock(self) -> None:
+        self._scope.deadline = math.inf
 
-        async def run() -> Any:
+    async def _enter(self, depth: int) -> object:
+        if depth == len(self._wrappers):
+            return await self._make_call()
+        registration = self._wrappers[depth]
+
+        async def run() -> object:
             return await self._enter(depth + 1)
 
         try:
             return await registration.wrapper(self._step, run)
         except Exception:
             raise
-        except BaseException as exc:  # a wrapper is foreign code
+        except BaseException as exc:  # foreign code
             raise contained_failure(exc, str(registration)) from exc
 
-    async def _make_call(self) -> Any:
-        self._scope.deadline = math.inf
+    async def _make_call(self) -> object:
+        self._stop_clock()
         try:
             await self._step.wait_for_group()
             return await _make_call(self._run, self._admit, self._limiter, self._start)
         finally:
-            self._arm()
+            self._start_clock()
 
     async def _start(self) -> None:
-        self._arm()
+        """Run the functions of the step that come right before the call, under the deadline."""
+        self._start_clock()
         await self._step.start()
-        self._scope.deadline = math.inf
+        self._stop_clock()

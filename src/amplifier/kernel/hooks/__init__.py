@@ -1,1 +1,1 @@
-"""Handlers of events: registration, the call loop, the merging of results, approvals and injections."""
+"""Handlers of events: registration, dispatch, and the merging and carrying out of results."""

@@ -1,41 +1,51 @@
-"""The call loop: runs the handlers of one event, one after another, in the emitter's task.
-
-The hot path of the kernel. At most one cancel scope per dispatch, opened when the first handler has something to await; its deadline
-moves from handler to handler. Every handler gets its own copy of the payload, or of the fields that it asked for.
-"""
+"""Call the handlers of one event, one after another, in the emitter's task."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from inspect import isawaitable
 from itertools import chain
 from types import CoroutineType
-from typing import Any
 
 import anyio
 import attrs
 
-from amplifier._json import copy_json, is_same_json, redact_text
-from amplifier.contracts import OnFailure
+from amplifier._json import JSON, copy_json, is_same_json, redact_text
+from amplifier.contracts import Handler, OnFailure
 from amplifier.contracts._cancellation import current_time
 from amplifier.errors import ContractError, ModelError
 from amplifier.events import TOOL_PRE
 from amplifier.models import HookResult
 
-from ..runtime.deadlines import DeadlinePassed, ReusableDeadline, call_foreign, failure_words, run_bounded
+from ..runtime.deadlines import (
+    DeadlinePassed,
+    ReusableDeadline,
+    call_foreign,
+    failure_words,
+    run_bounded,
+)
 from ..runtime.frames import WaitInfo
 from ..runtime.owner import Owner
 from ..runtime.watchdog import Watchdog
-from .merge import INVALID_RESPONSE, InvalidAnswer, Verdict, continued, is_plain_continue, parse_answer, was_modified
+from .merge import (
+    INVALID_RESPONSE,
+    InvalidAnswer,
+    Verdict,
+    continued,
+    is_plain_continue,
+    parse_answer,
+    was_modified,
+)
 
 logger: logging.Logger = logging.getLogger("amplifier.hooks")
 
 SLOW_HANDLER_SECONDS = 5.0
 """Seconds after which a handler is logged as slow, once."""
 
-_MAX_SEARCHED, _MAX_SHOWN = 10_000, 200
-"""Characters of an invalid answer that are searched for secrets, and of these what the log shows."""
+# Characters of an invalid answer that are searched for secrets, and that the log then shows.
+_MAX_SEARCHED = 10_000
+_MAX_SHOWN = 200
 
 
 @attrs.define(eq=False, kw_only=True, weakref_slot=False)
@@ -43,16 +53,23 @@ class Registration:
     """One handler for one event.
 
     Attributes:
-        fields: What it receives of a payload, the kernel's own fields included; None for everything. What a handler of some
-            fields returns is about these fields.
-        on_demand: It needs no field that no other handler receives.
-        seconds: Its deadline; infinite for none.
-        owner: The module that registered it; None for the application.
-        live: It has not been removed.
+        event: The name of the event, or ``"*"``.
+        handler: The handler.
+        priority: A handler with a lower priority runs earlier.
+        seq: The number of the registration, which orders handlers of one priority.
+        name: Its name for logs and ``unregister``.
+        seconds: Its deadline. Infinite for no limit.
+        on_failure: The effect of its failure: "continue" skips it, "deny" makes it a gate.
+        owner: The module that registered it, or None for the application.
+        fields: The fields of a payload that it receives, the kernel's own included. None means
+            the whole payload. Its answer is about these fields only.
+        on_demand: True if it needs no field that no other handler receives.
+        live: False once it was removed.
+        slow_logged: True once it was logged as slow.
     """
 
     event: str
-    handler: Callable[[str, dict[str, Any]], Any]
+    handler: Handler
     priority: int
     seq: int
     name: str
@@ -70,52 +87,81 @@ class Registration:
 
     @property
     def module(self) -> str | None:
-        """The id of the module that registered it."""
+        """The id of the module that registered it, or None for the application."""
         return None if self.owner is None else self.owner.name
 
     @property
     def is_gate(self) -> bool:
-        """Whether its failure denies the event."""
+        """True if its failure denies the event."""
         return self.on_failure == "deny"
 
-    def copy_of(self, payload: Any) -> Any:
-        """What this handler gets of a payload: dicts and lists of its own, so that it changes nothing for the others.
+    def copy_of(self, payload: JSON) -> JSON:
+        """Return the handler's own copy of a payload, or of the fields that it receives.
 
         Raises:
-            ModelError: It is circular or too deep.
+            ModelError: The payload is circular or too deep.
         """
-        if self.fields is None or not isinstance(payload, dict):  # the alias has others
+        # The payload of amplifier_core's registry may be something other than a dict.
+        if self.fields is None or not isinstance(payload, dict):
             return copy_json(payload)
         return copy_json({field: payload[field] for field in self.fields if field in payload})
 
 
-class Dispatch:
-    """One emit: the payload, the verdict so far, and the handlers that failed."""
+# This is the hot path of the kernel. A dispatch opens one cancel scope at most, when the first
+# handler has something to await, and moves its deadline from handler to handler. So `run` does
+# the steps of ReusableDeadline.run itself, and a handler that is sync costs no scope at all.
 
-    __slots__ = ("_changed_by", "_deadline", "_is_again", "_owned", "_verdict", "event", "failures", "payload")
+
+class Dispatch:
+    """One emit: the payload, the verdict so far, and the handlers that failed.
+
+    Args:
+        event: The name of the event.
+        payload: The payload that the first handler receives.
+        owned: The fields of the payload that no handler can change.
+        watch: Reports handlers that don't react to their cancellation.
+        limit: Seconds for all handlers together, or None for no limit.
+
+    Attributes:
+        event: The name of the event.
+        payload: The payload that the next handler receives.
+        failures: The handlers that failed, each with its error.
+    """
+
+    __slots__ = (
+        "_changed_by",
+        "_deadline",
+        "_is_rerun",
+        "_owned",
+        "_verdict",
+        "event",
+        "failures",
+        "payload",
+    )
 
     def __init__(
         self,
         event: str,
-        payload: dict[str, Any],
-        owned: Mapping[str, Any],
+        payload: dict[str, JSON],
+        owned: Mapping[str, JSON],
         watch: Watchdog | None = None,
         limit: float | None = None,
     ) -> None:
         self.event: str = event
-        self.payload: dict[str, Any] = payload
+        self.payload: dict[str, JSON] = payload
         self.failures: list[tuple[Registration, Exception]] = []
         self._owned = owned
         self._verdict: Verdict | None = None
         self._changed_by: Registration | None = None
-        self._is_again = False
+        self._is_rerun = False
         self._deadline = ReusableDeadline(watch, limit)
 
     async def run(self, handlers: tuple[Registration, ...]) -> HookResult:
         """Call the handlers in order until one denies.
 
         Raises:
-            BaseException: A real cancellation of the emitter, Ctrl-C or exit; never a handler's own failure.
+            BaseException: A real cancellation of the emitter, a KeyboardInterrupt or an exit. The
+                failure of a handler isn't raised.
         """
         deadline = self._deadline
         clock = deadline.clock
@@ -123,19 +169,20 @@ class Dispatch:
         now = clock()
         try:
             for registration in chain(handlers, self._gates_to_rerun(handlers)):
-                if not registration.live:  # unregistered since this dispatch began
+                # It may have been removed since this dispatch began.
+                if not registration.live:
                     continue
-                given = registration.copy_of(self.payload)
+                data = registration.copy_of(self.payload)
                 is_armed = False
                 try:
-                    answer = registration.handler(event, given)
+                    answer: object = registration.handler(event, data)
                     if answer is not None and (type(answer) is CoroutineType or isawaitable(answer)):
                         deadline.label = registration
                         deadline.arm(registration.seconds, now, answer)
                         is_armed = True
                         answer = await answer
-                except BaseException as exc:  # noqa: BLE001 — handlers are foreign code; classify_exception() lets through what is not theirs
-                    if self._failed(registration, deadline.classify_exception(exc, is_armed=is_armed)):
+                except BaseException as exc:  # noqa: BLE001 — foreign code
+                    if self._handle_failure(registration, deadline.classify_exception(exc, is_armed=is_armed)):
                         break
                     now = clock()
                     continue
@@ -143,37 +190,41 @@ class Dispatch:
                 if now - began > SLOW_HANDLER_SECONDS and not registration.slow_logged:
                     registration.slow_logged = True
                     logger.warning("%s is slow: it took %.1f s", registration, now - began)
-                # It blocked, or swallowed its cancellation. One that began too late is not blamed for the time of others.
+                # It blocked, or swallowed its cancellation. A handler that began too late isn't
+                # blamed for the time of others.
                 if is_armed and began < deadline.until <= now:
-                    if self._failed(registration, deadline.reset_expired()):
+                    if self._handle_failure(registration, deadline.reset_expired()):
                         break
-                elif (answer is not None or registration.is_gate) and self._process_result(registration, answer):
+                elif (answer is not None or registration.is_gate) and self._process_answer(registration, answer):
                     break
             return self.result()
         finally:
             deadline.close()
 
     def _gates_to_rerun(self, handlers: tuple[Registration, ...]) -> Iterator[Registration]:
-        """After all handlers, those who judged another input of a tool than the one that is left: what was allowed is what runs."""
+        """Yield the gates that ran before a later handler changed the input of a tool.
+
+        They decided about another input than the one the tool is called with.
+        """
         if self._changed_by is not None and self._verdict is not None:
-            self._is_again = True
+            self._is_rerun = True
             for registration in handlers[: handlers.index(self._changed_by)]:
                 if registration.is_gate or registration.seq in self._verdict.gates:
                     self._verdict.gates.pop(registration.seq, None)
                     yield registration
 
     def wait_info(self) -> WaitInfo | None:
-        """The handler that is being waited for."""
+        """Describe the handler that is awaited, for reports about sessions that hang."""
         return self._deadline.wait_info()
 
     def result(self) -> HookResult:
-        """The merged result of the handlers called so far."""
+        """Return the merged result of the handlers called so far."""
         if self._verdict is None:
             return continued(self.payload)
         return self._verdict.result()
 
-    def _process_result(self, registration: Registration, answer: Any) -> bool:
-        """Take in an answer; True ends the dispatch."""
+    def _process_answer(self, registration: Registration, answer: object) -> bool:
+        """Merge the answer of a handler. Return True if it ends the dispatch."""
         if type(answer) is HookResult and is_plain_continue(answer):
             return False
         try:
@@ -181,40 +232,52 @@ class Dispatch:
             if result is not None:
                 return self._add(result, registration)
         except InvalidAnswer as problem:
-            self.failures.append((registration, _log_invalid(registration, answer, problem, "denied")))
+            error = _log_invalid(registration, answer, problem, "denied")
+            self.failures.append((registration, error))
             return self._add(HookResult(action="deny", reason=str(problem)), registration)
         if not registration.is_gate:
             return False
-        # As a gate does that forgets its ``return``.
-        forgot = f"it returned {answer!r}; a gate must return a HookResult, such as HookResult() to let the event pass"
-        return self._failed(registration, ContractError(forgot, module=registration.module, clause="H3"))
+        # A gate that forgets its ``return`` answers None.
+        problem_text = (
+            f"it returned {answer!r}; a gate must return a HookResult, such as HookResult() to let the event pass"
+        )
+        missing = ContractError(problem_text, module=registration.module, clause="H3")
+        return self._handle_failure(registration, missing)
 
     def _add(self, result: HookResult, registration: Registration) -> bool:
         if self._verdict is None:
             self._verdict = Verdict(self.event, self.payload, self._owned)
         verdict, name, before = self._verdict, registration.name, self.payload
-        if self._is_again and result.action != "deny":
-            if not was_modified(result) or _has_same_input(before, {**before, **(result.data or {})}):
-                verdict.ask(result, name, registration.seq)  # the rest of what it returns is known
+        if self._is_rerun and result.action != "deny":
+            changed = {**before, **(result.data or {})}
+            if not was_modified(result) or _has_same_input(before, changed):
+                # The rest of its answer was merged the first time.
+                verdict.ask(result, name, registration.seq)
                 return False
-            result = HookResult(action="deny", reason=f"hook {name!r} and a later one change the input in turns")
-        denied = verdict.add(result, name, is_partial=registration.fields is not None, key=registration.seq)
+            reason = f"hook {name!r} and a later one change the input in turns"
+            result = HookResult(action="deny", reason=reason)
+        is_partial = registration.fields is not None
+        denied = verdict.add(result, name, is_partial=is_partial, key=registration.seq)
         self.payload = verdict.payload
         if self.event == TOOL_PRE and self.payload is not before and not _has_same_input(before, self.payload):
             self._changed_by = registration
         return denied
 
-    def _failed(self, registration: Registration, error: Exception) -> bool:
-        """A handler raised, was cut off or, as a gate, gave no answer; True when that denies."""
+    def _handle_failure(self, registration: Registration, error: Exception) -> bool:
+        """Log a failure, a timeout, or a gate without an answer. Return True if it denies."""
         self.failures.append((registration, error))
         outcome = "denied, because it is a gate" if registration.is_gate else "skipped"
         if isinstance(error, DeadlinePassed):
-            where = error.where or "no await of its own"
             logger.error(
-                "%s overran its deadline and was cancelled (%s, waiting at %s): %s", registration, error, where, outcome
+                "%s overran its deadline and was cancelled (%s, waiting at %s): %s",
+                registration,
+                error,
+                error.where or "no await of its own",
+                outcome,
             )
         else:
-            logger.error("%s failed with %s: %s", registration, failure_words(error), outcome, exc_info=error)
+            words = failure_words(error)
+            logger.error("%s failed with %s: %s", registration, words, outcome, exc_info=error)
         if not registration.is_gate:
             return False
         reason = f"gate {registration.name!r} failed: {failure_words(error)}"
@@ -223,60 +286,70 @@ class Dispatch:
 
 async def collect(
     event: str,
-    payload: dict[str, Any],
+    payload: dict[str, JSON],
     handlers: tuple[Registration, ...],
     timeout: float,
     watch: Watchdog | None = None,
-) -> list[dict[str, Any]]:
-    """Call all handlers at once, with one deadline, and return the data of their results in handler order."""
-    answers: list[Any] = [None] * len(handlers)
+) -> list[dict[str, JSON]]:
+    """Call all handlers at once under one deadline.
+
+    Returns:
+        The data of their results, in the order of the handlers.
+    """
+    answers: list[object] = [None] * len(handlers)
     until = current_time() + timeout
 
     async def ask(index: int, registration: Registration) -> None:
-        if not registration.live:  # unregistered by a handler that was faster
+        # A faster handler may have removed it.
+        if not registration.live:
             return
         try:
-            answer = call_foreign(registration.handler, event, registration.copy_of(payload))
+            data = registration.copy_of(payload)
+            answer: object = call_foreign(registration.handler, event, data)
             if isawaitable(answer):
                 answer = await run_bounded(answer, until - current_time(), registration, watch)
             answers[index] = answer
         except DeadlinePassed:
             logger.warning("%s gave no answer within %g s: skipped", registration, timeout)
-        except Exception as exc:  # handlers are foreign code; what is not theirs has passed already
-            logger.error("%s failed with %s: skipped", registration, failure_words(exc), exc_info=exc)
+        except Exception as exc:  # foreign code, whose other exceptions were contained
+            words = failure_words(exc)
+            logger.error("%s failed with %s: skipped", registration, words, exc_info=exc)
 
     async with anyio.create_task_group() as group:
         for index, registration in enumerate(handlers):
             group.start_soon(ask, index, registration, name=str(registration))
-    collected: list[dict[str, Any]] = []
+    collected: list[dict[str, JSON]] = []
     for registration, answer in zip(handlers, answers, strict=True):
         try:
             result = parse_answer(answer)
             if result is not None and result.data is not None:
                 collected.append(copy_json(result.data))
-        except (InvalidAnswer, ModelError) as problem:  # the latter for data that contains itself
+        # A ModelError is raised for data that contains itself.
+        except (InvalidAnswer, ModelError) as problem:
             _log_invalid(registration, answer, problem, "skipped")
     return collected
 
 
-def _has_same_input(before: Any, after: Any) -> bool:
-    return not isinstance(before, dict) or is_same_json(before.get("tool_input"), after.get("tool_input"))
+def _has_same_input(before: JSON, after: JSON) -> bool:
+    if not isinstance(before, dict):
+        return True
+    return is_same_json(before.get("tool_input"), after.get("tool_input"))
 
 
-# ── words ────────────────────────────────────────────────────────────────────────────────────────
+# ── log ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def _log_invalid(registration: Registration, answer: Any, problem: Exception, outcome: str) -> ContractError:
-    """Log an answer that could not be understood; returns the same as an error."""
-    found = f"returned {_shown(answer)}; expected a HookResult, a dict with its keys or None"
+def _log_invalid(registration: Registration, answer: object, problem: Exception, outcome: str) -> ContractError:
+    """Log an answer that can't be understood, and return the same as an error."""
+    text = f"returned {_shown(answer)}; expected a HookResult, a dict with its keys or None"
     if str(problem) != INVALID_RESPONSE:
-        found += f" ({problem})"
-    logger.warning("%s %s: %s", registration, found, outcome)
-    return ContractError(found, module=registration.module, clause="H3")
+        text += f" ({problem})"
+    logger.warning("%s %s: %s", registration, text, outcome)
+    return ContractError(text, module=registration.module, clause="H3")
 
 
-def _shown(answer: Any) -> str:
-    """What a handler returned, shortened and without secrets, even if its own ``__repr__`` fails."""
+def _shown(answer: object) -> str:
+    """Return an answer as text, shortened and without secrets, even if its ``__repr__`` fails."""
     kind = type(answer).__name__
     try:
         text = redact_text(repr(answer)[:_MAX_SEARCHED])

@@ -1,4 +1,4 @@
-"""Merge the results of several handlers into one. Nothing here awaits or reads a clock."""
+"""Read the answers of handlers and merge them into one result. Nothing here awaits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any, get_args
 
 import attrs
 
-from amplifier._json import copy_json, is_same_json, sanitize_text
+from amplifier._json import JSON, copy_json, is_same_json, sanitize_text
+from amplifier._reading import check_timeout
 from amplifier.events import CATALOGUE, TOOL_POST, TOOL_PRE
 from amplifier.models import (
     ApprovalGate,
@@ -20,33 +21,35 @@ from amplifier.models import (
     UserMessageLevel,
 )
 
-from ..runtime.deadlines import check_timeout
-
 INVALID_RESPONSE = "Hook handler returned invalid response"
 
 _KNOWN_KEYS = frozenset(field.name for field in attrs.fields(HookResult))
 _ACTIONS = frozenset(get_args(HookAction))
-_SAME = {event.name: event.same for event in CATALOGUE.values() if event.same}
-_OF_A_CALL = ("tool_name", "tool_call_id")
+_ALIASES = {event.name: event.same for event in CATALOGUE.values() if event.same}
+_CALL_FIELDS = ("tool_name", "tool_call_id")
 _LEVELS = {"info": 0, "warning": 1, "error": 2}
 
 
 class InvalidAnswer(ValueError):
-    """What a handler returned cannot be understood; the text is the reason of a denial, because gates fail closed (L7)."""
+    """The answer of a handler can't be understood.
+
+    Its text is the reason of a denial, because gates fail closed (L7).
+    """
 
 
-# ── one answer ───────────────────────────────────────────────────────────────────────────────────
+# ── one answer ────────────────────────────────────────────────────────────────────────────────
 
 
-def continued(payload: dict[str, Any]) -> HookResult:
-    """The result of an event that goes on, by attrs' own constructor: the model's checks and copies what the kernel has made itself."""
+def continued(payload: dict[str, JSON]) -> HookResult:
+    """Build a "continue" result without model validation."""
+    # The kernel made the payload, so the model need not check and copy it.
     result = HookResult.__new__(HookResult)
     result.__attrs_init__(data=payload)
     return result
 
 
 def is_plain_continue(result: HookResult) -> bool:
-    """Whether a result is empty, so that merging it changes nothing."""
+    """Return whether a result is empty, so that merging it changes nothing."""
     return (
         result.action == "continue"
         and result.user_message is None
@@ -58,8 +61,8 @@ def is_plain_continue(result: HookResult) -> bool:
     )
 
 
-def parse_answer(answer: Any) -> HookResult | None:
-    """What a handler returned, as a HookResult; None means a plain continue.
+def parse_answer(answer: object) -> HookResult | None:
+    """Return the answer of a handler as a HookResult, or None for a plain continue.
 
     Raises:
         InvalidAnswer: It is something else.
@@ -75,19 +78,22 @@ def parse_answer(answer: Any) -> HookResult | None:
                 return None
             known = {key: value for key, value in answer.items() if key in _KNOWN_KEYS}
             if known.get("action") == "ask_user" and "approval_timeout" in known:
-                # As it was written: the model would read "5" and True as numbers.
+                # Checked here, because the model would read "5" and True as numbers.
                 _check_approval_timeout(known["approval_timeout"])
             if known:
                 return HookResult(**known)
     except InvalidAnswer:
         raise
-    except Exception:  # noqa: BLE001 — the answer is a foreign object: values no model takes, mappings that raise
+    except Exception:  # noqa: BLE001 — foreign object: the model refuses it, or its mapping raises
         raise InvalidAnswer(INVALID_RESPONSE) from None
     raise InvalidAnswer(INVALID_RESPONSE)
 
 
 def _is_valid(result: Any) -> bool:
-    """HookResults are mutable, so what was right at construction is looked at again; `Verdict.add` sees to the rest."""
+    """Check the fields of a HookResult again, because it can be changed after construction.
+
+    `Verdict.add` checks its injections and gates.
+    """
     return (
         result.action in _ACTIONS
         and (result.data is None or isinstance(result.data, dict))
@@ -99,104 +105,120 @@ def _is_valid(result: Any) -> bool:
     )
 
 
-def _is_text(value: Any) -> bool:
+def _is_text(value: object) -> bool:
     return value is None or isinstance(value, str)
 
 
-def _check_approval_timeout(seconds: Any) -> None:
-    """An approval waits for a person, but never for ever and never for no time at all, as a handler's own timeout."""
+def _check_approval_timeout(seconds: object) -> None:
+    """Check the timeout of an approval by the rules for a handler's own timeout."""
     try:
         check_timeout(seconds)
     except (TypeError, ValueError) as problem:
         raise InvalidAnswer(f"{INVALID_RESPONSE}: approval_timeout: {problem}") from None
 
 
-# ── many answers ─────────────────────────────────────────────────────────────────────────────────
+# ── many answers ──────────────────────────────────────────────────────────────────────────────
 
 
 class Verdict:
     """The merged result of one dispatch so far.
 
+    Args:
+        event: The name of the event.
+        payload: The payload that the first handler received.
+        owned: The fields of the payload that no handler can change.
+
     Attributes:
-        payload: What the next handler will see.
+        payload: The payload that the next handler receives.
+        gates: The questions of each handler, by the key passed to `add`.
     """
 
-    def __init__(self, event: str, payload: dict[str, Any], owned: Mapping[str, Any]) -> None:
-        """Start with the payload of the event and the fields of it that belong to the kernel."""
-        self.payload: dict[str, Any] = payload
+    def __init__(self, event: str, payload: dict[str, JSON], owned: Mapping[str, JSON]) -> None:
+        self.payload: dict[str, JSON] = payload
+        self.gates: dict[int, list[ApprovalGate]] = {}
         self._event = event
-        if event in (TOOL_PRE, TOOL_POST):  # no handler passes a call off as another one, which others would judge
-            owned = {**owned, **{name: payload[name] for name in _OF_A_CALL if name in payload}}
+        if event in (TOOL_PRE, TOOL_POST):
+            # Otherwise a handler could pass a call off as another one, which others would judge.
+            owned = {**owned, **{name: payload[name] for name in _CALL_FIELDS if name in payload}}
         self._owned = owned
         self._denial: HookResult | None = None
         self._modified = False
         self._suppress = False
-        self.gates: dict[Any, list[ApprovalGate]] = {}
-        """The questions by who asks them."""
         self._injections: list[ContextInjection] = []
         self._messages: list[tuple[str, UserMessageLevel, str]] = []
         self._reasons: list[str] = []
 
-    def add(self, result: HookResult, hook_name: str, *, is_partial: bool = False, key: Any = None) -> bool:
-        """Take in one handler's result.
+    def add(
+        self,
+        result: HookResult,
+        hook_name: str,
+        *,
+        is_partial: bool = False,
+        key: int | None = None,
+    ) -> bool:
+        """Merge the result of one handler. Return True if it denies, which ends the dispatch.
 
         Args:
-            result: What it returned.
+            result: Its result.
             hook_name: Its name.
-            is_partial: It received some fields of the payload only; so its data replaces fields and leaves the others.
-            key: Stands for it among those who ask.
-
-        Returns:
-            True when the dispatch is over because it was denied.
+            is_partial: True if it received only some fields of the payload. Its data then
+                replaces these fields and keeps the others.
+            key: Identifies it in `gates`.
 
         Raises:
-            InvalidAnswer: It holds what no result can hold; the caller adds a denial instead.
+            InvalidAnswer: The result holds an invalid value. The caller adds a denial instead.
         """
         try:
             if result.action == "deny":
                 self._deny(result, is_partial)
                 return True
-            self._take(result, hook_name, is_partial, len(self.gates) if key is None else key)
+            key = len(self.gates) if key is None else key
+            self._merge(result, hook_name, is_partial, key)
         except InvalidAnswer:
             raise
-        except Exception:  # noqa: BLE001 — a foreign object: lists changed after construction, circular or bottomless data
+        except Exception:  # noqa: BLE001 — foreign object: changed lists, circular or endless data
             raise InvalidAnswer(INVALID_RESPONSE) from None
         return False
 
     def _deny(self, denial: HookResult, is_partial: bool) -> None:
-        """Keep a denial, which its handler cannot change afterwards, with the payload it was about if it brought none of its own.
-
-        The kernel's fields are put back in either case: a denial cannot be passed off as another session's.
-        """
+        """Keep a copy of a denial, with the present payload if it has none."""
         data = self.payload
         if denial.data is not None:
-            data = {**(self.payload if is_partial else {}), **copy_json(denial.data), **self._owned}
-        self._denial = _with_words_of(denial, "deny", data)
+            # With the kernel's own fields, so that it can't be passed off as another session's.
+            before = self.payload if is_partial else {}
+            data = {**before, **copy_json(denial.data), **self._owned}
+        self._denial = _copy_texts(denial, "deny", data)
 
-    def ask(self, result: HookResult, hook_name: str, key: Any) -> None:
-        """Take in the questions of a result, and nothing else."""
+    def ask(self, result: HookResult, hook_name: str, key: int) -> None:
+        """Add the questions of a result, and nothing else of it."""
         if result.action == "ask_user" or result.approval_gates:
             self.gates.setdefault(key, []).extend(
                 ApprovalGate(
-                    hook_name=hook_name, prompt=g.prompt, options=g.options, timeout=g.timeout, default=g.default
+                    hook_name=hook_name,
+                    prompt=gate.prompt,
+                    options=gate.options,
+                    timeout=gate.timeout,
+                    default=gate.default,
                 )
-                for g in gates_of(result, hook_name)
+                for gate in gates_of(result, hook_name)
             )
 
-    def _take(self, result: HookResult, hook_name: str, is_partial: bool, key: Any) -> None:
-        # Its own name is on whatever a handler asks and injects, whatever it wrote there.
+    def _merge(self, result: HookResult, hook_name: str, is_partial: bool, key: int) -> None:
+        # A handler asks and injects under its own name, whatever name it wrote there.
         self.ask(result, hook_name, key)
         if result.context_injections:
-            event = self._event
-            self._injections += [_injection(i, i.content, i.role, hook_name, event) for i in result.context_injections]
+            self._injections += [
+                _injection(item, item.content, item.role, hook_name, self._event) for item in result.context_injections
+            ]
         elif result.action == "inject_context":
             self._injections += _scalar_injection(result, hook_name, self._event)
         if was_modified(result) and result.data is not None:
-            # The other fields are not copied again: no handler has them.
             before = self.payload
-            self.payload = {**(before if is_partial else {}), **copy_json(result.data), **self._owned}
-            if self._event in _SAME:
-                _keep_same(_SAME[self._event], before, self.payload)
+            # The fields that it keeps need no copy, because no handler has them.
+            kept = before if is_partial else {}
+            self.payload = {**kept, **copy_json(result.data), **self._owned}
+            if self._event in _ALIASES:
+                _update_aliases(_ALIASES[self._event], before, self.payload)
             self._modified = True
         if result.user_message is not None:
             source = result.user_message_source or hook_name
@@ -207,7 +229,7 @@ class Verdict:
             self._suppress = True
 
     def result(self) -> HookResult:
-        """All results merged into one."""
+        """Return all results merged into one."""
         if self._denial is not None:
             return self._denial
         action: HookAction = "continue"
@@ -233,12 +255,13 @@ class Verdict:
             texts, levels, sources = zip(*self._messages, strict=True)
             merged.user_message = "\n".join(texts)
             merged.user_message_level = max(levels, key=lambda level: _LEVELS.get(level, 0))
-            merged.user_message_source = ", ".join(dict.fromkeys(source for source in sources if source)) or None
+            named = dict.fromkeys(source for source in sources if source)
+            merged.user_message_source = ", ".join(named) or None
         return merged
 
 
-def _with_words_of(result: HookResult, action: HookAction, data: dict[str, Any] | None) -> HookResult:
-    """A result of this action with the reason and the message to the user of another."""
+def _copy_texts(result: HookResult, action: HookAction, data: dict[str, JSON] | None) -> HookResult:
+    """Return a result of this action with the reason and the user message of ``result``."""
     return HookResult(
         action=action,
         data=data,
@@ -250,8 +273,11 @@ def _with_words_of(result: HookResult, action: HookAction, data: dict[str, Any] 
     )
 
 
-def _keep_same(names: tuple[str, ...], before: dict[str, Any], after: dict[str, Any]) -> None:
-    """Put what a handler wrote under one name of a value under its other names; what it left out it has not changed."""
+def _update_aliases(names: tuple[str, ...], before: dict[str, JSON], after: dict[str, JSON]) -> None:
+    """Give all names of one value the value that a handler changed.
+
+    A name that the handler left out keeps its value.
+    """
     for name in names:
         if name in after and not (name in before and is_same_json(before[name], after[name])):
             after.update({other: after[name] for other in names if other in before})
@@ -260,10 +286,10 @@ def _keep_same(names: tuple[str, ...], before: dict[str, Any], after: dict[str, 
 
 
 def gates_of(result: HookResult, hook_name: str) -> list[ApprovalGate]:
-    """The questions of a result; a scalar question is asked in the name of ``hook_name``.
+    """Return the questions of a result. A scalar one is asked in the name of ``hook_name``.
 
     Raises:
-        InvalidAnswer: One of them has a deadline that is none.
+        InvalidAnswer: The timeout of one of them is invalid.
     """
     if result.approval_gates:
         for gate in result.approval_gates:
@@ -282,14 +308,17 @@ def gates_of(result: HookResult, hook_name: str) -> list[ApprovalGate]:
 
 
 def _scalar_injection(result: HookResult, hook_name: str, event: str) -> list[ContextInjection]:
-    """The injection in the scalar form of a result, if there is one."""
-    if result.context_injection is None:
-        return []
-    return [_injection(result, result.context_injection, result.context_injection_role, hook_name, event)]
+    """Return the injection in the scalar fields of a result, if any."""
+    content, role = result.context_injection, result.context_injection_role
+    return [] if content is None else [_injection(result, content, role, hook_name, event)]
 
 
 def _injection(
-    item: HookResult | ContextInjection, content: str, role: ContextInjectionRole, hook_name: str, event: str
+    item: HookResult | ContextInjection,
+    content: str,
+    role: ContextInjectionRole,
+    hook_name: str,
+    event: str,
 ) -> ContextInjection:
     return ContextInjection(
         content=content,
@@ -302,7 +331,7 @@ def _injection(
 
 
 def _write_injections(result: HookResult, injections: list[ContextInjection]) -> None:
-    """Put a list of injections on a result together with its joined scalar form."""
+    """Put injections on a result, as a list and in its joined scalar form."""
     result.context_injections = injections
     result.context_injection = "\n\n".join(item.content for item in injections)
     result.context_injection_role = injections[0].role
@@ -311,30 +340,40 @@ def _write_injections(result: HookResult, injections: list[ContextInjection]) ->
 
 
 def was_modified(result: HookResult) -> bool:
-    """Whether some handler changed the payload that the result carries, whatever action won."""
+    """Return whether a handler changed the payload of the result, whatever action won."""
     return result.action == "modify" or getattr(result, "modified", False)
 
 
 def sanitised_injections(result: HookResult, event: str, hook_name: str) -> list[ContextInjection]:
-    """The injections of a result without control characters and without empty items; scalar forms get a provenance."""
-    items = []
+    """Return the injections of a result without control characters and without empty ones.
+
+    The scalar form gets the name of the hook and the event.
+    """
+    injections = []
     for item in result.context_injections or _scalar_injection(result, hook_name, event):
         content = sanitize_text(item.content)
+        if not content:
+            continue
+        injection = item
         if content != item.content:
-            item = copy(item)  # noqa: PLW2901 — the result is its emitter's
-            item.content = content
-        if content:
-            items.append(item)
-    return items
+            # A copy, because the result belongs to its emitter.
+            injection = copy(item)
+            injection.content = content
+        injections.append(injection)
+    return injections
 
 
 def processed_result(result: HookResult, ephemeral: list[ContextInjection]) -> HookResult:
-    """What is left of a result for the orchestrator once approvals, durable injections and messages are done."""
+    """Return the part of a result that is left for the orchestrator.
+
+    Its approvals, durable injections and messages have been carried out.
+    """
     if not ephemeral and result.action == "modify" and not result.context_injections:
         return result
     modified = was_modified(result)
-    left = _with_words_of(result, "inject_context" if ephemeral else "modify" if modified else "continue", result.data)
-    left.modified = modified
+    action: HookAction = "modify" if modified else "continue"
+    remaining = _copy_texts(result, "inject_context" if ephemeral else action, result.data)
+    remaining.modified = modified
     if ephemeral:
-        _write_injections(left, ephemeral)
-    return left
+        _write_injections(remaining, ephemeral)
+    return remaining

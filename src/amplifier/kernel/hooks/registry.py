@@ -1,7 +1,4 @@
-"""The hook registry: who is registered for what, in which order.
-
-Registration and ordering live here, the call loop in `dispatch`, the merging of results in `merge`.
-"""
+"""Register the handlers of one session, order them, and emit events to them."""
 
 from __future__ import annotations
 
@@ -16,9 +13,10 @@ from typing import Any, Self, final
 
 import attrs
 
-from amplifier._json import copy_json
+from amplifier._json import JSON, copy_json
+from amplifier._reading import check_timeout
 from amplifier._spelling import warn_of_misspelt_event
-from amplifier.contracts import DEFAULT, Inherited, OnFailure
+from amplifier.contracts import DEFAULT, Handler, Inherited, OnFailure
 from amplifier.contracts._calls import parent_call_id
 from amplifier.contracts._cancellation import cancel_scope
 from amplifier.errors import HookRecursionError
@@ -38,7 +36,7 @@ from amplifier.events import (
 from amplifier.models import HookResult
 from amplifier.turns import RecordedEvent
 
-from ..runtime.deadlines import DeadlinePassed, TimeBudget, check_timeout, failure_text
+from ..runtime.deadlines import DeadlinePassed, TimeBudget, failure_text
 from ..runtime.loop import timestamp
 from ..runtime.owner import Owner, belongs_to
 from ..runtime.watchdog import Watchdog
@@ -48,34 +46,55 @@ from .merge import continued
 EVERY_EVENT = "*"
 
 TERMINAL_SECONDS = 5.0
-"""How long the handlers of a terminal event may take together: they run while a caller waits for the session to stop."""
+"""Seconds for all handlers of a terminal event together.
+
+They run while a caller waits for the session to stop.
+"""
 
 MAX_DEPTH = 32
-"""How deep dispatches may be nested."""
+"""Maximum number of dispatches inside each other."""
 
 RECORDED = frozenset(
-    {CONTEXT_COMPACTION, EXECUTION_END, PROMPT_SUBMIT, PROVIDER_RESPONSE, TOOL_ERROR, TOOL_POST, TOOL_PRE}
+    {
+        CONTEXT_COMPACTION,
+        EXECUTION_END,
+        PROMPT_SUBMIT,
+        PROVIDER_RESPONSE,
+        TOOL_ERROR,
+        TOOL_POST,
+        TOOL_PRE,
+    }
 )
-"""Events that are kept for ``session.last_turn``, whoever else receives them."""
+"""Events that are kept for ``session.last_turn``, with or without handlers."""
 
 _KERNEL_FIELDS = ("timestamp", "session_id", "parent_id", "parent_call_id")
-"""Fields that a handler receives whatever it asked for."""
+"""Fields that every handler receives."""
 
 
 @attrs.frozen
 class HookStatistics:
-    """A registry at one moment."""
+    """A registry at one moment.
+
+    Attributes:
+        handlers: The number of registered handlers.
+        events: The number of events that have a handler.
+    """
 
     handlers: int
     events: int
 
 
+# The application's registry has no owner. A module's registry is the same object in all but its
+# owner: they share one ``__dict__``, so a module sees every handler, and a handler registered
+# through it belongs to the module.
+
+
 @final
 class HookRegistry:
-    """Handlers of one session by event.
+    """The handlers of one session by event.
 
-    Order is (priority, registration); lower priorities run first. The application's registry has no owner. A module's is the
-    same with its owner: all share one ``__dict__``, and what is registered through it belongs to the module.
+    Handlers with a lower priority run first, and handlers of one priority in the order of
+    registration.
     """
 
     __slots__ = ("__dict__", "__weakref__", "_owner")
@@ -87,8 +106,8 @@ class HookRegistry:
         self._handlers: dict[str, list[Registration]] = {}
         self._ready: dict[str, tuple[Registration, ...]] = {}
         self._sequence = itertools.count()
-        self._defaults: dict[str, Any] = {}
-        self._identity: dict[str, Any] = {}
+        self._defaults: dict[str, JSON] = {}
+        self._identity: dict[str, JSON] = {}
         self._child_id: str | None = None
         self._default_timeout: float | None = 300.0
         self._watch: Watchdog | None = None
@@ -96,16 +115,27 @@ class HookRegistry:
         self._recorded: list[RecordedEvent] | None = None
 
     def view_for(self, owner: Owner, kind: type[Self] | None = None) -> Self:
-        """The registry that a module gets, of this class or of a subclass."""
+        """Return the registry for a module, of this class or of the subclass ``kind``."""
         view = object.__new__(kind or type(self))
         view.__dict__ = self.__dict__
         view._owner = owner
         return view
 
     def belong_to(
-        self, session_id: str, parent_id: str | None, watch: Watchdog | None, budget: TimeBudget | None = None
+        self,
+        session_id: str,
+        parent_id: str | None,
+        watch: Watchdog | None,
+        budget: TimeBudget | None = None,
     ) -> None:
-        """Stamp every event with the session's identity, which no payload can override; share its clock."""
+        """Stamp every event with the session's identity, which no payload can override.
+
+        Args:
+            session_id: The id of the session.
+            parent_id: The id of its parent, or None.
+            watch: Reports handlers that don't react to their cancellation.
+            budget: The time of the session's closing, which handlers share.
+        """
         self._identity = {"session_id": session_id, "parent_id": parent_id}
         self._child_id = None if parent_id is None else session_id
         self._watch = watch
@@ -117,15 +147,16 @@ class HookRegistry:
         return f"<HookRegistry {now.handlers} handlers for {now.events} events{module}>"
 
     def statistics(self) -> HookStatistics:
-        """How many handlers are registered, for how many events."""
-        return HookStatistics(handlers=sum(map(len, self._handlers.values())), events=len(self._handlers))
+        """Return the present number of handlers and events."""
+        handlers = sum(map(len, self._handlers.values()))
+        return HookStatistics(handlers=handlers, events=len(self._handlers))
 
     # ── registration ──
 
     def register(
         self,
         event: str,
-        handler: Callable[[str, Any], Any],
+        handler: Handler,
         priority: int = 0,
         name: str | None = None,
         *,
@@ -134,11 +165,11 @@ class HookRegistry:
         fields: Collection[str] | None = None,
         on_demand: bool = False,
     ) -> Callable[[], None]:
-        """Add a handler; see `amplifier.contracts.Hooks.register`.
+        """Add a handler, as `amplifier.contracts.Hooks.register` describes.
 
         Raises:
             TypeError: An argument is of the wrong type.
-            ValueError: The timeout is not a positive number, or ``on_failure`` is unknown.
+            ValueError: The timeout isn't a positive number, or ``on_failure`` is unknown.
             SessionStateError: The module was undone, or the session is closed.
         """
         _check_registration(event, handler, priority, name, on_failure, fields)
@@ -148,6 +179,10 @@ class HookRegistry:
         warn_of_misspelt_event(event, "amplifier.kernel.")
         seq = next(self._sequence)
         seconds = self._default_timeout if timeout is DEFAULT else check_timeout(timeout)
+        received: tuple[str, ...] | None = None
+        if fields is not None:
+            # Plain text, because a subclass of str may compare in its own way.
+            received = tuple(dict.fromkeys((*map(str.__str__, fields), *_KERNEL_FIELDS)))
         registration = Registration(
             event=event,
             handler=handler,
@@ -157,7 +192,7 @@ class HookRegistry:
             seconds=math.inf if seconds is None else seconds,
             on_failure=on_failure or ("continue" if owner is None else owner.on_failure),
             owner=owner,
-            fields=None if fields is None else tuple(dict.fromkeys((*map(str.__str__, fields), *_KERNEL_FIELDS))),
+            fields=received,
             on_demand=on_demand,
         )
         bisect.insort(self._handlers.setdefault(event, []), registration, key=_order)
@@ -167,34 +202,39 @@ class HookRegistry:
     on = register
 
     def unregister(self, name: str) -> None:
-        """Remove the newest registration made under ``name``, for a module only among its own; nothing happens if there is none.
+        """Remove the newest registration of that name, if any. A module removes only its own.
 
         Raises:
-            TypeError: ``name`` is not a str.
+            TypeError: ``name`` isn't a str.
         """
         if not isinstance(name, str):
             raise TypeError(f"unregister takes the name a handler was registered under, a str; got {name!r}")
         module = None if self._owner is None else self._owner.name
-        found = [
-            r for handlers in self._handlers.values() for r in handlers if r.name == name and module in (None, r.module)
+        matches = [
+            registration
+            for handlers in self._handlers.values()
+            for registration in handlers
+            if registration.name == name and module in (None, registration.module)
         ]
-        if found:
-            self.remove(max(found, key=lambda r: r.seq))
+        if matches:
+            self.remove(max(matches, key=lambda registration: registration.seq))
 
     def remove(self, registration: Registration) -> None:
-        """Remove one registration; nothing happens if it was removed before."""
+        """Remove one registration. Idempotent."""
         registration.live = False
         event = registration.event
         handlers = self._handlers.get(event, [])
-        at = bisect.bisect_left(handlers, _order(registration), key=_order)
-        if handlers[at : at + 1] == [registration]:  # by identity: registrations have no other equality
-            del handlers[at]
-        if not handlers:  # event names are open-ended, and would pile up
+        index = bisect.bisect_left(handlers, _order(registration), key=_order)
+        # Registrations are equal only if they are identical.
+        if handlers[index : index + 1] == [registration]:
+            del handlers[index]
+        # Event names are open-ended, and empty lists would pile up.
+        if not handlers:
             self._handlers.pop(event, None)
         self._forget_ready(event)
 
     def unregister_owner(self, module: str | None) -> None:
-        """Remove what a module has registered, or all modules have."""
+        """Remove the handlers of a module, or of all modules."""
         for registration in reversed(self.registrations_of(module)):
             self.remove(registration)
 
@@ -205,107 +245,140 @@ class HookRegistry:
             self._ready.pop(event, None)
 
     def _ready_for(self, event: str) -> tuple[Registration, ...]:
-        """The handlers of an event in running order, those for every event among them."""
+        """Return the handlers that receive an event, in running order."""
         everywhere = self._handlers.get(EVERY_EVENT, ())
         handlers = self._handlers.get(event, ())
-        ready = tuple(sorted([*handlers, *everywhere], key=_order)) if event != EVERY_EVENT else tuple(everywhere)
-        if handlers or event in CATALOGUE:  # others are not kept: names are open-ended
+        ready = tuple(everywhere)
+        if event != EVERY_EVENT:
+            ready = tuple(sorted([*handlers, *everywhere], key=_order))
+        # Other names are open-ended, and would pile up.
+        if handlers or event in CATALOGUE:
             self._ready[event] = ready
         return ready
 
-    # ── what is known ──
+    # ── inspection ──
 
     def list_handlers(self, event: str | None = None) -> dict[str, list[str]]:
-        """Names of handlers by event, in running order; an asked-for event is always there."""
+        """Return the names of handlers by event, in running order.
+
+        Args:
+            event: An event, which is in the result even without handlers. None lists all that
+                have one.
+        """
         if event is not None:
             if not isinstance(event, str):
                 raise TypeError(f"list_handlers takes an event's name or None; got {event!r}")
-            return {event: [r.name for r in self._handlers.get(event, ())]}
-        return {name: [r.name for r in handlers] for name, handlers in self._handlers.items()}
+            return {event: [handler.name for handler in self._handlers.get(event, ())]}
+        return {name: [handler.name for handler in handlers] for name, handlers in self._handlers.items()}
 
     def has_handlers(self, event: str, field: str | None = None) -> bool:
-        """Whether some handler would be called for an event; with a field, whether one would receive that field.
+        """Return whether an event has a handler, or one that receives the given field.
 
-        An emitter need not build what no handler receives. An event that is kept for ``session.last_turn`` is kept whole.
+        An emitter need not build a field that no handler receives. An event that is kept for
+        ``session.last_turn`` is kept whole.
         """
         handlers = self._ready.get(event) or self._ready_for(event)
         if field is None or (self._recorded is not None and event in RECORDED):
             return bool(handlers)
-        return any(not r.on_demand and (r.fields is None or field in r.fields) for r in handlers)
+        return any(
+            not handler.on_demand and (handler.fields is None or field in handler.fields) for handler in handlers
+        )
 
     def registrations_of(self, module: str | None) -> list[Registration]:
-        """What a module has registered and not removed; with None, what all modules have."""
-        return [r for handlers in self._handlers.values() for r in handlers if belongs_to(r.owner, module)]
+        """Return the present registrations of a module, or of all modules."""
+        return [
+            registration
+            for handlers in self._handlers.values()
+            for registration in handlers
+            if belongs_to(registration.owner, module)
+        ]
 
     def set_default_fields(self, **fields: Any) -> None:
         """Replace the fields that every payload starts with."""
         self._defaults = fields
 
     def set_default_timeout(self, seconds: float | None) -> None:
-        """The deadline of handlers registered from now on without one of their own."""
+        """Set the deadline of handlers that are registered without one from now on."""
         self._default_timeout = seconds
 
     # ── events ──
 
-    async def emit(self, event: str, data: Mapping[str, Any] | None = None) -> HookResult:
-        """Call every handler of ``event`` and merge their results; ``result.data`` is the final payload.
+    async def emit(self, event: str, data: Mapping[str, JSON] | None = None) -> HookResult:
+        """Call every handler of ``event`` and merge their results.
 
-        Without handlers it is the given data as it is: no handler sees it, so nothing is added to it.
+        It adds no checkpoint. Terminal events are delivered even while the emitter is being
+        cancelled.
 
-        Adds no checkpoint of its own. Terminal events are delivered even while the emitter is being cancelled.
+        Returns:
+            The merged result. Its ``data`` is the final payload. Without handlers that is ``data``
+            as it was passed, and the kernel adds nothing to it.
 
         Raises:
-            TypeError: The event is not a str or the data not a mapping.
+            TypeError: The event isn't a str, or the data isn't a mapping.
             HookRecursionError: Handlers emit events in a circle.
-            ModelError: What a handler receives of the payload is circular or too deep; handlers before it have been called.
+            ModelError: The part of the payload that a handler receives is circular or too deep.
+                Handlers before it have been called.
         """
-        given = _payload(event, data)
+        payload = _payload(event, data)
         handlers = self._ready.get(event)
         if handlers is None:
             handlers = self._ready_for(event)
         if not handlers:
-            result = continued(dict(given))
+            result = continued(dict(payload))
         elif event not in TERMINAL_EVENTS:
-            result = await self._dispatch(event, given, handlers, False)
+            result = await self._dispatch(event, payload, handlers, False)
         else:
             with cancel_scope(shield=True):
-                result = await self._dispatch(event, given, handlers, True)
+                result = await self._dispatch(event, payload, handlers, True)
         if self._recorded is not None and event in RECORDED:
-            self._recorded.append((event, time.monotonic(), result.data or {}, result.action == "deny"))
+            was_denied = result.action == "deny"
+            self._recorded.append((event, time.monotonic(), result.data or {}, was_denied))
         return result
 
     def record_into(self, events: list[RecordedEvent] | None) -> None:
-        """Add the events of a turn to this list from now on: name, time, payload, whether it was denied; None to stop."""
+        """Append the events of a turn to this list from now on. None stops that.
+
+        Each is recorded with its name, time, payload, and whether it was denied.
+        """
         self._recorded = events
 
     async def _dispatch(
-        self, event: str, given: dict[str, Any], handlers: tuple[Registration, ...], is_terminal: bool
+        self,
+        event: str,
+        data: dict[str, JSON],
+        handlers: tuple[Registration, ...],
+        is_terminal: bool,
     ) -> HookResult:
-        """Run the handlers, then report those that failed to observers, each dispatch within its own limit."""
+        """Run the handlers, then report the failed ones to observers, each within the limit."""
         owned = self._owned_fields()
         limit = TERMINAL_SECONDS if is_terminal else None
-        if self._budget is not None and self._budget.until != math.inf:  # the session is closing
+        # The budget has a limit while the session is closing.
+        if self._budget is not None and self._budget.until != math.inf:
             limit = self._budget.half(TERMINAL_SECONDS)
-        payload = {**copy_json(self._defaults), **given, **owned}
-        return await self._run(Dispatch(event, payload, owned, self._watch, limit), handlers, is_terminal)
+        payload = {**copy_json(self._defaults), **data, **owned}
+        dispatch = Dispatch(event, payload, owned, self._watch, limit)
+        return await self._run(dispatch, handlers, is_terminal)
 
     async def _run(self, dispatch: Dispatch, handlers: tuple[Registration, ...], is_terminal: bool) -> HookResult:
         try:
             with Nesting(dispatch.event):
                 result = await dispatch.run(handlers)
         finally:
-            # Their tracebacks lead to the dispatch; one that keeps them would be a reference cycle.
+            # The tracebacks of the failures lead to the dispatch. If it kept them, that would be
+            # a reference cycle.
             failures, dispatch.failures = dispatch.failures, []
         try:
-            while failures and not dispatch.event.startswith("hook:"):  # failures of observers are only logged
-                await self._report(dispatch.event, *failures.pop(0), is_terminal)  # no name here may keep an error
+            # Failures of observers are only logged. No name here may keep an error, see above.
+            while failures and not dispatch.event.startswith("hook:"):
+                await self._report(dispatch.event, *failures.pop(0), is_terminal)
         finally:
-            failures.clear()  # from Python 3.12 on, frames in a traceback keep those that called them, this one too
+            # From Python 3.12 on, a frame in a traceback keeps its callers, so this one too.
+            failures.clear()
         return result
 
     async def _report(self, event: str, registration: Registration, error: Exception, is_terminal: bool) -> None:
         """Report to observers that a handler failed."""
-        details: dict[str, Any] = {
+        details: dict[str, JSON] = {
             "module_id": registration.module,
             "hook_name": registration.name,
             "event": event,
@@ -321,37 +394,52 @@ class HookRegistry:
             await self._dispatch(name, details, observers, is_terminal)
 
     async def emit_and_collect(
-        self, event: str, data: Mapping[str, Any] | None = None, timeout: float = 1.0
-    ) -> list[dict[str, Any]]:
-        """Ask all handlers of ``event`` at once and return the data of their results, in handler order.
+        self, event: str, data: Mapping[str, JSON] | None = None, timeout: float = 1.0
+    ) -> list[dict[str, JSON]]:
+        """Call all handlers of ``event`` at once.
 
         Handlers that fail, or give no answer within ``timeout`` seconds, are logged and left out.
 
+        Returns:
+            The data of their results, in the order of the handlers.
+
         Raises:
-            ValueError: The timeout is not a positive number.
+            ValueError: The timeout isn't a positive number.
         """
-        checked = check_timeout(timeout)
-        if checked is None:
+        seconds = check_timeout(timeout)
+        if seconds is None:
             raise ValueError("emit_and_collect needs a timeout in seconds, not None")
-        payload = {**copy_json(self._defaults), **_payload(event, data), **self._owned_fields()}
+        payload = {
+            **copy_json(self._defaults),
+            **_payload(event, data),
+            **self._owned_fields(),
+        }
         handlers = self._ready.get(event) or self._ready_for(event)
         if not handlers:
             return []
         with Nesting(event):
-            return await collect(event, payload, handlers, checked, self._watch)
+            return await collect(event, payload, handlers, seconds, self._watch)
 
-    def _owned_fields(self) -> dict[str, Any]:
-        """The fields of a payload that belong to the kernel; in a child, also the call inside which it runs."""
-        owned = {"timestamp": timestamp(), **self._identity}
+    def _owned_fields(self) -> dict[str, JSON]:
+        """Return the fields of a payload that no handler can change."""
+        owned: dict[str, JSON] = {"timestamp": timestamp(), **self._identity}
+        # A child session runs inside a call of its parent.
         if self._child_id is not None and (call_id := parent_call_id(self._child_id)) is not None:
             owned["parent_call_id"] = call_id
         return owned
 
 
 class Nesting:
-    """One running dispatch and those it is nested in; a context manager around it.
+    """A context manager around one dispatch, linked to the dispatch it is nested in.
 
-    Tasks that a handler starts inherit the link; once its dispatch is over, what they emit is nested in nothing.
+    Tasks that a handler starts inherit it. Once the dispatch is over, events that they emit
+    aren't nested in it any more.
+
+    Attributes:
+        event: The name of the event.
+        outer: The dispatch around it, or None.
+        depth: The number of nested dispatches, this one included.
+        is_over: True once it has ended.
 
     Raises:
         HookRecursionError: It would be nested too deep.
@@ -376,7 +464,8 @@ class Nesting:
         if self.depth > MAX_DEPTH:
             chain = self.events()
             raise HookRecursionError(
-                f"handlers emit events inside each other more than {MAX_DEPTH} deep (… {' → '.join(chain[-7:])}); "
+                f"handlers emit events inside each other more than {MAX_DEPTH} deep "
+                f"(… {' → '.join(chain[-7:])}); "
                 "a handler must not emit an event that leads back to itself",
                 chain=chain,
             )
@@ -389,7 +478,7 @@ class Nesting:
         _innermost.reset(self._token)
 
     def events(self) -> tuple[str, ...]:
-        """The chain of events, outermost first."""
+        """Return the chain of events, outermost first."""
         return (*(() if self.outer is None else self.outer.events()), self.event)
 
 
@@ -400,7 +489,7 @@ def _order(registration: Registration) -> tuple[int, int]:
     return registration.priority, registration.seq
 
 
-def _payload(event: str, data: Any) -> dict[str, Any]:
+def _payload(event: object, data: object) -> dict[str, JSON]:
     if type(data) is dict and type(event) is str:
         return data
     if not isinstance(event, str):
@@ -412,7 +501,14 @@ def _payload(event: str, data: Any) -> dict[str, Any]:
     raise TypeError(f"the data of {event!r} must be a dict (or None), got {type(data).__name__}: {data!r:.80}")
 
 
-def _check_registration(event: Any, handler: Any, priority: Any, name: Any, on_failure: Any, fields: Any) -> None:
+def _check_registration(
+    event: object,
+    handler: object,
+    priority: object,
+    name: object,
+    on_failure: object,
+    fields: object,
+) -> None:
     if not isinstance(event, str) or not event:
         raise TypeError(f"a handler is registered for an event's name, a non-empty str; got {event!r}")
     if not callable(handler):
@@ -431,6 +527,6 @@ def _check_registration(event: Any, handler: Any, priority: Any, name: Any, on_f
         or not all(isinstance(field, str) for field in fields)
     ):
         raise TypeError(
-            f"the fields of a handler for {event!r} must be names such as ('tool_name', 'tool_call_id'), or None for the whole "
-            f"payload; got {fields!r:.80}"
+            f"the fields of a handler for {event!r} must be names such as ('tool_name', "
+            f"'tool_call_id'), or None for the whole payload; got {fields!r:.80}"
         )

@@ -12,10 +12,11 @@ from typing import final
 import anyio
 import attrs
 
+from amplifier._reading import check_timeout
 from amplifier.contracts._cancellation import cancel_scope
 from amplifier.events import CANCEL_REQUESTED
 
-from .deadlines import DeadlinePassed, TimeBudget, call_foreign, check_timeout, run_bounded
+from .deadlines import DeadlinePassed, TimeBudget, call_foreign, run_bounded
 from .loop import Loop, Spawn, start_timer
 from .watchdog import Watchdog
 

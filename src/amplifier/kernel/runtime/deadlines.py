@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Awaitable, Callable
 from typing import ParamSpec, TypeVar
 
@@ -49,25 +48,6 @@ class DeadlinePassed(Exception):
         self.seconds = seconds
         self.where = where
         self.answer: object = None
-
-
-def check_timeout(seconds: object) -> float | None:
-    """Return a timeout of the API as a float, or None for no limit.
-
-    Raises:
-        TypeError: It isn't a number.
-        ValueError: It is zero, negative, infinite or NaN.
-    """
-    if seconds is None:
-        return None
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
-        raise TypeError(f"a timeout must be a number of seconds or None, got {seconds!r}")
-    # An int can be larger than any float.
-    if not 0 < seconds <= sys.float_info.max:
-        raise ValueError(
-            f"a timeout must be a positive, finite number of seconds, got {seconds!r:.40}; None means no limit"
-        )
-    return float(seconds)
 
 
 def call_foreign(fn: Callable[P, T], /, *args: P.args, **options: P.kwargs) -> T:

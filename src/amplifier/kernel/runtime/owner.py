@@ -1,8 +1,4 @@
-"""A module as the owner of what it registers.
-
-MountTable, handlers, contributors and step wrappers each keep the owner beside what was registered, and take back what one module registered,
-or any, with a method ``unregister_owner``: undoing a module and closing a session call it on each of them.
-"""
+"""The module that owns a registration."""
 
 from __future__ import annotations
 
@@ -11,16 +7,20 @@ from typing import final
 from amplifier.contracts import OnFailure
 from amplifier.errors import SessionStateError
 
+# Mount points, handlers, contributors and step wrappers each keep the owner beside the
+# registration. Each has a method ``unregister_owner``, which removes the registrations of one
+# module, or of all. Undoing a module and closing a session call it on each of them.
+
 
 @final
 class Owner:
     """One module of one session.
 
     Attributes:
-        name: Its id.
-        on_failure: What its handlers are if they do not say.
-        is_undone: What it had registered was taken back.
-        is_closed: So was everything else, because the session has closed.
+        name: The id of the module.
+        on_failure: The failure policy of its handlers, unless they are registered with one.
+        is_undone: True once its registrations were removed.
+        is_closed: True once its session has closed.
     """
 
     __slots__ = ("is_closed", "is_undone", "name", "on_failure")
@@ -31,25 +31,25 @@ class Owner:
         self.is_undone: bool = False
         self.is_closed: bool = False
 
-    def check(self, what: str, *, undone_may: bool = False) -> None:
-        """Refuse what comes too late.
+    def check(self, operation: str, *, undone_may: bool = False) -> None:
+        """Refuse a registration that comes too late.
 
         Args:
-            what: For the message.
-            undone_may: Accept it from a module that was undone as long as the session is open.
+            operation: The registration, for the message, such as "a mount".
+            undone_may: Accept it from an undone module while the session is open.
 
         Raises:
             SessionStateError: The module was undone, or its session has closed.
         """
         if self.is_closed:
-            raise SessionStateError(f"{what} of module {self.name!r} comes too late: its session is closed")
+            raise SessionStateError(f"{operation} of module {self.name!r} comes too late: its session is closed")
         if self.is_undone and not undone_may:
             raise SessionStateError(
-                f"{what} of module {self.name!r} is refused: everything the module had registered was taken back, "
-                "because it failed or was removed"
+                f"{operation} of module {self.name!r} is refused: everything the module had "
+                "registered was taken back, because it failed or was removed"
             )
 
 
 def belongs_to(owner: Owner | None, module: str | None) -> bool:
-    """Whether it is this module's; with None, whether it is any module's and not the application's."""
+    """Return whether an owner is this module, or any module at all if that is None."""
     return owner is not None and module in (None, owner.name)

@@ -1,22 +1,19 @@
-"""Mounting the plan: loads and mounts every module in order, contains what fails, then announces the open session.
-
-Order: orchestrator, context, providers, tools, hooks; then the delayed ``module:load_failed`` events, so that hook modules hear of
-failures before them; then ``on_session_ready`` of each module in the order they were mounted.
-"""
+"""Open a session: load and mount the modules of its plan, and announce the failures."""
 
 from __future__ import annotations
 
 import inspect
 import logging
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager
 from functools import partial
-from typing import Any, cast
+from typing import Protocol, cast
 
 import attrs
 
-from amplifier._json import redact_text
-from amplifier.contracts import CONTRACTS
+from amplifier._json import JSON, redact_text
+from amplifier.contracts import CONTRACTS, Cleanup
 from amplifier.errors import (
     AmplifierError,
     ContainedError,
@@ -28,6 +25,7 @@ from amplifier.errors import (
 from amplifier.events import MODULE_LOAD_FAILED, MODULE_ON_SESSION_READY_FAILED
 from amplifier.loading import LoadedModule, ModuleLoader, load_thing
 from amplifier.loading._loaded import is_structured
+from amplifier.loading._loader import Listing
 from amplifier.models import ModuleType
 from amplifier.plan import ModuleSpec, MountPlan
 
@@ -44,7 +42,10 @@ from ..runtime.frames import WaitInfo
 logger: logging.Logger = logging.getLogger("amplifier.session")
 
 _MAX_NAMED = 5
-"""How many errors of a group the text of a failure names."""
+"""Maximum number of errors of a group that the text of a failure names."""
+
+Ready = Callable[[ModuleCoordinator], object]
+"""The on_session_ready of a module, which may be sync."""
 
 
 @attrs.frozen
@@ -52,8 +53,12 @@ class ModuleFailure:
     """A module of the plan that could not be used.
 
     Attributes:
-        phase: ``"mount"`` (loading included) or ``"ready"``.
-        error: What went wrong, with its cause.
+        module_id: The id of the module.
+        module_type: Its type, such as "tool".
+        phase: ``"mount"``, which includes loading, or ``"ready"``.
+        error: The error, with its cause.
+        reason_code: The code of the reason, such as "deadline".
+        instance_id: The name of the provider in the plan, or None.
     """
 
     module_id: str
@@ -64,17 +69,42 @@ class ModuleFailure:
     instance_id: str | None = None
 
 
-class Opening:
-    """One run through a plan."""
+class Loader(Protocol):
+    """The part of an application's loader that the kernel calls.
 
-    def __init__(self, plan: MountPlan, coordinator: ModuleCoordinator, loader: Any) -> None:
+    It returns a `LoadedModule`, or a mount function that takes a coordinator, or an awaitable
+    that returns one of them.
+    """
+
+    def load(self, module_id: str, config: Mapping[str, JSON], *, source_hint: object) -> object:
+        """Find and import a module."""
+
+
+# Modules are mounted in the order orchestrator, context, providers, tools, hooks. The failures
+# are announced afterwards, so that hook modules also receive the failures of modules before
+# them. Then on_session_ready of each module is called, in the order in which they were mounted.
+
+
+class Opening:
+    """One run through a plan.
+
+    Args:
+        plan: The plan.
+        coordinator: The coordinator of the session.
+        loader: The loader of the session.
+
+    Attributes:
+        failures: The modules that could not be used so far.
+    """
+
+    def __init__(self, plan: MountPlan, coordinator: ModuleCoordinator, loader: Loader) -> None:
         self._plan = plan
         self._coordinator = coordinator
         self._loader = loader
-        self._asks_no_other = False
-        self._calls = ReusableDeadline(coordinator.watch)
-        self._listing: dict[str, Any] = {}
-        self._waiting: list[tuple[str, ModuleSpec, ModuleCoordinator, Callable[..., Any]]] = []
+        self._loads_at_once = False
+        self._deadline = ReusableDeadline(coordinator.watch)
+        self._listing: Listing = {}
+        self._mounted: list[tuple[str, ModuleSpec, ModuleCoordinator, Ready]] = []
         self._names: set[str] = set()
         self._now: tuple[str, str] | None = None
         self.failures: list[ModuleFailure] = []
@@ -89,30 +119,32 @@ class Opening:
         loader = self._loader
         if isinstance(loader, ModuleLoader):
             loader.acquire(self._coordinator)
-            self._asks_no_other = loader.coordinator is None or loader.coordinator is self._coordinator
+            # No other session's resolver would have to be awaited.
+            self._loads_at_once = loader.coordinator is None or loader.coordinator is self._coordinator
         try:
             for kind, spec in self._modules():
                 await self._mount(kind, spec)
-            self._calls.close()
+            self._deadline.close()
             self._require_provider_in_strict_mode()
             self._raise_in_strict_mode()
             for failure in self.failures:
                 await self._announce(failure)
-            for kind, spec, view, on_session_ready in self._waiting:
+            for kind, spec, view, on_session_ready in self._mounted:
                 await self._make_ready(kind, spec, view, on_session_ready)
             self._raise_in_strict_mode()
         finally:
-            self._calls.close()
+            self._deadline.close()
 
     def wait_info(self) -> WaitInfo | None:
-        """The module that is being opened."""
+        """Describe the module that is being opened, for reports about sessions that hang."""
         if self._now is None:
             return None
-        module, what = self._now
-        return WaitInfo(coordinator=self._coordinator, module=module, label=f"{what} of module {module!r}")
+        module, operation = self._now
+        label = f"{operation} of module {module!r}"
+        return WaitInfo(coordinator=self._coordinator, module=module, label=label)
 
     def take_failures(self) -> list[ModuleFailure]:
-        """What failed, once: their tracebacks lead here, and whoever keeps them must not be led back to them."""
+        """Return the failures and forget them, because their tracebacks lead to this object."""
         failures, self.failures = self.failures, []
         return failures
 
@@ -145,66 +177,78 @@ class Opening:
             del errors  # an exception that names its own frame is a reference cycle
 
     def _require_provider_in_strict_mode(self) -> None:
-        """A provider may decline to be mounted, as without a key; a session that was to have one and has none answers nothing."""
+        """Record a failure if the plan names providers and all of them declined to be mounted.
+
+        A provider may decline, as without a key. But a session without one answers nothing.
+        """
         named = [spec.module for spec in self._plan.providers]
-        if self._plan.strict and named and not self.failures and not self._coordinator.mounts.points["providers"]:
+        if not self._plan.strict or not named or self.failures:
+            return
+        if not self._coordinator.mounts.points["providers"]:
             error = ModuleLoadError(
                 f"no provider is mounted: {', '.join(map(repr, named))} declined; the reason is in the log",
                 module_id=named[0],
                 reason_code="not_configured",
             )
-            self.failures.append(ModuleFailure(named[0], "provider", "mount", error, error.reason_code))
+            failure = ModuleFailure(named[0], "provider", "mount", error, error.reason_code)
+            self.failures.append(failure)
 
     # ── one module ──
 
     async def _mount(self, kind: str, spec: ModuleSpec) -> None:
         owner = self._owner_name(spec)
         self._now = owner, "mount"
-        view = self._coordinator.view_for(owner, spec.on_failure)
+        coordinator = self._coordinator
+        view = coordinator.view_for(owner, spec.on_failure)
         try:
-            config = call_foreign(dict, spec.config)  # a module that changes it does not change the plan
+            # A copy, so that a module that changes it doesn't change the plan.
+            config = call_foreign(dict, spec.config)
             if spec.thing is not None:
-                loaded: Any = call_foreign(load_thing, kind, spec)
-            elif self._asks_no_other and self._coordinator.mounts.points["module-source-resolver"] is None:
+                loaded: object = call_foreign(load_thing, kind, spec)
+            elif self._loads_at_once and coordinator.mounts.points["module-source-resolver"] is None:
                 loaded = self._load_at_once(spec)
             else:
                 loaded = await self._load(spec)
                 config = getattr(loaded, "config", config)
             ready = await self._mount_loaded(kind, spec, loaded, config, view, owner)
-        except Exception as exc:  # noqa: BLE001 — foreign code: contained here, blamed and undone (L4)
-            self._calls.close()  # the scope of the modules before it
-            await self._coordinator.undo(owner)
-            self._failed_to_mount(kind, spec, exc)
+        except Exception as exc:  # noqa: BLE001 — foreign code: contained and undone (L4)
+            # The scope of the modules before it.
+            self._deadline.close()
+            await coordinator.undo(owner)
+            self._record_mount_failure(kind, spec, exc)
         else:
             if ready is not None:
-                self._waiting.append((kind, spec, view, ready))
+                self._mounted.append((kind, spec, view, ready))
 
-    def _failed_to_mount(self, kind: str, spec: ModuleSpec, exc: BaseException) -> None:
-        """Record and log it.
-
-        In a frame of its own: one that names an exception and is in its traceback is a reference cycle, and with it everything
-        the frame can reach would wait for the garbage collector.
+    # In a function of its own, because a frame that names an exception and is in its traceback
+    # is a reference cycle, which would keep everything that the frame can reach.
+    def _record_mount_failure(self, kind: str, spec: ModuleSpec, exc: BaseException) -> None:
+        """Record and log that a module could not be mounted.
 
         Raises:
-            Exception: Without this module the session does not open.
+            Exception: The session doesn't open without this module.
         """
         error = _as_load_error(kind, spec, exc)
         reason = _failure_reason(error)
-        self.failures.append(ModuleFailure(spec.module, kind, "mount", error, reason, spec.instance_id))
+        failure = ModuleFailure(spec.module, kind, "mount", error, reason, spec.instance_id)
+        self.failures.append(failure)
         if error is not exc:
             error.__cause__ = error.__cause__ or exc
-        # Without a loop or a memory there is no agent; without its gate there is one that nothing stops (L7).
-        if self._plan.strict or not (kind in ("orchestrator", "context") or spec.on_failure == "deny"):
-            log = logger.debug if self._plan.strict else logger.warning  # a strict session raises it
-            log("%s %r (%s) is not available:\n%s", kind, spec.module, spec.path, _redacted_traceback(error))
+        # Without its gate there would be an agent that nothing stops (L7).
+        is_required = kind in ("orchestrator", "context") or spec.on_failure == "deny"
+        if self._plan.strict or not is_required:
+            # A strict session raises it later.
+            log = logger.debug if self._plan.strict else logger.warning
+            text = _redacted_traceback(error)
+            log("%s %r (%s) is not available:\n%s", kind, spec.module, spec.path, text)
             return
         try:
             raise error
         finally:
-            del error, exc
+            del error, exc, failure
 
     def _owner_name(self, spec: ModuleSpec) -> str:
-        """The module's id, made unique when the plan names it more than once."""
+        """Return the module's id, made unique when the plan names it more than once."""
         name = spec.module if spec.instance_id is None else f"{spec.module}#{spec.instance_id}"
         unique, count = name, 1
         while unique in self._names:
@@ -213,41 +257,59 @@ class Opening:
         self._names.add(unique)
         return unique
 
-    async def _load(self, spec: ModuleSpec) -> Any:
+    async def _load(self, spec: ModuleSpec) -> object:
         loader, coordinator = self._loader, self._coordinator
-        options: dict[str, Any] = {"source_hint": spec.source}
+        load: Callable[..., object] = partial(loader.load, spec.module, spec.config, source_hint=spec.source)
         if isinstance(loader, ModuleLoader):
-            options["user"] = coordinator
-            if loader.coordinator is None:  # a loader made before its session asks the session's resolver
-                options["coordinator"] = coordinator
-        loading = call_foreign(partial(loader.load, spec.module, spec.config, **options))
+            load = partial(load, user=coordinator)
+            # A loader that was made before its session asks the session's resolver.
+            if loader.coordinator is None:
+                load = partial(load, coordinator=coordinator)
+        loading = call_foreign(load)
         if inspect.isawaitable(loading):
-            return await self._calls.run(loading, coordinator.deadlines.mount, f"loading of {spec.module!r}")
+            label = f"loading of {spec.module!r}"
+            return await self._deadline.run(loading, coordinator.deadlines.mount, label)
         return loading
 
     def _load_at_once(self, spec: ModuleSpec) -> LoadedModule:
-        """Load without awaiting, as most modules are; an import cannot be interrupted, only reported late."""
+        """Load a module for which no resolver has to be awaited.
+
+        Raises:
+            DeadlinePassed: It took too long. An import can't be interrupted.
+        """
         seconds = self._coordinator.deadlines.mount
-        clock = self._calls.clock
+        clock = self._deadline.clock
         started = clock()
-        found: LoadedModule = call_foreign(
-            self._loader.find, spec.module, spec.source, listing=self._listing, user=self._coordinator
+        loader = cast("ModuleLoader", self._loader)
+        loaded = call_foreign(
+            loader.find,
+            spec.module,
+            spec.source,
+            listing=self._listing,
+            user=self._coordinator,
         )
         if seconds is not None and clock() - started >= seconds:
             raise DeadlinePassed(seconds)
-        return found
+        return loaded
 
     async def _mount_loaded(
-        self, kind: str, spec: ModuleSpec, loaded: Any, config: dict[str, Any], view: ModuleCoordinator, owner: str
-    ) -> Callable[..., Any] | None:
-        """Mount one module; returns its on_session_ready."""
+        self,
+        kind: str,
+        spec: ModuleSpec,
+        loaded: object,
+        config: dict[str, JSON],
+        view: ModuleCoordinator,
+        owner: str,
+    ) -> Ready | None:
+        """Mount one module and return its on_session_ready, if it has one."""
         mounts = self._coordinator.mounts
         mounts.instance = None if spec.instance_id is None else (owner, spec.instance_id)
-        ready: Callable[..., Any] | None = None
+        ready: Ready | None = None
         if isinstance(loaded, LoadedModule):
-            answer = call_foreign(loaded.mount, view, config)
+            answer: object = call_foreign(loaded.mount, view, config)
             ready = loaded.on_session_ready
-        elif callable(loaded):  # loaders of applications may return a bare mount function of the coordinator
+        elif callable(loaded):
+            # An application's loader may return a mount function of the coordinator alone.
             answer = call_foreign(loaded, view)
         else:
             raise ModuleLoadError(
@@ -257,34 +319,40 @@ class Opening:
         label = f"mount of module {spec.module!r}"
         seconds = self._coordinator.deadlines.mount
         if is_structured(answer):
-            entering = self._coordinator.hosting.host(answer, name=spec.module, owner=owner, is_mount=True)
-            host = await self._calls.run(entering, seconds, label)
-            self._take_instance(kind, host.value, owner)
+            manager = cast("AbstractAsyncContextManager[object]", answer)
+            hosting = self._coordinator.hosting
+            entering = hosting.host(manager, name=spec.module, owner=owner, is_mount=True)
+            host = await self._deadline.run(entering, seconds, label)
+            self._mount_instance(kind, host.value, owner)
         else:
             try:
                 if inspect.isawaitable(answer):
-                    answer = await self._calls.run(answer, seconds, label)
+                    answer = await self._deadline.run(answer, seconds, label)
             except DeadlinePassed as late:
-                self._take(kind, late.answer, view, owner)  # so that undoing the module closes what it has opened
+                # Undoing the module then closes the resources that it has opened.
+                self._accept_result(kind, late.answer, view, owner)
                 raise
-            self._take(kind, answer, view, owner)
-        mounts.instance = None  # if it has mounted no provider
+            self._accept_result(kind, answer, view, owner)
+        # It may have mounted no provider.
+        mounts.instance = None
         return ready
 
-    def _take(self, kind: str, result: Any, view: ModuleCoordinator, owner: str) -> None:
-        """Take what a mount in the seed form gave back: an instance, or a cleanup."""
-        if result is not None and not self._take_instance(kind, result, owner):
-            view.register_cleanup(result)
+    def _accept_result(self, kind: str, result: object, view: ModuleCoordinator, owner: str) -> None:
+        """Mount the instance that a mount function returned, or register the cleanup."""
+        if result is not None and not self._mount_instance(kind, result, owner):
+            # An object that isn't callable is ignored.
+            view.register_cleanup(cast("Cleanup", result))
 
-    def _take_instance(self, kind: str, result: Any, owner: str) -> bool:
-        """Mount a returned instance that is not mounted yet; True when the result was an instance at all."""
-        if result is None or kind == "hook":  # what that returns is its cleanup
+    def _mount_instance(self, kind: str, result: object, owner: str) -> bool:
+        """Mount a returned instance that isn't mounted yet. Return whether it is an instance."""
+        # A hook module returns its cleanup, which is callable like a handler.
+        if result is None or kind == "hook":
             return False
         contract = CONTRACTS[cast("ModuleType", kind)]
         mounts = self._coordinator.mounts
-        mounted = [module for _, _, module in mounts.mounted_by(owner)]
-        if any(result is module or result is getattr(module, "__wrapped__", None) for module in mounted):
-            return True
+        for _, _, module in mounts.mounted_by(owner):
+            if result is module or result is getattr(module, "__wrapped__", None):
+                return True
         if isinstance(result, type) or not isinstance(result, contract.protocol):
             return False
         mounts.mount(contract.mount_point, result, None, owner)
@@ -303,31 +371,31 @@ class Opening:
             details["instance_id"] = failure.instance_id
         await self._coordinator.hooks.emit(MODULE_LOAD_FAILED, details)
 
-    async def _make_ready(
-        self, kind: str, spec: ModuleSpec, view: ModuleCoordinator, on_session_ready: Callable[..., Any]
-    ) -> None:
-        label, seconds = f"on_session_ready of module {spec.module!r}", self._coordinator.deadlines.ready
+    async def _make_ready(self, kind: str, spec: ModuleSpec, view: ModuleCoordinator, on_session_ready: Ready) -> None:
+        label = f"on_session_ready of module {spec.module!r}"
+        seconds = self._coordinator.deadlines.ready
         self._now = spec.module, "on_session_ready"
         problem: str | None = None
         try:
             answer = call_foreign(on_session_ready, view)
             if inspect.isawaitable(answer):
-                await self._calls.run(answer, seconds, label)
+                await self._deadline.run(answer, seconds, label)
         except Exception as exc:  # noqa: BLE001 — foreign code; not fatal by contract
-            self._calls.close()
-            problem = self._failed_to_get_ready(kind, spec, exc)
+            self._deadline.close()
+            problem = self._record_ready_failure(kind, spec, exc)
         if problem is not None:
             details = {"module_id": spec.module, "error": problem}
             await self._coordinator.hooks.emit(MODULE_ON_SESSION_READY_FAILED, details)
 
-    def _failed_to_get_ready(self, kind: str, spec: ModuleSpec, exc: Exception) -> str:
-        """Record and log it, in a frame of its own like `_failed_to_mount`.
+    # In a function of its own like `_record_mount_failure`.
+    def _record_ready_failure(self, kind: str, spec: ModuleSpec, exc: Exception) -> str:
+        """Record and log that on_session_ready failed.
 
         Returns:
             The text of the error, for the event.
 
         Raises:
-            ModuleLoadError: The module is a gate; the session does not open.
+            ModuleLoadError: The module is a gate, so the session doesn't open.
         """
         error: Exception = exc
         if isinstance(exc, DeadlinePassed):
@@ -339,12 +407,13 @@ class Opening:
                 module_id=spec.module,
                 reason_code="ready_failed",
             ) from error
-        logger.warning("on_session_ready of module %r failed:\n%s", spec.module, _redacted_traceback(error))
+        text = _redacted_traceback(error)
+        logger.warning("on_session_ready of module %r failed:\n%s", spec.module, text)
         return _words(error) if isinstance(error, ExceptionGroup) else failure_text(error)
 
 
 def _failure_reason(exc: BaseException) -> str:
-    """The reason code of one of our own errors; foreign errors are ``unknown``, whatever they carry."""
+    """Return the reason code of one of our own errors. Foreign errors are ``unknown``."""
     if isinstance(exc, ModuleLoadError):
         return exc.reason_code
     if isinstance(exc, ModuleNotFoundError):
@@ -355,14 +424,14 @@ def _failure_reason(exc: BaseException) -> str:
 
 
 def release_loader(coordinator: ModuleCoordinator) -> None:
-    """The session has closed: its loader gives up the sys.path entries that no other session uses."""
+    """Release the sys.path entries of a closed session that no other session uses."""
     loader = coordinator.loader
     if isinstance(loader, ModuleLoader):
         loader.release(coordinator)
     elif (clean_up := getattr(loader, "cleanup", None)) is not None:
         try:
             call_foreign(clean_up)
-        except Exception:  # loaders of applications are foreign code
+        except Exception:  # foreign code
             logger.exception("the loader of session %r failed to clean up", coordinator.session_id)
 
 
@@ -376,10 +445,15 @@ def _deadline_error(operation: str, module: str, late: DeadlinePassed) -> Deadli
 
 
 def _as_load_error(kind: str, spec: ModuleSpec, exc: BaseException) -> Exception:
-    """The error people see: a loader's own as it is, anything else from a mount wrapped with the module's name."""
+    """Return the error for people.
+
+    An error of ours stays as it is. Any other is wrapped in one with the module's name.
+    """
     if isinstance(exc, DeadlinePassed):
         error = ModuleLoadError(
-            f"{kind} {spec.module!r} failed: its mount gave {exc}", module_id=spec.module, reason_code="deadline"
+            f"{kind} {spec.module!r} failed: its mount gave {exc}",
+            module_id=spec.module,
+            reason_code="deadline",
         )
         error.__cause__ = _deadline_error("mount", spec.module, exc)
         return error
@@ -409,7 +483,10 @@ def _opening_error(failure: ModuleFailure) -> Exception:
 
 
 def _words(error: BaseException) -> str:
-    """An error with its type, without secrets; of a group, the errors inside, since its own text names none of them."""
+    """Return an error as text with its type and without secrets.
+
+    Of a group, that is the text of the errors inside, because its own names none of them.
+    """
     if not isinstance(error, BaseExceptionGroup):
         return failure_words(error)
     leaves = list(_leaves(error))
@@ -429,5 +506,5 @@ def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]
 
 
 def _redacted_traceback(error: Exception) -> str:
-    """Exception texts of providers are known to carry credentials; the traceback is written out to be scrubbed."""
+    """Return a traceback as text, without the credentials that errors of providers may have."""
     return redact_text("".join(traceback.format_exception(error)))

@@ -13,6 +13,7 @@ import anyio
 import attrs
 
 from amplifier._json import redact_secrets
+from amplifier._reading import check_timeout
 from amplifier.contracts import (
     DEFAULT,
     ApprovalSystem,
@@ -42,13 +43,13 @@ from ..coordinator.coordinator import ModuleCoordinator
 from ..runtime.cancellation import CancellationToken
 from ..runtime.child import enable_ki_protection, ki_protected, run_in_child
 from ..runtime.cleanup import CleanupFailure
-from ..runtime.deadlines import check_timeout, failure_text
+from ..runtime.deadlines import failure_text
 from ..runtime.frames import WaitInfo
 from ..runtime.loop import Loop, current_raw_task, task_name
 from ..runtime.task_host import hosted_by
 from .closing import Closing
 from .lifecycle import Lifecycle, State, inside_turn_of
-from .opening import ModuleFailure, Opening
+from .opening import Loader, ModuleFailure, Opening
 from .stream import TextStream, TurnStream
 from .turn import Turn, current_meter
 
@@ -110,7 +111,7 @@ class AmplifierSession:
     def __init__(
         self,
         config: dict[str, Any] | PlanDict,
-        loader: Any = None,
+        loader: Loader | None = None,
         session_id: str | None = None,
         parent_id: str | None = None,
         approval_system: ApprovalSystem | None = None,

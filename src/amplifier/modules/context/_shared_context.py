@@ -18,7 +18,7 @@ import anyio
 import attrs
 
 from amplifier._json import copy_json
-from amplifier.contracts import Coordinator, CurrentCall, Hooks, Step, contained_failure, tool_schema
+from amplifier.contracts import Coordinator, CurrentCall, Hooks, Step, call_within, contained_failure, tool_schema
 from amplifier.contracts._cancellation import text_of as text_of_failure
 from amplifier.errors import PlanError
 from amplifier.events import (
@@ -180,10 +180,8 @@ class Summariser:
         """The answer, or one with the reason why there is none: a durable turn that is run again gets that answer, too."""
         provider: Any = self._provider
         try:
-            with anyio.fail_after(self._options.summary_seconds):
-                return await provider.complete(request)
-        except BaseException as exc:  # noqa: BLE001 — a provider is foreign code
-            failure = contained_failure(exc, "the provider")
+            return await call_within(self._options.summary_seconds, "the provider", provider.complete, request)
+        except Exception as failure:  # noqa: BLE001 — a provider is foreign code
             text = f"{type(failure).__name__}: {text_of_failure(failure)}"[:500]
             return ChatResponse(content=[], finish_reason="error", metadata={_FAILURE: text})
 

@@ -21,7 +21,7 @@ import anyio
 import attrs
 
 from amplifier._json import copy_json
-from amplifier.contracts import ContextManager, Coordinator, Provider
+from amplifier.contracts import ContextManager, Coordinator, Provider, contain_errors
 from amplifier.errors import ContractError, SessionStateError
 from amplifier.models import ChatResponse, ContextInjection, Message, Role, ToolCall, ToolResult, ToolSpec, to_dict
 from amplifier.models._prompts import attachments_of, read_prompt, text_of_prompt
@@ -29,7 +29,6 @@ from amplifier.turns import INTERRUPTED, assistant_message, result_message
 
 from .._shared.session import run_shielded
 from ..context import CORRECTION, STEERING, call_ids, count_tokens, is_aside, missing_results, open_calls
-from ._containment import contained
 
 
 def checked_messages(context: ContextManager, method: str, messages: Any) -> list[dict[str, Any]]:
@@ -342,7 +341,7 @@ class Transcript:
 
     async def stored(self) -> list[dict[str, Any]]:
         """The whole conversation."""
-        with contained(self._who):
+        with contain_errors(self._who):
             return checked_messages(self._context, "get_messages", await self._context.get_messages())
 
     async def close_unanswered(
@@ -367,13 +366,13 @@ class Transcript:
 
     async def for_request(self, provider: Provider) -> RequestMessages:
         """What the model is to be shown."""
-        with contained(self._who):
+        with contain_errors(self._who):
             given = await self._context.get_messages_for_request(provider=provider)
             return RequestMessages(checked_messages(self._context, "get_messages_for_request", given), self._prefix)
 
     async def add(self, message: dict[str, Any]) -> None:
         """Store a message that is neither an answer nor a result."""
-        with contained(self._who):
+        with contain_errors(self._who):
             await self._context.add_message(message)
 
     async def add_answer(self, response: ChatResponse, calls: list[ToolCall]) -> None:
@@ -393,7 +392,7 @@ class Transcript:
         for message in reversed(stored):
             if message.get("role") == "user" and message.get("content") == blocks:
                 message["content"] = notes
-                with contained(self._who):
+                with contain_errors(self._who):
                     await self._context.set_messages(stored)
                 return
 

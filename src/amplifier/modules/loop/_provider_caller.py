@@ -18,10 +18,11 @@ from typing import Any, TypeVar
 import anyio
 
 from amplifier._json import copy_json
-from amplifier.contracts import Hooks, Provider, contained_failure
+from amplifier.contracts import Hooks, Provider, call_within, contain_errors, contained_failure
 from amplifier.errors import (
     BudgetError,
     ContractError,
+    DeadlineExceeded,
     InvalidRequestError,
     LLMError,
     LLMTimeoutError,
@@ -51,7 +52,7 @@ from amplifier.models import (
     to_dict,
 )
 
-from ._containment import Overran, call_within, contained, text_of
+from ._containment import text_of
 from ._messages import RequestMessages
 from ._options import TurnOptions
 
@@ -222,7 +223,7 @@ class ProviderCaller:
         """
         response = self._named(response)
         try:
-            with contained(self._who):
+            with contain_errors(self._who):
                 calls: Any = self.provider.parse_tool_calls(response)
             if isinstance(calls, list) and all(isinstance(call, ToolCall) for call in calls):
                 return response, self._with_own_ids([_own(call) for call in calls])
@@ -280,7 +281,9 @@ class ProviderCaller:
         seconds = self._options.provider_timeout
         try:
             response: ChatResponse = await call_within(seconds, self._who, self._answer, request)
-        except Overran as exc:
+        except DeadlineExceeded as exc:
+            if exc.operation != self._who:  # of a session that the provider runs
+                raise
             raise LLMTimeoutError(
                 f"{self._who} gave no answer within {seconds:g} s", provider=self.name
             ) from exc.__cause__

@@ -43,6 +43,7 @@ from amplifier.contracts import (
     Step,
     Tool,
     Unknown,
+    call_within,
     contained_failure,
     current_call,
     note_question,
@@ -50,12 +51,19 @@ from amplifier.contracts import (
     tool_repeatable,
     tool_schema,
 )
-from amplifier.errors import BudgetError, ContractError, MissingExtraError, ModelError, NoOneToAskError
+from amplifier.errors import (
+    BudgetError,
+    ContractError,
+    DeadlineExceeded,
+    MissingExtraError,
+    ModelError,
+    NoOneToAskError,
+)
 from amplifier.events import TOOL_ERROR, TOOL_POST, TOOL_PRE
 from amplifier.models import ApprovalGate, HookResult, ToolCall, ToolResult, ToolSpec
 
 from ._blocking import named_if_blocking
-from ._containment import Overran, call_within, run_together, text_of
+from ._containment import run_together, text_of
 from ._hook_results import HookResults
 from ._options import TurnOptions
 
@@ -376,9 +384,6 @@ class ToolRunner:
         try:
             arguments = copy.deepcopy(call.arguments)
             found = await call_within(seconds, f"reconcile of tool {call.name!r}", reconcile, arguments, about)
-        except Overran:
-            logger.warning("reconcile of tool %r did not return within %g s", call.name, seconds)
-            return Unknown()
         except Exception as exc:  # noqa: BLE001 — a tool is third-party code; what it does not find out is not known
             logger.warning("reconcile of tool %r (%s) failed with %s", call.name, _class_of(tool), _written_out(exc))
             return Unknown()
@@ -480,15 +485,16 @@ class ToolRunner:
         """Call the tool; the flag is True if it raised or overran instead of returning a result."""
         seconds = self._options.tool_timeout
         tool = self._tools.get(name)
+        who = f"tool {name!r}"
         try:
-            result = await call_within(seconds, f"tool {name!r}", self._run_tool, name, given)
-        except Overran:
-            return refusal(f"the tool did not return within {seconds:g} s and was cancelled", "Timeout"), True
+            result = await call_within(seconds, who, self._run_tool, name, given)
         except NoOneToAskError:  # by a session of the tool's own: this turn, too, is left to be resumed
             raise
         except BudgetError as exc:  # the tool was not called
             return refusal(text_of(exc), type(exc).__name__), True
         except Exception as exc:  # noqa: BLE001 — a tool is third-party code; its failure is an answer for the model
+            if isinstance(exc, DeadlineExceeded) and exc.operation == who:
+                return refusal(f"the tool did not return within {seconds:g} s and was cancelled", "Timeout"), True
             logger.warning("tool %r (%s) failed with %s", name, _class_of(tool), _written_out(exc))
             return refusal(text_of(exc), type(exc).__name__), True
         if isinstance(result, ToolResult):

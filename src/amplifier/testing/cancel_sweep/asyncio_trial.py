@@ -67,6 +67,7 @@ def _cancel_scope_class() -> type[Any]:
 def _wrapped_by_anyio(coro: Any) -> list[Any]:
     """The coroutine that AnyIO's task groups wrap in one of their own, as long as neither has begun."""
     frame = coro.cr_frame
+    # Private: closing the outer coroutine before its first step would leave the inner one never awaited.
     inner = None if frame is None else getattr(frame.f_locals.get("self"), "_coro", None)
     return [inner] if inspect.iscoroutine(inner) and inspect.getcoroutinestate(inner) == inspect.CORO_CREATED else []
 
@@ -128,8 +129,7 @@ class _AsyncioTrial:
         if self._scope is not None:
             self._scope.cancel()
         elif self._cancels_all:
-            listed = asyncio.all_tasks()
-            for task in [task for task in self.injection.tasks if task in listed]:
+            for task in list(self.injection.tasks):
                 accepted = task.cancel()
                 self._accepted = self._accepted or (accepted and task is self._root)
         elif self._root is not None:
@@ -188,8 +188,7 @@ class _AsyncioTrial:
         if self.settings.grace:
             await asyncio.sleep(self.settings.grace)
         ours = {asyncio.current_task(), root}
-        unlisted = {task for task in self.injection.tasks if not task.done()}  # sections are not in the loop's list
-        orphans = [task for task in asyncio.all_tasks() | unlisted if task not in ours]
+        orphans = [task for task in asyncio.all_tasks() if task not in ours]
         coros = self.injection.tasks
         self.outcome.orphans = sorted(
             tidy(f"task {task.get_name()} at {where(coros.get(task) or task.get_coro())}") for task in orphans

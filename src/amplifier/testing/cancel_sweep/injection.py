@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import re
 import time
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator
 from contextvars import ContextVar
 from pathlib import PurePath
 from types import CodeType, FrameType, TracebackType
@@ -21,7 +22,6 @@ from typing import Any, Generic, TypeVar, final
 import anyio
 import attrs
 
-from amplifier.kernel.runtime.frames import await_chain
 from amplifier.testing.virtual_time import TimeWatch
 
 UNKNOWN = "?"
@@ -332,9 +332,41 @@ def user_stack(awaitable: object) -> tuple[str, ...]:
 
     Falls back to the innermost frame of any kind when the chain holds no user frame at all.
     """
-    frames = list(await_chain(awaitable))
+    frames = list(_frames_below(awaitable))
     mine = [frame for frame in frames if not _is_machinery(frame)]
     return tuple(_spot(frame.f_code, frame.f_lineno) for frame in mine or frames[-1:])
+
+
+_LONGEST_CHAIN = 500
+"""Awaits of one task that are looked at. A longer chain is a loop of wrappers."""
+
+_FRAMES = ("cr_frame", "gi_frame", "ag_frame")
+_AWAITS = ("cr_await", "gi_yieldfrom", "ag_await")
+_OPAQUE = frozenset({"anext_awaitable", "async_generator_asend", "async_generator_athrow"})
+
+
+def _frames_below(awaitable: object) -> Iterator[FrameType]:
+    """Yield the frames of a suspended coroutine, outermost first, also those of asynchronous generators."""
+    for _ in range(_LONGEST_CHAIN):
+        if awaitable is None:
+            return
+        frame = _first(getattr(awaitable, name, None) for name in _FRAMES)
+        if isinstance(frame, FrameType):
+            yield frame
+        if type(awaitable).__name__ in _OPAQUE:
+            # It has no attribute that leads to its generator, so the garbage collector is asked. To
+            # repeat a trial, an author needs the line inside his generator.
+            awaitable = _first(
+                referent
+                for referent in gc.get_referents(awaitable)
+                if hasattr(referent, "ag_frame") or type(referent).__name__ in _OPAQUE
+            )
+        else:
+            awaitable = _first(getattr(awaitable, name, None) for name in _AWAITS)
+
+
+def _first(objects: Iterable[object]) -> object:
+    return next((found for found in objects if found is not None), None)
 
 
 def where(awaitable: object) -> str:

@@ -55,6 +55,7 @@ def _holds_interrupt(error: BaseException) -> bool:
 @contextmanager
 def deterministic_scheduling(seed: int) -> Iterator[None]:
     """Sort each batch of runnable tasks and shuffle it by seed, as trio does for Hypothesis."""
+    # Private, because trio has no public way to repeat the order of its tasks. Trials must repeat.
     run: Any = trio._core._run
     before, shuffler = run._ALLOW_DETERMINISTIC_SCHEDULING, run._r
     state = shuffler.getstate()
@@ -121,6 +122,7 @@ class _TrioTrial(trio.abc.Instrument):
             return
         if task in self._system_tasks():  # one that fails is the end of trio, before that of the trial
             return
+        # Private: a task that refuses to be cancelled can be ended by nothing public.
         task._next_send_fn = lambda _value: kill(task.coro)
 
     def after_task_step(self, task: trio.lowlevel.Task) -> None:
@@ -141,6 +143,7 @@ class _TrioTrial(trio.abc.Instrument):
 
     def _enclosing_scopes(self, task: trio.lowlevel.Task) -> Iterator[trio.CancelScope]:
         """The scopes around a task up to the trial's own, or trio's around a system task, innermost first."""
+        # Private: a trial has to know whether a cancellation can reach the task at all.
         status: Any = task._cancel_status
         root = trio.lowlevel.current_root_task()
         trios = [] if root is None else [nursery.cancel_scope for nursery in root.child_nurseries]
