@@ -98,7 +98,7 @@ parts:
 installed-parts: $(READY)
 	@$(BIN)/python -m tests._support.parts compiled_tests node_parts oldest_versions
 
-# Servers that turns of several machines are tested with, Postgres and Temporal; programs that use the OpenAI API.
+# The server that turns of several machines are tested with, Postgres; programs that use the OpenAI API.
 engines: $(READY)
 	@$(BIN)/python -m tests._support.parts engine_servers openai_clients
 

@@ -1,18 +1,14 @@
-"""Queued turns against workers: ``python -m benchmarks.turns_at_scale [--turns 10000] [--seconds 600] [--finished 100000] [postgres temporal]``.
+"""Queued turns against workers: ``python -m benchmarks.turns_at_scale [--turns 10000] [--seconds 600] [--finished 1000]``.
 
-A turn has two model calls and one tool call that do nothing. Per engine and 1, 2, 4 and 8 worker processes, each with an empty database: the
-delay from the start of a turn until a worker begins it, with 4 turns per second; then turns per second, with all turns queued as quickly as
-possible. A line ends when all of them have ended, or after so many seconds. For Postgres also what one turn costs the database
-(statements, commits, bytes of its log), and how that grows with finished turns in the tables. ``simulate`` estimates from these
-figures what 1,000 workers and ten million turns a day need.
+A turn has two model calls and one tool call that do nothing. Per 1, 2, 4 and 8 worker processes on Postgres, each with an empty database:
+the delay from the start of a turn until a worker begins it, with 4 turns per second; then turns per second, with all turns queued as quickly
+as possible. A line ends when all of them have ended, or after so many seconds. Then what one turn costs the database (statements, commits,
+bytes of its log), and how that grows with finished turns in the tables.
 """
 
 from __future__ import annotations
 
 import argparse
-import heapq
-import random
-import statistics
 import tempfile
 import time
 from pathlib import Path
@@ -35,8 +31,6 @@ LIGHT = 40
 
 def empty_place(kind: str, place: str, name: str) -> str:
     """A place on the same server, or in the same folder, without turns."""
-    if kind == "temporal":
-        return f"{place}-{name}"
     if kind != "postgres":
         folder = Path(place, name)
         folder.mkdir()
@@ -76,7 +70,7 @@ async def throughput(kind: str, place: str, folder: Path, processes: int, turns:
                     for _ in range(8):
                         group.start_soon(start_turns)
                 while True:
-                    if not (await engine._turns.counts(only_open=True)).states:  # cheap, unlike counts()
+                    if not (await engine._do(lambda: engine._turns.counts(only_open=True))).states:
                         break
                     await anyio.sleep(0.5)
             took = time.monotonic() - began
@@ -135,63 +129,14 @@ async def database_cost(place: str, folder: Path, turns: int) -> str:
     return f"{used[0]:.1f} | {used[1]:.1f} | {used[2] / 1024:.1f} | {times}"
 
 
-def add_finished(place: str, turns: int) -> None:
-    """Put turns into the tables that have ended."""
-    engine = sa.create_engine(sa.make_url(place).set(drivername="postgresql+psycopg"))
-    with engine.begin() as connection:
-        connection.execute(
-            sa.text(
-                "INSERT INTO amplifier_turns (turn_id, session_id, number, prompt, state, is_open, attempt, deaths, queued_at, started_at, "
-                "ended_at, answer) SELECT 'old-' || n, 'session-' || n, 1, 'go', 'completed', 0, 1, 0, n, n, n, 'Two shelves.' "
-                "FROM generate_series(1, :turns) AS n"
-            ),
-            {"turns": turns},
-        )
-        connection.execute(
-            sa.text(
-                "INSERT INTO amplifier_events (turn_id, last_position, attempt, events) "
-                "SELECT 'old-' || n, 20, 1, repeat('x', 4000) FROM generate_series(1, :turns) AS n"
-            ),
-            {"turns": turns},
-        )
-    engine.dispose()
-
-
-def simulate(
-    *,
-    workers: int = 1000,
-    turns_a_day: float = 10e6,
-    commits: float,
-    poll: float = 1.0,
-    lease: float = 10.0,
-    connections: int = 32,
-    commit_ms: float = 4.0,
-    read_ms: float = 0.3,
-    seconds: float = 20.0,
-) -> dict[str, float]:
-    """A database as so many servers behind one queue: what it does per second at three times the mean load, and how long a commit waits.
-
-    A commit is as long as a sync of the disk; those that wait share one, so the service time of a full house is divided by how many wait.
-    """
-    chance = random.Random(1)
-    rate = 3 * turns_a_day / 86400 * commits + workers * 4 / lease  # and the beats
-    reads = workers / poll * 2
-    free = [0.0] * connections
-    now, waits = 0.0, []
-    while now < seconds:
-        now += chance.expovariate(rate + reads)
-        begins = max(now, heapq.heappop(free))
-        took = commit_ms if chance.random() < rate / (rate + reads) else read_ms
-        heapq.heappush(free, begins + took / 1000 * chance.uniform(0.7, 1.6))
-        waits.append(begins - now)
-    waits.sort()
-    return {
-        "commits per second": rate,
-        "reads per second": reads,
-        "busy": (rate * commit_ms + reads * read_ms) / 1000 / connections,
-        "p99 of a wait, ms": waits[int(len(waits) * 0.99)] * 1000,
-        "mean wait, ms": statistics.fmean(waits) * 1000,
-    }
+async def add_finished(place: str, folder: Path, turns: int) -> None:
+    """Run turns, so that the tables have some that have ended."""
+    async with (
+        open_engine("postgres", place, lease=LEASE, poll=POLL) as engine,
+        working(engine, quick_agent(folder), seconds=None, concurrency=50),
+    ):
+        for turn in [await engine.start(f"old-{number}", "go") for number in range(turns)]:
+            await engine.result(turn)
 
 
 async def measure(kinds: list[str], workers: list[int], turns: int, seconds: float, finished: int) -> None:
@@ -206,27 +151,23 @@ async def measure(kinds: list[str], workers: list[int], turns: int, seconds: flo
             if kind == "postgres":
                 few = max(20, min(turns, 200))
                 costs.append(f"| {few} | {await database_cost(place, Path(name), few)} |")
-                await anyio.to_thread.run_sync(add_finished, place, finished)
+                await add_finished(place, Path(name), finished)
                 costs.append(f"| {finished} | {await database_cost(place, Path(name), few)} |")
     if costs:
         print(
             "\n| finished turns | statements per turn | commits | KB of log | ms per turn | ms of list() | ms of counts() |"
         )
         print("\n".join(["|---|---|---|---|---|---|---|", *costs]))
-        per_turn = float(costs[-1].split("|")[3])
-        for databases in (1, 2, 4):
-            found = simulate(commits=per_turn, workers=1000 // databases, turns_a_day=10e6 / databases)
-            print(f"\n{databases} database(s): " + ", ".join(f"{name} {value:.2f}" for name, value in found.items()))
 
 
 def main() -> None:
     """Read the arguments."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("kinds", nargs="*", default=["postgres", "temporal"])
+    parser.add_argument("kinds", nargs="*", default=["postgres"])
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4, 8])
     parser.add_argument("--turns", type=int, default=10_000)
     parser.add_argument("--seconds", type=float, default=600.0, help="at most so long for the turns of one line")
-    parser.add_argument("--finished", type=int, default=100_000)
+    parser.add_argument("--finished", type=int, default=1000)
     given = parser.parse_args()
     anyio.run(measure, given.kinds, given.workers, given.turns, given.seconds, given.finished)
 

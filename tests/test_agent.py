@@ -27,7 +27,7 @@ from amplifier import (
 )
 from amplifier.agents import AgentOptions
 from amplifier.conformance import check_module
-from amplifier.durable import open_local_engine
+from amplifier.durable import open_engine
 from amplifier.plan import plan_json
 from amplifier.plan._dicts import module_hashes, plan_changes
 from amplifier.testing import MockProvider, MockTool, script
@@ -169,7 +169,7 @@ async def test_the_kit_refuses_a_plan_with_things():
 
 
 async def test_an_engine_takes_a_function_that_makes_sessions(tmp_path):
-    async with open_local_engine(tmp_path / "turns.db") as engine:
+    async with open_engine(tmp_path / "turns.db") as engine:
         for given in (plan_of(tools=[weather]), agent("offline")):
             with pytest.raises(TypeError, match="expected a function that makes the session of a turn, because every"):
                 await engine.work(given)  # type: ignore[arg-type]

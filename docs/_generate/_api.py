@@ -55,8 +55,6 @@ API_PAGES = {
     "amplifier.live": "live",
     "amplifier.turns": "turns",
     "amplifier.durable": "durable",
-    "amplifier.durable.dbos": "durable-dbos",
-    "amplifier.durable.temporal": "durable-temporal",
     "amplifier.store": "store",
     "amplifier.tracing": "tracing",
     "amplifier.servers": "servers",

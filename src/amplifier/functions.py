@@ -15,7 +15,7 @@ import re
 import typing
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from types import ModuleType
-from typing import Any, Never, Protocol, TypeVar, overload
+from typing import Any, Never, Protocol, TypeAlias, TypeVar, overload
 
 import anyio
 import attrs
@@ -25,7 +25,7 @@ from ._off_loop import call_in_process, call_in_thread, is_call_over, why_not_is
 from ._reading import Kind, anything, can_call, flag, option, read_arguments, seconds, text, whole_number
 from ._spelling import warn_of_misspelt_event
 from .answers import AnswerFormat, Argument, arguments_format, to_json
-from .contracts import ApprovalQuestion, Coordinator, CurrentCall, Session, current_call, note_question
+from .contracts import ApprovalQuestion, Coordinator, CurrentCall, Reconciled, Session, current_call, note_question
 from .errors import MissingExtraError, PlanError, ResultError
 from .models import HookResult, ToolResult
 
@@ -45,6 +45,7 @@ _logger = logging.getLogger(__name__)
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _O = TypeVar("_O", bound=attrs.AttrsInstance)
+_Reconcile: TypeAlias = Callable[[dict[str, Any], CurrentCall], Awaitable[Reconciled]]
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _MARK = "__amplifier_tool__"
@@ -61,6 +62,12 @@ _approval = Kind(
 )
 
 
+_reconciling = Kind(
+    "an async function of the input and the call",
+    lambda value: callable(value) and _is_async(value),
+)
+
+
 @attrs.frozen(kw_only=True)
 class ToolOptions:
     """What `tool` was given; see there."""
@@ -73,6 +80,7 @@ class ToolOptions:
     read_only: bool = option(flag, False)
     quick: bool = option(flag, False)
     isolate: bool = option(flag, False)
+    reconcile: _Reconcile | None = option(_reconciling, None)
 
 
 class _UnknownOption(Protocol):
@@ -97,6 +105,7 @@ def tool(
     read_only: bool = False,
     quick: bool = False,
     isolate: bool = False,
+    reconcile: _Reconcile | None = None,
 ) -> Callable[[_F], _F]: ...
 @overload
 def tool(
@@ -125,6 +134,8 @@ def tool(function: Any = None, /, **options: Any) -> Any:
         quick: A function without ``async`` that neither waits nor computes long: it is called directly, not in a worker thread.
         isolate: Run it in a worker process, which a stop or a timeout really ends. For functions without ``async`` that a
             module has at its top level; arguments and result are pickled.
+        reconcile: ``async def fn(input, call)``, asked after a crash what became of a call that was running: `Done`, `NotDone`
+            or `Unknown` of `amplifier.contracts`.
     """
     made = _read_options(ToolOptions, options, "@tool cannot be used")
     if made.quick and made.isolate:
@@ -225,6 +236,7 @@ class FunctionTool:
         description: For the model.
         repeatable: Whether a call that was cut off with its process may run again.
         options: What `tool` was given.
+        reconcile: Finds out what became of a call that was cut off; None where that is not known.
     """
 
     def __init__(self, function: Callable[..., Any], coordinator: Coordinator | None = None) -> None:
@@ -237,6 +249,7 @@ class FunctionTool:
         if not _NAME.fullmatch(self.name):
             raise TypeError(f"{self.name!r:.80} is no name for a tool; give it one, as in tool(name='add')(function)")
         self.repeatable: bool | None = self.options.repeatable
+        self.reconcile: _Reconcile | None = self.options.reconcile
         self._is_async = _is_async(function)
         parameters, hints = _parameters_of(self.name, function), _hints_of(self.name, function)
         if missing := [key for key in parameters if key not in hints]:

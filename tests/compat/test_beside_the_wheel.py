@@ -79,11 +79,11 @@ WORKER = """
 import json, sys
 import anyio
 from amplifier import AmplifierSession
-from amplifier.durable import open_local_engine
+from amplifier.durable import open_engine
 
 async def main():
     plan = json.load(open("plan.json"))
-    async with open_local_engine("turns.db") as engine, anyio.create_task_group() as group:
+    async with open_engine("turns.db") as engine, anyio.create_task_group() as group:
         group.start_soon(engine.work, lambda session_id: AmplifierSession(plan, session_id=session_id))
         print(await engine.result(await engine.start("a", "hello")))
         group.cancel_scope.cancel()

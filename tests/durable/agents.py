@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,28 +12,17 @@ from typing import Any
 import anyio
 import anyio.to_thread
 import pytest
-import sqlalchemy as sa
 
-from amplifier import AmplifierSession, ChatRequest, ChatResponse, ModuleLoader, TextBlock, ToolCall
-from amplifier.durable import DurableEngine, TurnStatus, open_local_engine
-from amplifier.durable._turn_store import TurnStore
-from amplifier.durable.dbos import open_dbos_engine
-from amplifier.durable.temporal import open_temporal_engine
+from amplifier import AmplifierSession, ChatRequest, ChatResponse, ModuleLoader, TextBlock, ToolCall, durable
+from amplifier.durable import DurableEngine, TurnStatus
 from amplifier.models import HookResult
 from amplifier.testing import MockProvider, MockTool
 from tests.modules.durable_agent import EffectTool, ScriptedModel
 
 REPEATABLE = {"again": True, "once": False, "unknown": None}
 
-MAY_LEAVE = pytest.mark.may_leave("thread 'Dummy-", "(socket:[")
-"""For tests with Temporal: its SDK closes connections and threads in its own time."""
-ENGINES = (
-    "local",
-    pytest.param("dbos", marks=pytest.mark.slow),
-    pytest.param("postgres", marks=pytest.mark.long),
-    pytest.param("temporal", marks=[pytest.mark.long, MAY_LEAVE]),
-)
-"""A file, DBOS on a file, DBOS on Postgres, Temporal. `test_engines_on_servers.py` runs the main tests with the servers in `make test-slow`."""
+ENGINES = ("sqlite", pytest.param("postgres", marks=pytest.mark.long))
+"""A file, and a server. `test_engines_on_servers.py` runs the main tests with the server in `make test-slow`."""
 
 
 def open_engine(kind: str, place: Path | str, **options: Any) -> AbstractAsyncContextManager[DurableEngine]:
@@ -41,17 +30,11 @@ def open_engine(kind: str, place: Path | str, **options: Any) -> AbstractAsyncCo
 
     Args:
         kind: One of `ENGINES`.
-        place: A folder for its file, the URL of a database, or the address of a server and a task queue behind a slash.
+        place: A folder for its file, or the URL of a database.
         options: Others than the quick ones.
     """
-    options = {"poll": 0.02, "lease": 1.0, "patience": 2.0, **options}
-    if kind == "temporal":
-        address, _, queue = str(place).partition("/")
-        options["lease"] = max(5.0, options["lease"])  # heartbeats go through a server that is slow on a busy machine
-        return open_temporal_engine(address, task_queue=queue, **options)
-    if kind == "local":
-        return open_local_engine(Path(place) / "turns.db", **options)
-    return open_dbos_engine(str(place) if kind == "postgres" else f"sqlite:///{place}/dbos.sqlite", **options)
+    options = {"poll": 0.02, "pickup": 0.02, "lease": 1.0, "patience": 60.0, **options}
+    return durable.open_engine(place if kind == "postgres" else Path(place) / "turns.db", **options)
 
 
 def mounting(thing: Any) -> Any:
@@ -186,29 +169,9 @@ async def working(
         group.cancel_scope.cancel()
 
 
-def store_of(engine: Any) -> TurnStore:
-    """The turns of an engine that has tables."""
-    store: TurnStore = engine._turns
-    return store
-
-
-@contextmanager
-def beside(place: str) -> Iterator[tuple[sa.Connection, Callable[[], int]]]:
-    """A connection of another client of a Postgres database, and a function that counts the transactions that wait for a lock."""
-    other = sa.create_engine(sa.make_url(place).set(drivername="postgresql+psycopg"), poolclass=sa.pool.NullPool)
-    waiting = sa.text("SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
-    with other.connect() as connection, other.connect().execution_options(isolation_level="AUTOCOMMIT") as watching:
-        yield connection, lambda: watching.execute(waiting).scalar_one()
-
-
-async def die_with(engine: Any, turn_id: str, times: int = 1) -> None:
-    """Let workers claim a turn and die with it; only with engines that have tables."""
-    store = store_of(engine)
-    for number in range(times):
-        assert await store.claim(turn_id, f"dies {number}") is not None
-        beats = await anyio.to_thread.run_sync(store.beat, f"dies {number}")
-        assert await anyio.to_thread.run_sync(store.forget_worker, f"dies {number}", beats[f"dies {number}"])
-        await anyio.to_thread.run_sync(store.requeue_orphans, lambda deaths: 0.0)
+async def die_with(engine: Any, turn_id: str, times: int) -> None:
+    """Note that so many workers have died with a turn that waits for the next one."""
+    await engine._do(lambda: engine._turns.mark(turn_id, attempt=times, deaths=times))
 
 
 def answering(*answers: Any) -> MockProvider:

@@ -11,7 +11,8 @@ from typing import Any
 
 import anyio
 
-from amplifier import AmplifierSession, ChatRequest
+from amplifier import AmplifierSession, ChatRequest, ToolResult
+from amplifier.contracts import CurrentCall, Done, NotDone, Reconciled, current_call
 from amplifier.testing import MockProvider
 from tests.durable.agents import agent, effect_agent, eventually, tool
 from tests.modules.durable_agent import EffectTool
@@ -75,5 +76,48 @@ def poisonous_agent(folder: Path) -> Callable[[str], AmplifierSession]:
         if session_id != "bad":
             return innocent(session_id)
         return agent(MockProvider([[("die", {})]]), tool("die", die, repeatable=True))(session_id)
+
+    return make_session
+
+
+class Payment:
+    """Notes its effect with its idempotency key, and kills its process before the result is known; afterwards it finds out."""
+
+    name = "pay"
+    description = "Pays."
+    repeatable = False
+
+    def __init__(self, file: Path, *, dies_first: bool) -> None:
+        self._file = file
+        self._dies_first = dies_first
+
+    async def execute(self, input: dict[str, Any]) -> ToolResult:  # noqa: A002
+        call = current_call()
+        assert call is not None
+        begun = self._file.with_suffix(".begun")
+        is_first = not begun.exists()
+        begun.touch()
+        if is_first and self._dies_first:
+            os.kill(os.getpid(), signal.SIGKILL)
+        with self._file.open("a") as file:
+            file.write(f"{call.idempotency_key}\n")
+        if is_first:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return ToolResult(output="paid")
+
+    async def reconcile(self, input: dict[str, Any], call: CurrentCall) -> Reconciled:  # noqa: A002
+        effects = self._file.read_text().splitlines() if self._file.exists() else []
+        return Done("paid before") if call.idempotency_key in effects else NotDone()
+
+
+def paying_agent(folder: Path) -> Callable[[str], AmplifierSession]:
+    """Pays once; dies after the payment, or before it if the session is ``unpaid``."""
+
+    def pay_or_end(request: ChatRequest) -> Any:
+        return "Paid." if request.messages[-1].role == "tool" else [("pay", {})]
+
+    def make_session(session_id: str) -> AmplifierSession:
+        pay = Payment(folder / f"{session_id}.effects", dies_first=session_id == "unpaid")
+        return agent(MockProvider([pay_or_end] * 2), pay)(session_id)
 
     return make_session

@@ -50,10 +50,9 @@ async def test_an_error_whatever_its_text_fails_its_turn_and_not_the_worker(engi
         assert [(m["role"], m["content"]) for m in await engine.messages("s")] == [("user", "go")]
 
 
-async def test_an_answer_with_nul_is_stored(kind, engine):
+async def test_an_answer_with_nul_is_stored(engine):
     async with serving(engine, "a\0b"):
-        answer = await engine.result(await engine.start("s", "go"))
-        assert answer == ("a\ufffdb" if kind == "postgres" else "a\0b")
+        assert await engine.result(await engine.start("s", "go")) == "a\0b"
         assert (await engine.messages("s"))[1]["content"] == "a\0b"
 
 

@@ -13,8 +13,7 @@ from amplifier.durable import (
     TurnStoppedError,
     UnknownTurnError,
 )
-from amplifier.durable._temporal_turns import TurnRecord
-from amplifier.durable._turn_store import TurnStore
+from amplifier.durable._turn_record import TurnRecord
 from amplifier.errors import PlanError, SessionBusyError
 from tests.durable.agents import (
     ENGINES,
@@ -326,10 +325,9 @@ async def test_effects_and_results_agree_over_many_hand_overs(engine, tmp_path):
     assert transcript_problems(messages, is_whole=True) == []
 
 
-async def test_no_event_is_lost_when_a_turn_ends_while_events_are_being_stored(kind, engine, monkeypatch):
+async def test_no_event_is_lost_when_a_turn_ends_while_events_are_being_stored(engine, monkeypatch):
     storing, ended = anyio.Event(), anyio.Event()
-    store_class = TurnRecord if kind == "temporal" else TurnStore
-    add_events = store_class.add_events
+    add_events = TurnRecord.add_events
 
     async def add_late(store, *args):
         storing.set()
@@ -348,7 +346,7 @@ async def test_no_event_is_lost_when_a_turn_ends_while_events_are_being_stored(k
         session.coordinator.hooks.register("session:end", lambda event, data: ended.set())
         return session
 
-    monkeypatch.setattr(store_class, "add_events", add_late)
+    monkeypatch.setattr(TurnRecord, "add_events", add_late)
     async with working(engine, make_session):
         events = [event async for event in engine.watch(await engine.start("s", "go"))]
     assert [event.position for event in events] == list(range(1, len(events) + 1))

@@ -1,10 +1,9 @@
-"""The main tests of engines with Postgres and Temporal, so that `make test-slow` has them; `make test-long` runs all of them there."""
+"""The main tests with Postgres, so that `make test-slow` has them; `make test-long` runs all of them there."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.durable.agents import MAY_LEAVE
 from tests.durable.test_content import test_an_error_whatever_its_text_fails_its_turn_and_not_the_worker
 from tests.durable.test_engines import (
     test_a_question_is_answered_while_no_worker_runs_and_the_next_one_goes_on,
@@ -26,5 +25,5 @@ __all__ = [
 ]
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.parametrize("kind", ["postgres", pytest.param("temporal", marks=MAY_LEAVE)]),
+    pytest.mark.parametrize("kind", ["postgres"]),
 ]

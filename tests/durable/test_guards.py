@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 
@@ -12,34 +11,27 @@ import pytest
 import sqlalchemy as sa
 
 from amplifier._json import redact_secrets
-from amplifier.durable import TurnFailedError, TurnStoppedError
+from amplifier.durable import Schedule, TurnFailedError, TurnStoppedError
 from amplifier.durable import _running_turn as running_turn
 from amplifier.durable._suspects import Settings
-from amplifier.durable._temporal_workflows import TurnWorkflow
-from amplifier.durable._values import StepName
+from amplifier.durable._turns import marks_of
 from amplifier.durable._worker import LoopWatch
 from tests.durable.agents import (
     ENGINES,
     agent,
     answering,
     asking_agent,
-    beside,
     die_with,
     eventually,
     hand_over,
     hanging,
     open_engine,
-    store_of,
     tool,
     until,
     working,
 )
 
 KINDS = pytest.mark.parametrize("kind", ENGINES)
-TABLES = pytest.mark.parametrize(
-    "kind",
-    ["local", pytest.param("dbos", marks=pytest.mark.slow), pytest.param("postgres", marks=pytest.mark.slow)],
-)
 
 
 @KINDS
@@ -108,105 +100,17 @@ async def test_a_turn_is_taken_away_from_a_worker_that_gets_nowhere(engine):
     assert (status.state, status.attempt) == ("completed", 2)
 
 
-@TABLES
-async def test_a_graceful_stop_does_not_weaken_an_immediate_one(kind, engine):
-    """Of a turn that runs, waits and runs again: whoever records something hears of the immediate stop."""
-    step = StepName(key="1/1/c", kind="tool", name="pay")
-    store = store_of(engine)
-    turn_id = await engine.start("s", "go")
-    turn = await store.claim(turn_id, "worker")
-    assert turn is not None
-    await engine.stop(turn_id, reason="enough")
-    await engine.stop(turn_id, graceful=True, reason="when you are ready")
-    stop = await store.begin_step(turn, step)
-    await engine.release(turn_id)
-    again = await store.claim(turn_id, "worker")
-    assert stop is not None
-    assert again is not None
-    assert (stop.graceful, stop.reason) == (False, "enough")
-    assert (again.stop, again.started) == (stop, {})
-
-
-def test_a_graceful_stop_does_not_weaken_an_immediate_one_in_a_workflow():
-    turn = TurnWorkflow({"turn_id": "t", "session_id": "s", "lease": 1.0, "poll": 1.0, "since": 0.0})
-    for graceful in (True, False, True):
-        turn.stop({"graceful": graceful, "reason": None})
-    assert turn._is_stopped_at_once()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["postgres"])
-@pytest.mark.parametrize(
-    ("before", "meanwhile", "call"),
-    [
-        ("queued", "completed", "stop"),
-        ("running", "completed", "stop"),
-        ("held", "stopped", "stop"),
-        ("held", "stopped", "resume"),
-        ("held", "running", "resume"),
-        ("running", "completed", "release"),
-    ],
-)
-async def test_a_call_does_not_undo_what_happens_to_the_turn_meanwhile(kind, place, before, meanwhile, call):
-    """Another process has changed the turn when the call looks at it, and commits when the call is about to change it."""
-    change = sa.text("UPDATE amplifier_turns SET state = :state, is_open = :open, attempt = :attempt")
-    async with open_engine(kind, place) as engine:
-        turn = await engine.start("s", "go")
-        with beside(place) as (first, waiting):
-            first.execute(change, {"state": before, "open": 1, "attempt": int(before != "queued")})
-            first.commit()
-            is_open = int(meanwhile == "running")
-            first.execute(change, {"state": meanwhile, "open": is_open, "attempt": 1 + is_open})
-            with anyio.fail_after(60):
-                async with anyio.create_task_group() as group:
-                    group.start_soon(getattr(engine, call), turn)
-                    await until(engine, turn, lambda status: waiting() == 1)
-                    first.commit()
-        status = await engine.status(turn)
-    assert (status.state, status.attempt) == (meanwhile, 1 + is_open)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["postgres"])
-@pytest.mark.parametrize("graceful", [True, False])
-async def test_a_call_whose_beginning_waits_for_a_stop_hears_of_it(kind, place, graceful):
-    """The stop is not committed yet when the beginning is recorded, and acknowledged before that is done."""
-    step = StepName(key="1/1/c", kind="tool", name="pay")
-    heard = []
-    async with open_engine(kind, place) as engine:
-        store = store_of(engine)
-        turn_id = await engine.start("s", "go")
-        turn = await store.claim(turn_id, "worker")
-        assert turn is not None
-
-        async def begin() -> None:
-            heard.append(await store.begin_step(turn, step))
-
-        with beside(place) as (first, waiting):
-            stop = json.dumps({"graceful": graceful, "reason": None})
-            first.execute(sa.text("UPDATE amplifier_turns SET stop = :stop"), {"stop": stop})
-            with anyio.fail_after(60):
-                async with anyio.create_task_group() as group:
-                    group.start_soon(begin)
-                    await until(engine, turn_id, lambda status: waiting() == 1)
-                    first.commit()
-        await engine.release(turn_id)
-        again = await store.claim(turn_id, "worker")
-    assert [each is not None and each.graceful for each in heard] == [graceful]
-    assert again is not None
-    assert again.started == ({"1/1/c": 1} if graceful else {})
-
-
-@TABLES
-async def test_a_turn_under_no_living_worker_goes_on(engine):
+@KINDS
+async def test_graceful_stop_does_not_weaken_an_immediate_one(engine):
     turn = await engine.start("s", "go")
-    assert await store_of(engine).claim(turn, "one that dies") is not None
-    await store_of(engine)._do(lambda run: run("DELETE FROM amplifier_workers"))
-    async with working(engine, agent(answering("At last."))):
-        assert await engine.result(turn) == "At last."
+    await hand_over(engine)
+    await engine.stop(turn, reason="enough")
+    await engine.stop(turn, graceful=True, reason="when you are ready")
+    stop = await engine._do(lambda: engine._turns.stop_of(marks_of(engine._turns.row(turn))))
+    assert (stop.graceful, stop.reason) == (False, "enough")
 
 
-@TABLES
+@KINDS
 async def test_a_turn_that_workers_die_with_fails_and_what_it_did_is_kept(kind, place):
     hang, begun = hanging()
     tools = tool("look", lambda given: "two shelves"), hang
@@ -223,7 +127,7 @@ async def test_a_turn_that_workers_die_with_fails_and_what_it_did_is_kept(kind, 
     assert messages[2]["content"] == "two shelves"
 
 
-@TABLES
+@KINDS
 async def test_hand_overs_in_good_order_are_no_deaths(kind, place):
     async with open_engine(kind, place, attempts=1) as engine:
         turn = await engine.start("s", "go")
@@ -240,35 +144,8 @@ async def test_a_worker_keeps_no_connection_that_only_listens(engine):
     listening = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN%'"
     async with working(engine, agent(answering("Done."))):
         assert await engine.result(await engine.start("s", "go")) == "Done."
-        assert await store_of(engine)._do(lambda run: run(listening)) == [(0,)]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["postgres"])
-async def test_a_process_that_is_suspended_in_a_transaction_does_not_hold_up_the_others(kind, place):
-    """Its transaction is undone, and done again when it goes on."""
-    halts, go_on = [threading.Event(), threading.Event()], threading.Event()
-
-    def halt(run):
-        run("UPDATE amplifier_turns SET prompt = 'halted' RETURNING 1")
-        halts.pop(0).set()
-        if len(halts) == 1:
-            go_on.wait(100)
-        run("UPDATE amplifier_turns SET prompt = 'went on' RETURNING 1")
-
-    async with open_engine(kind, place, patience=100.0) as suspended, open_engine(kind, place) as engine:
-        turn, halted = await engine.start("s", "go"), halts[0]
-        async with anyio.create_task_group() as group:
-            group.start_soon(store_of(suspended)._do, halt)
-            try:
-                assert await anyio.to_thread.run_sync(halted.wait, 60)
-                with anyio.fail_after(60):
-                    await engine.stop(turn)
-            finally:
-                go_on.set()
-        assert (await engine.status(turn)).state == "stopped"
-        assert await store_of(engine)._do(lambda run: run("SELECT prompt FROM amplifier_turns")) == [("went on",)]
-    assert halts == []
+        with engine._do.engine.connect() as connection:
+            assert connection.execute(sa.text(listening)).scalar_one() == 0
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
@@ -277,7 +154,7 @@ def test_ctrl_c_leaves_a_worker_as_itself(backend, tmp_path):
         raise KeyboardInterrupt
 
     async def work():
-        async with open_engine("local", tmp_path) as engine:
+        async with open_engine("sqlite", tmp_path) as engine:
             await engine.start("s", "go")
             await engine.work(agent(answering([("press", {})]), tool("press", press_ctrl_c)))
 
@@ -304,21 +181,14 @@ async def test_a_suspect_runs_alone_beside_turns_that_wait_for_an_answer(tmp_pat
 
         return agent(answering([("note", {})], "Done."), tool("note", note))(session_id)
 
-    def set_due(run):
-        run("UPDATE amplifier_turns SET queued_at = :due WHERE turn_id = :turn RETURNING 1", due=due, turn=suspect)
-
-    async with open_engine("local", tmp_path) as engine:
+    async with open_engine("sqlite", tmp_path, lease=3.0) as engine:
         suspect = await engine.start("suspect", "go")
-        await die_with(engine, suspect, 3)
-        due = time.time() + 50  # not now
-        await store_of(engine)._do(set_due)
+        await die_with(engine, suspect, 2)
         async with working(engine, make_session):
             asks = await engine.start("asks", "go")
             before = await engine.start("before", "go")
             await until(engine, asks, lambda status: status.questions)
             await begun["before"].wait()
-            due = 0.0
-            await store_of(engine)._do(set_due)
             go_on["before"].set()
             await begun["suspect"].wait()
             after = await engine.start("after", "go")
@@ -345,7 +215,7 @@ async def test_of_a_large_event_only_what_is_shown_is_searched_for_secrets(tmp_p
     look = tool("look", lambda given: {"text": "large " * 1_000_000, "key": secret})
     middle = tool("middle", lambda given: {"api_key": secret, "text": "middle " * 1000})
     make_session = agent(answering([("look", {})], [("middle", {})], "Two."), look, middle)
-    async with open_engine("local", tmp_path) as engine, working(engine, make_session):
+    async with open_engine("sqlite", tmp_path) as engine, working(engine, make_session):
         turn = await engine.start("s", "go")
         with anyio.fail_after(100):
             events = [event async for event in engine.watch(turn)]
@@ -372,28 +242,28 @@ def test_a_loop_that_stands_still_is_reported_once_and_gives_up_after_its_limit(
 )
 async def test_numbers_that_make_no_sense_are_refused(tmp_path, options):
     with pytest.raises(ValueError, match=f"{next(iter(options))} must be a"):
-        async with open_engine("local", tmp_path, **options):
+        async with open_engine("sqlite", tmp_path, **options):
             pass
 
 
 async def test_a_suspect_waits_longer_each_time():
     options = Settings(poll=0.1, lease=5.0)
+    assert [options.pause_after(deaths) for deaths in range(5)] == [0, 0, 5.0, 0, 0]
+    options = Settings(poll=0.1, lease=5.0, attempts=5)
     assert [options.pause_after(deaths) for deaths in range(7)] == [0, 0, 0, 5.0, 10.0, 0, 0]
     assert Settings(poll=0.1, lease=5.0, attempts=100).pause_after(99) == 60.0
 
 
-@TABLES
+@KINDS
 async def test_turns_that_were_due_while_no_worker_ran_are_made_up_for_by_one(engine):
-    store = store_of(engine)
-    await engine.schedule("hourly", "anna", "go", every=3600)
     earlier = time.time() - 5.5 * 3600
-    await store._do(lambda run: run("UPDATE amplifier_schedules SET next_at = :at RETURNING 1", at=earlier))
+    missed = Schedule(name="hourly", session_id="anna", prompt="go", every=3600, next_at=earlier)
+    await engine._do(lambda: engine._turns.schedule(missed))
     assert await engine.list() == []
     async with working(engine, agent(answering("Done."))):
 
         async def has_looked() -> bool:
-            [found] = await engine.schedules()
-            return found.next_at > time.time()
+            return [found.next_at > time.time() for found in await engine.schedules()] == [True]
 
         await eventually(has_looked)
         [turn] = await engine.list()

@@ -16,19 +16,18 @@ from typing import Any
 
 import anyio
 import anyio.to_thread
-import orjson
 import pytest
 
 from amplifier.durable import DurableEngine
-from amplifier.durable._temporal_workflows import TurnWorkflow, turn_workflow_id
-from tests.durable.agents import MAY_LEAVE, eventually, open_engine, until
+from tests.durable.agents import eventually, open_engine, until
 from tests.durable.worker_processes import LEASE, worker_processes
 from tests.modules.durable_agent import ANSWERS, TOOLS, transcript_problems
 
 SEED = os.environ.get("AMPLIFIER_TEST_SEED", "0")
 KILLS = os.environ.get("AMPLIFIER_TEST_KILLS")
 OPEN_TURNS = 4
-WORKERS = 2
+WORKERS = {"sqlite": 1, "postgres": 2}
+"""A file has one worker process."""
 
 
 def effects_of(folder: Path, session: str) -> list[tuple[str, str]]:
@@ -45,21 +44,12 @@ def all_effects(folder: Path) -> int:
 
 async def recorded(engine: Any, open_turns: dict[str, str]) -> dict[tuple[str, str], str]:
     """The tool results of open turns that are recorded, by session and call."""
-
-    def read(run):
-        return run(
-            "SELECT session_id, step, result FROM amplifier_steps JOIN amplifier_turns USING (turn_id) "
-            "WHERE what = 'finished' AND is_open = 1"
-        )
-
-    if hasattr(engine._turns, "_do"):
-        rows = await engine._turns._do(read)
-    else:
-        rows = []
-        for session, turn in open_turns.items():
-            workflow = turn_workflow_id(engine._turns.queue, turn)
-            rows += [(session, *row) for row in await engine._turns.server.query(workflow, TurnWorkflow.results, 0)]
-    results = {(session, step.split("/")[2]): orjson.loads(text) for session, step, text in rows if "/c" in step}
+    results: dict[tuple[str, str], Any] = {}
+    for session, turn in open_turns.items():
+        for step in await engine._do(lambda turn=turn: engine._turns.client.list_workflow_steps(turn)):
+            kind, _, rest = step["function_name"].partition(" ")
+            if kind == "tool":
+                results[session, rest.rpartition("/")[2]] = step["output"]
     return {key: str(result.get("output") or result) for key, result in results.items()}
 
 
@@ -96,7 +86,7 @@ async def kill_workers(
     with worker_processes(kind, backend, place, folder, attempts=10_000) as workers, anyio.fail_after(patience):
         async with open_engine(kind, place, lease=LEASE, patience=120.0) as engine:
             await keep_busy(engine)
-            for _ in range(WORKERS):
+            for _ in range(WORKERS[kind]):
                 await anyio.to_thread.run_sync(workers.start)
             wanted = 0
             while counted["kill"] + counted["drain"] < signals:
@@ -111,7 +101,7 @@ async def kill_workers(
                 snapshot = await recorded(engine, {name: turn for name, turn in turns.items() if name not in done})
                 acknowledged |= {key: (text, times(*key)) for key, text in snapshot.items()}
                 way = chance.choice(ways)
-                getattr(workers, way)(chance.choice(running))
+                await anyio.to_thread.run_sync(getattr(workers, way), chance.choice(running))
                 counted[way] += 1
                 wanted = all_effects(folder) + chance.randrange(12)
                 await anyio.to_thread.run_sync(workers.start)
@@ -159,15 +149,11 @@ def check_session(
         counted["effects"] += by_call[call]
 
 
-SERVERS_LONG = [
-    *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("local", "dbos")),
-    pytest.param("postgres", marks=pytest.mark.long),
-    pytest.param("temporal", marks=[pytest.mark.long, MAY_LEAVE]),
-]
+KINDS = [pytest.param("sqlite", marks=pytest.mark.slow), pytest.param("postgres", marks=pytest.mark.long)]
 
 
 @pytest.mark.parametrize("answered", ["while no worker runs", "when the next worker asks"])
-@pytest.mark.parametrize("kind", SERVERS_LONG)
+@pytest.mark.parametrize("kind", KINDS)
 async def test_a_question_is_answered_after_the_worker_that_asked_was_killed(
     kind, place, tmp_path, anyio_backend_name, answered
 ):
@@ -192,13 +178,13 @@ async def test_a_question_is_answered_after_the_worker_that_asked_was_killed(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["local", "dbos", pytest.param("temporal", marks=MAY_LEAVE)])
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
 async def test_turns_of_killed_workers_go_on_elsewhere(kind, place, tmp_path, anyio_backend_name):
     counted = await kill_workers(kind, anyio_backend_name, place, tmp_path, 3, 280)
     assert counted["kill"] + counted["drain"] == 3
 
 
-@pytest.mark.parametrize("kind", SERVERS_LONG)
+@pytest.mark.parametrize("kind", KINDS)
 async def test_turns_of_drained_workers_go_on_elsewhere_and_no_call_is_interrupted(
     kind, place, tmp_path, anyio_backend_name
 ):
@@ -206,7 +192,7 @@ async def test_turns_of_drained_workers_go_on_elsewhere_and_no_call_is_interrupt
     assert (counted["drain"], counted["repeated"], counted["interrupted"]) == (3, 0, 0)
 
 
-@pytest.mark.parametrize("kind", SERVERS_LONG)
+@pytest.mark.parametrize("kind", KINDS)
 async def test_children_of_killed_workers_go_on_where_they_were(kind, place, tmp_path, anyio_backend_name):
     chance = random.Random(f"{SEED} children {kind} {anyio_backend_name}")
     with (
@@ -215,7 +201,7 @@ async def test_children_of_killed_workers_go_on_where_they_were(kind, place, tmp
     ):
         async with open_engine(kind, place, lease=LEASE, patience=120.0) as engine:
             turns = {f"s{number}": await engine.start(f"s{number}", "go") for number in range(OPEN_TURNS)}
-            for _ in range(WORKERS):
+            for _ in range(WORKERS[kind]):
                 await anyio.to_thread.run_sync(workers.start)
             for wanted in sorted(chance.sample(range(1, 40), 4)):
 
@@ -223,7 +209,7 @@ async def test_children_of_killed_workers_go_on_where_they_were(kind, place, tmp
                     return all_effects(tmp_path) >= wanted
 
                 await eventually(has_so_many, 280)
-                workers.kill(chance.choice(workers.living))
+                await anyio.to_thread.run_sync(workers.kill, chance.choice(workers.living))
                 await anyio.to_thread.run_sync(workers.start)
             for session, turn in turns.items():
                 assert await engine.result(turn) == "All done."
@@ -239,19 +225,15 @@ async def test_children_of_killed_workers_go_on_where_they_were(kind, place, tmp
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("kind", ["local", "dbos", "postgres", pytest.param("temporal", marks=MAY_LEAVE)])
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
 async def test_ten_kills(kind, place, tmp_path, anyio_backend_name):
     await kill_workers(kind, anyio_backend_name, place, tmp_path, 10, 850)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize(
-    ("kind", "kills"),
-    [("local", 100), ("dbos", 100), ("postgres", 100), pytest.param("temporal", 30, marks=MAY_LEAVE)],
-    ids=str,
-)
-async def test_many_kills(kind, kills, place, tmp_path, anyio_backend_name, capsys):
-    counted = await kill_workers(kind, anyio_backend_name, place, tmp_path, int(KILLS or kills), 1700)
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+async def test_many_kills(kind, place, tmp_path, anyio_backend_name, capsys):
+    counted = await kill_workers(kind, anyio_backend_name, place, tmp_path, int(KILLS or 100), 1700)
     with capsys.disabled():
         print(f"\n{kind} {anyio_backend_name}: {dict(counted)}")

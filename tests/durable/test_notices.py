@@ -10,17 +10,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from amplifier.durable import TurnStatus, _reporting, _temporal_workflows
-from tests.durable.agents import MAY_LEAVE, agent, answering, eventually, open_engine, working
+from amplifier.durable import TurnStatus, _reporting
+from tests.durable.agents import ENGINES, agent, answering, eventually, open_engine, working
 
-KINDS = pytest.mark.parametrize(
-    "kind",
-    [
-        "local",
-        *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("dbos", "postgres")),
-        pytest.param("temporal", marks=[pytest.mark.slow, MAY_LEAVE]),
-    ],
-)
+KINDS = pytest.mark.parametrize("kind", ENGINES)
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -76,7 +69,6 @@ class Receiver:
 def impatient(monkeypatch):
     monkeypatch.setattr(_reporting, "FIRST_PAUSE", 0.01)
     monkeypatch.setattr(_reporting, "POST_SECONDS", 0.5)
-    monkeypatch.setattr(_temporal_workflows, "FIRST_PAUSE", 0.01)
 
 
 @contextmanager
@@ -141,7 +133,7 @@ async def test_the_end_of_a_turn_that_no_worker_had_is_told(kind, place):
     assert [(each["turn_id"], each["state"]) for each in receiver.taken] == [(turn, "stopped")]
 
 
-@pytest.mark.parametrize("kind", ["local", pytest.param("postgres", marks=pytest.mark.slow)])
+@KINDS
 async def test_a_notice_that_a_worker_has_left_is_told_by_the_next_one(kind, place):
     receiver = Receiver(None)
     with receiver.serving():
@@ -151,12 +143,6 @@ async def test_a_notice_that_a_worker_has_left_is_told_by_the_next_one(kind, pla
                 await eventually(lambda: receiver.has(1))
             async with working(engine, agent(answering())):
                 await eventually(lambda: receiver.has(2))
-                store = engine._turns
-
-                async def is_forgotten() -> bool:
-                    return not await store._do(lambda run: run("SELECT 1 FROM amplifier_notices"))
-
-                await eventually(is_forgotten)
     assert [each["turn_id"] for each in receiver.taken] == [turn, turn]
 
 
@@ -164,7 +150,7 @@ async def test_a_notice_that_no_one_takes_is_given_up(tmp_path, monkeypatch, cap
     monkeypatch.setattr("amplifier.durable._worker.MOST_TRIES", 2)
     receiver = Receiver(*[500] * 9)
     with receiver.serving():
-        async with open_engine("local", tmp_path) as engine, working(engine, agent(answering("Yes."))):
+        async with open_engine("sqlite", tmp_path) as engine, working(engine, agent(answering("Yes."))):
             turn = await engine.start("s", "go", notify=receiver.url)
 
             async def is_given_up() -> bool:
@@ -177,7 +163,7 @@ async def test_a_notice_that_no_one_takes_is_given_up(tmp_path, monkeypatch, cap
 
 @pytest.mark.parametrize("address", ["ftp://host/x", "host", "http://", "file:///etc/passwd", "http://a b"])
 async def test_what_is_no_address_is_refused(tmp_path, address):
-    async with open_engine("local", tmp_path) as engine:
+    async with open_engine("sqlite", tmp_path) as engine:
         with pytest.raises(ValueError, match="begins with http:// or https://"):
             await engine.start("s", "go", notify=address)
         assert await engine.list() == []

@@ -13,14 +13,12 @@ import pytest
 from amplifier import AmplifierSession, ModuleLoader
 from amplifier.durable import (
     CallLimit,
-    DurableError,
     TurnConflictError,
     TurnFailedError,
     TurnHeldError,
     TurnStoppedError,
     UnknownTurnError,
 )
-from amplifier.durable._temporal_workflows import turn_workflow_id
 from amplifier.errors import ResultError, SessionBusyError
 from amplifier.testing import MockTool
 from tests.durable.agents import (
@@ -51,7 +49,7 @@ async def test_turns_are_listed_by_state_session_and_time(engine):
         states = [each.state for each in await engine.list(since=began)]
         return len(states) == 3 and states.count("queued") == 1
 
-    await eventually(is_listed)  # Temporal lists what was so a moment ago
+    await eventually(is_listed)
     [waiting] = await engine.list(state="queued")
     assert (waiting.session_id, waiting.attempt, waiting.ended) == ("carl", 0, None)
     [found] = await engine.list(session="anna")
@@ -246,7 +244,7 @@ async def test_a_delayed_turn_waits_and_one_past_its_deadline_fails(engine):
                 await engine.start("s", "go", **wrong)
 
 
-async def test_a_turn_with_a_higher_priority_is_begun_first(kind, engine):
+async def test_a_turn_with_a_higher_priority_is_begun_first(engine):
     order: list[str] = []
 
     def make_session(session_id: str) -> AmplifierSession:
@@ -258,24 +256,13 @@ async def test_a_turn_with_a_higher_priority_is_begun_first(kind, engine):
         async with working(engine, make_session, concurrency=1):
             for turn in turns:
                 await engine.result(turn)
-    if kind == "temporal":  # its server has the order, and does not promise one among its partitions
-        server: Any = vars(engine)["_turns"].server
-        workflow = turn_workflow_id(vars(engine)["_turns"].queue, turns[0])
-        history = await server.call(server.client.get_workflow_handle(workflow).fetch_history)
-        scheduled = [each.activity_task_scheduled_event_attributes for each in history.events]
-        assert max(each.priority.priority_key for each in scheduled) == 5
-        return
     assert order == ["s1", "s3", "s5"]
 
 
-async def test_turns_that_ended_long_ago_are_forgotten(kind, engine):
+async def test_turns_that_ended_long_ago_are_forgotten(engine):
     turn = await engine.start("s", "go")
     async with working(engine, agent(answering("Done."))):
         await engine.result(turn)
-    if kind == "temporal":
-        with pytest.raises(DurableError, match="retention period"):
-            await engine.forget(older_than=0)
-        return
     with pytest.raises(ValueError, match="older_than must be a number"):
         await engine.forget(older_than=float("nan"))
     assert await engine.forget(older_than=3600) == 0

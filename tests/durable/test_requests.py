@@ -4,32 +4,25 @@ from __future__ import annotations
 
 import sqlite3
 import sys
-import threading
 from contextlib import closing
 
 import anyio
-import anyio.to_thread
 import pytest
-import sqlalchemy as sa
 
-import amplifier.durable.dbos as dbos_module
 from amplifier.durable import (
     EngineClosedError,
     EngineUnavailableError,
     QuestionClosedError,
     TurnFailedError,
     UnknownTurnError,
-    open_local_engine,
 )
+from amplifier.errors import SessionBusyError
 from amplifier.models import ChatResponse, ToolCall
 from tests.durable.agents import (
     ENGINES,
-    MAY_LEAVE,
     agent,
     answering,
     asking_agent,
-    beside,
-    eventually,
     hanging,
     open_engine,
     tool,
@@ -38,8 +31,6 @@ from tests.durable.agents import (
 )
 
 KINDS = pytest.mark.parametrize("kind", ENGINES)
-FILES = pytest.mark.parametrize("kind", ["local", pytest.param("dbos", marks=pytest.mark.slow)])
-FILE_NAMES = {"local": "turns.db", "dbos": "dbos.sqlite"}
 
 
 @KINDS
@@ -99,14 +90,7 @@ async def test_an_answer_of_the_model_that_cannot_be_stored_is_named(engine):
             await engine.result(await engine.start("s", "go"))
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "local",
-        *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("dbos", "postgres")),
-        pytest.param("temporal", marks=[pytest.mark.slow, MAY_LEAVE]),
-    ],
-)
+@KINDS
 async def test_an_engine_that_was_closed_refuses_every_call(kind, place):
     async with open_engine(kind, place) as engine:
         turn = await engine.start("s", "go")
@@ -128,7 +112,7 @@ async def test_an_engine_that_was_closed_refuses_every_call(kind, place):
         assert (await engine.status(turn)).state == "queued"
 
 
-@FILES
+@KINDS
 async def test_a_worker_whose_engine_is_closed_ends_with_a_clear_error_and_its_turn_goes_on_later(kind, place):
     hang, begun = hanging(repeatable=True)
     ended = anyio.Event()
@@ -153,95 +137,67 @@ async def test_a_worker_whose_engine_is_closed_ends_with_a_clear_error_and_its_t
         assert await engine.result(turn) == "Done."
 
 
-@FILES
-async def test_a_file_that_is_no_database_is_reported(kind, place, tmp_path):
-    (tmp_path / FILE_NAMES[kind]).write_text("this is no database, whatever else it may be" * 100)
+async def test_a_file_that_is_no_database_is_reported(tmp_path):
+    (tmp_path / "turns.db").write_text("this is no database, whatever else it may be" * 100)
     with anyio.fail_after(60), pytest.raises(EngineUnavailableError, match="file is not a database"):
-        async with open_engine(kind, place):
+        async with open_engine("sqlite", tmp_path):
             pass
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["dbos"])
-async def test_a_database_in_which_dbos_cannot_create_its_tables_is_reported(kind, place, tmp_path):
-    with closing(sqlite3.connect(tmp_path / FILE_NAMES[kind])) as connection:
+async def test_a_database_in_which_dbos_cannot_create_its_tables_is_reported(tmp_path):
+    with closing(sqlite3.connect(tmp_path / "turns.db")) as connection:
         connection.execute("CREATE TABLE dbos_migrations (something_else TEXT)")
         connection.commit()
     with anyio.fail_after(60), pytest.raises(EngineUnavailableError, match="DBOS cannot create its tables") as caught:
-        async with open_engine(kind, place):
+        async with open_engine("sqlite", tmp_path):
             pass
-    assert caught.value.engine.endswith(FILE_NAMES[kind])
+    assert caught.value.engine.endswith("turns.db")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["postgres"])
-async def test_of_two_answers_at_the_same_moment_the_first_one_counts(kind, place, tmp_path):
-    """The first one is not committed yet when the second one is checked."""
-    async with open_engine(kind, place) as engine:
-        turn = await engine.start("s", "pay")
-        async with working(engine, asking_agent(tmp_path)):
-            [question] = (await until(engine, turn, lambda status: status.questions)).questions
-        refused = []
+@KINDS
+async def test_first_of_two_simultaneous_answers_counts(engine, tmp_path):
+    turn = await engine.start("s", "pay")
+    async with working(engine, asking_agent(tmp_path)):
+        [question] = (await until(engine, turn, lambda status: status.questions)).questions
+    refused = []
 
-        async def answer(option):
-            try:
-                await engine.approve(turn, question.question_id, option)
-            except QuestionClosedError as error:
-                refused.append((option, str(error)))
+    async def answer(option):
+        try:
+            await engine.approve(turn, question.question_id, option)
+        except QuestionClosedError as error:
+            refused.append((option, str(error)))
 
-        with beside(place) as (first, waiting):
-            first.execute(
-                sa.text("UPDATE amplifier_questions SET answer = 'Deny' WHERE question_id = :question"),
-                {"question": question.question_id},
-            )
-            async with anyio.create_task_group() as group:
-                group.start_soon(answer, "Allow")
-                group.start_soon(answer, "Deny")  # the same as the first: accepted
-                await until(engine, turn, lambda status: waiting() == 2)
-                first.commit()
-        assert [option for option, _ in refused] == ["Allow"]
-        assert "does not wait for an answer" in refused[0][1]
+    async with anyio.create_task_group() as group:
+        for option in ("Allow", "Deny") * 4:
+            group.start_soon(answer, option)
+    # The same answer again is accepted.
+    assert len({option for option, _ in refused}) == 1
+    assert len(refused) == 4
+    assert "does not wait for an answer" in refused[0][1]
+    async with working(engine, asking_agent(tmp_path)):
+        assert await engine.result(turn) == "Paid."
+    assert (tmp_path / "s.effects").exists() is (refused[0][0] == "Deny")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["postgres"])
-async def test_a_turn_that_two_processes_start_at_the_same_moment_is_started_once(kind, place, monkeypatch):
-    """The first one has not committed when the second one wants to add the turn."""
-    run_statement = dbos_module._SqlRun.__call__
-    has_added, go_on = threading.Event(), threading.Event()
+@KINDS
+async def test_simultaneous_starts_begin_one_turn(engine):
+    refused = []
 
-    def run_slowly(run, statement, /, **values):
-        rows = run_statement(run, statement, **values)
-        if statement.startswith("INSERT INTO amplifier_turns") and not has_added.is_set():
-            has_added.set()
-            assert go_on.wait(60)
-        return rows
+    async def start(turn_id):
+        try:
+            await engine.start("s", "go", turn_id=turn_id)
+        except SessionBusyError:
+            refused.append(turn_id)
 
-    started = []
-    async with open_engine(kind, place, lease=240.0) as engine:
-        monkeypatch.setattr(dbos_module._SqlRun, "__call__", run_slowly)
-
-        async def start():
-            started.append(await engine.start("s", "go", turn_id="order-17"))
-
-        with beside(place) as (_, waiting):
-
-            async def is_waiting():
-                return waiting() == 1
-
-            async with anyio.create_task_group() as group:
-                group.start_soon(start)
-                await anyio.to_thread.run_sync(has_added.wait, 60)
-                group.start_soon(start)
-                try:
-                    await eventually(is_waiting)
-                finally:
-                    go_on.set()
-        assert len(await engine.list()) == 1
-    assert started == ["order-17", "order-17"]
+    async with anyio.create_task_group() as group:
+        for turn_id in ("order-17", "order-18") * 4:
+            group.start_soon(start, turn_id)
+    [found] = await engine.list()
+    assert len(refused) == 4
+    assert found.turn_id not in refused
 
 
-async def test_a_local_engine_can_be_opened_again_after_it_was_closed(tmp_path):
+async def test_an_engine_can_be_opened_again_after_it_was_closed(tmp_path):
     for _ in range(2):
-        async with open_local_engine(tmp_path / "turns.db") as engine:
+        async with open_engine("sqlite", tmp_path) as engine:
             assert await engine.messages("s") == []

@@ -8,8 +8,7 @@ import anyio
 import pytest
 
 from amplifier.durable import TurnFailedError, TurnStoppedError
-from amplifier.durable._temporal_turns import TurnRecord
-from amplifier.durable._turn_store import TurnStore
+from amplifier.durable._turn_record import TurnRecord
 from tests.durable.agents import ENGINES, agent, answering, asking, hanging, open_engine, tool, until, working
 
 pytestmark = pytest.mark.parametrize("kind", ENGINES)
@@ -144,22 +143,19 @@ async def test_a_call_that_had_begun_when_the_worker_died_is_reported_as_interru
     assert "the turn is being stopped; whether it had an effect is not known" in hung
 
 
-async def test_recorded_results_beside_a_call_that_was_cut_off_are_kept_when_the_turn_is_stopped(
-    kind, engine, monkeypatch
-):
+async def test_recorded_results_beside_a_call_that_was_cut_off_are_kept_when_the_turn_is_stopped(engine, monkeypatch):
     hang, begun = hanging()
     recorded = anyio.Event()
-    store_class = TurnRecord if kind == "temporal" else TurnStore
-    finish_step = store_class.finish_step
+    finish_step = TurnRecord.finish_step
 
-    async def finish_and_note(store, turn, step, result, plan):
-        await finish_step(store, turn, step, result, plan)
+    async def finish_and_note(record, step, *args):
+        await finish_step(record, step, *args)
         if step.kind == "tool":
             recorded.set()
 
     look = tool("look", lambda given: "two shelves")
     make_session = agent(answering([("hang", {}), ("look", {})]), hang, look)
-    monkeypatch.setattr(store_class, "finish_step", finish_and_note)
+    monkeypatch.setattr(TurnRecord, "finish_step", finish_and_note)
     turn = await engine.start("s", "go")
     async with working(engine, make_session):
         await begun.wait()

@@ -16,7 +16,7 @@ from typing import Any
 from amplifier.cli.commands.turns import work_until_signal
 from tests._support.tree import ROOT
 from tests.durable.agents import asking_agent, effect_agent, open_engine, parent_agent, quick_agent
-from tests.durable.halting_agents import blocking_agent, halting_agent, poisonous_agent
+from tests.durable.halting_agents import blocking_agent, halting_agent, paying_agent, poisonous_agent
 
 FORKING = """
 import os, signal, sys
@@ -55,6 +55,7 @@ AGENTS = {
     "halts": halting_agent,
     "blocks": blocking_agent,
     "kills": poisonous_agent,
+    "pays": paying_agent,
 }
 
 
@@ -72,6 +73,7 @@ class WorkerProcesses:
     def __init__(self, server: subprocess.Popen[str], *request: str) -> None:
         self._server = server
         self._request = "\t".join(request) + "\n"
+        self._is_alone = request[1] == "sqlite"
         self.living: list[int] = []
         self.leaving: list[int] = []
 
@@ -88,12 +90,22 @@ class WorkerProcesses:
         """Kill one, with no chance to do anything."""
         self.living.remove(process)
         os.kill(process, signal.SIGKILL)
+        self.wait_until_gone(process)
 
     def drain(self, process: int) -> None:
         """Ask one to end (SIGTERM): it lets running calls end and hands its turns over."""
         self.living.remove(process)
         self.leaving.append(process)
         os.kill(process, signal.SIGTERM)
+        if self._is_alone:
+            self.wait_until_gone(process)
+
+    @staticmethod
+    def wait_until_gone(process: int) -> None:
+        """Wait until one has ended. A file has one worker, and the next one is refused before."""
+        until = time.monotonic() + 100
+        while Path(f"/proc/{process}").exists() and time.monotonic() < until:
+            time.sleep(0.005)
 
     @staticmethod
     def suspend(process: int) -> None:

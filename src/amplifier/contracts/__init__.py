@@ -32,7 +32,7 @@ from ._mount import MountFunction, OnSessionReady, SimpleMount, StructuredMount
 from ._orchestrator import Orchestrator
 from ._provider import Provider
 from ._source import AsyncModuleSourceResolver, ModuleSource, ModuleSourceResolver
-from ._tool import Tool, tool_repeatable, tool_schema
+from ._tool import Done, NotDone, Reconciled, Tool, Unknown, tool_repeatable, tool_schema
 
 __all__ = [
     "CHILD_STEPS",
@@ -52,6 +52,7 @@ __all__ = [
     "Coordinator",
     "CurrentCall",
     "DisplaySystem",
+    "Done",
     "Handler",
     "HandlerAnswer",
     "HookHandler",
@@ -62,16 +63,19 @@ __all__ = [
     "ModuleSourceResolver",
     "MountFunction",
     "MountPoint",
+    "NotDone",
     "OnFailure",
     "OnSessionReady",
     "Orchestrator",
     "Provider",
+    "Reconciled",
     "Session",
     "SimpleMount",
     "Step",
     "StepWrapper",
     "StructuredMount",
     "Tool",
+    "Unknown",
     "UserInput",
     "call_scope",
     "call_within",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -40,6 +42,17 @@ class CurrentCall:
     tool_name: str | None = None
     parent: CurrentCall | None = None
     is_answer: bool = False
+
+    @property
+    def idempotency_key(self) -> str:
+        """A name of this call for a service that is to carry it out once, the same when the turn goes on after a crash.
+
+        It has 64 hexadecimal digits, made of session, turn and call id: call ids are unique only inside a conversation. In a
+        child session they are those of the calls that run the child, because its own id is new each time.
+        """
+        origin = self.session_id if self.parent is None else self.parent.idempotency_key
+        parts = [origin, self.turn_number, self.call_id]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
 _current: ContextVar[CurrentCall | None] = ContextVar("amplifier_current_call", default=None)

@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+import attrs
 
 from amplifier.errors import ContractError
 from amplifier.models import ToolResult
@@ -25,6 +27,9 @@ class Tool(Protocol):
     process, when the turn is resumed. With True the call runs again. With False it never does, and
     the model gets a result that reports the interruption. With None or without the attribute, the
     user decides.
+
+    A method ``async def reconcile(input, call)`` finds out beforehand what became of such a call,
+    and returns `Done`, `NotDone` or `Unknown`.
 
     `isinstance` checks member names only, and an orchestrator has ``execute`` too. The declared
     type of a module tells them apart.
@@ -48,6 +53,36 @@ class Tool(Protocol):
         Returns:
             The result. A failure is a result too, with ``success=False`` and an ``error``.
         """
+
+
+@attrs.frozen
+class Done:
+    """A call that was cut off with its process has had its effect.
+
+    Attributes:
+        result: What the model gets: a `ToolResult`, or the output of one.
+    """
+
+    result: Any = None
+
+    @property
+    def tool_result(self) -> ToolResult:
+        """The result as the tool would have returned it."""
+        return self.result if isinstance(self.result, ToolResult) else ToolResult(output=self.result)
+
+
+@attrs.frozen
+class NotDone:
+    """A call that was cut off with its process has had no effect, and runs now."""
+
+
+@attrs.frozen
+class Unknown:
+    """Whether a call that was cut off with its process has had its effect cannot be found out: its ``repeatable`` decides."""
+
+
+Reconciled: TypeAlias = Done | NotDone | Unknown
+"""What the ``reconcile`` of a tool returns."""
 
 
 def tool_schema(tool: object) -> dict[str, Any] | None:

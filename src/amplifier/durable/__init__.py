@@ -1,6 +1,6 @@
-"""Turns that survive the processes that run them: one interface, several engines.
+"""Turns that survive the processes that run them, on DBOS.
 
-    async with open_local_engine("turns.db") as engine:     # or amplifier.durable.dbos.open_dbos_engine(url)
+    async with open_engine("turns.db") as engine:           # or postgresql://…
         turn_id = await engine.start("anna-1", "prompt")
         text = await engine.result(turn_id)
 
@@ -19,7 +19,7 @@ from ._errors import (
     TurnStoppedError,
     UnknownTurnError,
 )
-from ._local import open_engine, open_local_engine
+from ._opening import open_engine
 from ._suspects import CallLimit, EngineOptions
 from ._values import Schedule, TurnCounts, TurnState, TurnStatus, WatchedEvent
 
@@ -43,5 +43,4 @@ __all__ = [
     "UnknownTurnError",
     "WatchedEvent",
     "open_engine",
-    "open_local_engine",
 ]

@@ -1,97 +1,206 @@
-"""A database of turns, the same for SQLite and Postgres: transactions of statements with ``:name`` parameters, each atomic, and the tables."""
+"""The database that turns are in: the tables of DBOS and one of ours, through one pool of connections."""
 
 from __future__ import annotations
 
-import errno
-import sqlite3
-import threading
+import logging
+import os
 import time
-from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import anyio
 import anyio.to_thread
+import orjson
 
-from amplifier.store import Database as StoredDatabase
-from amplifier.store import StoreDamagedError
+from amplifier.errors import MissingExtraError
 
 from ._errors import DurableError, EngineUnavailableError, closed_error
-from ._values import storable_text
+from ._suspects import Settings
+from ._values import as_json
+
+try:
+    import sqlalchemy as sa
+    from cryptography.fernet import Fernet, InvalidToken
+    from dbos import DBOS, DBOSClient, Serializer
+    from dbos import error as dbos_error
+except ImportError as _error:
+    raise MissingExtraError("amplifier.durable", extra="dbos", missing=_error.name) from _error
 
 T = TypeVar("T")
 
-Row = tuple[Any, ...]
+APPLICATION = "amplifier"
+"""The name that DBOS knows the turns by."""
 
-FOR_UPDATE = " FOR UPDATE"
-"""Locks the rows that a statement reads until the end of the transaction; SQLite has one writer at a time, and no such words."""
+_LIMITS = "54"
+"""The class of Postgres' errors about values that are too large or too complex."""
 
-
-class Run(Protocol):
-    """Runs one statement inside a transaction and returns its rows."""
-
-    def __call__(self, statement: str, /, **values: Any) -> list[Row]:
-        """Run it."""
-        ...
+_CONVERSATIONS = """
+    CREATE TABLE IF NOT EXISTS amplifier_conversations (
+        session_id TEXT PRIMARY KEY,
+        turns INTEGER NOT NULL DEFAULT 0,
+        turn_id TEXT,
+        outcome TEXT,
+        messages TEXT
+    )
+"""
 
 
 class DatabaseDown(Exception):
-    """The database does not answer; the work was not done, or its end is not known. Stays inside the package."""
+    """The database does not answer, so nothing is known about the work. Stays inside the package."""
 
 
-class DatabaseBusy(DatabaseDown):
-    """The database is there, and locked by others for longer than usual. Stays inside the package."""
+class JsonSerializer(Serializer):
+    """What DBOS stores, as JSON; encrypted if the application has a key."""
 
-
-def is_busy(error: BaseException | None) -> bool:
-    """Whether an error of SQLite means that others have the lock."""
-    code = getattr(error, "sqlite_errorcode", None)
-    return code is not None and code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-
-
-class Database(ABC):
-    """A database: called, it does transactions in worker threads, and again while it is away.
-
-    Work must be safe to do twice: a connection that is lost during a commit leaves unknown whether that has happened.
-
-    Args:
-        name: For messages, without credentials.
-        patience: Seconds for which a database that does not answer is asked again.
-    """
-
-    def __init__(self, name: str, patience: float) -> None:
-        self.name = name
-        self.patience = patience
-        self._threads = anyio.CapacityLimiter(8)  # own ones, so that busy tools do not keep results from being stored
-
-    @abstractmethod
-    def transaction(self, work: Callable[[Run], T], *, only_reads: bool = False) -> T:
-        """Do some work atomically, from a thread and without a second try; what it raises rolls back.
-
-        Args:
-            work: Gets a function that runs statements.
-            only_reads: It changes nothing, so it need not wait for others that do.
+    def __init__(self, key: str | bytes | None = None) -> None:
+        """Read the key.
 
         Raises:
-            DatabaseDown: There is no connection.
-            EngineClosedError: It was closed.
-            DurableError: It does not take a value, which is too large for example.
+            ValueError: It isn't a key of Fernet.
         """
+        try:
+            self._fernet = None if key is None else Fernet(key)
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"encryption_key must be a key that cryptography.fernet.Fernet.generate_key() has made, got one of {len(key or '')} "
+                f"characters ({error})"
+            ) from None
 
-    @abstractmethod
+    def name(self) -> str:
+        """Return what DBOS notes beside each value, so that a reader with another serializer refuses it."""
+        return "amplifier_json" if self._fernet is None else "amplifier_encrypted_json"
+
+    def serialize(self, data: Any) -> str:
+        """Write a value. What has no JSON form becomes text."""
+        text = as_json(data)
+        return text if self._fernet is None else self._fernet.encrypt(text.encode()).decode()
+
+    def deserialize(self, serialized_data: str) -> Any:
+        """Read a value.
+
+        Raises:
+            DurableError: It was encrypted with another key, or not at all.
+        """
+        if self._fernet is None:
+            return orjson.loads(serialized_data)
+        try:
+            return orjson.loads(self._fernet.decrypt(serialized_data.encode()))
+        except InvalidToken:
+            raise DurableError(
+                "what is stored was encrypted with another key, or not at all; open the engine with the key of the workers"
+            ) from None
+
+
+class Database:
+    """A database of DBOS. Called, it does work in a worker thread, and tries again while it is away.
+
+    Work must be safe to do twice: a connection lost during a commit leaves it unknown whether that has happened.
+
+    Attributes:
+        name: For messages, without credentials.
+        url: With credentials.
+        is_sqlite: It is a file, which has one worker process.
+        engine: SQLAlchemy's pool of connections, which DBOS uses as well.
+        client: DBOS's client.
+    """
+
+    def __init__(self, url: sa.URL, settings: Settings) -> None:
+        self.name = url.render_as_string(hide_password=True)
+        self.url = url.render_as_string(hide_password=False)
+        self.is_sqlite = url.get_backend_name() == "sqlite"
+        self.serializer = JsonSerializer(settings.encryption_key)
+        self.client: Any = None
+        self._patience = settings.patience
+        self._is_closed = False
+        self._has_worker = False
+        # A limiter of its own, so that busy tools don't keep results from being stored.
+        self._threads = anyio.CapacityLimiter(16)
+        self._file = Path(url.database or "").absolute() if self.is_sqlite else None
+        if self._file is not None:
+            seconds = min(settings.patience, 30.0)
+            url = url.set(database=str(self._file))
+            self.url = url.render_as_string(hide_password=False)
+            self.engine = sa.create_engine(url, hide_parameters=True, pool_size=20, max_overflow=20)
+            sa.event.listen(self.engine, "connect", _sqlite_preparation(seconds))
+        else:
+            self.engine = sa.create_engine(
+                url,
+                hide_parameters=True,
+                pool_size=20,
+                max_overflow=20,
+                pool_pre_ping=True,
+                connect_args={"connect_timeout": 5},
+            )
+            sa.event.listen(self.engine, "connect", _postgres_preparation(settings.lease / 2))
+
+    @property
+    def file(self) -> Path:
+        """The file, of a database that has one."""
+        assert self._file is not None
+        return self._file
+
+    def open(self) -> None:
+        """Connect, and create what is missing.
+
+        Raises:
+            EngineUnavailableError: The database cannot be reached, or isn't one.
+        """
+        try:
+            if self._file is not None:
+                # For its owner alone, before anything is in it.
+                os.close(os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            self.run(self._create)
+        except (OSError, DatabaseDown) as error:
+            raise self.unavailable(error) from error
+
+    def _create(self) -> None:
+        with self.engine.connect():
+            pass
+        for attempt in range(3):
+            try:
+                DBOS.migrate(self.url)
+                break
+            except (
+                sa.exc.DBAPIError,
+                dbos_error.DBOSInitializationError,
+            ) as error:  # perhaps another process does so as well
+                if attempt == 2:
+                    raise EngineUnavailableError(
+                        f"DBOS cannot create its tables in {self.name} ({_reason(error)}); check that the user may do so, and that "
+                        "the tables are those of DBOS",
+                        engine=self.name,
+                    ) from error
+        with self.engine.begin() as connection:
+            connection.execute(sa.text(_CONVERSATIONS))
+        self.client = DBOSClient(
+            system_database_engine=self.engine,
+            application_name=APPLICATION,
+            serializer=self.serializer,
+            retry_connection_errors=False,
+        )
+
     def close(self) -> None:
-        """Close all connections, and refuse transactions from now on; may be called again."""
+        """Close all connections, and refuse work from now on."""
+        self._is_closed = True
+        if self.client is not None:
+            self.client.destroy()
+        if not self._has_worker:
+            self.engine.dispose()
 
-    async def __call__(self, work: Callable[[Run], T], *, patience: float | None = None, only_reads: bool = False) -> T:
+    def begin_use(self) -> None:
+        """Leave the connections to a worker, who closes them with `end_use` if the engine is closed before."""
+        self._has_worker = True
+
+    def end_use(self) -> None:
+        """Close the connections, if the engine was closed meanwhile."""
+        self._has_worker = False
+        if self._is_closed:
+            self.engine.dispose()
+
+    async def __call__(self, work: Callable[[], T]) -> T:
         """Do some work.
-
-        Args:
-            work: What to do.
-            patience: Other than usual, for a database that is away; one that is busy is there.
-            only_reads: It changes nothing.
 
         Raises:
             EngineUnavailableError: The database did not answer for as long as patience lasts.
@@ -99,220 +208,145 @@ class Database(ABC):
         """
         began = time.monotonic()
         pause = 0.05
-        transact = partial(self.transaction, work, only_reads=only_reads)
         while True:
             try:
-                return await anyio.to_thread.run_sync(transact, limiter=self._threads)
+                return await anyio.to_thread.run_sync(self.run, work, limiter=self._threads)
             except DatabaseDown as error:
-                seconds = self.patience if patience is None or isinstance(error, DatabaseBusy) else patience
-                if time.monotonic() + pause > began + seconds:
+                if time.monotonic() + pause > began + self._patience:
                     raise self.unavailable(error) from error
             await anyio.sleep(pause)
             pause = min(pause * 2, 2.0)
 
-    def unavailable(self, error: DatabaseDown) -> EngineUnavailableError:
-        """The error about a database that did not answer for as long as patience lasts."""
+    def insist(self, work: Callable[[], T]) -> T:
+        """Do some work in this thread, and try again while the database is away.
+
+        Raises:
+            EngineUnavailableError: The database did not answer for as long as patience lasts.
+        """
+        began = time.monotonic()
+        pause = 0.05
+        while True:
+            try:
+                return self.run(work)
+            except DatabaseDown as error:
+                if time.monotonic() + pause > began + self._patience:
+                    raise self.unavailable(error) from error
+            time.sleep(pause)
+            pause = min(pause * 2, 2.0)
+
+    def run(self, work: Callable[[], T]) -> T:
+        """Do some work in this thread, once.
+
+        Raises:
+            DatabaseDown: There is no connection.
+            EngineClosedError: The engine was closed.
+            DurableError: The database doesn't take a value, which is too large for example.
+        """
+        if self._is_closed:
+            raise closed_error(self.name)
+        try:
+            return work()
+        except sa.exc.DataError as error:
+            raise self._unstorable(error.orig) from error
+        except (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.TimeoutError) as error:
+            cause = getattr(error, "orig", None)
+            if (getattr(cause, "sqlstate", None) or "").startswith(_LIMITS):
+                raise self._unstorable(cause) from error
+            raise DatabaseDown(str(cause or error).strip()) from error
+        except sa.exc.DatabaseError as error:
+            # The others are errors of a statement, unless the server has ended the connection.
+            if type(error) is not sa.exc.DatabaseError and not error.connection_invalidated:
+                raise
+            raise DatabaseDown(str(error.orig).strip()) from error
+
+    def _unstorable(self, error: object) -> DurableError:
+        return DurableError(
+            f"the database {self.name} does not store a value: {str(error).strip()}; expected a smaller one"
+        )
+
+    def unavailable(self, error: Exception) -> EngineUnavailableError:
+        """Return the error about a database that did not answer for as long as patience lasts."""
         return EngineUnavailableError(
             f"the database {self.name} does not answer ({error}); what was stored before is kept: "
             "check that it runs and can be reached from here, then try again",
             engine=self.name,
         )
 
+    def check_patience(self, error: DatabaseDown, since: float) -> None:
+        """Continue while the database has not been away for too long.
 
-def unstorable(name: str, error: object) -> DurableError:
-    """The error about a value that a database does not take, although it is there."""
-    return DurableError(f"the database {name} does not store a value: {str(error).strip()}; expected a smaller one")
-
-
-def storable_values(values: dict[str, Any], *, allows_nul: bool) -> dict[str, Any]:
-    """The parameters of a statement with text that the database can hold."""
-    return {
-        name: storable_text(value, allows_nul=allows_nul) if isinstance(value, str) else value
-        for name, value in values.items()
-    }
+        Raises:
+            EngineUnavailableError: It has.
+        """
+        if time.monotonic() - since >= self._patience:
+            raise self.unavailable(error) from error
 
 
-class SqliteDatabase(Database):
-    """A file of SQLite, see `amplifier.store`; opened with the first transaction."""
-
-    def __init__(self, path: str | Path, patience: float) -> None:
-        self._path = Path(path).absolute()
-        super().__init__(str(self._path), patience)
-        self._database: StoredDatabase | None = None
-        self._is_closed = False
-        self._opening = threading.Lock()
-
-    def transaction(self, work: Callable[[Run], T], *, only_reads: bool = False) -> T:
-        try:
-            database = self._opened()
-            return database.transaction(lambda db: work(partial(_run_statement, db)), only_reads=only_reads)
-        except sqlite3.DataError as error:
-            raise unstorable(self.name, error) from error
-        except (OSError, StoreDamagedError) as error:
-            is_busy = isinstance(error, OSError) and error.errno == errno.EBUSY
-            raise (DatabaseBusy if is_busy else DatabaseDown)(str(error)) from error
-
-    def _opened(self) -> StoredDatabase:
-        with self._opening:
-            if self._is_closed:
-                raise closed_error(self.name)
-            if self._database is None:
-                self._database = StoredDatabase.open(self._path, busy_seconds=2.0)
-            return self._database
-
-    def close(self) -> None:
-        with self._opening:
-            self._is_closed = True
-            if self._database is not None:
-                self._database.close()
-                self._database = None
+def _reason(error: Exception) -> str:
+    return str(getattr(error, "orig", None) or error).strip()
 
 
-def _run_statement(connection: sqlite3.Connection, statement: str, /, **values: Any) -> list[Row]:
-    return connection.execute(statement.replace(FOR_UPDATE, ""), storable_values(values, allows_nul=True)).fetchall()
+def _sqlite_preparation(seconds: float) -> Callable[[Any, Any], None]:
+    def prepare(connection: Any, record: Any) -> None:
+        # As DBOS prepares its own connections: a transaction takes the lock with its first write.
+        connection.isolation_level = "IMMEDIATE"
+        connection.execute(f"PRAGMA busy_timeout = {round(seconds * 1000)}")
+        connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute("PRAGMA journal_mode = WAL")
+
+    return prepare
 
 
-# ── statements about rows with certain values ─────────────────────────────────────────────────────
+def _postgres_preparation(seconds: float) -> Callable[[Any, Any], None]:
+    """Undo transactions of a process that was suspended in one: the others wait for its locks.
 
-
-def insert(run: Run, table: str, /, **values: Any) -> bool:
-    """Add a row, unless there is one with its key; returns whether it was added."""
-    places = ", ".join(f":{name}" for name in values)
-    added = f"INSERT INTO {table} ({', '.join(values)}) VALUES ({places}) ON CONFLICT DO NOTHING RETURNING 1"
-    return bool(run(added, **values))
-
-
-def select(run: Run, columns: str, table: str, /, **where: Any) -> list[Row]:
-    """Columns of the rows with these values."""
-    return run(f"SELECT {columns} FROM {table} WHERE {_all(where)}", **where)
-
-
-def delete(run: Run, table: str, /, **where: Any) -> bool:
-    """Remove the rows with these values; returns whether there were any."""
-    return bool(run(f"DELETE FROM {table} WHERE {_all(where)} RETURNING 1", **where))
-
-
-def _all(where: Iterable[str]) -> str:
-    return " AND ".join(f"{name} = :{name}" for name in where)
-
-
-# ── the tables ────────────────────────────────────────────────────────────────────────────────────
-
-
-FORMAT = 1
-"""Of the tables and what is in them; a version that changes it has to read the ones before."""
-
-_TABLES = (
+    The limit is less than a lease, or a worker that waits would be taken for dead.
     """
-    CREATE TABLE IF NOT EXISTS amplifier_turns (
-        turn_id TEXT PRIMARY KEY,
-        session_id TEXT NOT NULL,
-        number INTEGER NOT NULL,
-        prompt TEXT NOT NULL,
-        state TEXT NOT NULL,
-        is_open INTEGER NOT NULL,
-        attempt INTEGER NOT NULL,
-        deaths INTEGER NOT NULL,
-        queued_at DOUBLE PRECISION NOT NULL,
-        started_at DOUBLE PRECISION NOT NULL DEFAULT 0,
-        ended_at DOUBLE PRECISION,
-        priority INTEGER NOT NULL DEFAULT 3,
-        due_at DOUBLE PRECISION,
-        deadline_at DOUBLE PRECISION,
-        worker TEXT,
-        plan TEXT,
-        stop TEXT,
-        answer TEXT,
-        error_type TEXT,
-        error TEXT
-    )
-    """,
-    # A session has one open turn; two callers that start one at the same moment cannot both succeed.
-    "CREATE UNIQUE INDEX IF NOT EXISTS amplifier_open_turn ON amplifier_turns (session_id) WHERE is_open = 1",
-    "CREATE UNIQUE INDEX IF NOT EXISTS amplifier_turn_number ON amplifier_turns (session_id, number)",
-    "CREATE INDEX IF NOT EXISTS amplifier_turn_listed ON amplifier_turns (state, started_at)",
-    "CREATE INDEX IF NOT EXISTS amplifier_turn_started ON amplifier_turns (started_at)",
-    """
-    CREATE TABLE IF NOT EXISTS amplifier_steps (
-        turn_id TEXT NOT NULL,
-        step TEXT NOT NULL,
-        what TEXT NOT NULL,
-        result TEXT,
-        PRIMARY KEY (turn_id, step, what)
-    )
-    """,
-    """
-    CREATE TABLE IF NOT EXISTS amplifier_questions (
-        turn_id TEXT NOT NULL,
-        question_id TEXT NOT NULL,
-        details TEXT NOT NULL,
-        answer TEXT,
-        PRIMARY KEY (turn_id, question_id)
-    )
-    """,
-    """
-    CREATE TABLE IF NOT EXISTS amplifier_events (
-        turn_id TEXT NOT NULL,
-        last_position INTEGER NOT NULL,
-        attempt INTEGER NOT NULL,
-        events TEXT NOT NULL,
-        PRIMARY KEY (turn_id, last_position)
-    )
-    """,
-    "CREATE TABLE IF NOT EXISTS amplifier_conversations (session_id TEXT PRIMARY KEY, messages TEXT NOT NULL)",
-    """
-    CREATE TABLE IF NOT EXISTS amplifier_schedules (
-        name TEXT PRIMARY KEY,
-        session_id TEXT NOT NULL,
-        prompt TEXT NOT NULL,
-        every BIGINT NOT NULL,
-        next_at DOUBLE PRECISION NOT NULL
-    )
-    """,
-    """
-    CREATE TABLE IF NOT EXISTS amplifier_notices (
-        turn_id TEXT PRIMARY KEY,
-        url TEXT NOT NULL,
-        tries INTEGER NOT NULL,
-        next_at DOUBLE PRECISION NOT NULL
-    )
-    """,
-    "CREATE TABLE IF NOT EXISTS amplifier_workers (worker TEXT PRIMARY KEY, beats INTEGER NOT NULL)",
-)
+
+    def prepare(connection: Any, record: Any) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute(f"SET idle_in_transaction_session_timeout = '{round(seconds * 1000)}ms'")
+        connection.commit()
+
+    return prepare
 
 
-def create_tables(run: Run) -> None:
-    """Create what is missing.
+def parsed_url(text: str) -> sa.URL:
+    """Read the name of a database: a file, ``sqlite:///file`` or ``postgresql://…``.
 
     Raises:
-        DurableError: A newer version wrote the tables.
+        ValueError: It names none.
     """
-    run("CREATE TABLE IF NOT EXISTS amplifier_format (id INTEGER PRIMARY KEY, format INTEGER NOT NULL)")
-    run(
-        "INSERT INTO amplifier_format (id, format) VALUES (1, :format) ON CONFLICT (id) DO NOTHING RETURNING id",
-        format=FORMAT,
+    if "://" not in text and text:
+        return sa.URL.create("sqlite", database=text)
+    try:
+        parsed = sa.make_url(text)
+    except sa.exc.ArgumentError:
+        parsed = sa.URL.create("unknown")
+    if parsed.get_backend_name() == "sqlite" and parsed.database:
+        return parsed
+    if parsed.get_backend_name() in ("postgresql", "postgres") and parsed.database:
+        return parsed.set(drivername="postgresql+psycopg")
+    raise ValueError(
+        "an engine must be named by a file, sqlite:///path or postgresql://user:password@host/database, got a URL with driver "
+        f"{parsed.drivername!r} and database {parsed.database!r}"
     )
-    [(found,)] = run("SELECT format FROM amplifier_format WHERE id = 1 FOR UPDATE")
-    if found > FORMAT:
-        raise DurableError(
-            f"the tables have format {found}; this version of amplifier knows formats up to {FORMAT}. Nothing was changed: "
-            "upgrade amplifier here, or use another database"
-        )
-    for table in _TABLES:
-        run(table)
 
 
 @asynccontextmanager
-async def opened(database: Database) -> AsyncIterator[None]:
-    """Connect to a database and create the tables; on leaving, close it.
+async def opened_database(text: str, settings: Settings) -> AsyncIterator[Database]:
+    """Open a database until the block is left.
 
     Raises:
         EngineUnavailableError: It cannot be reached.
-        DurableError: A newer version wrote the tables.
+        ValueError: The text names no database.
     """
+    logging.getLogger("dbos").setLevel(logging.ERROR)
+    database = Database(parsed_url(text), settings)
     try:
-        await database(create_tables, patience=0)
-        yield
+        await anyio.to_thread.run_sync(database.open)
+        yield database
     finally:
-        with anyio.CancelScope(shield=True):  # closing a connection does not wait for a server
+        # Closing a connection doesn't wait for a server.
+        with anyio.CancelScope(shield=True):
             await anyio.to_thread.run_sync(database.close)

@@ -1,4 +1,4 @@
-"""The one interface of all engines: start a turn, watch it, answer its questions, stop it, get its result; and run workers."""
+"""The interface of an engine: start a turn, watch it, answer its questions, stop it, get its result; and run workers."""
 
 from __future__ import annotations
 
@@ -40,8 +40,7 @@ from ._values import (
 )
 
 if TYPE_CHECKING:
-    from ._temporal_turns import TemporalTurns
-    from ._turn_store import TurnStore
+    from ._turns import Turns
 
 __all__ = ["DurableEngine", "SessionFactory"]
 
@@ -61,9 +60,6 @@ Its context has to begin empty, as context-simple does: the engine keeps the con
 
 _REPORT_SECONDS = 10.0
 _ADDRESS = re.compile(r"https?://[!-~]{1,4000}")
-
-ClientStore: TypeAlias = "TurnStore | TemporalTurns"
-"""Where clients find turns; what the methods promise is in `TurnStore`, and their errors in `DurableEngine`."""
 
 _Statuses: TypeAlias = list[TurnStatus]  # `DurableEngine.list` hides the name of the type
 _Messages: TypeAlias = list[dict[str, Any]]
@@ -90,15 +86,16 @@ class Duty:
 
 
 class DurableEngine:
-    """Runs turns so that they survive the processes that run them; `open_local_engine` and others open one.
+    """Runs turns so that they survive the processes that run them; `open_engine` opens one.
 
     An application starts turns and looks after them; workers, in the same process or others, run them. A turn belongs to a
     session; a session has one open turn at a time, and the engine keeps its conversation between turns. Every method raises
     `EngineClosedError` when the engine has been closed, and `EngineUnavailableError` when it cannot be asked, or nothing was stored.
     """
 
-    def __init__(self, turns: ClientStore, settings: Settings, work: Callable[[Duty], Awaitable[None]]) -> None:
+    def __init__(self, turns: Turns, settings: Settings, work: Callable[[Duty], Awaitable[None]]) -> None:
         self._turns = turns
+        self._do = turns.database
         self._poll = settings.poll
         self._lease = settings.lease
         self._work = work
@@ -166,7 +163,7 @@ class DurableEngine:
         if turn_id is not None:
             _check_turn_id(turn_id)
         name = str(uuid.uuid4()) if turn_id is None else turn_id
-        await self._turns.start(session_id, stored, name, queue, policy)
+        await self._do(lambda: self._turns.start(session_id, stored, name, queue, policy))
         return name
 
     async def status(self, turn_id: str) -> TurnStatus:
@@ -175,7 +172,8 @@ class DurableEngine:
         Raises:
             UnknownTurnError: There is no such turn.
         """
-        return await self._turns.status(_found_form(turn_id))
+        known = _found_form(turn_id)
+        return await self._do(lambda: self._turns.status(known))
 
     async def list(
         self,
@@ -185,7 +183,7 @@ class DurableEngine:
         since: datetime | float | None = None,
         limit: int = 100,
     ) -> _Statuses:
-        """Turns, the one that was started last first; on Temporal as of a moment ago.
+        """Turns, the one that was started last first.
 
         Args:
             state: Only those in this state.
@@ -202,11 +200,11 @@ class DurableEngine:
             since = since.timestamp()
         if session is not None and session != storable_text(session, allows_nul=False):
             return []
-        return await self._turns.find(state, session, since, limit)
+        return await self._do(lambda: self._turns.find(state, session, since, limit))
 
     async def counts(self) -> TurnCounts:
-        """How many turns there are, by state, and how long the oldest open one has been open; on Temporal as of a moment ago."""
-        return await self._turns.counts()
+        """How many turns there are, by state, and how long the oldest open one has been open; reads all of them."""
+        return await self._do(self._turns.counts)
 
     @overload
     async def result(self, turn_id: str) -> str: ...
@@ -229,8 +227,9 @@ class DurableEngine:
             UnknownTurnError: There is no such turn.
         """
         held_since: float | None = None
+        known = _found_form(turn_id)
         while True:
-            status = await self.status(turn_id)
+            status = await self._do(lambda: self._turns.status(known, questions=False))
             now = anyio.current_time()
             held_since = (held_since or now) if status.state == "held" else None
             if status.is_final or (held_since is not None and now - held_since >= self._lease):
@@ -258,7 +257,8 @@ class DurableEngine:
             UnknownTurnError: There is no such turn.
         """
         shown = [storable_text(text, allows_nul=False) for text in (question_id, option)]  # as status() has them
-        await self._turns.answer(_found_form(turn_id), *shown)
+        known = _found_form(turn_id)
+        await self._do(lambda: self._turns.answer(known, *shown))
 
     async def stop(self, turn_id: str, *, graceful: bool = False, reason: str | None = None) -> None:
         """Ask for the end of a turn; returns at once, `result` waits. Nothing happens to a turn that has ended.
@@ -271,7 +271,8 @@ class DurableEngine:
         Raises:
             UnknownTurnError: There is no such turn.
         """
-        await self._turns.request_stop(_found_form(turn_id), graceful, reason)
+        known = _found_form(turn_id)
+        await self._do(lambda: self._turns.request_stop(known, graceful, reason))
 
     async def resume(self, turn_id: str) -> None:
         """Let a turn that is held go on, with the plan that workers have now. Nothing happens to others.
@@ -279,7 +280,8 @@ class DurableEngine:
         Raises:
             UnknownTurnError: There is no such turn.
         """
-        await self._turns.resume(_found_form(turn_id))
+        known = _found_form(turn_id)
+        await self._do(lambda: self._turns.resume(known))
 
     async def release(self, turn_id: str) -> None:
         """Take a running turn away from its worker, whatever that does, and let another one go on. Nothing happens to others.
@@ -289,12 +291,14 @@ class DurableEngine:
         Raises:
             UnknownTurnError: There is no such turn.
         """
-        await self._turns.release(_found_form(turn_id))
+        known = _found_form(turn_id)
+        await self._do(lambda: self._turns.release(known))
 
     async def messages(self, session_id: str) -> _Messages:
         """The conversation of a session after its latest ended turn; empty if there is none."""
         is_possible = session_id == storable_text(session_id, allows_nul=False)
-        return without_compactions(await self._turns.messages(session_id))[0] if is_possible else []
+        stored = await self._do(lambda: self._turns.messages(session_id)) if is_possible else []
+        return without_compactions(stored)[0]
 
     async def forget(self, *, older_than: float) -> int:
         """Forget turns that ended so many seconds ago or earlier, with their events; their conversations stay.
@@ -303,12 +307,25 @@ class DurableEngine:
             How many.
 
         Raises:
-            DurableError: The engine forgets turns by itself, as Temporal does after the retention period of the namespace.
             ValueError: The number makes no sense.
         """
         if not _is_seconds(abs(older_than)):
             raise ValueError(f"older_than must be a number of seconds, at most a hundred years; got {older_than!r:.80}")
-        return await self._turns.forget(time.time() - older_than)
+        before = time.time() - older_than
+        return await self._do(lambda: self._turns.forget(before))
+
+    async def forget_session(self, session_id: str) -> bool:
+        """Delete all there is of a session: its conversation, its turns with their steps and events, and its schedules.
+
+        Returns:
+            Whether there was anything.
+
+        Raises:
+            SessionBusyError: It has an open turn.
+        """
+        if session_id != storable_text(session_id, allows_nul=False):
+            return False
+        return await self._do(lambda: self._turns.forget_session(session_id))
 
     async def schedule(
         self, name: str, session_id: str, prompt: Prompt, *, every: int, first: datetime | float | None = None
@@ -347,11 +364,11 @@ class DurableEngine:
         wanted = Schedule(
             name=name, session_id=session_id, prompt=stored_prompt(prompt), every=every, next_at=math.ceil(due)
         )
-        await self._turns.schedule(wanted)
+        await self._do(lambda: self._turns.schedule(wanted))
 
     async def schedules(self) -> _Schedules:
-        """All schedules; on Temporal as of a moment ago."""
-        return sorted(await self._turns.schedules(), key=lambda each: each.name)
+        """All schedules."""
+        return sorted(await self._do(self._turns.schedules), key=lambda each: each.name)
 
     async def unschedule(self, name: str) -> bool:
         """Remove a schedule; turns that it has started go on.
@@ -359,7 +376,9 @@ class DurableEngine:
         Returns:
             Whether there was one.
         """
-        return await self._turns.unschedule(name) if name == storable_text(name, allows_nul=False) else False
+        if name != storable_text(name, allows_nul=False):
+            return False
+        return await self._do(lambda: self._turns.unschedule(name))
 
     async def work(
         self,
@@ -431,7 +450,7 @@ class DurableEngine:
     async def _report(self) -> None:
         """Pass figures about all turns to OpenTelemetry, for ever; every worker has the same ones."""
         while True:
-            counts = await self._turns.counts(only_open=True)
+            counts = await self._do(lambda: self._turns.counts(only_open=True))
             note_counts(counts.states, counts.oldest)
             await anyio.sleep(max(self._lease, _REPORT_SECONDS))
 
@@ -511,27 +530,32 @@ def _found_form(turn_id: Any) -> str:
 class _Watch:
     """The events of one turn; no async generator, which someone would have to close."""
 
-    def __init__(self, store: ClientStore, poll: float, turn_id: str, after: int) -> None:
-        self._store = store
+    def __init__(self, turns: Turns, poll: float, turn_id: str, after: int) -> None:
+        self._turns = turns
         self._poll = poll
         self._turn_id = turn_id
         self._after = after
+        self._offset = 0
+        self._position = 0
         self._read: deque[WatchedEvent] = deque()
 
     def __aiter__(self) -> AsyncIterator[WatchedEvent]:
         return self
 
     async def __anext__(self) -> WatchedEvent:
+        turn_id = _found_form(self._turn_id)
         while not self._read:
-            events, status = await self._store.events_after(_found_form(self._turn_id), self._after)
-            if not events:
-                if status.is_final:
-                    raise StopAsyncIteration
+            events, self._offset, is_over = await self._turns.database(
+                lambda: self._turns.events_after(turn_id, self._offset, self._position)
+            )
+            if events:
+                self._position = events[-1].position
+                self._read.extend(event for event in events if event.position > self._after)
+            elif is_over:
+                raise StopAsyncIteration
+            else:
                 await anyio.sleep(self._poll)
-            self._read.extend(events)
-        event = self._read.popleft()
-        self._after = event.position
-        return event
+        return self._read.popleft()
 
 
 def answer_of(status: TurnStatus) -> str:

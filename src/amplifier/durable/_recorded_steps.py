@@ -7,10 +7,9 @@ calls that run at the same time may finish in any order.
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import attrs
@@ -23,17 +22,12 @@ from amplifier.models import ChatResponse, ToolResult, from_dict, to_dict
 
 from ._errors import DurableError
 from ._suspects import CallLimits
-from ._values import ClaimedTurn, Plan, StepName, StopRequest, as_json, storable_key
+from ._values import ClaimedTurn, Plan, StepName, StopRequest
 
 if TYPE_CHECKING:
-    from ._temporal_turns import TurnRecord
-    from ._turn_store import TurnStore
+    from dbos import StepReservation
 
-AttemptStore: TypeAlias = "TurnStore | TurnRecord"
-"""Records one attempt of a turn; what the methods promise is said in `TurnStore`.
-
-Each raises `TurnLost` when another worker has the turn, and `EngineUnavailableError` when nothing could be recorded.
-"""
+    from ._turn_record import TurnRecord
 
 
 class RunningCalls:
@@ -84,7 +78,7 @@ class RecordedSteps:
         calls: Those that run, of the turn and its children.
     """
 
-    store: AttemptStore
+    store: TurnRecord
     turn: ClaimedTurn
     on_new_step: Callable[[Step], Awaitable[None]]
     on_stop: Callable[[StopRequest], None]
@@ -93,30 +87,41 @@ class RecordedSteps:
     prefix: str = ""
     calls: RunningCalls = attrs.field(factory=RunningCalls)
     _leave: dict[str, Callable[[], object]] = attrs.field(init=False, factory=dict)
+    _known_answers: set[int] = attrs.field(init=False, factory=set)
     _children: Counter[str] = attrs.field(init=False, factory=Counter)
 
     async def __call__(self, step: Step, run: Callable[[], Awaitable[Any]]) -> Any:
         """Return the recorded result of a step, or run it and record its result."""
         kind = ChatResponse if step.kind == "model" else ToolResult
-        name = StepName(key=self.prefix + step.key, kind=step.kind, name=step.call.tool_name or "", since=time.time())
-        key = storable_key(name.key)
-        if key in self.turn.results:
-            return from_dict(kind, self.turn.results[key])
+        name = StepName(key=self.prefix + step.key, kind=step.kind, name=step.call.tool_name or "")
+        if name.record in self.turn.results:
+            if step.kind == "model":
+                self._known_answers.add(step.call.iteration)
+            return from_dict(kind, self.turn.results[name.record])
+        # Before anything is awaited, so in the order of the calls. A place that is not used stays empty.
+        begins = self.store.reserve() if step.kind == "tool" else None
+        ends = self.store.reserve()
         await self.on_new_step(step)
-        if step.kind == "tool" and key in self.turn.started:
-            step.is_resumed = step.was_started = True
-        step.before_start(lambda: self._begin(name))
-        self.calls.keys[step.call.session_id, step.key] = key
+        if step.kind == "tool":
+            self._note_earlier_attempt(step, name)
+        step.before_start(lambda: self._begin(name, begins))
+        self.calls.keys[step.call.session_id, step.key] = name.record
         try:
             result = await self._tried(name, run)
             if isinstance(result, kind):
-                stop = await self.store.finish_step(self.turn, name, _as_json(step, result), self.calls.plan)
-                self.calls.plan = None
-                if stop is not None:
-                    self.on_stop(stop)
+                plan, self.calls.plan = self.calls.plan, None
+                await self.store.finish_step(name, ends, _plain(step, result), plan)
         finally:
             self._end(name)
         return result
+
+    def _note_earlier_attempt(self, step: Step, name: StepName) -> None:
+        """Note on a call without a result whether an earlier attempt has begun it."""
+        if name.record in self.turn.started:
+            step.is_resumed = step.was_started = True
+        elif step.call.iteration in self._known_answers and (self.turn.has_new_plan or self.may_repeat(name.name)):
+            # Its beginning was not recorded, or need not have been with the former plan.
+            step.is_resumed, step.was_started = True, None
 
     async def _tried(self, step: StepName, run: Callable[[], Awaitable[Any]]) -> Any:
         """Run a step; a repeatable tool that has begun and failed runs again, as often as its limit says. Every try passes the gates."""
@@ -146,13 +151,14 @@ class RecordedSteps:
         self._children[prefix] += 1
         return attrs.evolve(self, prefix=f"{prefix}.{self._children[prefix]}>")
 
-    async def _begin(self, step: StepName) -> None:
+    async def _begin(self, step: StepName, slot: StepReservation | None) -> None:
         self._leave[step.key] = await self.limits.enter(step.name or "model")
         await self.calls.begin(step.key)
-        if step.kind != "tool":
-            return  # a model call can always be made again, so its beginning need not be known
-        stop = await self.store.begin_step(self.turn, step, self.calls.plan)
-        self.calls.plan = None
+        if slot is None or self.may_repeat(step.name):
+            # It can be made again, so its beginning need not be known.
+            return
+        plan, self.calls.plan = self.calls.plan, None
+        stop = await self.store.begin_step(step, slot, plan)
         if stop is not None:
             self.on_stop(stop)
             if not stop.graceful:
@@ -160,18 +166,20 @@ class RecordedSteps:
         await checkpoint_if_cancelled()  # a stop may have come while the store, which cannot be cancelled, was slow
 
 
-def _as_json(step: Step, result: Any) -> str:
-    """A result as JSON; a tool's result without JSON form as the text that the model gets.
+def _plain(step: Step, result: Any) -> Any:
+    """Return a result as plain data; a tool's result without JSON form as the text that the model gets.
 
     Raises:
         DurableError: The answer of a model has no JSON form; it would not be the same when the turn is run again.
     """
     try:
-        return orjson.dumps(to_dict(result)).decode()
+        plain = to_dict(result)
+        orjson.dumps(plain)
     except (ModelError, TypeError, ValueError) as error:
         if isinstance(result, ToolResult):
-            return as_json({"success": result.success, "output": result.get_serialized_output()})
+            return {"success": result.success, "output": result.get_serialized_output()}
         raise DurableError(
             f"the answer of model call {step.call.iteration} (step {step.key!r}) cannot be stored: {error}; expected text that can be "
             "encoded as UTF-8 and integers of at most 64 bits"
         ) from error
+    return plain

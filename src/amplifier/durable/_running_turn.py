@@ -8,7 +8,7 @@ import logging
 import time
 from collections.abc import Mapping
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.to_thread
@@ -24,7 +24,7 @@ from amplifier.plan._dicts import module_hashes, plan_changes
 
 from ._engine import SessionFactory
 from ._errors import DurableError, EngineClosedError, EngineUnavailableError, TurnLost
-from ._recorded_steps import AttemptStore, RecordedSteps
+from ._recorded_steps import RecordedSteps
 from ._reporting import count_attempt, count_end
 from ._suspects import MOST_DEATHS, NO_LIMITS, CallLimits
 from ._values import (
@@ -39,6 +39,9 @@ from ._values import (
     with_compactions,
     without_compactions,
 )
+
+if TYPE_CHECKING:
+    from ._turn_record import TurnRecord
 
 _LAST = 2**31
 _MOST_ITERATIONS = 1_000_000  # of a turn that is played back; its own loop had a limit
@@ -64,7 +67,7 @@ class RunningTurn:
     """
 
     def __init__(
-        self, store: AttemptStore, turn: ClaimedTurn, most_deaths: int = MOST_DEATHS, limits: CallLimits = NO_LIMITS
+        self, store: TurnRecord, turn: ClaimedTurn, most_deaths: int = MOST_DEATHS, limits: CallLimits = NO_LIMITS
     ) -> None:
         self.turn = turn
         self._most_deaths = most_deaths
@@ -81,10 +84,19 @@ class RunningTurn:
         self._early_answers: dict[str, str] = {}
         self._given_up: set[str] = set()
         self._events: list[tuple[str, Any]] = []
-        self._position = turn.last_position
         self._storing = anyio.Lock()
         self._threads = anyio.CapacityLimiter(2)  # own ones, so that busy tools do not keep events from being noted
         self._is_over = False
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether its end is being recorded."""
+        return self._is_over
+
+    @property
+    def waiting_for(self) -> list[str]:
+        """The ids of the questions that it waits for."""
+        return [question.question_id for question in self._questions.waiting()]
 
     @property
     def is_asking(self) -> bool:
@@ -139,10 +151,10 @@ class RunningTurn:
         async with self._storing:
             if self._is_over or self._is_lost:  # the next worker asks the same questions
                 return
-            position, events = await self._take_events()
+            events = await self._take_events()
             try:
                 if events:
-                    await self._store.add_events(self.turn, position, events)
+                    await self._store.add_events(self.turn, events)
                 while self._given_up:
                     await self._store.withdraw(self.turn, self._given_up.pop())
             except TurnLost:
@@ -181,7 +193,7 @@ class RunningTurn:
     async def _finish(self, outcome: Outcome) -> None:
         """Record how it ends; as failed if that cannot be stored, since every further attempt would end in the same way."""
         try:
-            await self._store.finish(self.turn, outcome, *await self._take_events())
+            await self._store.finish(self.turn, outcome, await self._take_events())
         except _ENGINE_ERRORS:
             raise
         except _CONTENT_ERRORS as exc:
@@ -191,7 +203,7 @@ class RunningTurn:
             )
             logger.warning("turn %s fails: %s", self.turn.turn_id, problem)
             failed = Outcome(state="failed", error_type=type(exc).__name__, error=problem)
-            await self._store.finish(self.turn, failed, self._position, [])
+            await self._store.finish(self.turn, failed, [])
 
     async def _attempt(self, make_session: SessionFactory) -> Outcome:
         if self.turn.deaths > self._most_deaths:  # to play it back ends its workers as well
@@ -319,17 +331,16 @@ class RunningTurn:
     def _note_event(self, event: str, data: dict[str, Any]) -> None:
         if _is_larger(data, _LARGEST_EVENT):
             data = {**_plain(data), "truncated": True}
-        self._position += 1
         self._events.append((event, data))
 
-    async def _take_events(self) -> tuple[int, list[str]]:
-        """Events that are not stored yet, as JSON, and the position of the last one; secrets are searched for in a thread."""
-        position, events, self._events = self._position, self._events, []
+    async def _take_events(self) -> list[str]:
+        """Events that are not stored yet, as JSON; secrets are searched for in a thread."""
+        events, self._events = self._events, []
         texts: list[str] = []
         if events:
             with anyio.CancelScope(shield=True):  # bounded by their size
                 texts = await anyio.to_thread.run_sync(_slim, events, limiter=self._threads)
-        return position, texts
+        return texts
 
     # ── approvals ──
 

@@ -9,7 +9,7 @@ from typing import TypedDict
 import anyio
 import attrs
 
-MOST_DEATHS = 5
+MOST_DEATHS = 3
 """Workers that may die while they run a turn, for want of memory for example, unless an engine is opened with another number."""
 
 LONGEST_PAUSE = 60.0
@@ -17,21 +17,30 @@ LONGEST_PAUSE = 60.0
 
 
 class EngineOptions(TypedDict, total=False):
-    """What every engine can be opened with.
+    """Options of `open_engine`.
 
     Attributes:
-        poll: Seconds between two looks at the engine: how long a stop, an answer or an event may take to arrive; 0.2, on Temporal 0.5.
-        lease: Seconds without a sign of life after which a worker counts as dead; 10, with a local file 5.
-        patience: Seconds for which an engine that went away, or a file on a full disk, is tried again before a worker gives up; 30.
-        attempts: Workers that may die while they run a turn; then the turn fails. 5 by default.
+        poll: Seconds between two looks at the turns that run: how long a stop, an answer or an event may take to arrive; 0.2.
+        pickup: Seconds between two looks at the queue: how long a turn may wait for a worker that is free; 1. Each look costs
+            a worker without work about 5 ms of processor time.
+        lease: Seconds without a sign of life after which a worker counts as dead; 10. A file has one worker, and needs none.
+        patience: Seconds for which a database that went away is tried again before a worker gives up; 30.
+        attempts: Workers that may die while they run a turn; then the turn fails. 3 by default.
         stuck: Seconds for which a worker keeps its turns while code of theirs blocks its event loop; 300.
+        version: Of the code of the workers. A turn that has begun runs on workers of its version only, and a new one on those
+            of the latest. None leaves the decision to the plan alone.
+        encryption_key: A key of ``cryptography.fernet.Fernet``. Prompts, results, events and conversations are encrypted with
+            it, and every process needs it. None stores them as they are.
     """
 
     poll: float
+    pickup: float
     lease: float
     patience: float
     attempts: int
     stuck: float
+    version: str | None
+    encryption_key: str | bytes | None
 
 
 @attrs.frozen(kw_only=True)
@@ -43,18 +52,24 @@ class Settings:
     """
 
     poll: float = 0.2
+    pickup: float = 1.0
     lease: float = 10.0
     patience: float = 30.0
     attempts: int = MOST_DEATHS
     stuck: float = 300.0
+    version: str | None = None
+    encryption_key: str | bytes | None = attrs.field(default=None, repr=False)
 
     def __attrs_post_init__(self) -> None:
-        for name in ("poll", "lease", "stuck", "attempts"):
+        for name in ("poll", "pickup", "lease", "stuck", "attempts"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0 or value == float("inf"):
                 raise ValueError(f"{name} must be a number above 0, got {value!r:.80}")
         if self.attempts != int(self.attempts):
             raise ValueError(f"attempts must be a whole number, got {self.attempts!r}")
+        version: object = self.version
+        if version is not None and (not isinstance(version, str) or not version):
+            raise ValueError(f"version must be a text or None, got {self.version!r:.80}")
 
     @property
     def suspect(self) -> range:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal, TypeAlias
 
@@ -25,9 +25,6 @@ TurnState: TypeAlias = Literal["queued", "running", "held", "completed", "failed
 BLOCKS = "\x1eblocks:"
 """Begins a stored prompt that is JSON: a list of blocks, a text that begins like this, or an object with the prompt and the schema of its answer."""
 
-OPEN = ("queued", "running", "held")
-WAITS = 2
-"""The value of ``is_open`` of a turn that waits behind the open one of its session."""
 PLAN_CHANGED = "PlanChanged"
 """The error type of a turn that is held because workers have another plan."""
 
@@ -159,13 +156,17 @@ class StepName:
         key: The same in every attempt; that of a call in a child session begins with the call that runs the child.
         kind: What is called.
         name: The tool; empty for a model call.
-        since: When it was wanted, in seconds since 1970.
     """
 
     key: str
     kind: CallKind
     name: str = ""
-    since: float = 0.0
+
+    @property
+    def record(self) -> str:
+        """The name of the step that DBOS records, the same in every attempt."""
+        words = (self.kind, storable_text(self.name, allows_nul=False)[:100], storable_key(self.key))
+        return " ".join(word for word in words if word)
 
 
 @attrs.frozen(kw_only=True)
@@ -185,9 +186,8 @@ class ClaimedTurn:
         attempt: The fencing number of this worker.
         plan: Of the worker that recorded something first; None if nothing is recorded.
         messages: The conversation before the turn.
-        results: Of steps that have finished, by key.
-        started: How often tool calls have begun, by key.
-        last_position: Of the events so far.
+        results: Of steps that have finished, by the name of their record.
+        started: How often tool calls have begun, in the same way.
         stop: How the turn is to be stopped, if that was asked for before.
         deaths: Workers that have died while they ran it.
         since: When it was started, in seconds since 1970; 0 if that is not known.
@@ -203,11 +203,15 @@ class ClaimedTurn:
     messages: list[dict[str, Any]]
     results: dict[str, Any]
     started: Mapping[str, int]
-    last_position: int
     stop: StopRequest | None
     deaths: int
     since: float = 0.0
     deadline_at: float | None = None
+
+    @property
+    def has_new_plan(self) -> bool:
+        """Whether someone has resumed it with another plan than it began with."""
+        return self.plan is None and bool(self.results or self.started)
 
 
 @attrs.frozen(kw_only=True)
@@ -235,22 +239,6 @@ def prompt_of(turn: ClaimedTurn) -> tuple[Any, dict[str, Any] | None]:
 def read_question(details: dict[str, Any]) -> Question:
     """A question as it is stored."""
     return Question(**{**details, "options": tuple(details["options"])})
-
-
-def read_stop_request(stop: str | None) -> StopRequest | None:
-    """A stop as it is stored."""
-    return None if stop is None else StopRequest(**orjson.loads(stop))
-
-
-def watched_events(batches: Iterable[tuple[int, int, Any]], position: int) -> list[WatchedEvent]:
-    """The events behind a position, from batches of last position, attempt and events as JSON."""
-    found: list[WatchedEvent] = []
-    for last, attempt, text in batches:
-        events = orjson.loads(text)
-        for place, (name, data) in enumerate(events, start=last - len(events) + 1):
-            if place > position:
-                found.append(WatchedEvent(position=place, attempt=attempt, name=name, data=data))
-    return found
 
 
 _COMPACTIONS = "compactions"
@@ -316,6 +304,6 @@ def _object_text(value: Any) -> str:
 
 def storable_key(key: str) -> str:
     """A step's key as it is stored. The model chooses a part of it, and an index of Postgres has limits."""
-    if len(key) <= _LONGEST_KEY and "\0" not in key:
+    if len(key) <= _LONGEST_KEY and key == storable_text(key, allows_nul=False):
         return key
     return f"sha256-{hashlib.sha256(key.encode('utf-8', 'surrogatepass')).hexdigest()}"

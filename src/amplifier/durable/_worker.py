@@ -1,37 +1,85 @@
-"""A worker: runs turns that it was given, listens for stops and answers, and takes over the turns of workers that have died."""
+"""A worker: DBOS gives it turns, it runs them, passes stops and answers on, and takes over the turns of workers that have died."""
 
 from __future__ import annotations
 
+import contextvars
 import logging
 import os
 import socket
 import threading
 import time
 import uuid
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from functools import partial
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import anyio
 import anyio.to_thread
+import attrs
+from anyio.from_thread import BlockingPortal
+from dbos import DBOS, SQLAlchemyDatasource
+from dbos import error as dbos_error
 
 from amplifier.contracts._cancellation import text_of
+from amplifier.errors import AmplifierError, SessionStateError
 
-from ._database import DatabaseDown
-from ._engine import Duty, SessionFactory
-from ._errors import EngineClosedError
-from ._recorded_steps import AttemptStore
-from ._reporting import MOST_TRIES, NOT_TAKEN, post
+from ._database import APPLICATION, Database, DatabaseDown
+from ._engine import Duty, InterruptedWorker
+from ._errors import DurableError, TurnConflictError, TurnLost
+from ._reporting import MOST_TRIES, NOT_TAKEN, pause_after, post
 from ._running_turn import RunningTurn, made, plan_problem
 from ._suspects import Admission, Settings
-from ._turn_store import TurnStore
-from ._values import ClaimedTurn
+from ._turn_record import EventWriter, HandedOver, TurnRecord
+from ._turns import NOTICE, SCHEDULE, TURN, TURNS, WAITING, WORKERS, Turns, marks_of, session_of
+from ._values import PLAN_CHANGED, Schedule, TurnPolicy
+
+try:
+    import fcntl
+except ImportError:
+    fcntl = None  # type: ignore[assignment]  # a system without file locks
+
+T = TypeVar("T")
 
 logger = logging.getLogger("amplifier.durable")
 
 _LOOKS = 4
 """Looks at the others in one lease."""
+_ENDING_SECONDS = 5.0
+_WORKER = "worker?"
+"""Before the name of a worker in the id of its row."""
+
+
+# ── what DBOS calls ───────────────────────────────────────────────────────────────────────────────
+
+
+_worker: Worker | None = None
+"""That of this process; DBOS has one instance to a process."""
+
+
+def _of_this_process() -> Worker:
+    if _worker is None:
+        raise HandedOver
+    return _worker
+
+
+@DBOS.workflow(name=TURN, max_recovery_attempts=None)
+def _run_turn(session_id: str, prompt: str, details: dict[str, Any]) -> dict[str, Any]:
+    return _of_this_process().run_turn(str(DBOS.workflow_id), session_id, details.get("notify"))
+
+
+@DBOS.workflow(name=SCHEDULE, max_recovery_attempts=None)
+def _run_schedule(schedule: dict[str, Any]) -> None:
+    _of_this_process().start_due(str(DBOS.workflow_id), Schedule(**schedule))
+
+
+@DBOS.workflow(name=NOTICE, max_recovery_attempts=None)
+def _run_notice(turn_id: str, url: str, tries: int, waits: int) -> None:
+    _of_this_process().call_back(turn_id, url, tries, waits)
+
+
+# ── life ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 class LoopWatch:
@@ -63,203 +111,506 @@ class LoopWatch:
         return seconds > self._settings.stuck
 
 
-class TurnRunner:
-    """Runs the turns that a worker was given, and hands them over when it leaves.
+class Others:
+    """The other workers of a database: shows them that this one lives, and takes over what dead ones have left.
+
+    Each worker is a row of DBOS that waits on a queue without workers, and its sign of life is a count in that row. A worker has died if
+    it does not count over as many looks as a lease has. Looks and no seconds: a worker that was suspended itself makes none meanwhile.
+    """
+
+    def __init__(self, turns: Turns, name: str, lease: float) -> None:
+        self._turns = turns
+        self._name = name
+        self._lease = lease
+        self._beats = 0
+        self._seen: dict[str, tuple[int, int]] = {}
+        self._looked = time.monotonic()
+
+    def enlist(self) -> None:
+        """Show that this worker lives, before it gets turns."""
+        self._turns.client.enqueue(
+            {
+                "queue_name": WORKERS,
+                "workflow_name": "amplifier-worker",
+                "workflow_id": _WORKER + self._name,
+                "attributes": {"beats": self._beats},
+            }
+        )
+
+    def look(self) -> None:
+        """Show that this worker lives, and take over what dead ones have left."""
+        client = self._turns.client
+        self._beats += 1
+        client.update_workflow_attributes(_WORKER + self._name, {"beats": self._beats})
+        found = client.list_workflows(queue_name=WORKERS, status="ENQUEUED", load_input=False, load_output=False)
+        beats = {row.workflow_id.removeprefix(_WORKER): int(row.attributes["beats"]) for row in found}
+        if self._name not in beats:
+            # It was taken for dead.
+            self.enlist()
+        now = time.monotonic()
+        if now - self._looked > self._lease:
+            # It was suspended, and begins anew: the others get the time of a lease.
+            self._seen = {}
+        self._looked = now
+        self._seen = {
+            name: (count, self._seen[name][1] + 1 if self._seen.get(name, (None, 0))[0] == count else 0)
+            for name, count in beats.items()
+            if name != self._name
+        }
+        dead = {name for name, (_, looks) in self._seen.items() if looks >= _LOOKS}
+        living = {self._name, *beats} - dead
+        if min(living) != self._name:
+            # One of the living is enough. Two would do no harm, because DBOS refuses those who have lost a turn.
+            return
+        for name in dead:
+            logger.info("worker %s has died; its turns go on here or elsewhere", name)
+        take_over(self._turns, living)
+        if dead:
+            client.delete_workflows([_WORKER + name for name in dead])
+
+    def leave(self) -> None:
+        """Remove the row of this worker."""
+        self._turns.client.delete_workflows([_WORKER + self._name])
+
+
+def take_over(turns: Turns, living: set[str]) -> None:
+    """Make turns ready for workers that run under none of the living ones."""
+    found = turns.client.list_workflows(
+        name=[TURN, SCHEDULE, NOTICE], status="PENDING", load_input=False, load_output=False
+    )
+    orphans = [row for row in found if row.executor_id not in living]
+    for row in orphans:
+        marks = marks_of(row)
+        if row.name == TURN and marks.worker is not None:
+            turns.mark(row.workflow_id, worker=None, deaths=marks.deaths + (marks.worker == row.executor_id))
+    if orphans:
+        turns.client.resume_workflows([row.workflow_id for row in orphans], queue_name=TURNS)
+
+
+@asynccontextmanager
+async def only_worker(database: Database, name: str) -> AsyncIterator[None]:
+    """Be the only worker of a file.
+
+    Raises:
+        SessionStateError: It has one, which is named.
+    """
+    if fcntl is None:
+        raise AmplifierError("a worker of a file needs file locks (flock), which this system does not have")
+    file = database.file.with_name(f"{database.file.name}.worker")
+    descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            other = os.pread(descriptor, 1000, 0).decode(errors="replace")
+            raise SessionStateError(
+                f"the file {database.file} has a worker already, {other}: a file of SQLite has one worker process. Raise its "
+                "concurrency, or use postgresql://… for more"
+            ) from None
+        os.truncate(descriptor, 0)
+        os.pwrite(descriptor, name.encode(), 0)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+# ── the worker ────────────────────────────────────────────────────────────────────────────────────
+
+
+class Worker:
+    """Runs turns until it is cancelled or told to leave.
 
     Args:
+        turns: Where turns are.
         settings: Of the engine.
-        duty: What the worker does.
+        duty: What it does.
 
     Attributes:
         name: Of the worker; no other one ever has it.
     """
 
-    def __init__(self, settings: Settings, duty: Duty) -> None:
+    def __init__(self, turns: Turns, settings: Settings, duty: Duty) -> None:
         self.name: str = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        self._turns = turns
+        self._database = turns.database
         self._settings = settings
         self._duty = duty
-        self._running: dict[str, RunningTurn] = {}
+        self._others = Others(turns, self.name, settings.lease)
+        self._watch = LoopWatch(settings)
+        self._running: dict[str, tuple[RunningTurn, TurnRecord]] = {}
+        self._taking = 0
         self._admission = Admission(settings, self._is_asking)
         self._is_leaving = False
         self._is_idle = anyio.Event()
+        self._handed_over: set[str] = set()
+        self._unfit: dict[str, int] = {}
+        self._recording: set[anyio.CancelScope] = set()
+        self._failures: list[Exception] = []
+        self._is_over = threading.Event()
 
-    def _is_asking(self, turn_id: str) -> bool:
-        return turn_id in self._running and self._running[turn_id].is_asking
-
-    async def run_turn(
-        self,
-        store: AttemptStore,
-        turn: ClaimedTurn,
-        make_session: SessionFactory,
-        on_start: Callable[[RunningTurn], None] = lambda running: None,
-    ) -> bool:
-        """Run a turn that was claimed, until it ends or is lost.
-
-        Returns:
-            Whether it has ended or is held; False if another worker has it.
+    async def work(self) -> None:
+        """Run turns.
 
         Raises:
-            EngineUnavailableError: What happens cannot be recorded any more.
+            SessionStateError: This process has a worker, or uses DBOS itself, or the file has a worker.
+            EngineUnavailableError: The database cannot be reached any more.
         """
-        if turn.turn_id in self._running:  # this worker was taken for dead, and given its own turn
-            self._running[turn.turn_id].lose()
-        running = self._running[turn.turn_id] = RunningTurn(store, turn, self._settings.attempts, self._duty.limits)
-        on_start(running)
-        if self._is_leaving:
-            running.leave()
+        if _worker is not None:
+            raise _in_use("with a worker of amplifier")
+        async with self._enlisted(), anyio.create_task_group() as group, BlockingPortal() as portal:
+            self._group, self._portal = group, portal
+            try:
+                async with self._launched():
+                    group.start_soon(self._or_fail, self._listen)
+                    group.start_soon(self._or_fail, self._adopt)
+                    if not self._database.is_sqlite:
+                        group.start_soon(self._or_fail, self._beat)
+                    self._duty.on_start()
+                    await self._duty.leaving.wait()
+                    await self._drain()
+                    group.cancel_scope.cancel()
+            finally:
+                await portal.stop(cancel_remaining=True)
+        for error in self._failures:
+            raise error
+
+    @asynccontextmanager
+    async def _enlisted(self) -> AsyncIterator[None]:
+        """Be known to the others, and hand over what is left at the end."""
+        if self._database.is_sqlite:
+            async with only_worker(self._database, self.name):
+                await self._database(lambda: take_over(self._turns, {self.name}))
+                async with self._leaving():
+                    yield
+        else:
+            await self._database(self._others.enlist)
+            async with self._leaving():
+                yield
+
+    @asynccontextmanager
+    async def _leaving(self) -> AsyncIterator[None]:
+        self._database.begin_use()
         try:
-            return await running.run(make_session)
+            yield
         finally:
-            if self._running.get(turn.turn_id) is running:
-                del self._running[turn.turn_id]
+            # Else the others notice after their lease.
+            with anyio.move_on_after(_ENDING_SECONDS, shield=True), suppress(DurableError, DatabaseDown):
+                await anyio.to_thread.run_sync(self._database.run, self._leave, abandon_on_cancel=True)
+            self._database.end_use()
+
+    def _leave(self) -> None:
+        if not self._database.is_sqlite:
+            self._others.leave()
+        self._hand_over()
+
+    def _hand_over(self) -> None:
+        mine = self._turns.client.list_workflows(
+            name=[TURN, SCHEDULE, NOTICE], status="PENDING", executor_id=self.name, load_input=False, load_output=False
+        )
+        for row in mine:
+            if marks_of(row).worker is not None:
+                self._turns.mark(row.workflow_id, worker=None)
+        if mine:
+            self._turns.client.resume_workflows([row.workflow_id for row in mine], queue_name=TURNS)
+
+    @asynccontextmanager
+    async def _launched(self) -> AsyncIterator[None]:
+        """DBOS in this process; it gives turns to this worker."""
+        global _worker  # noqa: PLW0603 — DBOS calls functions of this module, and has one instance to a process
+        if _worker is not None:
+            raise _in_use("with a worker of amplifier")
+        _worker = self
+        try:
+            await anyio.to_thread.run_sync(self._launch)
+            try:
+                yield
+            finally:
+                # Bounded there, and by DBOS: it waits 10 seconds for each thread.
+                with anyio.CancelScope(shield=True):
+                    await anyio.to_thread.run_sync(self._end)
+        finally:
+            _worker = None
+
+    def _launch(self) -> None:
+        try:
+            DBOS.list_queues()
+        except dbos_error.DBOSException:
+            pass
+        else:
+            raise _in_use("for the application itself")
+        DBOS(
+            config={
+                "name": APPLICATION,
+                "system_database_url": self._database.url,
+                "system_database_engine": self._database.engine,
+                "executor_id": self.name,
+                "application_version": self._settings.version or "amplifier",
+                "serializer": self._database.serializer,
+                "log_level": "ERROR",
+                "run_migrations": False,
+                # Its listener would keep a connection that may be left open when it ends. Nothing here waits for messages.
+                "use_listen_notify": False,
+                # Its thread sleeps that long before it ends.
+                "notification_listener_polling_interval_sec": 0.5,
+            }
+        )
+        if DBOS.executor_id != self.name:
+            # The application has made an instance of its own, which it has not launched yet.
+            raise _in_use("for the application itself")
+        self._datasource = SQLAlchemyDatasource.create(
+            self._database.url, engine=self._database.engine, serializer=self._database.serializer
+        )
+        DBOS.listen_queues([TURNS])
+        # Before it is launched, because it looks for queues that are new once a second.
+        self._turns.client.register_queue(
+            TURNS,
+            worker_concurrency=self._duty.concurrency,
+            polling_interval_sec=self._settings.pickup,
+        )
+        DBOS.launch()
+
+    def _end(self) -> None:
+        """Let DBOS note that turns have ended, then end it. Turns that were running are being cancelled now."""
+        patience = time.monotonic() + _ENDING_SECONDS
+        with suppress(DatabaseDown, DurableError):
+            while time.monotonic() < patience and self._database.run(self._has_ending_turns):
+                time.sleep(0.01)
+        DBOS.destroy()
+
+    def _has_ending_turns(self) -> bool:
+        mine = self._turns.client.list_workflows(
+            name=TURN, status="PENDING", executor_id=self.name, load_input=False, load_output=False
+        )
+        return any(row.workflow_id not in self._handed_over and marks_of(row).worker is not None for row in mine)
+
+    # ── in the threads of DBOS ──
+
+    def run_turn(self, turn_id: str, session_id: str, notify: str | None) -> dict[str, Any]:
+        """Run a turn in this thread, which writes its events meanwhile; return how it ended."""
+        self._handed_over.discard(turn_id)
+        # Its place in the order comes first, before another thread draws others.
+        writer = EventWriter(self._database, self._portal, DBOS.reserve_step())
+        record = TurnRecord(
+            turns=self._turns,
+            turn_id=turn_id,
+            worker=self.name,
+            context=contextvars.copy_context(),
+            datasource=self._datasource,
+            writer=writer,
+            recording=self._recording,
+        )
+        try:
+            attempt = self._portal.start_task_soon(self._take, record)
+            attempt.add_done_callback(lambda _: writer.finish())
+            writer.serve()
+            attempt.result()
+        except BaseException as error:
+            self._handed_over.add(turn_id)
+            raise HandedOver from error
+        if record.outcome is None:
+            self._handed_over.add(turn_id)
+            raise HandedOver
+
+        def end() -> None:
+            if notify is not None:
+                self._turns.enqueue_notice(turn_id, notify)
+            self._turns.begin_next(session_id, turn_id)
+
+        self._with_patience(end)
+        return record.outcome
+
+    def _with_patience(self, work: Callable[[], T]) -> T:
+        """Do something with the database, which may be away for a while; what fails is left to the next worker."""
+        try:
+            return self._portal.call(self._database, work)
+        except BaseException as error:
+            raise HandedOver from error
+
+    def start_due(self, workflow_id: str, schedule: Schedule) -> None:
+        """Start the turn of a schedule, and let the schedule wait for the next one; those that were missed are made up for by one."""
+
+        def start() -> None:
+            if not self._turns.client.list_workflows(workflow_ids=[workflow_id], load_input=False):
+                return
+            with suppress(TurnConflictError):
+                # An application has used the id for another turn.
+                self._turns.start(schedule.session_id, schedule.prompt, schedule.turn_id, True, TurnPolicy())
+            missed = max((time.time() - schedule.next_at) // schedule.every, 0.0)
+            following = schedule.next_at + schedule.every * (missed + 1)
+            self._turns.enqueue_schedule(attrs.evolve(schedule, next_at=following))
+
+        self._with_patience(start)
+
+    def call_back(self, turn_id: str, url: str, tries: int, waits: int) -> None:
+        """Call back the one who started a turn; later again if that fails, or if the turn has not ended yet."""
+
+        def again(tries: int, waits: int, seconds: float) -> None:
+            self._with_patience(lambda: self._turns.enqueue_notice(turn_id, url, tries, waits, seconds))
+
+        row = self._with_patience(lambda: self._turns.find_row(turn_id))
+        if row is None:
+            return
+        status = self._turns.status_of(row)
+        if not status.is_final:
+            again(tries, waits + 1, 0.1)
+            return
+        try:
+            self._portal.call(post, url, status)
+        except NOT_TAKEN as error:
+            logger.info("the end of turn %s was not taken by %s: %s", turn_id, urlsplit(url).netloc, text_of(error))
+            if tries + 1 < MOST_TRIES:
+                again(tries + 1, waits, pause_after(tries))
+            else:
+                logger.warning("the end of turn %s is not reported any more, after %d tries", turn_id, MOST_TRIES)
+        except BaseException as error:
+            # This worker leaves.
+            raise HandedOver from error
+
+    # ── on the event loop ──
+
+    def _is_asking(self, turn_id: str) -> bool:
+        return turn_id in self._running and self._running[turn_id][0].is_asking
+
+    async def _take(self, record: TurnRecord) -> None:
+        """Run a turn that DBOS gave to this worker, until it ends, is held or is lost."""
+        self._taking += 1
+        try:
+            await self._take_in_order(record)
+        except TurnLost:
+            pass
+        except KeyboardInterrupt:
+            # Here it would end the whole event loop, and AnyIO's threads would stay.
+            self._failures.append(InterruptedWorker())
+            self._fail()
+        except Exception as error:
+            # DBOS takes the workflow for running as long as this worker lives, so it must not.
+            self._failures.append(error)
+            self._fail()
+            raise
+        finally:
+            self._taking -= 1
             if self._is_leaving and not self._running:
                 self._is_idle.set()
 
-    async def drain(self) -> None:
+    async def _or_fail(self, task: Callable[[], Awaitable[None]]) -> None:
+        """Run a task of the worker; its failure ends the worker, also where DBOS waits for the database."""
+        try:
+            await task()
+        except Exception:
+            self._fail()
+            raise
+
+    def _fail(self) -> None:
+        for scope in list(self._recording):
+            scope.cancel()
+        self._group.cancel_scope.cancel()
+
+    async def _take_in_order(self, record: TurnRecord) -> None:
+        """Begin a turn when it may; a suspect runs alone."""
+        row = await self._database(lambda: self._turns.row(record.turn_id, load_input=False, load_output=False))
+        deaths = marks_of(row).deaths
+
+        async def still_waits() -> bool:
+            now = await self._database(lambda: self._turns.row(record.turn_id, load_input=False, load_output=False))
+            return bool(now.status == "PENDING" and now.executor_id == self.name)
+
+        async with self._admission.admit(record.turn_id, deaths, self._settings.pause_after(deaths), still_waits):
+            turn = None if self._is_leaving else await record.claim()
+            if turn is None:
+                return
+            if record.turn_id in self._running:
+                # This worker was taken for dead, and given its own turn.
+                self._running[record.turn_id][0].lose()
+            running = RunningTurn(record, turn, self._settings.attempts, self._duty.limits)
+            self._running[record.turn_id] = running, record
+            if self._is_leaving:
+                running.leave()
+            try:
+                await running.run(self._duty.make_session)
+            finally:
+                if self._running.get(record.turn_id) == (running, record):
+                    del self._running[record.turn_id]
+
+    async def _drain(self) -> None:
         """Begin nothing more, and wait until no turn has a running call."""
         self._is_leaving = True
-        for running in list(self._running.values()):
+        for running, _ in list(self._running.values()):
             running.leave()
         if self._running:
             await self._is_idle.wait()
 
-    async def listen(self) -> None:
+    async def _listen(self) -> None:
         """Pass news to the running turns and their events to watchers, for ever."""
         while True:
             await anyio.sleep(self._settings.poll)
-            for running in list(self._running.values()):
+            for running, _ in list(self._running.values()):
                 await running.flush()
             if self._running:
                 await self._ask_for_news()
 
     async def _ask_for_news(self) -> None:
-        """Ask for news, unless they come by themselves."""
-
-
-class Worker(TurnRunner):
-    """A worker of an engine that has tables.
-
-    Args:
-        store: Where turns are.
-        settings: Of the engine.
-        duty: What it does.
-        look_after: Called in a thread after each look at the others, for what else an engine has to do.
-    """
-
-    def __init__(
-        self,
-        store: TurnStore,
-        settings: Settings,
-        duty: Duty,
-        look_after: Callable[[], None] = lambda: None,
-    ) -> None:
-        super().__init__(settings, duty)
-        self._store = store
-        self._look_after = look_after
-        self._watch = LoopWatch(settings)
-        self._seen: dict[str, tuple[int, int]] = {}
-        self._looked = time.monotonic()
-        self._is_over = threading.Event()
-        self._unfit: dict[str, int] = {}
-        self._adopted: set[str] = set()
-
-    async def take(self, turn_id: str) -> bool:
-        """Claim a turn that waits, and run it until it ends or is lost. A suspect runs alone.
-
-        Returns:
-            Whether it has ended or is held, or another worker had claimed it; False if another worker has it now.
-
-        Raises:
-            EngineUnavailableError: What happens cannot be recorded any more.
-        """
-        if self._is_leaving:
-            return False
-        adopts = turn_id in self._adopted
-        self._adopted.discard(turn_id)
-        async with self._admission.admit(turn_id, 0, 0.0):
-            turn = await self._store.claim(turn_id, self.name, adopts=adopts, but_not=self._settings.suspect)
-            if turn is not None:
-                return await self.run_turn(self._store, turn, self._duty.make_session)
-        waiting = await self._store.queued(turn_id)
-        if waiting is None:
-            return True
-        deaths, due = waiting
-        pause = min(due - time.time(), self._settings.pause_after(deaths))
-
-        async def still_waits() -> bool:
-            return await self._store.queued(turn_id) is not None
-
-        async with self._admission.admit(turn_id, deaths, pause, still_waits):
-            turn = await self._store.claim(turn_id, self.name, adopts=adopts)
-            return turn is None or await self.run_turn(self._store, turn, self._duty.make_session)
-
-    async def adopt(self, begin: Callable[[str], Awaitable[object]]) -> None:
-        """Look for turns that are held and began with the plan of this worker, for ever.
-
-        Args:
-            begin: Gets each of them; it has to come to `take`.
-        """
-        while True:
-            held = await self._store.held()
-            self._unfit = {turn_id: attempt for turn_id, attempt, *_ in held if self._unfit.get(turn_id) == attempt}
-            for turn_id, attempt, session_id, plan in held:
-                if turn_id not in self._unfit and not self._is_leaving:
-                    self._unfit[turn_id] = attempt
-                    try:
-                        problem = plan_problem(made(self._duty.make_session, session_id), plan)
-                    except Exception as error:  # noqa: BLE001 — the application's code; the turn stays as it is
-                        problem = text_of(error)
-                    if problem is None:
-                        self._adopted.add(turn_id)
-                        await begin(turn_id)
-            await anyio.sleep(self._settings.lease / _LOOKS)
-
-    async def notify(self) -> None:
-        """Call back those who asked for it when turns have ended, for ever."""
-        while True:
-            async with anyio.create_task_group() as group:
-                for turn_id, url, tries in await self._store.due_notices():
-                    group.start_soon(self._notify, turn_id, url, tries)
-            await anyio.sleep(self._settings.lease / _LOOKS)
-
-    async def _notify(self, turn_id: str, url: str, tries: int) -> None:
-        status = await self._store.take_notice(turn_id, tries)
-        if status is None:
-            return
-        try:
-            await post(url, status)
-        except NOT_TAKEN as error:
-            logger.info("the end of turn %s was not taken by %s: %s", turn_id, urlsplit(url).netloc, text_of(error))
-            if tries + 1 < MOST_TRIES:
-                return
-            logger.warning("the end of turn %s is not reported any more, after %d tries", turn_id, MOST_TRIES)
-        await self._store.end_notice(turn_id)
-
-    async def _ask_for_news(self) -> None:
         running = dict(self._running)
-        asking = [turn_id for turn_id, each in running.items() if each.is_asking]
-        attempts, answers = await self._store.news(self.name, asking)
-        for turn_id, each in running.items():
-            attempt, stop = attempts.get(turn_id, (None, None))
-            if attempt != each.turn.attempt:
-                if self._running.get(turn_id) is each:  # else it has just ended
+        asking = {turn_id: each.waiting_for for turn_id, (each, _) in running.items() if each.is_asking}
+
+        def read() -> tuple[dict[str, Any], dict[str, dict[str, str]]]:
+            rows = self._turns.client.list_workflows(workflow_ids=list(running), load_input=False, load_output=False)
+            answers = {turn_id: running[turn_id][1].read_answers(names) for turn_id, names in asking.items()}
+            return {row.workflow_id: row for row in rows}, answers
+
+        rows, answers = await self._database(read)
+        for turn_id, (each, record) in running.items():
+            row = rows.get(turn_id)
+            marks = None if row is None else marks_of(row)
+            if record.outcome is not None:
+                continue
+            is_mine = row is not None and row.status == "PENDING" and row.executor_id == self.name
+            if marks is None or not is_mine or marks.attempt != each.turn.attempt or marks.worker != self.name:
+                if self._running.get(turn_id) == (each, record) and not each.is_ending:
                     each.lose()
-            elif stop is not None and stop != each.turn.stop:
+            elif (stop := self._turns.stop_of(marks)) is not None and stop != each.turn.stop:
                 each.stop(stop)
-        for (turn_id, question_id), option in answers.items():
-            running[turn_id].answer(question_id, option)
+        for turn_id, found in answers.items():
+            for name, option in found.items():
+                running[turn_id][0].answer(name, option)
 
-    # ── among others ──
+    async def _adopt(self) -> None:
+        """Look, for ever, for held turns that began with the plan of this worker, and for turns that wait for no other one any more."""
+        while True:
+            waiting = await self._database(self._waiting)
+            held = [row for row in waiting if marks_of(row).held is not None]
+            names = {row.workflow_id for row in held}
+            self._unfit = {turn_id: attempt for turn_id, attempt in self._unfit.items() if turn_id in names}
+            for row in held:
+                await self._adopt_one(row)
+            for session_id in {row.authenticated_user for row in waiting if marks_of(row).held is None}:
+                await self._database(partial(self._turns.begin_next, session_id))
+            await anyio.sleep(self._settings.lease / _LOOKS)
 
-    async def register(self) -> None:
-        """Show that this worker lives, before it gets turns."""
-        await self._store.register(self.name)
+    async def _adopt_one(self, row: Any) -> None:
+        marks = marks_of(row)
+        reason = self._turns.unseal(marks.held)
+        if self._unfit.get(row.workflow_id) == marks.attempt or self._is_leaving:
+            return
+        if marks.plan is None or reason["error_type"] != PLAN_CHANGED:
+            return
+        self._unfit[row.workflow_id] = marks.attempt
+        try:
+            problem = plan_problem(made(self._duty.make_session, session_of(row)), marks.plan)
+        except Exception as error:  # noqa: BLE001 — the application's code; the turn stays as it is
+            problem = text_of(error)
+        if problem is None:
+            await self._database(partial(self._turns.requeue, row))
 
-    async def beat(self) -> None:
+    def _waiting(self) -> list[Any]:
+        found: list[Any] = self._turns.client.list_workflows(
+            name=TURN, queue_name=WAITING, status="ENQUEUED", load_input=False, load_output=False
+        )
+        return found
+
+    async def _beat(self) -> None:
         """Show that this worker lives and look after the others, until cancelled; from a thread, since a tool may block the loop."""
         async with anyio.create_task_group() as group:
-            in_thread = partial(anyio.to_thread.run_sync, self._beat_in_thread, limiter=anyio.CapacityLimiter(1))
-            group.start_soon(in_thread)
+            group.start_soon(partial(anyio.to_thread.run_sync, self._beat_in_thread, limiter=anyio.CapacityLimiter(1)))
             try:
                 while True:
                     self._watch.note_life()
@@ -272,41 +623,25 @@ class Worker(TurnRunner):
         while not self._is_over.is_set():
             try:
                 if not self._watch.is_stuck():
-                    self._look_at_others()
+                    self._database.run(self._others.look)
                 failing_since = None
             except DatabaseDown as error:
                 failing_since = failing_since or time.monotonic()
-                self._store.check_patience(error, failing_since)
+                self._database.check_patience(error, failing_since)
             except Exception:
-                if self._is_over.is_set():  # what it uses is being closed
+                if self._is_over.is_set():
+                    # What it uses is being closed.
                     return
                 raise
             self._is_over.wait(self._settings.lease / _LOOKS)
 
-    def _look_at_others(self) -> None:
-        """Beat, and take over what dead workers have left.
 
-        A worker has died if it did not beat over as many looks as a lease has. Looks and no seconds: a worker that was suspended
-        itself makes none meanwhile. It begins anew and gives the others the time of a lease.
-        """
-        beats = self._store.beat(self.name)
-        now = time.monotonic()
-        if now - self._looked > self._settings.lease:
-            self._seen = {}
-        self._looked = now
-        self._seen = {
-            name: (count, self._seen[name][1] + 1 if self._seen.get(name, (None, 0))[0] == count else 0)
-            for name, count in beats.items()
-            if name != self.name
-        }
-        for name, (count, looks) in self._seen.items():
-            if looks >= _LOOKS and self._store.forget_worker(name, count):
-                logger.info("worker %s has died; its turns go on here or elsewhere", name)
-        self._store.requeue_orphans(self._settings.pause_after)
-        self._store.start_due()
-        self._look_after()
+def _in_use(how: str) -> SessionStateError:
+    return SessionStateError(
+        f"DBOS runs in this process already, {how}, and it has one instance per process; run this worker in a process of its own"
+    )
 
-    async def leave(self) -> None:
-        """Let others take over at once."""
-        with anyio.move_on_after(5.0, shield=True), suppress(EngineClosedError):  # then others notice after their lease
-            await self._store.leave(self.name, patience=1.0)
+
+async def work(turns: Turns, settings: Settings, duty: Duty) -> None:
+    """Run turns until cancelled."""
+    await Worker(turns, settings, duty).work()

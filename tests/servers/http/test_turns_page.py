@@ -11,7 +11,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from amplifier.durable import open_local_engine
+from amplifier.durable import open_engine
 from amplifier.servers.http._pages import TURNS_PAGE, turns_application
 from tests._support.browser import open_tab
 from tests._support.terminal import PATIENCE, command, environment
@@ -44,7 +44,7 @@ async def test_turns_are_listed_shown_stopped_and_released(tmp_path):
         begun.set()
         await anyio.sleep_forever()
 
-    async with open_local_engine(tmp_path / "turns.db", poll=0.02) as engine:
+    async with open_engine(tmp_path / "turns.db", poll=0.02) as engine:
         app = turns_application(engine, TOKEN)
         running, waiting = await engine.start("anna", "go"), await engine.start("bert", "go", delay=3600)
         async with working(engine, agent(answering([("hang", {})], [("hang", {})]), tool("hang", hang))):
@@ -74,13 +74,13 @@ async def test_turns_are_listed_shown_stopped_and_released(tmp_path):
     ],
 )
 async def test_what_is_wrong_is_refused_with_the_reason(tmp_path, method, path, query, token, status, problem):
-    async with open_local_engine(tmp_path / "turns.db") as engine:
+    async with open_engine(tmp_path / "turns.db") as engine:
         found, body = await ask(turns_application(engine, TOKEN), method, path, token, query)
     assert (found, problem in body["error"]["message"]) == (status, True), body
 
 
 async def test_an_engine_that_was_closed_is_reported(tmp_path):
-    async with open_local_engine(tmp_path / "turns.db") as engine:
+    async with open_engine(tmp_path / "turns.db") as engine:
         app = turns_application(engine, TOKEN)
         assert "turns.js" in (await ask(app, "GET", TURNS_PAGE, token=""))[1]
     status, body = await ask(app, "GET", "/api/turns")
@@ -90,7 +90,7 @@ async def test_an_engine_that_was_closed_is_reported(tmp_path):
 @pytest.mark.slow
 async def test_a_browser_shows_the_turns_and_stops_one(tmp_path, home, anyio_backend_name):
     words = ("turns", "--engine", str(tmp_path / "turns.db"), "page", "--backend", anyio_backend_name)
-    async with open_local_engine(tmp_path / "turns.db") as engine:
+    async with open_engine(tmp_path / "turns.db") as engine:
         turn = await engine.start("anna", "go")
         async with await anyio.open_process(command(*words), env=environment(home, {}), stderr=None) as process:
             assert process.stdout is not None

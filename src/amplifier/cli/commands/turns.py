@@ -35,14 +35,14 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
     metavar="ENGINE",
     envvar="AMPLIFIER_TURNS",
     required=True,
-    help="A file, sqlite:///FILE or postgresql://USER:PASSWORD@HOST/DATABASE for DBOS, or temporal://HOST:PORT/NAMESPACE/TASK-QUEUE; "
-    "else that of the variable AMPLIFIER_TURNS.",
+    help="A file, sqlite:///FILE or postgresql://USER:PASSWORD@HOST/DATABASE; else that of the variable AMPLIFIER_TURNS.",
 )
 @click.pass_context
 def turns(context: click.Context, url: str) -> None:
     """Look at the turns of an engine, and stop, resume and release them, also on a page; run a worker."""
-    if "://" not in url and context.invoked_subcommand != "work" and not Path(url).exists():
-        raise click.UsageError(f"there is no file {url}, so there are no turns; name the engine that workers use")
+    file = url.removeprefix("sqlite:///")
+    if "://" not in file and context.invoked_subcommand != "work" and not Path(file).exists():
+        raise click.UsageError(f"there is no file {file}, so there are no turns; name the engine that workers use")
     context.obj = url
 
 

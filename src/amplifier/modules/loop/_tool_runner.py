@@ -36,11 +36,16 @@ from amplifier.contracts import (
     ApprovalQuestion,
     Coordinator,
     CurrentCall,
+    Done,
     Hooks,
+    NotDone,
+    Reconciled,
     Step,
     Tool,
+    Unknown,
     call_within,
     contained_failure,
+    current_call,
     note_question,
     ordered_steps,
     tool_repeatable,
@@ -148,6 +153,7 @@ class Attempt:
         given: The input, as hooks have left it.
         has_begun: Its gates have been entered.
         has_run: The tool was called.
+        is_reconciled: Its result is that of a call in an earlier process, as the tool has found out.
         result: What is known of it so far; read when a turn is cut short.
         is_over: Its result is final.
         earlier: Those before it in its answer.
@@ -165,6 +171,7 @@ class Attempt:
     given: Any
     has_begun: bool = False
     has_run: bool = False
+    is_reconciled: bool = False
     result: ToolResult | None = None
     is_over: bool = False
     earlier: list[Attempt] = attrs.Factory(list)
@@ -180,7 +187,7 @@ class Attempt:
 
     def as_resumed(self) -> dict[str, str]:
         """For the event ``turn:resumed``: its outcome is ``kept``, ``started`` (for the first time), ``repeated`` or ``interrupted``."""
-        if not self.has_begun:
+        if not self.has_begun or self.is_reconciled:
             outcome = "kept"
         elif not self.has_run:
             outcome = "interrupted"
@@ -347,7 +354,16 @@ class ToolRunner:
             if self._is_answer(earlier):
                 await earlier.left.wait()
         attempt.has_begun = True
-        refused = self._too_late(attempt.step) or await self._pass_gates(attempt)
+        found: Reconciled = Unknown()
+        if may_have_run(attempt.step) and not self._cancellation.is_cancelled:
+            found = await self._reconcile(attempt)
+        if isinstance(found, Done):
+            attempt.is_reconciled = True
+            attempt.result = _own(found.tool_result)
+            return await self._after(attempt, attempt.result)
+        refused = self._too_late(attempt.step) or await self._pass_gates(
+            attempt, was_not_done=isinstance(found, NotDone)
+        )
         refused = refused or self._too_late(attempt.step)  # stopped while the hooks were deciding
         if refused is not None:
             attempt.result = refused
@@ -357,10 +373,41 @@ class ToolRunner:
     def _too_late(self, step: Step) -> ToolResult | None:
         return _not_started(step) if self._cancellation.is_cancelled else None
 
-    async def _pass_gates(self, attempt: Attempt) -> ToolResult | None:
-        """Let hooks choose, forbid or change the call; leaves what they chose in ``attempt``."""
+    async def _reconcile(self, attempt: Attempt) -> Reconciled:
+        """Let the tool find out what became of a call that may have run in a process that was cut off."""
+        call, seconds = attempt.call, self._options.tool_timeout
+        tool = self._tools.get(call.name)
+        reconcile = getattr(tool, "reconcile", None)
+        if not callable(reconcile) or not isinstance(call.arguments, dict):
+            return Unknown()
+        about = current_call() or attempt.step.call
+        try:
+            arguments = copy.deepcopy(call.arguments)
+            found = await call_within(seconds, f"reconcile of tool {call.name!r}", reconcile, arguments, about)
+        except DeadlineExceeded:
+            logger.warning("reconcile of tool %r did not return within %g s", call.name, seconds)
+            return Unknown()
+        except Exception as exc:  # noqa: BLE001 — a tool is third-party code; what it does not find out is not known
+            logger.warning("reconcile of tool %r (%s) failed with %s", call.name, _class_of(tool), _written_out(exc))
+            return Unknown()
+        if isinstance(found, Done | NotDone | Unknown):
+            return found
+        logger.warning(
+            "reconcile of tool %r returned %s; expected Done(result), NotDone() or Unknown()",
+            call.name,
+            type(found).__name__,
+        )
+        return Unknown()
+
+    async def _pass_gates(self, attempt: Attempt, *, was_not_done: bool) -> ToolResult | None:
+        """Let hooks choose, forbid or change the call; leaves what they chose in ``attempt``.
+
+        Args:
+            attempt: The call.
+            was_not_done: It has had no effect in the process that was cut off.
+        """
         call, step = attempt.call, attempt.step
-        if may_have_run(step):
+        if may_have_run(step) and not was_not_done:
             reason = await why_not_repeated(call, self._tools, self._hook_results)
             if reason is not None:
                 return refusal(reason, "Interrupted")

@@ -1,0 +1,42 @@
+"""The function that opens an engine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Unpack
+
+from ._engine import DurableEngine
+from ._suspects import EngineOptions, Settings
+
+VARIABLE = "AMPLIFIER_TURNS"
+
+
+@asynccontextmanager
+async def open_engine(url: str | Path | None = None, **options: Unpack[EngineOptions]) -> AsyncIterator[DurableEngine]:
+    """Open an engine; needs the extra ``dbos``.
+
+    Args:
+        url: A file, as a path or ``sqlite:///path``, for one worker process on this machine; or
+            ``postgresql://user:password@host/database`` for any number. None for that of the variable ``AMPLIFIER_TURNS``.
+        options: See `EngineOptions`.
+
+    Raises:
+        EngineUnavailableError: The database cannot be reached, or isn't one.
+        MissingExtraError: The extra is not installed.
+        ValueError: It names no database, or one of the options makes no sense.
+    """
+    settings = Settings(**options)
+    name = str(os.environ.get(VARIABLE, "") if url is None else url)
+    if not name:
+        raise ValueError(f"expected a file or the URL of a database, or one in the variable {VARIABLE}; got neither")
+    from ._database import opened_database  # noqa: PLC0415 — an extra
+    from ._turns import Turns  # noqa: PLC0415
+    from ._worker import work  # noqa: PLC0415
+
+    async with opened_database(name, settings) as database:
+        turns = Turns(database, settings.version)
+        yield DurableEngine(turns, settings, partial(work, turns, settings))

@@ -1,0 +1,363 @@
+"""One attempt of a turn, recorded as steps of its workflow: results, beginnings, events and how it ends.
+
+A step has a number, which DBOS gives in the order of the calls, and a name, which is the same in every attempt. Results are found by
+name, so neither tools that run at the same time nor a plan that has changed can give a result to another call. DBOS refuses every step of
+a worker that does not own the workflow any more. Where it finds a step of the new owner in its place, this module does.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import queue
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any, TypeVar
+
+import anyio
+import anyio.to_thread
+import attrs
+import sqlalchemy as sa
+from anyio.from_thread import BlockingPortal
+from dbos import DBOS, SQLAlchemyDatasource, StepReservation
+from dbos import error as dbos_error
+
+from amplifier.live import Question
+
+from ._database import Database, DatabaseDown
+from ._errors import EngineUnavailableError, TurnLost
+from ._turns import EVENTS, QUESTIONS, TURNS, WAITING, Turns, answer_id, details_of, marks_of, question_id
+from ._values import ClaimedTurn, Outcome, Plan, StepName, StopRequest
+
+T = TypeVar("T")
+
+LOST = (
+    dbos_error.DBOSWorkflowConflictIDError,
+    dbos_error.DBOSWorkflowCancelledError,
+    dbos_error.DBOSUnexpectedStepError,
+    dbos_error.DBOSStepNondeterminismError,
+)
+"""What DBOS raises for a worker that does not own the workflow any more."""
+
+_STORE_CONVERSATION = """
+    INSERT INTO amplifier_conversations (session_id, turns, turn_id, outcome, messages)
+    VALUES (:session, 0, :turn, :outcome, :messages) ON CONFLICT (session_id)
+    DO UPDATE SET turn_id = excluded.turn_id, outcome = excluded.outcome,
+        messages = COALESCE(excluded.messages, amplifier_conversations.messages)
+"""
+
+
+class HandedOver(BaseException):
+    """Leaves the workflow of a turn that goes on elsewhere. Not an Exception, which DBOS would record as its end."""
+
+
+class _EventsOver(BaseException):
+    """Leaves the step in which events are written, of which DBOS is to record nothing."""
+
+
+@attrs.define(eq=False)
+class EventWriter:
+    """Writes events to the stream of a turn, in the thread that DBOS runs the turn's workflow in."""
+
+    _database: Database
+    _portal: BlockingPortal
+    _slot: StepReservation
+    _batches: queue.SimpleQueue[Any] = attrs.field(init=False, factory=queue.SimpleQueue)
+
+    def serve(self) -> None:
+        """Write what comes, until `finish`; in a step that is never recorded."""
+        with suppress(_EventsOver):
+            self._slot.run({"name": "events"}, self._write_all)
+
+    def _write_all(self) -> None:
+        while (batch := self._batches.get()) is not None:
+            value, on_done = batch
+            problem: BaseException | None = None
+            try:
+                self._database.run(partial(DBOS.write_stream, EVENTS, value))
+            except DatabaseDown as error:
+                problem = self._database.unavailable(error)
+            except Exception as error:  # noqa: BLE001 — passed on to the task that waits
+                problem = error
+            except LOST:
+                problem = TurnLost()
+            on_done(problem)
+        raise _EventsOver
+
+    def finish(self) -> None:
+        """Let `serve` return."""
+        self._batches.put(None)
+
+    async def write(self, attempt: int, events: list[str]) -> None:
+        """Write a batch.
+
+        Raises:
+            TurnLost: Another worker has the turn.
+        """
+        done, problems = anyio.Event(), []
+
+        def note(problem: BaseException | None) -> None:
+            problems.append(problem)
+            done.set()
+
+        self._batches.put(({"attempt": attempt, "events": events}, partial(self._portal.call, note)))
+        await done.wait()
+        if problems[0] is not None:
+            raise problems[0]
+
+
+@attrs.define(eq=False)
+class TurnRecord:
+    """Records one attempt of a turn. Every method raises `TurnLost` when another worker has the turn.
+
+    Attributes:
+        turns: Where.
+        turn_id: The turn.
+        worker: Who runs it.
+        context: Of the workflow, for DBOS.
+        datasource: Of DBOS, for the conversation.
+        writer: Of events.
+        recording: What is being recorded now; cancelled when the database is given up.
+        outcome: How the turn ended, for its workflow; None before.
+    """
+
+    turns: Turns
+    turn_id: str
+    worker: str
+    context: contextvars.Context
+    datasource: SQLAlchemyDatasource
+    writer: EventWriter
+    recording: set[anyio.CancelScope]
+    outcome: dict[str, Any] | None = None
+    _attempt: int = 0
+    _threads: anyio.CapacityLimiter = attrs.field(init=False, factory=lambda: anyio.CapacityLimiter(64))
+
+    # ── beginning ──
+
+    async def claim(self) -> ClaimedTurn | None:
+        """Take the turn, with what is recorded of it; None if it has ended.
+
+        Raises:
+            TurnLost: It does not belong to this worker.
+        """
+        return await self.turns.database(self._claim)
+
+    def _claim(self) -> ClaimedTurn | None:
+        turns, row = self.turns, self.turns.row(self.turn_id)
+        if row.status != "PENDING" or row.executor_id != self.worker:
+            raise TurnLost
+        marks, details = marks_of(row), details_of(row)
+        session_id, prompt = row.authenticated_user, row.input["args"][1]
+        messages, stored_by, outcome = turns.conversation(session_id)
+        if row.forked_from is not None:
+            session_id, messages = self._forked(row, marks.base)
+        elif stored_by == self.turn_id and marks.worker is None:
+            # Its end was stored, and its worker died before DBOS noted that.
+            self.outcome = outcome
+            return None
+        elif marks.worker is not None and marks.base is not None and stored_by == self.turn_id:
+            # Someone has rewound it, after its end.
+            messages = messages[: marks.base]
+        self._attempt = marks.attempt + 1
+        base = marks.base if marks.base is not None else len(messages)
+        turns.mark(self.turn_id, attempt=self._attempt, worker=self.worker, last=self.worker, base=base)
+        results, started, last = self._read_steps()
+        for _ in range(last):
+            self.context.run(DBOS.reserve_step)
+        stop = turns.stop_of(marks)
+        plan = marks.plan if results or started else None
+        return ClaimedTurn(
+            turn_id=self.turn_id,
+            session_id=session_id,
+            number=details.number,
+            prompt=prompt,
+            attempt=self._attempt,
+            plan=plan,
+            messages=messages,
+            results=results,
+            started=started,
+            stop=stop,
+            deaths=marks.deaths,
+            since=details.since,
+            deadline_at=details.deadline_at,
+        )
+
+    def _forked(self, row: Any, base: int | None) -> tuple[str, list[dict[str, Any]]]:
+        """Return the session of a fork, which is its own, and the conversation that the original began with."""
+        original = self.turns.find_row(row.forked_from, load_output=False)
+        known = marks_of(original).base if original is not None else None
+        length = known if known is not None else base
+        messages, stored_by, _ = self.turns.conversation(self.turn_id)
+        if stored_by is None:
+            messages = self.turns.conversation(row.authenticated_user)[0][:length]
+        return self.turn_id, messages
+
+    def _read_steps(self) -> tuple[dict[str, Any], Mapping[str, int], int]:
+        results: dict[str, Any] = {}
+        started: dict[str, int] = {}
+        last = 0
+        for step in self.turns.client.list_workflow_steps(self.turn_id):
+            last = max(last, step["function_id"])
+            kind, _, rest = step["function_name"].partition(" ")
+            if kind == "begin":
+                started[rest] = started.get(rest, 0) + 1
+            elif step["output"] is not None:
+                results[step["function_name"]] = step["output"]
+        return results, started, last
+
+    # ── steps ──
+
+    def reserve(self) -> StepReservation:
+        """Return the next place in the order of steps."""
+        return self.context.run(DBOS.reserve_step)
+
+    async def begin_step(self, step: StepName, slot: StepReservation, plan: Plan | None) -> StopRequest | None:
+        """Record that a call begins now, with the plan of a new turn. Return a stop that was acknowledged before."""
+
+        def begin() -> StopRequest | None:
+            self._note_plan(plan)
+            self._record(slot, f"begin {step.record}", self.worker)
+            return self._read_stop()
+
+        return await self._in_workflow(begin)
+
+    async def finish_step(self, step: StepName, slot: StepReservation, result: Any, plan: Plan | None) -> None:
+        """Record the result of a step, with the plan of a new turn."""
+
+        def finish() -> None:
+            self._note_plan(plan)
+            self._record(slot, step.record, result)
+
+        await self._in_workflow(finish)
+
+    def _note_plan(self, plan: Plan | None) -> None:
+        if plan is not None:
+            self.turns.database.insist(lambda: self.turns.mark(self.turn_id, plan=dict(plan)))
+
+    @staticmethod
+    def _record(slot: StepReservation, name: str, value: Any) -> None:
+        """Record a step.
+
+        Raises:
+            TurnLost: There is one in its place: another worker has recorded it.
+        """
+        if slot.run({"name": name}, lambda: value) is not value:
+            raise TurnLost
+
+    def _read_stop(self) -> StopRequest | None:
+        row = self.turns.database.insist(lambda: self.turns.row(self.turn_id, load_input=False, load_output=False))
+        marks = marks_of(row)
+        if row.status != "PENDING" or row.executor_id != self.worker or marks.attempt != self._attempt:
+            raise TurnLost
+        return self.turns.stop_of(marks)
+
+    async def _in_workflow(self, work: Callable[[], T]) -> T:
+        """Do something in the context of the workflow. Once begun it is finished, unless the database is given up.
+
+        DBOS itself waits for a database that is away, without a limit; work insists on what it does beside DBOS.
+
+        Raises:
+            EngineUnavailableError: It was given up.
+            TurnLost: Another worker has the turn.
+        """
+
+        def run() -> T:
+            try:
+                # A context cannot be entered by two threads.
+                return self.context.copy().run(self.turns.database.run, work)
+            except LOST:
+                raise TurnLost from None
+
+        with anyio.CancelScope(shield=True) as scope:
+            self.recording.add(scope)
+            try:
+                return await anyio.to_thread.run_sync(run, limiter=self._threads, abandon_on_cancel=True)
+            except DatabaseDown as error:
+                raise self.turns.database.unavailable(error) from error
+            finally:
+                self.recording.discard(scope)
+        raise EngineUnavailableError(
+            f"the database {self.turns.database.name} was given up", engine=self.turns.database.name
+        )
+
+    # ── questions and events ──
+
+    async def ask(self, turn: ClaimedTurn, question: Question) -> str | None:
+        """Store a question, if it is not there. Return the answer, if that is."""
+
+        def ask() -> str | None:
+            options: dict[str, Any] = {"queue_name": QUESTIONS, "workflow_name": "amplifier-question"}
+            options |= {"workflow_id": question_id(self.turn_id, question.question_id)}
+            options |= {"authenticated_user": turn.session_id}
+            self._read_stop()
+            self.turns.client.enqueue(options, attrs.asdict(question))
+            return self.read_answers([question.question_id]).get(question.question_id)
+
+        return await self.turns.database(ask)
+
+    def read_answers(self, names: list[str]) -> dict[str, str]:
+        """Return the answers to some questions."""
+        ids = {answer_id(self.turn_id, name): name for name in names}
+        rows = self.turns.client.list_workflows(workflow_ids=list(ids), load_output=False)
+        return {ids[row.workflow_id]: row.input["args"][0] for row in rows}
+
+    async def withdraw(self, turn: ClaimedTurn, name: str) -> None:
+        """Remove a question that no one waits for any more, unless it was answered."""
+
+        def withdraw() -> None:
+            self._read_stop()
+            if not self.read_answers([name]):
+                self.turns.client.delete_workflows([question_id(self.turn_id, name)])
+
+        await self.turns.database(withdraw)
+
+    async def add_events(self, turn: ClaimedTurn, events: list[str]) -> None:
+        """Store events for watchers."""
+        await self.writer.write(turn.attempt, events)
+
+    # ── the end ──
+
+    async def finish(self, turn: ClaimedTurn, outcome: Outcome, events: list[str]) -> None:
+        """End the turn, or hold it: the last events, then its outcome with the conversation."""
+        if events:
+            await self.writer.write(turn.attempt, events)
+        if outcome.state == "held":
+            await self._in_workflow(lambda: self.turns.database.insist(lambda: self._hold(outcome)))
+        else:
+            self.outcome = await self._in_workflow(lambda: self._store(turn, outcome))
+
+    def _hold(self, outcome: Outcome) -> None:
+        turns = self.turns
+        if self._read_stop() is not None:
+            # It came after the worker looked, and the next one obeys it.
+            turns.mark(self.turn_id, worker=None)
+            turns.client.resume_workflows([self.turn_id], queue_name=TURNS)
+            return
+        reason = {"error_type": outcome.error_type, "error": outcome.error}
+        turns.mark(self.turn_id, worker=None, held=turns.seal(reason))
+        turns.client.resume_workflows([self.turn_id], queue_name=WAITING)
+
+    def _store(self, turn: ClaimedTurn, outcome: Outcome) -> dict[str, Any]:
+        turns = self.turns
+        stop, state = self._read_stop(), outcome.state
+        if state == "completed" and stop is not None and not stop.graceful:
+            state = "stopped"
+        end = {
+            "state": state,
+            "answer": outcome.answer,
+            "error_type": outcome.error_type,
+            "error": outcome.error,
+            "ended": time.time(),
+        }
+        messages = None if outcome.messages is None else turns.seal(outcome.messages)
+        values = {"session": turn.session_id, "turn": turn.turn_id, "outcome": turns.seal(end), "messages": messages}
+
+        def store() -> dict[str, Any]:
+            self.datasource.sql_session().execute(sa.text(_STORE_CONVERSATION), values)
+            return end
+
+        while self.datasource.run_tx_step({"name": "conversation"}, store) is not end:
+            # There is an end in this place: of a worker that has the turn now, or of one from which it was rewound.
+            self._read_stop()
+        return end

@@ -1,0 +1,557 @@
+"""Turns as workflows of DBOS, as clients see them: started, read, answered, stopped.
+
+A turn is a workflow on a queue. What DBOS has no column for is in its attributes (`Marks`). A turn that waits behind another one of its
+session is on a second queue, which no one works on, and so is a held one; whoever ends a turn moves the next one of its session. The
+partitions of DBOS would do that as well, but they are worked on in any order, without regard to priorities.
+
+A question is a row of a queue that no one works on, and its answer is another one, whose id is made of the question's: of two answers
+the database takes the first. A schedule is a row that waits for its time; when it runs, it starts its turn and leaves the next row.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import attrs
+import orjson
+import sqlalchemy as sa
+from dbos import error as dbos_error
+
+from amplifier.live import Question
+
+from ._database import Database
+from ._errors import QuestionClosedError, busy_error, check_answer, check_same_turn, unknown_turn_error
+from ._values import Schedule, StopRequest, TurnCounts, TurnPolicy, TurnState, TurnStatus, WatchedEvent
+
+TURNS: Final = "amplifier-turns"
+"""The queue that workers work on."""
+WAITING: Final = "amplifier-waiting"
+QUESTIONS: Final = "amplifier-questions"
+WORKERS: Final = "amplifier-workers"
+"""Queues that no one works on: rows that wait."""
+
+TURN, SCHEDULE, NOTICE = "amplifier-turn", "amplifier-schedule", "amplifier-notice"
+"""Workflows."""
+
+EVENTS: Final = "events"
+"""The stream of a turn."""
+
+QUEUED: Final = ["ENQUEUED", "DELAYED"]
+OPEN: Final = [*QUEUED, "PENDING"]
+ENDED: Final = ["SUCCESS", "ERROR", "CANCELLED", "MAX_RECOVERY_ATTEMPTS_EXCEEDED"]
+
+_PAGE: Final = 500
+_LOST_RACES: Final = 20
+
+_NEXT_TURN = """
+    INSERT INTO amplifier_conversations (session_id, turns) VALUES (:session, 1)
+    ON CONFLICT (session_id) DO UPDATE SET turns = amplifier_conversations.turns + 1 RETURNING turns
+"""
+_LAST_ENDED = "SELECT turn_id FROM amplifier_conversations WHERE session_id = :session"
+_CONVERSATION = "SELECT messages, turn_id, outcome FROM amplifier_conversations WHERE session_id = :session"
+_FORGET = "DELETE FROM amplifier_conversations WHERE session_id = :session"
+
+
+@attrs.frozen(kw_only=True)
+class Details:
+    """The third input of a turn's workflow, beside its session and its prompt.
+
+    Attributes:
+        number: Of the turn in its session, counted from 1.
+        since: When it was started, in seconds since 1970.
+        due_at: When it may begin, in the same way; None for at once.
+        deadline_at: When it fails; None for never.
+        notify: The address that is called when it has ended.
+    """
+
+    number: int
+    since: float
+    due_at: float | None = None
+    deadline_at: float | None = None
+    notify: str | None = None
+
+
+@attrs.frozen(kw_only=True)
+class Marks:
+    """The attributes of a turn's workflow.
+
+    Attributes:
+        attempt: How often a worker has begun it or gone on with it.
+        deaths: How many of them died meanwhile.
+        worker: Who runs it; None when it was handed over.
+        last: Who ran it last.
+        plan: Hashes of the plan that it began with; None while nothing is recorded.
+        stop: How it is to be stopped, as the serializer writes it.
+        held: Why it is held, in the same way.
+        base: How many messages the conversation had before it; None before the first attempt.
+    """
+
+    attempt: int = 0
+    deaths: int = 0
+    worker: str | None = None
+    last: str | None = None
+    plan: dict[str, str] | None = None
+    stop: str | None = None
+    held: str | None = None
+    base: int | None = None
+
+
+_MARKS: Final = [field.name for field in attrs.fields(Marks)]
+
+
+def marks_of(row: Any) -> Marks:
+    """Return the marks of a turn."""
+    given = row.attributes or {}
+    return Marks(**{name: given[name] for name in _MARKS if given.get(name) is not None})
+
+
+def session_of(row: Any) -> str:
+    """Return the session of a turn. A fork has its own."""
+    return str(row.authenticated_user if row.forked_from is None else row.workflow_id)
+
+
+def details_of(row: Any) -> Details:
+    """Return the details of a turn."""
+    return Details(**row.input["args"][2])
+
+
+def question_id(turn_id: str, name: str) -> str:
+    """Return the id of the row of a question."""
+    return f"{turn_id}?{name}"
+
+
+def answer_id(turn_id: str, name: str) -> str:
+    """Return the id of the row of an answer."""
+    return f"{turn_id}?{name}!"
+
+
+class Turns:
+    """The turns of one database.
+
+    Every method blocks, and is to be called through `Database`.
+    """
+
+    def __init__(self, database: Database, version: str | None = None) -> None:
+        self.database = database
+        self.version = version
+
+    @property
+    def client(self) -> Any:
+        """The client of DBOS."""
+        return self.database.client
+
+    # ── rows ──
+
+    def find_row(self, turn_id: str, **options: Any) -> Any:
+        """Return the row of a turn; None if there is none."""
+        rows = self.client.list_workflows(workflow_ids=[turn_id], **options)
+        return rows[0] if rows and rows[0].name == TURN else None
+
+    def row(self, turn_id: str, **options: Any) -> Any:
+        """Return the row of a turn.
+
+        Raises:
+            UnknownTurnError: There is none.
+        """
+        row = self.find_row(turn_id, **options)
+        if row is None:
+            raise unknown_turn_error(turn_id)
+        return row
+
+    def mark(self, turn_id: str, **marks: Any) -> None:
+        """Change some of the marks of a turn."""
+        self.client.update_workflow_attributes(turn_id, marks, merge=True)
+
+    def seal(self, value: Any) -> str:
+        """Write a mark that is a secret as the other data is stored."""
+        return self.database.serializer.serialize(value)
+
+    def unseal(self, text: str | None) -> Any:
+        """Read what `seal` wrote; None for None."""
+        return None if text is None else self.database.serializer.deserialize(text)
+
+    def stop_of(self, marks: Marks) -> StopRequest | None:
+        """Return how a turn is to be stopped; None if it is not."""
+        found = self.unseal(marks.stop)
+        return None if found is None else StopRequest(**found)
+
+    def conversation(self, session_id: str) -> tuple[list[dict[str, Any]], str | None, dict[str, Any] | None]:
+        """Return the messages of a session, the turn that stored them, and how that ended."""
+        with self.database.engine.connect() as connection:
+            row = connection.execute(sa.text(_CONVERSATION), {"session": session_id}).first()
+        if row is None or row.messages is None:
+            return [], None, None
+        return self.unseal(row.messages), row.turn_id, self.unseal(row.outcome)
+
+    # ── for clients ──
+
+    def start(self, session_id: str, prompt: str, turn_id: str, queue: bool, policy: TurnPolicy) -> None:
+        """Store a turn. With ``queue``, let it wait behind the open ones of its session."""
+        for _ in range(_LOST_RACES):
+            with suppress(dbos_error.DBOSWorkflowIDInUseError), self.database.engine.begin() as connection:
+                # Locks the session until the end of the transaction, so no other turn of it is started meanwhile.
+                number = connection.execute(sa.text(_NEXT_TURN), {"session": session_id}).scalar_one()
+                known = self.find_row(turn_id)
+                if known is not None:
+                    connection.rollback()
+                    check_same_turn(turn_id, (session_id, prompt), tuple(known.input["args"][:2]))
+                    return
+                # Its end is stored, although DBOS has not noted that yet.
+                ended = connection.execute(sa.text(_LAST_ENDED), {"session": session_id}).scalar()
+                ahead = [row for row in self.open_turns(session_id) if row.workflow_id != ended]
+                if ahead and not queue:
+                    raise busy_error(session_id, ahead[0].workflow_id, self.state_of(ahead[0]))
+                self._enqueue(connection, session_id, prompt, turn_id, number, policy, ahead)
+                return
+        raise AssertionError(f"turn {turn_id!r} is in use, and cannot be found")
+
+    def open_turns(self, session_id: str) -> list[Any]:
+        """Return the rows of a session's open turns, in their order."""
+        found = self.client.list_workflows(name=TURN, user=session_id, status=OPEN, load_output=False)
+        return sorted((row for row in found if row.forked_from is None), key=lambda row: details_of(row).number)
+
+    def begin_next(self, session_id: str, ended: str | None = None) -> None:
+        """Make the first turn that waits in a session ready for workers, unless there is one before it that has not ended."""
+        found = [row for row in self.open_turns(session_id) if row.workflow_id != ended]
+        first = found[0] if found else None
+        if (
+            first is not None
+            and first.queue_name == WAITING
+            and first.status == "ENQUEUED"
+            and marks_of(first).held is None
+        ):
+            self.client.resume_workflows([first.workflow_id], queue_name=TURNS)
+
+    def _enqueue(
+        self,
+        connection: Any,
+        session_id: str,
+        prompt: str,
+        turn_id: str,
+        number: int,
+        policy: TurnPolicy,
+        ahead: list[Any],
+    ) -> None:
+        due_at = policy.due_at
+        now = time.time()
+        details = Details(number=number, since=now, due_at=due_at, deadline_at=policy.deadline_at, notify=policy.notify)
+        options: dict[str, Any] = {
+            "queue_name": WAITING if ahead else TURNS,
+            "workflow_name": TURN,
+            "workflow_id": turn_id,
+            "workflow_id_reuse_policy": "reject",
+            "authenticated_user": session_id,
+            "priority": policy.priority,
+            "attributes": {"attempt": 0},
+        }
+        if due_at is not None and due_at > now:
+            options["delay_seconds"] = due_at - now
+        self.client.enqueue_in_transaction(connection, options, session_id, prompt, attrs.asdict(details))
+
+    def state_of(self, row: Any) -> TurnState:
+        """Return what a turn does."""
+        if row.status == "PENDING":
+            return "running" if marks_of(row).worker is not None else "queued"
+        if row.status in QUEUED:
+            return "queued" if marks_of(row).held is None else "held"
+        if row.status == "SUCCESS":
+            state: TurnState = row.output["state"] if isinstance(row.output, dict) else "completed"
+            return state
+        return "stopped" if row.status == "CANCELLED" else "failed"
+
+    def status(self, turn_id: str, *, questions: bool = True) -> TurnStatus:
+        """Return what a turn does now."""
+        status = self.status_of(self.row(turn_id))
+        if not questions or status.is_final:
+            return status
+        return attrs.evolve(status, questions=tuple(self.open_questions(turn_id)))
+
+    def status_of(self, row: Any) -> TurnStatus:
+        """Return what a turn does, without its questions."""
+        marks, state = marks_of(row), self.state_of(row)
+        outcome: dict[str, Any] = row.output if isinstance(row.output, dict) and row.status == "SUCCESS" else {}
+        since = details_of(row).since
+        if state == "held":
+            outcome = self.unseal(marks.held)
+        elif row.status in ("ERROR", "MAX_RECOVERY_ATTEMPTS_EXCEEDED"):
+            outcome = {"error_type": type(row.error).__name__, "error": str(row.error)}
+        ended = outcome.get("ended") or (row.completed_at or 0) / 1000
+        return TurnStatus(
+            turn_id=row.workflow_id,
+            session_id=session_of(row),
+            state=state,
+            attempt=marks.attempt,
+            takeovers=marks.deaths,
+            started=since,
+            ended=max(since, ended) if row.status in ENDED else None,
+            worker=marks.worker or marks.last,
+            answer=outcome.get("answer"),
+            error_type=outcome.get("error_type"),
+            error=outcome.get("error"),
+        )
+
+    def open_questions(self, turn_id: str) -> list[Question]:
+        """Return the questions of a turn that no one has answered."""
+        found = {
+            row.workflow_id: row
+            for row in self.client.list_workflows(
+                queue_name=QUESTIONS, workflow_id_prefix=question_id(turn_id, ""), load_output=False
+            )
+        }
+        open_ones = [row for name, row in sorted(found.items()) if not name.endswith("!") and f"{name}!" not in found]
+        return [read_question(row) for row in open_ones]
+
+    def _pages(self, **which: Any) -> Iterator[Any]:
+        """Yield all turns of a kind, the one that was started last first."""
+        offset = 0
+        while True:
+            rows = self.client.list_workflows(name=TURN, sort_desc=True, limit=_PAGE, offset=offset, **which)
+            yield from rows
+            if len(rows) < _PAGE:
+                return
+            offset += _PAGE
+
+    def find(self, state: TurnState | None, session: str | None, since: float | None, limit: int) -> list[TurnStatus]:
+        """Return turns, the one that was started last first."""
+        which: dict[str, Any] = {}
+        if session is not None:
+            which["user"] = session
+        if since is not None:
+            # The clock of the database may count whole seconds.
+            which["start_time"] = _iso(since - 1)
+        if state is not None:
+            statuses = {"queued": OPEN, "running": ["PENDING"], "held": QUEUED, "stopped": ["SUCCESS", "CANCELLED"]}
+            which["status"] = statuses.get(state, ["SUCCESS", "ERROR", "MAX_RECOVERY_ATTEMPTS_EXCEEDED"])
+        found: list[TurnStatus] = []
+        for row in self._pages(**which):
+            status = self.status_of(row)
+            if (state is None or status.state == state) and (since is None or status.started >= since):
+                found.append(status)
+            if len(found) >= max(limit, 1) + _PAGE:
+                break
+        found.sort(key=lambda status: status.started, reverse=True)
+        return found[:limit]
+
+    def counts(self, *, only_open: bool = False) -> TurnCounts:
+        """Return how many turns there are."""
+        found: list[tuple[TurnState, Any]] = [
+            (self.state_of(row), row) for row in self._pages(**({"status": OPEN} if only_open else {}))
+        ]
+        open_ones = [row for state, row in found if row.status in OPEN]
+        now = time.time()
+        return TurnCounts(
+            states=dict(Counter(state for state, _ in found)),
+            oldest=max((now - details_of(row).since for row in open_ones), default=0.0),
+            attempts=sum(marks_of(row).attempt for row in open_ones),
+            takeovers=sum(marks_of(row).deaths for row in open_ones),
+        )
+
+    def events_after(self, turn_id: str, offset: int, position: int) -> tuple[list[WatchedEvent], int, bool]:
+        """Return the events of the batches from an offset on, the next offset, and whether there will be no more.
+
+        Args:
+            turn_id: The turn.
+            offset: Of the first batch.
+            position: Of the last event before it.
+        """
+        # Before the events: those that are stored before the end of the turn are read after it.
+        is_over = self.row(turn_id, load_input=False, load_output=False).status in ENDED
+        found: list[WatchedEvent] = []
+        batches = self.client.read_stream(turn_id, EVENTS, offset=offset, timeout_seconds=0.0)
+        try:
+            for batch in batches:
+                offset += 1
+                for text in batch["events"]:
+                    position += 1
+                    name, data = orjson.loads(text)
+                    found.append(WatchedEvent(position=position, attempt=batch["attempt"], name=name, data=data))
+        except dbos_error.DBOSStreamTimeoutError:
+            pass
+        except dbos_error.DBOSNonExistentWorkflowError:
+            raise unknown_turn_error(turn_id) from None
+        finally:
+            batches.close()
+        return found, offset, is_over
+
+    def answer(self, turn_id: str, name: str, option: str) -> None:
+        """Store the answer to a question."""
+        status = self.status(turn_id)
+        if not status.is_final and all(question.question_id != name for question in status.questions):
+            known = self.client.list_workflows(workflow_ids=[answer_id(turn_id, name)])
+            if known and known[0].input["args"] == [option]:
+                # The same answer again, for example because the connection was lost meanwhile.
+                return
+        check_answer(status, name, option)
+        row = {"queue_name": QUESTIONS, "workflow_name": "amplifier-answer", "authenticated_user": status.session_id}
+        row |= {"workflow_id": answer_id(turn_id, name), "workflow_id_reuse_policy": "reject"}
+        try:
+            self.client.enqueue(row, option)
+        except dbos_error.DBOSWorkflowIDInUseError:
+            [first] = self.client.list_workflows(workflow_ids=[answer_id(turn_id, name)])
+            if first.input["args"] != [option]:
+                raise QuestionClosedError(
+                    f"turn {turn_id!r} ({status.state}) does not wait for an answer to {name!r}: it was answered with "
+                    f"{first.input['args'][0]!r} a moment ago",
+                    turn_id=turn_id,
+                ) from None
+
+    def request_stop(self, turn_id: str, graceful: bool, reason: str | None) -> None:
+        """Note that a turn is to end. One that no worker has begun ends now."""
+        row = self.row(turn_id, load_output=False)
+        if row.status in ENDED:
+            return
+        marks = marks_of(row)
+        known = self.stop_of(marks)
+        if graceful and known is not None and not known.graceful:
+            # An immediate stop that was acknowledged stays one.
+            return
+        self.mark(turn_id, stop=self.seal({"graceful": graceful, "reason": reason}))
+        if row.status in QUEUED and marks.attempt == 0:
+            if (notify := details_of(row).notify) is not None:
+                self.enqueue_notice(turn_id, notify)
+            self.client.cancel_workflow(turn_id)
+            self.begin_next(row.authenticated_user)
+        elif marks.held is not None:
+            self.requeue(row)
+
+    def resume(self, turn_id: str) -> None:
+        """Let a held turn go on with any plan, and one that waits for workers of another version with those of this one."""
+        row = self.row(turn_id, load_output=False)
+        if row.status not in QUEUED:
+            return
+        if self.version is not None and row.app_version not in (None, self.version):
+            steps = self.client.list_workflow_steps(turn_id, load_output=False)
+            self.client.cancel_workflow(turn_id)
+            self.mark(turn_id, held=None, plan=None)
+            self.client.rewind_workflow(
+                turn_id,
+                start_step=max((step["function_id"] for step in steps), default=0) + 1,
+                application_version=self.version,
+                queue_name=TURNS,
+            )
+        elif marks_of(row).held is not None:
+            self.mark(turn_id, plan=None)
+            self.requeue(row)
+
+    def requeue(self, row: Any) -> None:
+        """Make a held turn ready for workers."""
+        self.mark(row.workflow_id, held=None)
+        self.client.resume_workflows([row.workflow_id], queue_name=TURNS)
+
+    def release(self, turn_id: str) -> None:
+        """Take a turn away from the worker that runs it."""
+        row = self.row(turn_id, load_input=False, load_output=False)
+        if row.status == "PENDING":
+            self.mark(turn_id, worker=None)
+            self.client.resume_workflows([turn_id], queue_name=TURNS)
+
+    def messages(self, session_id: str) -> list[dict[str, Any]]:
+        """Return the conversation of a session."""
+        return self.conversation(session_id)[0]
+
+    def forget(self, before: float) -> int:
+        """Forget turns that ended before a moment, with what else there is of them."""
+        names = [
+            row.workflow_id
+            for row in self._pages(status=ENDED, completed_before=_iso(before), load_input=False, load_output=False)
+        ]
+        for start in range(0, len(names), _PAGE):
+            self.delete(names[start : start + _PAGE])
+        return len(names)
+
+    def delete(self, turn_ids: list[str]) -> None:
+        """Delete turns with their questions."""
+        prefixes = [question_id(turn_id, "") for turn_id in turn_ids]
+        questions = self.client.list_workflows(
+            queue_name=QUESTIONS, workflow_id_prefix=prefixes, load_input=False, load_output=False
+        )
+        self.client.delete_workflows([*turn_ids, *(row.workflow_id for row in questions)])
+
+    def forget_session(self, session_id: str) -> bool:
+        """Delete all there is of a session."""
+        with self.database.engine.begin() as connection:
+            was_there = connection.execute(sa.text(_FORGET), {"session": session_id}).rowcount
+            if ahead := self.open_turns(session_id):
+                raise busy_error(session_id, ahead[0].workflow_id, self.state_of(ahead[0]))
+        rows = self.client.list_workflows(user=session_id, load_input=False, load_output=False)
+        if rows:
+            self.client.delete_workflows([row.workflow_id for row in rows])
+        return bool(was_there or rows)
+
+    # ── schedules ──
+
+    def schedule(self, wanted: Schedule) -> None:
+        """Store a schedule in place of one of this name."""
+        self.unschedule(wanted.name)
+        self.enqueue_schedule(wanted)
+
+    def enqueue_schedule(self, wanted: Schedule) -> None:
+        """Let a schedule wait for its time."""
+        options: dict[str, Any] = {
+            "queue_name": TURNS,
+            "workflow_name": SCHEDULE,
+            "workflow_id": f"schedule?{wanted.name}?{wanted.next_at:.0f}",
+            "authenticated_user": wanted.session_id,
+            "priority": 1,
+        }
+        if (seconds := wanted.next_at - time.time()) > 0:
+            options["delay_seconds"] = seconds
+        self.client.enqueue(options, attrs.asdict(wanted))
+
+    def schedules(self, name: str | None = None) -> list[Schedule]:
+        """Return all schedules, or that of a name."""
+        found: dict[str, Schedule] = {}
+        for row in self._schedule_rows(name):
+            schedule = Schedule(**row.input["args"][0])
+            if schedule.name not in found or found[schedule.name].next_at < schedule.next_at:
+                found[schedule.name] = schedule
+        return list(found.values())
+
+    def _schedule_rows(self, name: str | None) -> list[Any]:
+        prefix = "schedule?" if name is None else f"schedule?{name}?"
+        found = self.client.list_workflows(name=SCHEDULE, status=OPEN, workflow_id_prefix=prefix, load_output=False)
+        return [row for row in found if row.workflow_id.startswith(prefix)]
+
+    def unschedule(self, name: str) -> bool:
+        """Remove a schedule."""
+        rows = self._schedule_rows(name)
+        if rows:
+            self.client.delete_workflows([row.workflow_id for row in rows])
+        return bool(rows)
+
+    # ── notices ──
+
+    def enqueue_notice(self, turn_id: str, url: str, tries: int = 0, waits: int = 0, seconds: float = 0.0) -> None:
+        """Let a worker call back the one who started a turn.
+
+        Args:
+            turn_id: The turn.
+            url: Whom.
+            tries: How often that was tried.
+            waits: How often the turn had not ended yet.
+            seconds: For which to wait.
+        """
+        options: dict[str, Any] = {
+            "queue_name": TURNS,
+            "workflow_name": NOTICE,
+            "workflow_id": f"notice?{turn_id}?{tries}.{waits}",
+            "priority": 1,
+        }
+        if seconds > 0:
+            options["delay_seconds"] = seconds
+        self.client.enqueue(options, turn_id, url, tries, waits)
+
+
+def read_question(row: Any) -> Question:
+    """Return the question of a row."""
+    details = row.input["args"][0]
+    return Question(**{**details, "options": tuple(details["options"])})
+
+
+def _iso(moment: float) -> str:
+    return datetime.fromtimestamp(min(max(moment, 0.0), 253402300799.0), UTC).isoformat()
