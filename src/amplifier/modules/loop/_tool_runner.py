@@ -384,6 +384,9 @@ class ToolRunner:
         try:
             arguments = copy.deepcopy(call.arguments)
             found = await call_within(seconds, f"reconcile of tool {call.name!r}", reconcile, arguments, about)
+        except DeadlineExceeded:
+            logger.warning("reconcile of tool %r did not return within %g s", call.name, seconds)
+            return Unknown()
         except Exception as exc:  # noqa: BLE001 — a tool is third-party code; what it does not find out is not known
             logger.warning("reconcile of tool %r (%s) failed with %s", call.name, _class_of(tool), _written_out(exc))
             return Unknown()
