@@ -70,13 +70,12 @@ class ModuleCoordinator(Coordinator):
         session_state: A dict for modules to share.
         turn_number: The number of the latest turn, counted from 1. 0 before the first one.
         deadlines: The deadlines of the plan.
-        mounts: The mounted modules and the capabilities.
-        cleanups: The steps of the closing.
-        hosting: The tasks of the session.
-        watch: Reports calls that don't react to their cancellation.
-        closing_time: The time of the closing, which everything in it shares.
-        effects: The effects of hooks on the running turn.
     """
+
+    # Only the kernel uses ``mounts`` (mounted modules and capabilities), ``cleanups`` (steps of the
+    # closing), ``hosting`` (tasks of the session), ``watch`` (reports calls that don't react to
+    # their cancellation), ``closing_time`` (shared by everything in the closing) and ``effects``
+    # (the effects of hooks on the running turn).
 
     __slots__ = ("_own_hooks", "_owner")
 
