@@ -107,10 +107,11 @@ class Database:
     """
 
     def __init__(self, url: sa.URL, settings: Settings) -> None:
-        self.name = url.render_as_string(hide_password=True)
-        self.url = url.render_as_string(hide_password=False)
-        self.is_sqlite = url.get_backend_name() == "sqlite"
-        self.serializer = JsonSerializer(settings.encryption_key)
+        self.name: str = url.render_as_string(hide_password=True)
+        self.url: str = url.render_as_string(hide_password=False)
+        self.is_sqlite: bool = url.get_backend_name() == "sqlite"
+        self.serializer: JsonSerializer = JsonSerializer(settings.encryption_key)
+        self.engine: sa.Engine
         self.client: Any = None
         self._patience = settings.patience
         self._is_closed = False

@@ -12,9 +12,9 @@ import pytest
 
 import amplifier
 from amplifier import AmplifierSession, HookResult, PlanError
+from amplifier.modules._shared.protected_places import ENTRIES, ProtectedPlaces, own_places, protected_places
 from amplifier.modules.hooks.approval import MODES
 from amplifier.modules.tools import filesystem as tool_filesystem
-from amplifier.modules.tools._protected_places import ENTRIES, ProtectedPlaces, own_places, protected_places
 from amplifier.testing import MockProvider, TestCoordinator
 from tests._support.tree import ROOT
 

@@ -825,7 +825,7 @@ import json, os, sys
 from amplifier.modules.tools.bash import _places
 from amplifier.modules.tools.bash._options import BashOptions
 from amplifier.modules.tools.bash._places import PlaceFinder
-from amplifier.modules.tools._protected_places import ProtectedPlaces
+from amplifier.modules._shared.protected_places import ProtectedPlaces
 workspace = sys.argv[1]
 finder = PlaceFinder(BashOptions(), workspace, ProtectedPlaces())
 if os.geteuid() == 0:  # root can look at everything, and may keep Python where no one else can

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from typing import Any, Generic, TypeVar, cast
 
 import anyio
@@ -72,7 +73,7 @@ async def run_in_child(fn: Callable[..., Awaitable[T]], *args: object, name: str
     try:
         while True:
             try:
-                with cancel_scope(shield=shield):
+                with cancel_scope(shield=True) if shield else nullcontext():
                     async with anyio.create_task_group() as group:
                         group.start_soon(_run, outcome, fn, args, shield, name=name)
             except BaseException as exc:  # noqa: BLE001 — raised below
@@ -90,7 +91,7 @@ async def run_in_child(fn: Callable[..., Awaitable[T]], *args: object, name: str
             raise stop from outcome.error
         if not outcome.has_begun:
             raise anyio.get_cancelled_exc_class()
-        if not shield:
+        if not shield and running_asyncio_loop() is None:
             # Trio doesn't interrupt a caller that waits for its nursery.
             await anyio.lowlevel.checkpoint_if_cancelled()
         return cast("T", outcome.value)
@@ -115,7 +116,8 @@ async def _run(outcome: _Outcome[T], fn: Callable[..., Awaitable[T]], args: tupl
     """Run the work and keep its result or error. This is the body of the child task."""
     outcome.has_begun = True
     try:
-        with cancel_scope(shield=shield):  # the group is cancelled with its caller
+        # The group is cancelled with its caller.
+        with cancel_scope(shield=True) if shield else nullcontext():
             outcome.value = await fn(*args)
     except BaseException as exc:  # noqa: BLE001 — raised in the caller
         outcome.error = exc

@@ -39,8 +39,8 @@ from .._shared.configuration import (
     seconds,
     whole_number,
 )
+from .._shared.protected_places import UNPROTECTED, Judgement, ProtectedPlaces, protected_places
 from .._shared.questions import one_line, render_prompt
-from ..tools._protected_places import UNPROTECTED, Judgement, ProtectedPlaces, protected_places
 from ._approval_rules import ACTIONS, BUILT_IN_TOOLS, Action, Call, Rule, is_action, strictest
 
 __all__ = [

@@ -25,7 +25,7 @@ from amplifier._programs import find_program, is_below, isolated_python_command
 from amplifier.errors import ModuleLoadError
 
 from ..._shared.processes import can_supervise
-from .._protected_places import ProtectedPlaces
+from ..._shared.protected_places import ProtectedPlaces
 from ._git_broker import Bind, GitBroker
 from ._git_files import NOT_CLEAN, Finding, findings, read_text, set_aside, take_out
 from ._git_profile import HELPER, GitProfile, open_git_profile

@@ -13,8 +13,8 @@ import attrs
 
 from amplifier._programs import is_below, isolated_python
 
+from ..._shared.protected_places import ProtectedPlaces, own_places
 from ..._shared.session import default_sessions_directory
-from .._protected_places import ProtectedPlaces, own_places
 from ._options import BashOptions
 from ._own_files import (
     check_search_path,
@@ -100,7 +100,7 @@ class PlaceFinder:
 
     def __init__(self, options: BashOptions, directory: str, protected: ProtectedPlaces) -> None:
         self._options = options
-        self.home = _real("~")
+        self.home: str = _real("~")
         self._state = {
             _real(str(default_sessions_directory().parent)),
             *map(_real, filter(None, [os.environ.get("AMPLIFIER_HOME")])),

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 import attrs
 
-from .._protected_places import (
+from ..._shared.protected_places import (
     ProtectedPlaces,
     _may_be_entry,
     _named_by_configuration,

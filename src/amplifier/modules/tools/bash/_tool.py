@@ -27,10 +27,10 @@ from amplifier.models import HookResult, ToolResult
 from ..._shared.configuration import read_options
 from ..._shared.failure import ToolFailure, shown
 from ..._shared.processes import signal_name
+from ..._shared.protected_places import protected_places
 from ..._shared.session import working_directory
 from ..._shared.worker_threads import Stop, Stopped, Workers, poll_until
 from .._base import BuiltinTool, characters, option, tool_input, whole
-from .._protected_places import protected_places
 from ._command import Outcome, run_command
 from ._confinement import Confined, Sandbox, choose_sandbox, import_warning
 from ._git_files import set_aside

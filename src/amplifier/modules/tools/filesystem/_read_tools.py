@@ -22,11 +22,11 @@ from amplifier.models._prompts import PDF, media_type
 
 from ..._shared.configuration import choices, flag, option, seconds, texts, whole_number
 from ..._shared.failure import ToolFailure, shown
+from ..._shared.protected_places import ProtectedPlaces
 from ..._shared.worker_threads import Stop, Workers
 from .._base import BuiltinTool, path_name, tool_input, whole
 from .._glob import DEFAULT_IGNORED, directory_names
 from .._paths import ConfinedPath, Entry, Workspace, entries_of, open_directory, open_file
-from .._protected_places import ProtectedPlaces
 
 logger = logging.getLogger("amplifier.modules.tools.filesystem")
 

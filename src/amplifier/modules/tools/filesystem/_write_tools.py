@@ -21,12 +21,12 @@ from amplifier.models import HookResult, ToolResult
 
 from ..._shared.configuration import read_options
 from ..._shared.failure import ToolFailure, shown
+from ..._shared.protected_places import ProtectedPlaces, protected_places
 from ..._shared.questions import render_prompt
 from ..._shared.worker_threads import Stop, Workers
 from .._base import BuiltinTool, characters, flag, option, tool_input
 from .._glob import GlobTool
 from .._paths import AccessRoots, ConfinedPath, Workspace, open_file, open_parent, refuse_unless_regular
-from .._protected_places import ProtectedPlaces, protected_places
 from ._read_tools import (
     FILE_PATH,
     READING_TOOLS,

@@ -33,8 +33,8 @@ from amplifier._programs import PACKAGE, find_program, is_below, isolated_python
 from amplifier.contracts import Coordinator
 from amplifier.errors import PlanError
 
-from .._shared.configuration import list_of, option, record
-from .._shared.session import default_sessions_directory
+from .configuration import list_of, option, record
+from .session import default_sessions_directory
 
 # ── the list ──────────────────────────────────────────────────────────────────────────────────────
 
