@@ -231,7 +231,7 @@ lock: .venv-release/.ready
 	@$(RESOLVE) --upgrade --group dev --output-file .ci/lock.txt
 	@$(RESOLVE) --upgrade --group bench --constraint .ci/lock.txt --output-file .ci/lock-bench.txt
 
-RESOLVE := .venv-release/bin/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --all-extras --generate-hashes \
+RESOLVE := .venv-release/bin/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --all-extras --generate-hashes --no-strip-extras \
     --no-emit-index-url --no-emit-find-links --no-annotate --no-header
 
 # The wheel and the sdist, equal byte for byte for equal sources, and a list of what they depend on in the CycloneDX format.
@@ -239,7 +239,7 @@ release: .venv-release/.ready
 	@rm -rf dist .venv-release-all
 	$(BIN)/python -m build --no-isolation --outdir dist .
 	@"$(PYTHON)" -m venv .venv-release-all
-	@sed -n 's/^\([a-z].*[^ ]\) *\\$$/\1/p' .ci/lock.txt >.venv-release-all/versions.txt
+	@sed -n 's/\[[a-z,]*\]//; s/^\([a-z].*[^ ]\) *\\$$/\1/p' .ci/lock.txt >.venv-release-all/versions.txt
 	@.venv-release-all/bin/python -m pip install --quiet --no-compile --constraint .venv-release-all/versions.txt "$$(ls dist/*.whl)[all]"
 	@.venv-release/bin/cyclonedx-py environment .venv-release-all/bin/python --pyproject pyproject.toml --output-reproducible --output-file dist/sbom.cdx.json
 	@ls -l dist
