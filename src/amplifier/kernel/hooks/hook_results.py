@@ -16,7 +16,7 @@ from amplifier.errors import ApprovalTimeoutError, ExecutionDenied, NoOneToAskEr
 from amplifier.events import PROMPT_SUBMIT, PROVIDER_REQUEST
 from amplifier.models import ApprovalGate, ContextInjection, HookResult
 
-from ..runtime.deadlines import DeadlinePassed, call_foreign, run_bounded
+from ..runtime.deadlines import DeadlinePassed, call_foreign, failure_words, run_bounded
 from ..runtime.loop import timestamp
 from ..runtime.watchdog import Watchdog
 from .merge import InvalidAnswer, gates_of, processed_result, sanitised_injections
@@ -225,7 +225,12 @@ class Approvals:
             if isawaitable(answer):
                 label = f"approval for hook {gate.hook_name!r}"
                 answer = await run_bounded(answer, gate.timeout, label, self._watch)
-        except (DeadlinePassed, ApprovalTimeoutError):
+        except (DeadlinePassed, ApprovalTimeoutError) as late:
+            # A refusal counts also when it comes late.
+            answer = getattr(late, "answer", None)
+            was_refused = isinstance(answer, str) and answer.lower() not in _ALLOWING_ANSWERS
+            if was_refused:
+                return Decision(False, f"User denied: {shown}")
             if gate.default == "allow":
                 return Decision(True, f"Approval timeout - allowed by default: {shown}")
             return Decision(False, f"Approval timeout - denied by default: {shown}")
@@ -235,7 +240,7 @@ class Approvals:
             return Decision(False, f"No one could be asked: {shown}")
         except Exception as exc:  # the approval system is foreign code
             logger.exception("the approval system failed: denied")
-            return Decision(False, f"Approval failed ({type(exc).__name__}: {exc}): {shown}")
+            return Decision(False, f"Approval failed ({failure_words(exc)}): {shown}")
         chosen = answer.lower() if isinstance(answer, str) else None
         if chosen in _ALLOWING_ANSWERS:
             return Decision(True, "User allowed", remembered=chosen == "allow always")

@@ -164,7 +164,11 @@ class CancellationToken:
         self._requests.clear()
         self._tools.clear()
         self._reason = self._grace = self.asked_at = None
-        self._end_grace()
+        # Another thread may not touch the timer.
+        if self._loop is None or self._loop.is_running_here():
+            self._end_grace()
+        else:
+            self._loop.soon(self._end_grace)
 
     def _claim(self, request: CancelRequest) -> bool:
         mine = object()
@@ -274,8 +278,8 @@ class CancellationToken:
 
     @property
     def has_requests(self) -> bool:
-        """True if a request hasn't been announced."""
-        return bool(self._requests)
+        """True if a request hasn't been announced, or is being announced."""
+        return bool(self._requests) or self._announcing is not None
 
     def _drain_requests(self) -> list[CancelRequest]:
         drained = []

@@ -81,7 +81,8 @@ async def run_in_child(fn: Callable[..., Awaitable[T]], *args: object, name: str
                 stop = exc.exceptions[0] if isinstance(exc, BaseExceptionGroup) else exc
             # At the end of an asyncio loop the child can be cancelled before its first step, so
             # that it never begins. The caller was cancelled too, so a second child is not.
-            if outcome.has_begun or not shield:
+            was_cancelled = stop is not None and is_cancellation_type(stop)
+            if outcome.has_begun or not (shield and was_cancelled):
                 break
         if outcome.error is not None and _error_comes_first(outcome.error, stop):
             raise outcome.error

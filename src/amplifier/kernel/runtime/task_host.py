@@ -105,24 +105,25 @@ class TaskHost:
         group = self.group
         if group is None:
             return False
-        interrupts: list[BaseException] = []
         was_ended = group.cancel_scope.cancel_called
         for task in list(self.running):  # its step of the closing was interrupted
             task.cancel()
         self.group = None
+        # A crash is raised once, also if the caller is cancelled meanwhile, which comes first.
+        raised, self.fatal = self.fatal, []
         try:
-            await group.__aexit__(*exit_details(exc if was_ended else None))
-        except BaseExceptionGroup as wrapped:  # a KeyboardInterrupt
-            interrupts = list(wrapped.exceptions)
+            try:
+                await group.__aexit__(*exit_details(exc if was_ended else None))
+            except BaseExceptionGroup as wrapped:  # a KeyboardInterrupt
+                raised += wrapped.exceptions
+            if not raised:
+                return was_ended
+            if len(raised) == 1 or all(isinstance(error, KeyboardInterrupt) for error in raised):
+                raise raised[0]
+            raise BaseExceptionGroup(f"session {session_id!r} was ended by crashed background work", raised)
         finally:
-            del exc  # an exception that names its own frame is a reference cycle
-        crashes, self.fatal = self.fatal, []
-        raised = [*crashes, *interrupts]
-        if not raised:
-            return was_ended
-        if len(raised) == 1 or all(isinstance(error, KeyboardInterrupt) for error in raised):
-            raise raised[0]
-        raise BaseExceptionGroup(f"session {session_id!r} was ended by crashed background work", raised)
+            # An exception that names its own frame is a reference cycle.
+            del exc, raised
 
     def spawn(self, fn: Callable[[], Coroutine[Any, Any, None]], name: str | None = None) -> None:
         """Start work of the kernel beside the turn. It must end before the session is closed."""
@@ -167,7 +168,7 @@ class TaskHost:
         """
         group = self._require_group(f"the structured mount of {name!r}")
         task = HostTask(manager, name, owner, self)
-        entry = self.cleanups.push(task.leave, owner, what="structured mount")
+        entry = task.entry = self.cleanups.push(task.leave, owner, what="structured mount")
         self.running[task] = None
         # TaskGroup.start() is no alternative. It waits indefinitely for a task that is cancelled
         # before its first step, and would cancel a module at its ``yield``.
@@ -183,7 +184,8 @@ class TaskHost:
         if not task.is_inside:
             self.cleanups.discard(entry)
             task.raise_error()
-            raise anyio.get_cancelled_exc_class()  # with every other task
+            await anyio.lowlevel.checkpoint_if_cancelled()
+            raise SessionStateError(f"{name!r} was not entered: the session is being closed")
         # It is left before the cleanups run that it registered while it was being entered.
         self.cleanups.move_up(entry)
         return task
@@ -270,9 +272,13 @@ def describe_label(label: object) -> tuple[str | None, str]:
 
 
 class SessionTask:
-    """A task of the session's group. Only the session ends it, or the end of an asyncio loop."""
+    """A task of the session's group. Only the session ends it, or the end of an asyncio loop.
 
-    __slots__ = ("_done", "_has_begun", "_host", "_name", "_owner", "_scope", "_what")
+    Attributes:
+        entry: The step of the closing that ends it. None once it has ended.
+    """
+
+    __slots__ = ("_done", "_has_begun", "_host", "_name", "_owner", "_scope", "_what", "entry")
 
     def __init__(self, what: str, name: str, owner: str | None, host: TaskHost) -> None:
         self._what = what
@@ -282,6 +288,7 @@ class SessionTask:
         self._scope = anyio.CancelScope(shield=True)
         self._done = anyio.Event()
         self._has_begun = False
+        self.entry: CleanupEntry | None = None
 
     def wait_info(self) -> WaitInfo:
         """Describe the task for reports about sessions that hang."""
@@ -294,6 +301,9 @@ class SessionTask:
         try:
             await self._work()
         finally:
+            self._host.cleanups.discard(self.entry)
+            # It leads back to this task, which is a reference cycle.
+            self.entry = None
             self._done.set()
             self._host.running.pop(self, None)
 
@@ -338,13 +348,9 @@ class SessionTask:
 
 
 class BackgroundTask(SessionTask):
-    """Work that a module started beside the turns.
+    """Work that a module started beside the turns."""
 
-    Attributes:
-        entry: The step of the closing that ends it. None once it has ended.
-    """
-
-    __slots__ = ("_args", "_fatal", "_fn", "entry")
+    __slots__ = ("_args", "_fatal", "_fn")
 
     def __init__(
         self,
@@ -359,7 +365,6 @@ class BackgroundTask(SessionTask):
         self._fn = fn
         self._args = args
         self._fatal = fatal
-        self.entry: CleanupEntry | None = None
 
     async def _work(self) -> None:
         try:
@@ -367,9 +372,6 @@ class BackgroundTask(SessionTask):
                 await self._fn(*self._args)
         except BaseException as exc:  # noqa: BLE001 — foreign code: its crash ends this task only
             await self._crashed(exc, self._fatal)
-        finally:
-            self._host.cleanups.discard(self.entry)
-            self.entry = None
 
 
 class HostTask(SessionTask):

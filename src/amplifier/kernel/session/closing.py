@@ -19,7 +19,7 @@ from ..runtime.child import ki_protected
 from ..runtime.cleanup import CleanupFailure
 from ..runtime.deadlines import DeadlinePassed, failure_text
 from ..runtime.frames import WaitInfo, forget_frames
-from .lifecycle import Lifecycle, State
+from .lifecycle import Lifecycle, State, inside_closing_of
 from .opening import ModuleFailure, release_loader
 
 logger: logging.Logger = logging.getLogger("amplifier.session")
@@ -89,11 +89,13 @@ class Closing:
             KeyboardInterrupt: It hit a step. The other steps have run.
         """
         # Observers of failures may register more cleanups, so these run a second time.
+        token = inside_closing_of.set((*inside_closing_of.get(), self._lifecycle))
         steps = [self._end_turn, self._unwind, self._report_failures, self._unwind]
         if self._was_open:
             steps[1:1] = [self._announce_requests, self._announce_end]
         for step in steps:
             await self._attempt(step, step.__name__.strip("_").replace("_", " "))
+        inside_closing_of.reset(token)
         self._release()
         interrupt, self._interrupt = self._interrupt, None
         if interrupt is not None:
@@ -178,7 +180,10 @@ class Closing:
         if self._parent is not None:
             self._parent.unregister_child(self._coordinator.cancellation)
         self._status.ended_at = datetime.now(UTC)
-        release_loader(self._coordinator)
+        try:
+            release_loader(self._coordinator)
+        except BaseException as exc:  # noqa: BLE001 — an interrupt in the application's loader
+            self._interrupt = self._interrupt or exc
         if self._was_open:
             forget_frames([failure.error for failure in self._mount_failures])
             forget_frames([failure.error for failure in self.failures])

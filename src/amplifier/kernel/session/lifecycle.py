@@ -132,3 +132,6 @@ class Lifecycle:
 # because a task that a turn leaves behind keeps its context.
 inside_turn_of: ContextVar[tuple[Lifecycle, ...]] = ContextVar("amplifier_inside_turn_of", default=())
 """Sessions inside whose turns the current task runs."""
+
+inside_closing_of: ContextVar[tuple[Lifecycle, ...]] = ContextVar("amplifier_inside_closing_of", default=())
+"""Sessions whose closing, or whose announcement of a stop, the current task runs."""

@@ -48,7 +48,7 @@ from ..runtime.frames import WaitInfo
 from ..runtime.loop import Loop, current_raw_task, task_name
 from ..runtime.task_host import hosted_by
 from .closing import Closing
-from .lifecycle import Lifecycle, State, inside_turn_of
+from .lifecycle import Lifecycle, State, inside_closing_of, inside_turn_of
 from .opening import Loader, ModuleFailure, Opening
 from .stream import TextStream, TurnStream
 from .turn import Turn, current_meter
@@ -480,8 +480,10 @@ class AmplifierSession:
             stream.has_turn.set()
             return await turn.run()
         finally:
-            lifecycle.end_turn(turn)
-            inside_turn_of.reset(token)
+            try:
+                lifecycle.end_turn(turn)
+            finally:
+                inside_turn_of.reset(token)
 
     def _turn_seconds(self, timeout: float | Inherited | None) -> float | None:
         if timeout is DEFAULT:
@@ -614,6 +616,8 @@ class AmplifierSession:
             self.coordinator.hosting.spawn(self._announce_requests)
 
     async def _announce_requests(self) -> None:
+        # The closing waits for this, so a callback can't wait for the closing.
+        inside_closing_of.set((*inside_closing_of.get(), self._lifecycle))
         with cancel_scope(shield=True):
             await self.coordinator.cancellation.announce_requests(self.coordinator.hooks.emit)
 
@@ -716,6 +720,8 @@ class AmplifierSession:
             place = "turn"
         if self.coordinator.hosting in hosted_by.get():
             place = "structured module"
+        if lifecycle in inside_closing_of.get():
+            place = "closing"
         if place is not None:
             raise SessionStateError(
                 f"session {self.session_id!r} cannot be closed from inside its own {place}; "
@@ -724,18 +730,20 @@ class AmplifierSession:
 
     async def _close(self, was_open: bool) -> None:
         """Close, or wait until another call has closed."""
+        # A loop that has ended can't continue an opening or closing.
+        is_alive = self._loop is None or not self._loop.has_ended()
         # A session that was waited for may be opening a second time.
-        while was_open and self._lifecycle.state is State.OPENING:
+        while was_open and self._lifecycle.state is State.OPENING and is_alive:
             await self._lifecycle.wait_settled()
         state, name = self._lifecycle.state, f"amplifier close {self.session_id}"
         if state in (State.NEW, State.CLOSED):
             await self.coordinator.cleanup()
             return
-        if state is State.CLOSING:
+        if state is State.CLOSING and is_alive:
             await run_in_child(self._lifecycle.wait_settled, name=name, shield=True)
             return
         # If the session's loop has ended, it can be closed on any other.
-        if state is State.OPEN and self._loop is not None and not self._loop.has_ended():
+        if state is State.OPEN and self._loop is not None and is_alive:
             self._require_own_loop()
         # Before the first await, so that a second caller sees it.
         self._lifecycle.state = State.CLOSING

@@ -154,6 +154,7 @@ class TurnStream(Generic[T]):
             self.is_over = True
             return
         self._receive.close()
+        self._wake_emitters()
         self._turn_scope.cancel()
         if not self._has_begun:
             self._end()
@@ -175,6 +176,7 @@ class TurnStream(Generic[T]):
             if self._group is not None:
                 self.is_left = True
                 self._receive.close()
+                self._wake_emitters()
                 self._require_own_task(exc)
                 if not self.is_over:
                     self._group.cancel_scope.cancel()
@@ -227,9 +229,20 @@ class TurnStream(Generic[T]):
             self._error = error
         self.is_over = True
         self._send.close()
+        self._wake_emitters()
         self.has_turn.set()
         if self._over is not None:
             self._over.set()
+
+    @property
+    def is_around_caller(self) -> bool:
+        """True if the calling code is part of the turn."""
+        return self._room in _inside_streamed.get()
+
+    def _wake_emitters(self) -> None:
+        """Let emitters continue that wait for room, which no reader will make any more."""
+        for _ in range(self._room.statistics().tasks_waiting):
+            self._room.release()
 
     def __aiter__(self) -> AsyncIterator[TurnEvent]:
         return self
@@ -304,8 +317,8 @@ class TurnStream(Generic[T]):
 
     async def _pass_on(self, event: str, data: dict[str, Any]) -> None:
         # Terminal events have a deadline of seconds, and must be emitted in any case.
-        takes_room = event not in TERMINAL_EVENTS and self._room in _inside_streamed.get()
-        if takes_room:
+        takes_room = event not in TERMINAL_EVENTS and self.is_around_caller
+        if takes_room and not (self.is_left or self.is_over):
             await self._room.acquire()
         try:
             self._send.send_nowait((self._typed(event, data), takes_room))
@@ -375,11 +388,14 @@ class TextStream:
         raise StopAsyncIteration
 
     async def aclose(self) -> None:
-        """Stop the turn, unless it is over, and wait until it has unwound. Idempotent."""
+        """Stop the turn, unless it is over, and wait until it has unwound. Idempotent.
+
+        From inside the turn, such as in a handler of one of its events, it doesn't wait.
+        """
         self._is_over = True
         if self._thread:
             self._events.leave()
-            if not self._events.is_over:
+            if not self._events.is_over and not self._events.is_around_caller:
                 name = "amplifier end of a text stream"
                 await run_in_child(self._events.wait_over, name=name, shield=True)
 

@@ -1,0 +1,176 @@
+"""Calls into a session from places that wait for it, and closing when something else has failed."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextlib import asynccontextmanager
+
+import anyio
+import pytest
+
+from amplifier import HookResult, SessionStateError
+from amplifier.kernel.runtime.child import run_in_child
+from tests._support.small_agent import agent
+
+
+@pytest.mark.parametrize("where", ["cleanup", "session:end"])
+async def test_closing_from_inside_the_closing_is_refused(where):
+    refused = []
+
+    async def close(*_: object) -> None:
+        with pytest.raises(SessionStateError, match="inside its own closing"):
+            await session.cleanup()
+        refused.append(where)
+
+    session = agent()
+    with anyio.fail_after(60):
+        async with session:
+            if where == "cleanup":
+                session.coordinator.register_cleanup(close)
+            else:
+                session.coordinator.hooks.register("session:end", close)
+    assert (refused, session.statistics().state) == ([where], "closed")
+
+
+async def test_cancel_callback_cannot_wait_for_the_closing():
+    session = agent()
+    with anyio.fail_after(60):
+        async with session:
+            session.coordinator.cancellation.on_cancel(session.cleanup)
+            session.coordinator.request_cancel()
+            await anyio.lowlevel.checkpoint()
+    assert session.statistics().state == "closed"
+
+
+async def test_text_is_closed_from_a_handler_of_its_turn():
+    async def body(turn):
+        await turn.hooks.emit("custom:event", {})
+        return "done"
+
+    async with agent(body) as session:
+        pieces = session.stream_text("go")
+
+        async def close(event, data):
+            await pieces.aclose()
+
+        session.coordinator.hooks.register("custom:event", close)
+        with anyio.fail_after(60):
+            assert [piece async for piece in pieces] in ([], ["done"])
+
+
+async def test_shielded_emitter_does_not_wait_for_a_reader_that_left():
+    emitting = anyio.Event()
+
+    async def body(turn):
+        with anyio.CancelScope(shield=True):
+            for number in range(300):
+                if number == 200:
+                    emitting.set()
+                await turn.hooks.emit("custom:event", {"number": number})
+        return "done"
+
+    async with agent(body) as session:
+        with anyio.fail_after(60):
+            async with session.stream("go"):
+                await emitting.wait()
+                await anyio.wait_all_tasks_blocked()
+        assert not session.statistics().turn_running
+
+
+async def test_hosted_manager_that_was_left_is_forgotten():
+    @asynccontextmanager
+    async def manager():
+        yield
+
+    async with agent() as session:
+        before = session.statistics().cleanups
+        for _ in range(3):
+            leave = await session.coordinator.host(manager())
+            await leave()
+        assert session.statistics().cleanups == before
+
+
+async def test_token_is_reset_from_another_thread_during_its_grace():
+    async def body(turn):
+        turn.coordinator.cancellation.request_graceful(60)
+        await anyio.lowlevel.checkpoint()
+        await anyio.to_thread.run_sync(turn.coordinator.cancellation.reset)
+        return "done"
+
+    async with agent(body) as session:
+        with anyio.fail_after(60):
+            assert await session.execute("go") == "done"
+
+
+def test_session_of_a_dead_loop_is_closed_on_another():
+    begun = threading.Event()
+
+    async def hang() -> None:
+        begun.set()
+        raise KeyboardInterrupt
+
+    async def use() -> None:
+        session.coordinator.register_cleanup(hang)
+        await session.initialize()
+        await session.cleanup()
+
+    session = agent()
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(use())
+    asyncio.run(asyncio.wait_for(session.cleanup(), 60))
+    assert (begun.is_set(), session.statistics().state) == (True, "closed")
+
+
+async def test_shielded_child_that_cannot_start_raises():
+    async def work() -> None:
+        """Not reached."""
+
+    class Refusing:
+        def start_soon(self, *args: object, **options: object) -> None:
+            raise RuntimeError("no new tasks")
+
+    def group() -> object:
+        @asynccontextmanager
+        async def refusing():
+            yield Refusing()
+
+        return refusing()
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("amplifier.kernel.runtime.child.anyio.create_task_group", group)
+        with pytest.raises(RuntimeError, match="no new tasks"):
+            await run_in_child(work, name="work", shield=True)
+
+
+class LateSystem:
+    """An approval system that refuses after the time of the question."""
+
+    async def request_approval(self, prompt, options, timeout, default):
+        try:
+            await anyio.sleep_forever()
+        finally:
+            return "Deny"  # noqa: B012 — it swallows its cancellation
+
+
+@pytest.mark.virtual_time
+async def test_late_refusal_counts_more_than_the_default():
+    question = HookResult(action="ask_user", approval_prompt="rm?", approval_timeout=1, approval_default="allow")
+    async with agent(approval_system=LateSystem()) as session:
+        result = await session.coordinator.process_hook_result(question, "tool:pre", "gate")
+    assert (result.action, result.reason) == ("deny", "User denied: rm?")
+
+
+class FailingSystem:
+    """An approval system whose error carries a secret."""
+
+    async def request_approval(self, prompt, options, timeout, default):
+        raise RuntimeError("401 for Authorization: Bearer abcdefghijklmnop1234567890")
+
+
+async def test_failed_approval_shows_no_secret():
+    question = HookResult(action="ask_user", approval_prompt="rm?")
+    async with agent(approval_system=FailingSystem()) as session:
+        result = await session.coordinator.process_hook_result(question, "tool:pre", "gate")
+    assert result.action == "deny"
+    assert "abcdefghijklmnop" not in (result.reason or "")
