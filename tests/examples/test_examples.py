@@ -128,7 +128,8 @@ def test_every_example_is_in_the_list_and_in_a_test():
     listed = set(re.findall(r"\]\(([\w.]+)\)", (EXAMPLES / "README.md").read_text(encoding="utf-8")))
     there = {path.name for path in EXAMPLES.iterdir() if path.is_file() and path.name != "README.md"}
     assert listed == there
-    tests = "".join(path.read_text(encoding="utf-8") for path in Path(__file__).parent.glob("test_*.py"))
+    folders = (Path(__file__).parent, Path(__file__).parents[1] / "suites")
+    tests = "".join(path.read_text(encoding="utf-8") for folder in folders for path in folder.glob("*.py"))
     assert [name for name in there if name.removeprefix("test_") not in tests] == []
 
 

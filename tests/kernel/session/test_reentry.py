@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import anyio
 import pytest
@@ -55,8 +55,11 @@ async def test_text_is_closed_from_a_handler_of_its_turn():
             await pieces.aclose()
 
         session.coordinator.hooks.register("custom:event", close)
-        with anyio.fail_after(60):
-            assert [piece async for piece in pieces] in ([], ["done"])
+        read: list[str] = []
+        # A reader that is waiting then may learn that the stream was left.
+        with anyio.fail_after(60), suppress(SessionStateError):
+            read += [piece async for piece in pieces]
+        assert read in ([], ["done"])
 
 
 async def test_shielded_emitter_does_not_wait_for_a_reader_that_left():

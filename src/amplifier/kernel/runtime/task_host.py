@@ -301,9 +301,6 @@ class SessionTask:
         try:
             await self._work()
         finally:
-            self._host.cleanups.discard(self.entry)
-            # It leads back to this task, which is a reference cycle.
-            self.entry = None
             self._done.set()
             self._host.running.pop(self, None)
 
@@ -324,6 +321,11 @@ class SessionTask:
         # stop asyncio's loop.
         fatal = fatal or not isinstance(error, Exception)
         await self._host.crashed(self._name, self._owner, error, fatal)
+
+    def _forget_entry(self) -> None:
+        """Remove the step that ends the task. It leads back here, which is a reference cycle."""
+        self._host.cleanups.discard(self.entry)
+        self.entry = None
 
     def cancel(self) -> None:
         """Cancel the work."""
@@ -372,6 +374,8 @@ class BackgroundTask(SessionTask):
                 await self._fn(*self._args)
         except BaseException as exc:  # noqa: BLE001 — foreign code: its crash ends this task only
             await self._crashed(exc, self._fatal)
+        finally:
+            self._forget_entry()
 
 
 class HostTask(SessionTask):
@@ -419,6 +423,8 @@ class HostTask(SessionTask):
             else:
                 self._error = _failure_of(exc)
         finally:
+            if self._error is None:
+                self._forget_entry()
             self.entered.set()
 
     def cancel(self) -> None:
@@ -454,6 +460,7 @@ class HostTask(SessionTask):
     def raise_error(self) -> None:
         """Raise the error of entering or leaving the module, once."""
         error, self._error = self._error, None
+        self._forget_entry()
         if error is not None:
             try:
                 raise error

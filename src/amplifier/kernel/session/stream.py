@@ -320,6 +320,9 @@ class TurnStream(Generic[T]):
         takes_room = event not in TERMINAL_EVENTS and self.is_around_caller
         if takes_room and not (self.is_left or self.is_over):
             await self._room.acquire()
+        if takes_room and self.is_left:
+            # The turn is being cancelled, and ends here unless the emitter is shielded.
+            await anyio.lowlevel.checkpoint()
         try:
             self._send.send_nowait((self._typed(event, data), takes_room))
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
