@@ -16,7 +16,7 @@ from tests._support.small_agent import agent
 
 @pytest.mark.parametrize("where", ["cleanup", "session:end"])
 async def test_closing_from_inside_the_closing_is_refused(where):
-    refused = []
+    refused: list[str] = []
 
     async def close(*_: object) -> None:
         with pytest.raises(SessionStateError, match="inside its own closing"):
