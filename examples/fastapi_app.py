@@ -96,9 +96,8 @@ async def report(request: Request, error: Exception) -> JSONResponse:
 
 
 def status_of(error: Exception) -> int:
-    if isinstance(error.__cause__, SessionLockedError):
-        return 409  # the conversation is busy with another request
-    statuses = {PlanError: 400, LLMError: 502, ExecutionTimeout: 504}
+    # SessionLockedError: the conversation is busy with another request.
+    statuses = {SessionLockedError: 409, PlanError: 400, LLMError: 502, ExecutionTimeout: 504}
     return next((status for kind, status in statuses.items() if isinstance(error, kind)), 503)
 
 

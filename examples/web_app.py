@@ -24,7 +24,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from amplifier import AmplifierError, AmplifierSession, ModuleLoader, ModuleLoadError, PlanError
+from amplifier import AmplifierError, AmplifierSession, ModuleLoader, PlanError
 from amplifier.models import TextDelta, ToolFinished, ToolStarted, TurnEvent
 from amplifier.store import SessionLockedError
 
@@ -68,7 +68,7 @@ def make_app(plan: dict[str, Any], modules: dict[str, Any] | None = None) -> Sta
             Route("/conversations/{conversation}", ask, methods=["POST"]),
             Route("/conversations/{conversation}", read, methods=["GET"]),
         ],
-        exception_handlers={PlanError: bad_request, ModuleLoadError: not_available},
+        exception_handlers={PlanError: bad_request, AmplifierError: not_available},
         lifespan=lifespan,
     )
 
@@ -137,7 +137,7 @@ async def bad_request(request: Request, error: Exception) -> Response:
 
 
 async def not_available(request: Request, error: Exception) -> Response:
-    if isinstance(error.__cause__, SessionLockedError):
+    if isinstance(error, SessionLockedError):
         return JSONResponse({"error": "this conversation is busy with another turn"}, status_code=409)
     return JSONResponse({"error": str(error)}, status_code=503)
 
