@@ -209,6 +209,36 @@ async def test_a_hook_changes_and_refuses_messages(desk: Desk) -> None:
     assert outside("git diff --cached --name-only", desk.folder).stdout == "file\n"
 
 
+LEFT_BEHIND = {
+    "a link to a file outside": 'ln -sf {secret} "$1"',
+    "a pipe": 'rm "$1"; mkfifo "$1"',
+    "a huge file": 'truncate -s 1G "$1"',
+    "nothing": 'rm "$1"',
+}
+
+
+@pytest.mark.parametrize("script", LEFT_BEHIND.values(), ids=LEFT_BEHIND)
+async def test_a_message_that_a_hook_left_is_read_as_a_file_only(script: str, desk: Desk, tmp_path: Path) -> None:
+    secret = tmp_path / "home" / "secret"
+    secret.write_text("CANARY")
+    add_hook(desk.folder, "commit-msg", script.replace("{secret}", str(secret)))
+    output = await desk.fail("timeout 20 git commit -q --allow-empty -m two")
+    assert "the hook commit-msg of the repository left no message" in output["stderr"]
+    assert outside("git log --format=%B", desk.folder).stdout.split() == ["one"]
+
+
+@pytest.mark.parametrize("script", ["ln -sf {secret} $i", "rm $i; mkfifo $i", "d=${i%/index}; rm -r $d; ln -s /dev $d"])
+async def test_an_index_that_a_hook_left_is_read_as_a_file_only(script: str, desk: Desk, tmp_path: Path) -> None:
+    secret = tmp_path / "home" / "secret"
+    secret.write_text("CANARY")
+    outside("git worktree add -q tree -b t", desk.folder)
+    hook = f"i=$(git rev-parse --git-path index); {script.replace('{secret}', str(secret))}"
+    add_hook(desk.folder, "pre-commit", hook)
+    output = await desk.fail("cd tree; timeout 20 git commit -q --allow-empty -m two")
+    assert "the hook pre-commit of the repository left no index" in output["stderr"]
+    assert outside("git log --format=%B t", desk.folder).stdout.split() == ["one"]
+
+
 async def test_a_hook_runs_in_the_sandbox_without_the_repository(desk: Desk, tmp_path: Path) -> None:
     secret = tmp_path / "home" / "secret"
     secret.write_text("CANARY")
