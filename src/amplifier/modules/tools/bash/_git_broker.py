@@ -25,15 +25,16 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO, TypeAlias
+from typing import Any, TypeAlias
 
 import attrs
 
 from amplifier._programs import is_below, isolated_python
 
 from ._git_client import MAX_FILES
-from ._git_files import findings, is_harmless, read_text, settings, take_out
+from ._git_files import findings, is_harmless, path_in, pointer_target, read_text, settings, take_out
 from ._git_profile import GitProfile, filters, identity_of
 from ._own_files import folder_of
 from ._places import Places, inside_another
@@ -566,11 +567,11 @@ def find_repository(directory: str) -> Repository | None:
         worktree = os.path.dirname(worktree)  # noqa: PTH120 - text in, text out
     folder = f"{worktree}/.git"
     if (text := read_text(folder)) is not None:
-        target = text.partition("gitdir:")[2].strip()
+        target = pointer_target(text)
         folder = os.path.realpath(os.path.join(worktree, target)) if target else folder  # noqa: PTH118
     if os.path.realpath(folder) != folder or not os.path.isdir(folder):  # noqa: PTH112
         return None
-    common = (read_text(f"{folder}/commondir") or "").strip()
+    common = path_in(read_text(f"{folder}/commondir") or "")
     return Repository(worktree, folder, os.path.realpath(os.path.join(folder, common)))  # noqa: PTH118
 
 
@@ -729,7 +730,7 @@ class _Hooks:
 
 
 @contextlib.contextmanager
-def _file_in(copy: str, name: str, most: int) -> Iterator[BinaryIO | None]:
+def _file_in(copy: str, name: str, most: int) -> Iterator[BufferedReader | None]:
     """Open a regular file in a copy, reached without links; None if there is none of at most this size."""
     with contextlib.ExitStack() as stack:
         file = None
