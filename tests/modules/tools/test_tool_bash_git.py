@@ -565,6 +565,19 @@ def test_taking_out_keeps_what_was_taken_out_before(tmp_path: Path) -> None:
     assert "fsmonitor" in aside.read_text()
 
 
+def test_a_file_with_another_name_gets_its_own_content(tmp_path: Path) -> None:
+    outside("git init -q . && ln .git/config cfg && git init -q s && ln s/.git/hooks/pre-commit.sample h", tmp_path)
+    outside("printf '[core]\\n\\tfsmonitor = x\\n' >> cfg", tmp_path)
+    take_out(findings(f"{tmp_path}/.git"))
+    assert findings(f"{tmp_path}/.git") == []
+    assert "filemode" in (tmp_path / ".git/config").read_text()
+    with (tmp_path / "cfg").open("a") as file:
+        file.write("[core]\n\tfsmonitor = y\n")
+    assert findings(f"{tmp_path}/.git") == []
+    (note,) = take_out(findings(f"{tmp_path}/s/.git"))
+    assert "pre-commit.sample: is a file of its own now" in note
+
+
 def test_a_pointer_is_read_as_git_does(tmp_path: Path) -> None:
     assert pointer_target("gitdir: a \r\n") == "a "
     assert pointer_target("x gitdir: a") == ""

@@ -8,10 +8,12 @@ the list of those that are not grows with each version of git. What is taken out
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import re
 import secrets
+import shutil
 import stat
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -29,6 +31,7 @@ NOT_CLEAN = "could not be made harmless"
 _MAX_FILE = 1 << 20
 _MAX_FOLDERS = 2_000
 _MAX_HOOK = 16 << 20
+_MAX_LINKED = 256 << 20
 # A daemon of git's has it, and what it says is no more than a list of changed files.
 _FSMONITOR_SOCKET = "fsmonitor--daemon.ipc"
 
@@ -231,6 +234,7 @@ class Finding:
         path: The file.
         reason: What it is, for a person.
         kind: ``"settings"``: some settings of a configuration. ``"hook"``: an executable file. ``"file"``: all of it.
+            ``"linked"``: a file that can be changed by another name.
         digest: Of the value or the content, so that another one is another finding.
     """
 
@@ -306,17 +310,27 @@ def _of_odd_files(git: str) -> Iterator[Finding]:
     for folder in pending:  # grows
         # git compares objects with their names.
         others = ("objects", "lfs", "annex") if os.path.lexists(f"{folder}/HEAD") else ()
+        listed = list[os.DirEntry[str]]()
         with contextlib.suppress(OSError), os.scandir(folder) as entries:
-            for entry in entries:
-                if entry.is_dir(follow_symlinks=False):
-                    if entry.name not in others:
-                        pending.append(entry.path)
-                elif entry.name.endswith(ASIDE) or entry.name == _FSMONITOR_SOCKET:
-                    continue
-                elif entry.is_symlink():
-                    yield Finding(entry.path, "a link in a git folder", "file", os.readlink(entry.path))  # noqa: PTH115
-                elif not entry.is_file(follow_symlinks=False):
-                    yield Finding(entry.path, "it is neither a file nor a folder", "file")
+            listed += entries
+        for entry in listed:
+            if entry.is_dir(follow_symlinks=False):
+                pending += [entry.path] * (entry.name not in others)
+            elif entry.name.endswith(ASIDE) or entry.name == _FSMONITOR_SOCKET:
+                continue
+            else:
+                # It may be gone.
+                with contextlib.suppress(OSError):
+                    yield from _of_odd_file(entry)
+
+
+def _of_odd_file(entry: os.DirEntry[str]) -> Iterator[Finding]:
+    if entry.is_symlink():
+        yield Finding(entry.path, "a link in a git folder", "file", os.readlink(entry.path))  # noqa: PTH115
+    elif not entry.is_file(follow_symlinks=False):
+        yield Finding(entry.path, "it is neither a file nor a folder", "file")
+    elif entry.stat(follow_symlinks=False).st_nlink > 1:
+        yield Finding(entry.path, "a file that has another name", "linked")
 
 
 def _of_configuration(path: str) -> Iterator[Finding]:
@@ -413,8 +427,10 @@ def take_out(found: list[Finding], before: dict[str, str] | None = None) -> list
         A sentence about each file.
     """
     notes = list[str]()
-    for path in dict.fromkeys(each.path for each in found):
-        of_path = [each for each in found if each.path == path]
+    # A file gets its own content before that is judged.
+    found = sorted(found, key=lambda each: each.kind != "linked")
+    for path, is_linked in dict.fromkeys((each.path, each.kind == "linked") for each in found):
+        of_path = [each for each in found if each.path == path and (each.kind == "linked") == is_linked]
         reasons = ", ".join(dict.fromkeys(each.reason for each in of_path))
         try:
             notes.append(f"{path}: {_taken_out(path, of_path[0].kind, before or {})} ({reasons})")
@@ -433,6 +449,9 @@ def _taken_out(path: str, kind: str, before: dict[str, str]) -> str:
             finally:
                 os.close(descriptor)
             return "is not executable any more"
+        if kind == "linked":
+            _separate(name, folder)
+            return "is a file of its own now"
         text = before.get(path) if kind == "settings" else None
         if kind == "settings" and text is None:
             text = harmless_text(settings(read_text(path) or "") or [], f"/proc/self/fd/{folder}")
@@ -444,6 +463,20 @@ def _taken_out(path: str, kind: str, before: dict[str, str]) -> str:
         with open(os.open(name, flags, 0o644, dir_fd=folder), "wb") as file:  # noqa: PTH123 - by its descriptor
             file.write(text.encode("utf-8", "surrogateescape"))
     return f"has lost settings that name programs; all of it is in {aside}"
+
+
+def _separate(name: str, folder: int) -> None:
+    """Replace a file by a copy, so that no other name leads to it; the copy is not executable."""
+    copy = f"{secrets.token_hex(8)}{ASIDE}"
+    flags = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+    with os.fdopen(os.open(name, os.O_RDONLY | flags, dir_fd=folder), "rb") as source:
+        found = os.fstat(source.fileno())
+        if not stat.S_ISREG(found.st_mode) or found.st_size > _MAX_LINKED:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+        flags |= os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        with os.fdopen(os.open(copy, flags, 0o644, dir_fd=folder), "wb") as target:
+            shutil.copyfileobj(source, target)
+    os.replace(copy, name, src_dir_fd=folder, dst_dir_fd=folder)
 
 
 def _aside(name: str, folder: int) -> str:
