@@ -21,7 +21,7 @@ from amplifier.models import HookResult
 from amplifier.modules.hooks.approval import MODES
 from amplifier.modules.tools import bash as tool_bash
 from amplifier.modules.tools.bash import _confinement
-from amplifier.modules.tools.bash._git_files import findings, is_harmless, take_out
+from amplifier.modules.tools.bash._git_files import findings, is_harmless, pointer_target, take_out
 from amplifier.testing import TestCoordinator, script
 from tests._support.tree import ROOT
 from tests.modules.tools.test_tool_bash_sandbox import BWRAP, _bubblewrap_on_the_path, run
@@ -207,6 +207,36 @@ async def test_a_hook_changes_and_refuses_messages(desk: Desk) -> None:
     await desk.fail("echo more >> file; git commit -q -am bad")
     assert outside("git log --format=%s", desk.folder).stdout.split() == ["two", "one"]
     assert outside("git diff --cached --name-only", desk.folder).stdout == "file\n"
+
+
+LEFT_BEHIND = {
+    "a link to a file outside": 'ln -sf {secret} "$1"',
+    "a pipe": 'rm "$1"; mkfifo "$1"',
+    "a huge file": 'truncate -s 1G "$1"',
+    "nothing": 'rm "$1"',
+}
+
+
+@pytest.mark.parametrize("script", LEFT_BEHIND.values(), ids=LEFT_BEHIND)
+async def test_a_message_that_a_hook_left_is_read_as_a_file_only(script: str, desk: Desk, tmp_path: Path) -> None:
+    secret = tmp_path / "home" / "secret"
+    secret.write_text("CANARY")
+    add_hook(desk.folder, "commit-msg", script.replace("{secret}", str(secret)))
+    output = await desk.fail("timeout 20 git commit -q --allow-empty -m two")
+    assert "the hook commit-msg of the repository left no message" in output["stderr"]
+    assert outside("git log --format=%B", desk.folder).stdout.split() == ["one"]
+
+
+@pytest.mark.parametrize("script", ["ln -sf {secret} $i", "rm $i; mkfifo $i", "d=${i%/index}; rm -r $d; ln -s /dev $d"])
+async def test_an_index_that_a_hook_left_is_read_as_a_file_only(script: str, desk: Desk, tmp_path: Path) -> None:
+    secret = tmp_path / "home" / "secret"
+    secret.write_text("CANARY")
+    outside("git worktree add -q tree -b t", desk.folder)
+    hook = f"i=$(git rev-parse --git-path index); {script.replace('{secret}', str(secret))}"
+    add_hook(desk.folder, "pre-commit", hook)
+    output = await desk.fail("cd tree; timeout 20 git commit -q --allow-empty -m two")
+    assert "the hook pre-commit of the repository left no index" in output["stderr"]
+    assert outside("git log --format=%B t", desk.folder).stdout.split() == ["one"]
 
 
 async def test_a_hook_runs_in_the_sandbox_without_the_repository(desk: Desk, tmp_path: Path) -> None:
@@ -474,6 +504,100 @@ def test_a_plain_repository_has_no_findings(tmp_path: Path) -> None:
     outside("git init -q . && git commit -q --allow-empty -m x && git worktree add -q t && git clone -q . c", tmp_path)
     assert findings(f"{tmp_path}/.git") == []
     assert findings(f"{tmp_path}/c/.git") == []
+
+
+def test_a_submodule_has_no_findings(tmp_path: Path) -> None:
+    made = outside(
+        "git init -q lib && git -C lib commit -q --allow-empty -m x && git init -q top && cd top"
+        " && git -c protocol.file.allow=always submodule --quiet add ../lib lib",
+        tmp_path,
+    )
+    assert made.returncode == 0, made.stderr
+    assert "worktree" in (tmp_path / "top/.git/modules/lib/config").read_text()
+    assert findings(f"{tmp_path}/top/.git") == []
+
+
+PLANTED = {
+    "another work tree": ("git config core.worktree {tmp}/victim", "config"),
+    "a work tree by a link": ("ln -s r/.. ../link; git config core.worktree {tmp}/link/r", "config"),
+    "linked state of a rebase": ("mkdir ../rm; ln -s ../../rm .git/rebase-merge", "rebase-merge"),
+    "linked options": ("mkdir .git/sequencer; ln -s /dev/null .git/sequencer/opts", "sequencer/opts"),
+    "linked worktrees": ("mkdir ../wts; ln -s ../../wts .git/worktrees", "worktrees"),
+    "linked submodule": ("mkdir .git/modules; ln -s ../../x .git/modules/x", "modules/x"),
+    "a pipe": ("mkfifo .git/index", "index"),
+    "huge options": ("mkdir .git/sequencer; truncate -s 2M .git/sequencer/opts", "sequencer/opts"),
+    "a huge strategy": (
+        "mkdir .git/rebase-merge; truncate -s 2M .git/rebase-merge/strategy",
+        "rebase-merge/strategy",
+    ),
+    "a blank in commondir": (
+        "mkdir -p .git/worktrees/w/c; cd .git/worktrees/w; printf '../.. \\n' > commondir; touch HEAD",
+        "worktrees/w/commondir",
+    ),
+}
+
+
+@pytest.mark.parametrize(("script", "place"), PLANTED.values(), ids=PLANTED)
+def test_what_leads_git_elsewhere_is_found_and_taken_out(script: str, place: str, tmp_path: Path) -> None:
+    for name in ("victim", "r"):
+        (tmp_path / name).mkdir()
+    outside("git init -q . && " + script.replace("{tmp}", str(tmp_path)), tmp_path / "r")
+    git = f"{tmp_path}/r/.git"
+    found = findings(git)
+    assert {finding.path for finding in found} == {f"{git}/{place}"}
+    take_out(found)
+    assert findings(git) == []
+
+
+def test_another_content_of_a_hook_is_another_finding(tmp_path: Path) -> None:
+    outside("git init -q .", tmp_path)
+    add_hook(tmp_path, "pre-commit", "exit 0")
+    before = findings(f"{tmp_path}/.git")
+    add_hook(tmp_path, "pre-commit", "exit 1")
+    assert findings(f"{tmp_path}/.git") != before
+
+
+def test_taking_out_keeps_what_was_taken_out_before(tmp_path: Path) -> None:
+    outside("git init -q . && mkdir .git/config.amplifier-aside && git config core.fsmonitor x", tmp_path)
+    take_out(findings(f"{tmp_path}/.git"))
+    assert findings(f"{tmp_path}/.git") == []
+    (aside,) = (tmp_path / ".git").glob("config.*.amplifier-aside")
+    assert "fsmonitor" in aside.read_text()
+
+
+def test_a_file_with_another_name_gets_its_own_content(tmp_path: Path) -> None:
+    outside("git init -q . && ln .git/config cfg && git init -q s && ln s/.git/hooks/pre-commit.sample h", tmp_path)
+    outside("printf '[core]\\n\\tfsmonitor = x\\n' >> cfg", tmp_path)
+    take_out(findings(f"{tmp_path}/.git"))
+    assert findings(f"{tmp_path}/.git") == []
+    assert "filemode" in (tmp_path / ".git/config").read_text()
+    with (tmp_path / "cfg").open("a") as file:
+        file.write("[core]\n\tfsmonitor = y\n")
+    assert findings(f"{tmp_path}/.git") == []
+    (note,) = take_out(findings(f"{tmp_path}/s/.git"))
+    assert "pre-commit.sample: is a file of its own now" in note
+
+
+def test_a_pointer_is_read_as_git_does(tmp_path: Path) -> None:
+    assert pointer_target("gitdir: a \r\n") == "a "
+    assert pointer_target("x gitdir: a") == ""
+    assert pointer_target("gitdir: a\0b") == "a"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "git checkout-index -f --prefix=.git/hooks/ pre-commit",
+        "cp .git/hooks/pre-commit b; git merge-file .git/hooks/pre-commit b pre-commit",
+        "git reflog show -1 --format='touch ran' --output=.git/hooks/pre-commit",
+    ],
+)
+async def test_no_call_changes_a_hook(command: str, desk: Desk) -> None:
+    add_hook(desk.folder, "pre-commit", "exit 0")
+    before = (desk.folder / ".git/hooks/pre-commit").read_text()
+    await run(desk.coordinator, f"echo 'touch ran' > pre-commit; chmod +x pre-commit; git add pre-commit; {command}")
+    assert (desk.folder / ".git/hooks/pre-commit").read_text() == before
+    assert os.access(desk.folder / ".git/hooks/pre-commit", os.X_OK)
 
 
 def test_taking_out_follows_no_link(tmp_path: Path) -> None:

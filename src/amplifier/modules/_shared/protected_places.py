@@ -378,14 +378,20 @@ def _named_by_pointer(path: str) -> Iterator[str]:
     """Yield the git folders that a ``.git`` leads to, as real paths."""
     folder = os.path.realpath(path)
     if stat.S_ISREG(_mode(folder)):
-        target = _text(folder).partition("gitdir:")[2].strip()
+        text = _text(folder)
+        target = _path_in(text.removeprefix("gitdir: ")) if text.startswith("gitdir: ") else ""
         if not target:
             return
         folder = os.path.realpath(f"{os.path.dirname(folder)}/{target}" if target[0] != "/" else target)  # noqa: PTH120
         yield folder
-    common = _text(f"{folder}/commondir").strip()
+    common = _path_in(_text(f"{folder}/commondir"))
     if common:
         yield os.path.realpath(common if common[0] == "/" else f"{folder}/{common}")
+
+
+def _path_in(text: str) -> str:
+    """Return the path in the text of a file of git's, which takes away ends of lines and no blanks."""
+    return text.rstrip("\r\n").partition("\0")[0]
 
 
 # Keys whose value is a program or a file of more configuration; the rest of the words are text.

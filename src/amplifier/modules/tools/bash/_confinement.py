@@ -27,7 +27,7 @@ from amplifier.errors import ModuleLoadError
 from ..._shared.processes import can_supervise
 from ..._shared.protected_places import ProtectedPlaces
 from ._git_broker import Bind, GitBroker
-from ._git_files import NOT_CLEAN, Finding, findings, read_text, set_aside, take_out
+from ._git_files import NOT_CLEAN, Finding, findings, pointer_target, read_text, set_aside, take_out
 from ._git_profile import HELPER, GitProfile, open_git_profile
 from ._options import BashOptions
 from ._own_files import imported_from, own_files_problem, placeholders
@@ -398,7 +398,7 @@ def _judge_repository(
         return set_aside(path, "a link to a repository")
     if os.path.isdir(path):  # noqa: PTH112
         return take_out([finding for finding in findings(path) if finding not in known])
-    target = (read_text(path) or "").partition("gitdir:")[2].strip()
+    target = pointer_target(read_text(path) or "")
     real = os.path.realpath(os.path.join(os.path.dirname(path), target))  # noqa: PTH118, PTH120
     if path.endswith("/.git") and not any(
         is_below(real, f"{folder}/{name}") for folder in repositories for name in ("worktrees", "modules")

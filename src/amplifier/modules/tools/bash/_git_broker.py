@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import array
 import contextlib
+import hashlib
 import json
 import logging
 import os
@@ -24,6 +25,7 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from io import BufferedReader
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -32,7 +34,7 @@ import attrs
 from amplifier._programs import is_below, isolated_python
 
 from ._git_client import MAX_FILES
-from ._git_files import findings, is_harmless, read_text, settings, take_out
+from ._git_files import findings, is_harmless, path_in, pointer_target, read_text, settings, take_out
 from ._git_profile import GitProfile, filters, identity_of
 from ._own_files import folder_of
 from ._places import Places, inside_another
@@ -44,6 +46,7 @@ SHIM_FOLDER = "/run/amplifier-git"
 _CLIENT = str(Path(__file__).with_name("_git_client.py"))
 _MAX_CALL = 4 << 20
 _MAX_FILE = 16 << 20
+_MAX_INDEX = 1 << 30
 _LINGER = 2.0
 
 # Calls of these change nothing that is protected, so the real git runs them at once.
@@ -564,11 +567,11 @@ def find_repository(directory: str) -> Repository | None:
         worktree = os.path.dirname(worktree)  # noqa: PTH120 - text in, text out
     folder = f"{worktree}/.git"
     if (text := read_text(folder)) is not None:
-        target = text.partition("gitdir:")[2].strip()
+        target = pointer_target(text)
         folder = os.path.realpath(os.path.join(worktree, target)) if target else folder  # noqa: PTH118
     if os.path.realpath(folder) != folder or not os.path.isdir(folder):  # noqa: PTH112
         return None
-    common = (read_text(f"{folder}/commondir") or "").strip()
+    common = path_in(read_text(f"{folder}/commondir") or "")
     return Repository(worktree, folder, os.path.realpath(os.path.join(folder, common)))  # noqa: PTH118
 
 
@@ -605,12 +608,15 @@ class _Hooks:
         if not self.exists(name):
             return 0
         with self._copied() as (copy, binds, mounts):
-            before = _bytes(f"{copy}/{self._index()}")
+            before = _digest(copy, self._index())
             words = [self.path(name), *arguments]
             if stage:
                 words = ["/bin/sh", "-c", f'{shlex.quote(self._broker._profile.git)} add -u && exec "$@"', "sh", *words]
             code = self._broker.in_sandbox(binds, mounts, self._repository.worktree, words, self._call)
-            if code == 0 and take_back and _bytes(f"{copy}/{self._index()}") != before:
+            if code == 0 and take_back and (after := _digest(copy, self._index())) != before:
+                if after is None:
+                    self._output.say(f"the hook {name} of the repository left no index that can be read")
+                    return 125
                 code = self._take_back(copy)
         if code != 0 and name.startswith("pre-"):
             self._output.say(f"the hook {name} of the repository ended with exit code {code}")
@@ -624,8 +630,11 @@ class _Hooks:
             file.write_text(message, encoding="utf-8", errors="surrogateescape")
             words = [self.path("commit-msg"), f"{self._repository.common}/COMMIT_EDITMSG"]
             code = self._broker.in_sandbox(binds, mounts, self._repository.worktree, words, self._call)
-            changed = _bytes(str(file))
-        if code != 0:
+            changed = _content(copy, "COMMIT_EDITMSG")
+        if code == 0 and changed is None:
+            self._output.say("the hook commit-msg of the repository left no message that can be read")
+            code = 125
+        if code != 0 or changed is None:
             undo = ["reset", "-q", "--soft", head.strip()] if head.strip() else ["update-ref", "-d", "HEAD"]
             self._git(*undo)
             self._output.say(f"the hook commit-msg of the repository refused the message, exit code {code}")
@@ -717,8 +726,32 @@ class _Hooks:
             return self._git(*arguments, streams=streams, **options)
 
 
-def _bytes(path: str) -> bytes:
-    try:
-        return Path(path).read_bytes()
-    except OSError:
-        return b""
+# A hook may have put a link, a pipe or a huge file in the place of what it was given.
+
+
+@contextlib.contextmanager
+def _file_in(copy: str, name: str, most: int) -> Iterator[BufferedReader | None]:
+    """Open a regular file in a copy, reached without links; None if there is none of at most this size."""
+    with contextlib.ExitStack() as stack:
+        file = None
+        with contextlib.suppress(OSError):
+            top = os.open(copy, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            stack.callback(os.close, top)
+            folder = stack.enter_context(folder_of(f"/proc/self/fd/{top}/{name}"))
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+            descriptor = os.open(Path(name).name, flags, dir_fd=folder)
+            # It closes the descriptor.
+            opened = stack.enter_context(os.fdopen(descriptor, "rb"))
+            found = os.fstat(descriptor)
+            file = opened if stat.S_ISREG(found.st_mode) and found.st_size <= most else None
+        yield file
+
+
+def _content(copy: str, name: str) -> bytes | None:
+    with _file_in(copy, name, _MAX_FILE) as file:
+        return None if file is None else file.read(_MAX_FILE)
+
+
+def _digest(copy: str, name: str) -> bytes | None:
+    with _file_in(copy, name, _MAX_INDEX) as file:
+        return None if file is None else hashlib.file_digest(file, "sha256").digest()

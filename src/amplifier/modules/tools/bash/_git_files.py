@@ -8,8 +8,12 @@ the list of those that are not grows with each version of git. What is taken out
 from __future__ import annotations
 
 import contextlib
+import errno
+import hashlib
 import os
 import re
+import secrets
+import shutil
 import stat
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -26,6 +30,10 @@ ASIDE = ".amplifier-aside"
 NOT_CLEAN = "could not be made harmless"
 _MAX_FILE = 1 << 20
 _MAX_FOLDERS = 2_000
+_MAX_HOOK = 16 << 20
+_MAX_LINKED = 256 << 20
+# A daemon of git's has it, and what it says is no more than a list of changed files.
+_FSMONITOR_SOCKET = "fsmonitor--daemon.ipc"
 
 
 # ── configuration ─────────────────────────────────────────────────────────────────────────────────
@@ -41,7 +49,7 @@ _HARMLESS: Mapping[str, tuple[str, ...]] = {
         *("commentchar", "commentstring", "hidedotfiles", "protectntfs", "protecthfs", "bigfilethreshold"),
         *("multipackindex", "commitgraph", "sparsecheckout", "sparsecheckoutcone", "splitindex", "fsync"),
         *("fsyncmethod", "fsyncobjectfiles", "packedgitlimit", "packedgitwindowsize", "deltabasecachelimit"),
-        *("excludesfile", "warnambiguousrefs", "worktree", "fsmonitor", "hookspath", "editor", "pager"),
+        *("excludesfile", "warnambiguousrefs", "fsmonitor", "hookspath", "editor", "pager"),
     ),
     **dict.fromkeys(("user", "author", "committer"), ("name", "email", "useconfigonly", "signingkey")),
     "init": ("defaultbranch",),
@@ -178,16 +186,37 @@ def settings(text: str) -> list[tuple[str, str]] | None:
     return [(key, value if is_given else "true") for key, is_given, value in (row.partition("\n") for row in rows)]
 
 
-def harmless_text(pairs: list[tuple[str, str]]) -> str:
-    """Return the text of a configuration with the settings of some pairs that are harmless."""
+def harmless_text(pairs: list[tuple[str, str]], folder: str | None = None) -> str:
+    """Return the text of a configuration with the settings of some pairs that are harmless.
+
+    Args:
+        pairs: The settings.
+        folder: The git folder that they are for.
+    """
     lines = []
     for key, value in pairs:
-        if is_harmless(key, value):
+        if is_harmless(key, value) or _is_own_worktree(folder, key, value):
             section, _, rest = key.partition(".")
             subsection, _, name = rest.rpartition(".")
             header = f'{section} "{_escaped(subsection)}"' if subsection else section
             lines.append(f'[{header}]\n\t{name} = "{_escaped(value)}"\n')
     return "".join(lines)
+
+
+def _is_own_worktree(folder: str | None, key: str, value: str) -> bool:
+    """Check whether a setting names the folder whose ``.git`` is, or leads to, a git folder; no link may be on the way.
+
+    git would write what was committed into any other folder.
+    """
+    if folder is None or key != "core.worktree" or "\0" in value:
+        return False
+    real = os.path.realpath(folder)
+    worktree = os.path.normpath(os.path.join(real, value))  # noqa: PTH118 - text in, text out
+    pointer = f"{worktree}/.git"
+    if os.path.realpath(worktree) != worktree:
+        return False
+    target = pointer_target(read_text(pointer) or "")
+    return pointer == real or (target != "" and os.path.realpath(os.path.join(worktree, target)) == real)  # noqa: PTH118
 
 
 def _escaped(text: str) -> str:
@@ -205,11 +234,14 @@ class Finding:
         path: The file.
         reason: What it is, for a person.
         kind: ``"settings"``: some settings of a configuration. ``"hook"``: an executable file. ``"file"``: all of it.
+            ``"linked"``: a file that can be changed by another name.
+        digest: Of the value or the content, so that another one is another finding.
     """
 
     path: str
     reason: str
     kind: str
+    digest: str = ""
 
 
 _TODO = re.compile(
@@ -229,7 +261,7 @@ def findings(git: str) -> list[Finding]:
     Args:
         git: The folder, as a real path.
     """
-    found = list[Finding]()
+    found = [*_of_odd_files(git)]
     for folder in git_folders(git):
         is_worktree = os.path.basename(os.path.dirname(folder)) == "worktrees"  # noqa: PTH119, PTH120 - text in, text out
         for name in ("config", "config.worktree"):
@@ -238,14 +270,16 @@ def findings(git: str) -> list[Finding]:
         for name in _TODOS:
             found += _of_todo(f"{folder}/{name}")
         options = f"{folder}/sequencer/opts"
-        if (text := read_text(options)) is not None and not _OPTIONS.fullmatch(text):
+        text = read_text(options)
+        if os.path.lexists(options) and (text is None or not _OPTIONS.fullmatch(text)):
             found.append(Finding(options, "options that name a program", "file"))
         strategy = f"{folder}/rebase-merge/strategy"
-        if (text := read_text(strategy)) is not None and text.strip() not in _STRATEGIES:
-            found.append(Finding(strategy, f"the strategy {text.strip()[:40]!r}", "file"))
+        text = read_text(strategy)
+        if os.path.lexists(strategy) and (text is None or text.strip() not in _STRATEGIES):
+            found.append(Finding(strategy, f"the strategy {(text or '').strip()[:40]!r}", "file"))
         common = f"{folder}/commondir"
         if os.path.lexists(common):
-            target = os.path.realpath(os.path.join(folder, (read_text(common) or "").strip()))  # noqa: PTH118
+            target = os.path.realpath(os.path.join(folder, path_in(read_text(common) or "")))  # noqa: PTH118
             own = os.path.realpath(f"{folder}/../..")
             if not is_worktree or target != own:
                 found.append(Finding(common, "it leads git to another configuration", "file"))
@@ -270,6 +304,35 @@ def git_folders(git: str) -> Iterator[str]:
                     pending.append(entry.path)
 
 
+def _of_odd_files(git: str) -> Iterator[Finding]:
+    """Find links, and what is neither file nor folder: git reads through them what others can change later."""
+    pending = [git]
+    for folder in pending:  # grows
+        # git compares objects with their names.
+        others = ("objects", "lfs", "annex") if os.path.lexists(f"{folder}/HEAD") else ()
+        listed = list[os.DirEntry[str]]()
+        with contextlib.suppress(OSError), os.scandir(folder) as entries:
+            listed += entries
+        for entry in listed:
+            if entry.is_dir(follow_symlinks=False):
+                pending += [entry.path] * (entry.name not in others)
+            elif entry.name.endswith(ASIDE) or entry.name == _FSMONITOR_SOCKET:
+                continue
+            else:
+                # It may be gone.
+                with contextlib.suppress(OSError):
+                    yield from _of_odd_file(entry)
+
+
+def _of_odd_file(entry: os.DirEntry[str]) -> Iterator[Finding]:
+    if entry.is_symlink():
+        yield Finding(entry.path, "a link in a git folder", "file", os.readlink(entry.path))  # noqa: PTH115
+    elif not entry.is_file(follow_symlinks=False):
+        yield Finding(entry.path, "it is neither a file nor a folder", "file")
+    elif entry.stat(follow_symlinks=False).st_nlink > 1:
+        yield Finding(entry.path, "a file that has another name", "linked")
+
+
 def _of_configuration(path: str) -> Iterator[Finding]:
     if not os.path.lexists(path):
         return
@@ -279,8 +342,8 @@ def _of_configuration(path: str) -> Iterator[Finding]:
         yield Finding(path, "it is no file that git can read", "file")
         return
     for key, value in pairs:
-        if not is_harmless(key, value):
-            yield Finding(path, f"{key}={value[:80]}", "settings")
+        if not is_harmless(key, value) and not _is_own_worktree(os.path.dirname(path), key, value):  # noqa: PTH120
+            yield Finding(path, f"{key}={value[:80]}", "settings", _digest(value.encode("utf-8", "surrogateescape")))
 
 
 def _of_hooks(folder: str) -> Iterator[Finding]:
@@ -291,8 +354,26 @@ def _of_hooks(folder: str) -> Iterator[Finding]:
         for entry in entries:
             if entry.name.endswith((".sample", ASIDE)):
                 continue
-            if entry.is_symlink() or (entry.is_file() and entry.stat().st_mode & 0o111):
-                yield Finding(entry.path, "an executable hook", "file" if entry.is_symlink() else "hook")
+            if entry.is_symlink():
+                yield Finding(entry.path, "an executable hook", "file")
+            elif entry.is_file() and entry.stat().st_mode & 0o111:
+                yield Finding(entry.path, "an executable hook", "hook", _digest_of(entry.path))
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _digest_of(path: str) -> str:
+    """Return what changes with the content of a file; of a large one its beginning and its times count."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    except OSError:
+        return ""
+    with os.fdopen(descriptor, "rb") as file:
+        found = os.fstat(descriptor)
+        digest = _digest(file.read(_MAX_HOOK)) if stat.S_ISREG(found.st_mode) else ""
+    return digest if found.st_size <= _MAX_HOOK else f"{digest} {found.st_size} {found.st_mtime_ns} {found.st_ctime_ns}"
 
 
 def _of_todo(path: str) -> Iterator[Finding]:
@@ -300,7 +381,9 @@ def _of_todo(path: str) -> Iterator[Finding]:
     if text is not None:
         for line in text.splitlines():
             if not _TODO.fullmatch(line):
-                yield Finding(path, f"the step {line.strip()[:60]!r}", "file")
+                yield Finding(
+                    path, f"the step {line.strip()[:60]!r}", "file", _digest(line.encode("utf-8", "surrogateescape"))
+                )
     elif os.path.lexists(path):
         yield Finding(path, "it is no file", "file")
 
@@ -320,6 +403,16 @@ def read_text(path: str) -> str | None:
         os.close(descriptor)
 
 
+def pointer_target(text: str) -> str:
+    """Return where the text of a file ``.git`` leads to, as git reads it; empty if it is none."""
+    return path_in(text.removeprefix("gitdir: ")) if text.startswith("gitdir: ") else ""
+
+
+def path_in(text: str) -> str:
+    """Return the path in the text of a file of git's, which takes away ends of lines and no blanks."""
+    return text.rstrip("\r\n").partition("\0")[0]
+
+
 # ── taking out ────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -334,8 +427,10 @@ def take_out(found: list[Finding], before: dict[str, str] | None = None) -> list
         A sentence about each file.
     """
     notes = list[str]()
-    for path in dict.fromkeys(each.path for each in found):
-        of_path = [each for each in found if each.path == path]
+    # A file gets its own content before that is judged.
+    found = sorted(found, key=lambda each: each.kind != "linked")
+    for path, is_linked in dict.fromkeys((each.path, each.kind == "linked") for each in found):
+        of_path = [each for each in found if each.path == path and (each.kind == "linked") == is_linked]
         reasons = ", ".join(dict.fromkeys(each.reason for each in of_path))
         try:
             notes.append(f"{path}: {_taken_out(path, of_path[0].kind, before or {})} ({reasons})")
@@ -354,16 +449,46 @@ def _taken_out(path: str, kind: str, before: dict[str, str]) -> str:
             finally:
                 os.close(descriptor)
             return "is not executable any more"
+        if kind == "linked":
+            _separate(name, folder)
+            return "is a file of its own now"
         text = before.get(path) if kind == "settings" else None
         if kind == "settings" and text is None:
-            text = harmless_text(settings(read_text(path) or "") or [])
-        os.replace(name, f"{name}{ASIDE}", src_dir_fd=folder, dst_dir_fd=folder)
+            text = harmless_text(settings(read_text(path) or "") or [], f"/proc/self/fd/{folder}")
+        aside = _aside(name, folder)
+        os.replace(name, aside, src_dir_fd=folder, dst_dir_fd=folder)
         if text is None:
-            return f"was renamed to {name}{ASIDE}"
+            return f"was renamed to {aside}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         with open(os.open(name, flags, 0o644, dir_fd=folder), "wb") as file:  # noqa: PTH123 - by its descriptor
             file.write(text.encode("utf-8", "surrogateescape"))
-    return f"has lost settings that name programs; all of it is in {name}{ASIDE}"
+    return f"has lost settings that name programs; all of it is in {aside}"
+
+
+def _separate(name: str, folder: int) -> None:
+    """Replace a file by a copy, so that no other name leads to it; the copy is not executable."""
+    copy = f"{secrets.token_hex(8)}{ASIDE}"
+    flags = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+    with os.fdopen(os.open(name, os.O_RDONLY | flags, dir_fd=folder), "rb") as source:
+        found = os.fstat(source.fileno())
+        if not stat.S_ISREG(found.st_mode) or found.st_size > _MAX_LINKED:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+        flags |= os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        with os.fdopen(os.open(copy, flags, 0o644, dir_fd=folder), "wb") as target:
+            shutil.copyfileobj(source, target)
+    os.replace(copy, name, src_dir_fd=folder, dst_dir_fd=folder)
+
+
+def _aside(name: str, folder: int) -> str:
+    """Return a name for what is taken out that nothing in an open folder has."""
+    try:
+        os.lstat(f"{name}{ASIDE}", dir_fd=folder)
+    except FileNotFoundError:
+        return f"{name}{ASIDE}"
+    except OSError:
+        # Too long, for example.
+        name = os.fsdecode(os.fsencode(name)[:150])
+    return f"{name}.{secrets.token_hex(8)}{ASIDE}"
 
 
 def set_aside(path: str, reason: str) -> list[str]:

@@ -11,6 +11,7 @@ import functools
 import json
 import os
 import re
+import stat
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,7 +21,7 @@ import attrs
 
 from amplifier._programs import find_program, is_below, isolated_python_command
 
-from ._git_files import git_program, harmless_text, read_text, settings
+from ._git_files import git_program, harmless_text, pointer_target, read_text, settings
 from ._places import Places
 
 HELPER = str(Path(__file__).with_name("_noexec.py"))
@@ -129,6 +130,9 @@ class GitProfile:
             Path(source).mkdir(exist_ok=True)
             binds.append((path, identity_of(descriptor), source))
             command += ("--bind", source, path)
+            # No call has to change a hook, and many can write a file.
+            if stat.S_ISDIR(_mode_in(descriptor, "hooks")):
+                command += ("--ro-bind", f"{source}/hooks", f"{path}/hooks")
         for path in places.protected:
             is_open = any(is_below(path, folder) for folder in opened) or _is_pointer(path, opened)
             if not is_open and os.path.lexists(path):
@@ -210,9 +214,16 @@ def identity_of(descriptor: int) -> tuple[int, int]:
     return found.st_dev, found.st_ino
 
 
+def _mode_in(folder: int, name: str) -> int:
+    try:
+        return os.lstat(name, dir_fd=folder).st_mode
+    except OSError:
+        return 0
+
+
 def _is_pointer(path: str, folders: Iterable[str]) -> bool:
     """Check whether a place is the file ``.git`` of a work tree of these repositories: git removes it with the work tree."""
-    target = (read_text(path) or "").partition("gitdir:")[2].strip()
+    target = pointer_target(read_text(path) or "")
     return path.endswith("/.git") and any(target.startswith(f"{folder}/worktrees/") for folder in folders)
 
 
