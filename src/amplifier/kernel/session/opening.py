@@ -114,7 +114,7 @@ class Opening:
 
         Raises:
             ModuleLoadError: The orchestrator, the context or a gate failed.
-            ExceptionGroup: In strict mode, everything that failed.
+            OpeningErrors: In strict mode, several modules failed. One failure is raised as itself.
         """
         loader = self._loader
         if isinstance(loader, ModuleLoader):
