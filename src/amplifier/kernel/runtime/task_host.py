@@ -474,3 +474,5 @@ def _failure_of(exc: BaseException) -> BaseException:
         return contained_failure(exc)
     except BaseException as interrupt:  # noqa: BLE001 — raised where the task is waited for
         return interrupt
+    finally:
+        del exc  # an exception that names its own frame is a reference cycle

@@ -154,7 +154,9 @@ class Closing:
 
     async def _unwind(self) -> None:
         if self._coordinator.cleanups:
-            await self._coordinator.unwind(self.failures, self._budget)
+            interrupt = await self._coordinator.unwind(self.failures, self._budget)
+            self._interrupt = self._interrupt or interrupt
+            del interrupt  # an exception that names its own frame is a reference cycle
 
     async def _report_failures(self) -> None:
         self._coordinator.refuse_work()
@@ -173,9 +175,6 @@ class Closing:
 
     def _release(self) -> None:
         """Release everything that reaches beyond the session, and mark it as closed."""
-        for failure in self.failures:
-            if not isinstance(failure.error, Exception):
-                self._interrupt = self._interrupt or failure.error
         self._coordinator.end_closing()
         if self._parent is not None:
             self._parent.unregister_child(self._coordinator.cancellation)

@@ -48,7 +48,7 @@ from ..runtime.frames import WaitInfo
 from ..runtime.loop import Loop, current_raw_task, task_name
 from ..runtime.task_host import hosted_by
 from .closing import Closing
-from .lifecycle import Lifecycle, State, inside_closing_of, inside_turn_of
+from .lifecycle import Lifecycle, State, inside_closing_of, inside_turns
 from .opening import Loader, ModuleFailure, Opening
 from .stream import TextStream, TurnStream
 from .turn import Turn, current_meter
@@ -472,7 +472,7 @@ class AmplifierSession:
             seconds,
             answer_format,
         )
-        token = inside_turn_of.set((*inside_turn_of.get(), lifecycle))
+        token = inside_turns.set((*inside_turns.get(), turn.mark))
         try:
             lifecycle.turn = turn
             if stream is None:
@@ -483,7 +483,7 @@ class AmplifierSession:
             try:
                 lifecycle.end_turn(turn)
             finally:
-                inside_turn_of.reset(token)
+                inside_turns.reset(token)
 
     def _turn_seconds(self, timeout: float | Inherited | None) -> float | None:
         if timeout is DEFAULT:
@@ -716,7 +716,7 @@ class AmplifierSession:
 
     def _refuse_from_inside(self) -> None:
         lifecycle, place = self._lifecycle, None
-        if lifecycle.turn is not None and lifecycle in inside_turn_of.get():
+        if lifecycle.turn is not None and lifecycle.turn.mark in inside_turns.get():
             place = "turn"
         if self.coordinator.hosting in hosted_by.get():
             place = "structured module"

@@ -87,6 +87,7 @@ class Turn:
         ended: When it ended, by the monotonic clock. 0 while it runs.
         asked: When it was asked to stop, by the monotonic clock. None if it was not.
         has_announced_start: True if it has announced its start event.
+        mark: Identifies the turn where a reference to it would keep its session alive.
     """
 
     __slots__ = (
@@ -107,6 +108,7 @@ class Turn:
         "error",
         "events",
         "has_announced_start",
+        "mark",
         "prompt",
         "stop_reason",
         "text",
@@ -144,6 +146,7 @@ class Turn:
         self.ended: float = 0.0
         self.asked: float | None = None
         self.has_announced_start: bool = False
+        self.mark: object = object()
 
     def wait_info(self) -> WaitInfo:
         """Describe the turn for reports about sessions that hang."""
