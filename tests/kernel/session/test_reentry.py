@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 
 import anyio
 import pytest
@@ -87,7 +87,7 @@ async def test_task_of_an_earlier_turn_may_close_during_a_later_one():
             group.start_soon(close, turn.coordinator.session)
             return "done"
         first_over.set()
-        await anyio.sleep_forever()
+        return await anyio.sleep(3600)
 
     async def close(session):
         await first_over.wait()
@@ -116,14 +116,19 @@ async def test_interrupt_in_an_abandoned_text_ends_the_session(when):
             reached.set()
             raise KeyboardInterrupt
 
-    with anyio.fail_after(60), pytest.raises(KeyboardInterrupt):
-        async with agent(body) as session:
+    async def live():
+        async with session:
             async for _ in session.stream_text("go"):
                 if when == "before it is left":
                     await reached.wait()
                     await anyio.wait_all_tasks_blocked()
                 break
             await anyio.sleep_forever()
+
+    session = agent(body)
+    with anyio.fail_after(60):
+        with pytest.raises(KeyboardInterrupt):
+            await live()
     assert session.statistics().state == "closed"
 
 
@@ -131,11 +136,14 @@ async def test_interrupt_in_a_stream_counts_more_than_an_error_of_its_block():
     async def body(turn):
         raise KeyboardInterrupt
 
+    async def fail_in_the_block():
+        async with session.stream("go"):
+            await anyio.wait_all_tasks_blocked()
+            raise ValueError("in the block")
+
     async with agent(body) as session:
         with pytest.raises(KeyboardInterrupt):
-            async with session.stream("go"):
-                await anyio.wait_all_tasks_blocked()
-                raise ValueError("in the block")
+            await fail_in_the_block()
 
 
 @pytest.mark.parametrize("order", ["scope, native", "native, scope", "native, scope later"])

@@ -392,7 +392,7 @@ class TextStream:
                     event = await anext(self._events)
                 except (StopAsyncIteration, SessionStateError) as end:
                     # A handler of the turn, or another task, has closed the text.
-                    if self._is_over:
+                    if self._events.is_left:
                         break
                     if isinstance(end, SessionStateError):
                         raise
