@@ -21,6 +21,8 @@ from amplifier.contracts._cancellation import (
 T = TypeVar("T")
 Fn = TypeVar("Fn", bound=Callable[..., Any])
 
+_NO_SCOPE = nullcontext()
+
 # Opening, a turn and closing each run in a child task of an AnyIO task group. The group gives
 # the kernel everything that it promises about cancellation, on both backends and with public
 # API only:
@@ -74,7 +76,7 @@ async def run_in_child(fn: Callable[..., Awaitable[T]], *args: object, name: str
     try:
         while True:
             try:
-                with cancel_scope(shield=True) if shield else nullcontext():
+                with cancel_scope(shield=True) if shield else _NO_SCOPE:
                     async with anyio.create_task_group() as group:
                         group.start_soon(_run, outcome, fn, args, shield, name=name)
             except BaseException as exc:  # noqa: BLE001 — raised below
@@ -140,7 +142,7 @@ async def _run(outcome: _Outcome[T], fn: Callable[..., Awaitable[T]], args: tupl
     outcome.has_begun = True
     try:
         # The group is cancelled with its caller.
-        with cancel_scope(shield=True) if shield else nullcontext():
+        with cancel_scope(shield=True) if shield else _NO_SCOPE:
             outcome.value = await fn(*args)
     except BaseException as exc:  # noqa: BLE001 — raised in the caller
         outcome.error = exc

@@ -49,7 +49,7 @@ from ..runtime.loop import Loop, current_raw_task, task_name
 from ..runtime.task_host import hosted_by
 from .closing import Closing
 from .lifecycle import Lifecycle, State, inside_closing_of, inside_turns
-from .opening import Loader, ModuleFailure, Opening
+from .opening import Loader, ModuleFailure, Opening, PlanOnce
 from .stream import TextStream, TurnStream
 from .turn import Turn, current_meter
 
@@ -119,6 +119,7 @@ class AmplifierSession:
         is_resumed: bool = False,
     ) -> None:
         plan = parse_plan(config)
+        self._plan_once: PlanOnce | None = PlanOnce(config, plan)
         self.config: dict[str, Any] = cast("dict[str, Any]", config)
         self.session_id: str = new_session_id() if session_id is None else validate_session_id(session_id)
         self.parent_id: str | None = None if parent_id is None else validate_session_id(parent_id)
@@ -325,9 +326,12 @@ class AmplifierSession:
             )
 
     def _read_plan(self) -> MountPlan:
-        """Read the plan again, because the application may have changed its dict."""
-        deadlines = None if self._parent is None else self._parent.coordinator.deadlines
-        return parse_plan(self.config, base_deadlines=deadlines)
+        """Read the plan again if the application may have changed its dict."""
+        read, self._plan_once = self._plan_once, None
+        if self._parent is not None:
+            return parse_plan(self.config, base_deadlines=self._parent.coordinator.deadlines)
+        plan = None if read is None else read.plan_for(self.config)
+        return parse_plan(self.config) if plan is None else plan
 
     def _open_budget(self, plan: MountPlan) -> None:
         """Meter the session's calls if its plan, its parent or the enclosing turn has a budget."""
