@@ -238,10 +238,9 @@ class Dispatch:
         if not registration.is_gate:
             return False
         # A gate that forgets its ``return`` answers None.
-        problem_text = (
-            f"it returned {answer!r}; a gate must return a HookResult, such as HookResult() to let the event pass"
-        )
-        missing = ContractError(problem_text, module=registration.module, clause="H3")
+        advice = "a gate must return a HookResult, such as HookResult() to let the event pass"
+        text = f"it returned {answer!r}; {advice}"
+        missing = ContractError(text, module=registration.module, clause="H3")
         return self._handle_failure(registration, missing)
 
     def _add(self, result: HookResult, registration: Registration) -> bool:

@@ -237,11 +237,11 @@ class TaskHost:
             *self.late[1 - MAX_LATE_CALLS :],
             (time.monotonic(), module, late, report.overdue),
         ]
+        times = f"it had {report.seconds:g} s and is {report.overdue:.0f} s over"
         logger.error(
-            "%s does not react to its cancellation: it had %g s and is %.0f s over; task %r waits at %s",
+            "%s does not react to its cancellation: %s; task %r waits at %s",
             operation,
-            report.seconds,
-            report.overdue,
+            times,
             report.task,
             report.where,
         )

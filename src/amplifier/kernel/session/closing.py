@@ -114,7 +114,8 @@ class Closing:
             logger.exception("session %r failed to close: %s", session_id, _in_words(name))
         except BaseException as exc:  # noqa: BLE001 — the other steps must run
             if is_cancellation_type(exc):
-                # The closing is shielded from every scope, and in a child from native cancels.
+                # Nothing else reaches a shielded child: neither scopes around the session nor
+                # native cancels of the task that closes it.
                 logger.warning(
                     "session %r was interrupted while it closed (%s): every task was cancelled, "
                     "as at the end of the event loop",

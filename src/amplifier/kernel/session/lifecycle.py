@@ -83,9 +83,8 @@ class Lifecycle:
             SessionStateError: It is neither new nor closed.
         """
         if self.state not in (State.NEW, State.CLOSED):
-            raise SessionStateError(
-                f"session {self.session_id!r} cannot go from {self.state.value} to opening; {_ADVICE[self.state]}"
-            )
+            change = f"from {self.state.value} to opening"
+            raise SessionStateError(f"session {self.session_id!r} cannot go {change}; {_ADVICE[self.state]}")
 
     def require_turn(self) -> None:
         """Check that a turn can begin (L8).

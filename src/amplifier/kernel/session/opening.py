@@ -235,8 +235,9 @@ class Opening:
         if not self._plan.strict or not named or self.failures:
             return
         if not self._coordinator.mounts.points["providers"]:
+            names = ", ".join(map(repr, named))
             error = ModuleLoadError(
-                f"no provider is mounted: {', '.join(map(repr, named))} declined; the reason is in the log",
+                f"no provider is mounted: {names} declined; the reason is in the log",
                 module_id=named[0],
                 reason_code="not_configured",
             )
@@ -362,8 +363,9 @@ class Opening:
             # An application's loader may return a mount function of the coordinator alone.
             answer = call_foreign(loaded, view)
         else:
+            expected = "expected a LoadedModule or a mount function"
             raise ModuleLoadError(
-                f"the loader returned {loaded!r} for {spec.module!r}; expected a LoadedModule or a mount function",
+                f"the loader returned {loaded!r} for {spec.module!r}; {expected}",
                 module_id=spec.module,
             )
         label = f"mount of module {spec.module!r}"

@@ -211,9 +211,8 @@ class AmplifierSession:
             SessionStateError: The session isn't open.
         """
         if not self.initialized:
-            raise SessionStateError(
-                f"session {self.session_id!r} is {self._lifecycle.state.value}; read its messages while it is open"
-            )
+            state = self._lifecycle.state.value
+            raise SessionStateError(f"session {self.session_id!r} is {state}; read its messages while it is open")
         context = cast("ContextManager", self.coordinator.get("context"))
         messages = await self.coordinator.call_bounded(context.get_messages(), "context.get_messages")
         return cast("list[dict[str, Any]]", messages)
@@ -244,9 +243,8 @@ class AmplifierSession:
         if state is State.OPENING:
             await self._lifecycle.wait_settled()
             if not self.initialized:
-                raise SessionStateError(
-                    f"session {self.session_id!r} could not be opened by another call that was opening it"
-                )
+                problem = "could not be opened by another call that was opening it"
+                raise SessionStateError(f"session {self.session_id!r} {problem}")
             return
         self._lifecycle.require_opening()
         await self._open_or_close(None)
@@ -607,9 +605,8 @@ class AmplifierSession:
             raise SessionStateError("no turn is running that would read the message; begin one with execute(prompt)")
         if not callable(steer):
             loop = type(self.coordinator.get("orchestrator")).__name__
-            raise SessionStateError(
-                f"orchestrator {loop} takes no messages while a turn runs: it offers no capability 'session.steer'"
-            )
+            reason = "it offers no capability 'session.steer'"
+            raise SessionStateError(f"orchestrator {loop} takes no messages while a turn runs: {reason}")
         steer(message)
 
     # ── cancellation ──
@@ -678,8 +675,8 @@ class AmplifierSession:
 
     # ── closing ──
 
-    # The return type is optional because of type checkers. With a plain bool they assume that a
-    # `return await session.execute(…)` in the block may not be reached.
+    # With a plain bool as the return type, type checkers assume that errors of the block may be
+    # swallowed, and that a function whose last statement is such a block may return None.
     @ki_protected
     async def __aexit__(
         self,

@@ -40,10 +40,10 @@ T = TypeVar("T")
 Spawn = Callable[[Callable[[], Coroutine[Any, Any, None]]], object]
 
 MAX_BUFFERED = 256
-"""Events a consumer may lag behind before the turn waits for it.
+"""Maximum number of events waiting to be read. An emitter in the turn waits for room above it.
 
-Terminal events never wait and aren't counted. Neither are events that the turn didn't emit,
-because the turn may be waiting for their emitter, such as the consumer.
+Terminal events aren't counted and never wait. Neither do events that code outside the turn emits:
+the consumer may be that code, and would wait for itself.
 """
 
 LAST_PRIORITY = 2**31
@@ -283,11 +283,11 @@ class TurnStream(Generic[T]):
     def require_reader(self) -> None:
         """Check that there is no second reader, and that the reader is on the turn's loop."""
         if self._is_read:
-            raise SessionStateError(
-                "a stream has one reader, and another task is waiting for its next part; read it there only"
-            )
+            rule = "a stream has one reader"
+            raise SessionStateError(f"{rule}, and another task is waiting for its next part; read it there only")
         if self._is_entered and self._thread != threading.get_ident():
-            raise SessionStateError("a stream is read on the event loop on which its turn runs; this is another thread")
+            rule = "a stream is read on the event loop on which its turn runs"
+            raise SessionStateError(f"{rule}; this is another thread")
 
     def _raise_error(self) -> None:
         """Raise the turn's error, once."""

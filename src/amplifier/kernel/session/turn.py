@@ -369,9 +369,10 @@ class Turn:
         if not stopped and overran and meter is not None and meter.until <= scope.deadline:
             raise await meter.out_of_time()
         if not stopped and overran:
+            session_id = self._coordinator.session_id
             raise ExecutionTimeout(
-                f"the turn of session {self._coordinator.session_id!r} did not end within {self._seconds:g} s",
-                session_id=self._coordinator.session_id,
+                f"the turn of session {session_id!r} did not end within {self._seconds:g} s",
+                session_id=session_id,
                 seconds=self._seconds,
             )
         if stopped or scope.cancel_called:
@@ -423,8 +424,9 @@ class Turn:
         """Return the orchestrator's result if it is text that can be written (L9)."""
         module = self._orchestrator_name()
         if not isinstance(answer, str):
+            found = f"{answer!r:.80} ({type(answer).__name__})"
             raise ContractError(
-                f"orchestrator {module} returned {answer!r:.80} ({type(answer).__name__}); expected a str",
+                f"orchestrator {module} returned {found}; expected a str",
                 module=module,
             )
         if not answer.isascii():
