@@ -119,6 +119,20 @@ async def test_cancelled_scope_waits_for_shielded_child():
     assert done == ["closed"]
 
 
+async def test_result_of_shielded_child_is_returned_in_a_cancelled_scope():
+    async def finish(scope: anyio.CancelScope) -> str:
+        scope.cancel()
+        await anyio.sleep(1)
+        return "finished"
+
+    results: list[str] = []
+    with anyio.CancelScope() as scope:
+        results.append(await run_shielded(finish, scope, name="finish"))
+        await anyio.lowlevel.checkpoint()
+        results.append("continued")
+    assert results == ["finished"]
+
+
 async def test_cancelled_scope_reaches_every_checkpoint():
     seen = []
 

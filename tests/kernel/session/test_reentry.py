@@ -296,3 +296,22 @@ async def test_failed_approval_shows_no_secret():
         result = await session.coordinator.process_hook_result(question, "tool:pre", "gate")
     assert result.action == "deny"
     assert "abcdefghijklmnop" not in (result.reason or "")
+
+
+async def test_shielded_emitter_does_not_wait_for_an_abandoned_text():
+    emitting = anyio.Event()
+
+    async def body(turn):
+        with anyio.CancelScope(shield=True):
+            for number in range(300):
+                text = {"block_type": "text", "delta": str(number)}
+                await turn.hooks.emit("content_block:delta", text)
+                emitting.set()
+        return "done"
+
+    with anyio.fail_after(60):
+        async with agent(body) as session:
+            async for _ in session.stream_text("go"):
+                await emitting.wait()
+                await anyio.wait_all_tasks_blocked()
+                break
