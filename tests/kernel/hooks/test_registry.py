@@ -394,7 +394,7 @@ async def test_interrupt_in_a_collected_handler_leaves_as_itself():
 
     async def waits(event, data):
         try:
-            await anyio.sleep(30)
+            await anyio.sleep_forever()
         finally:
             cancelled.append("waits")
 
@@ -405,7 +405,7 @@ async def test_interrupt_in_a_collected_handler_leaves_as_itself():
     hooks = registry()
     hooks.register("ask", waits)
     hooks.register("ask", fails)
-    with pytest.raises(KeyboardInterrupt) as caught:
-        await hooks.emit_and_collect("ask", timeout=60)
+    with anyio.fail_after(10), pytest.raises(KeyboardInterrupt) as caught:
+        await hooks.emit_and_collect("ask", timeout=3600)
     assert caught.value is interrupt
     assert cancelled == ["waits"]
