@@ -386,3 +386,26 @@ def seconds_for(count: int, event: str) -> float:
 def test_registering_handlers_takes_time_in_proportion_to_their_number(event):
     few, many = seconds_for(1000, event), seconds_for(16_000, event)
     assert many / few < 16 * 4  # in the square it would be 256
+
+
+async def test_interrupt_in_a_collected_handler_leaves_as_itself():
+    interrupt = KeyboardInterrupt()
+    cancelled: list[str] = []
+
+    async def waits(event, data):
+        try:
+            await anyio.sleep_forever()
+        finally:
+            cancelled.append("waits")
+
+    async def fails(event, data):
+        await anyio.lowlevel.checkpoint()
+        raise interrupt
+
+    hooks = registry()
+    hooks.register("ask", waits)
+    hooks.register("ask", fails)
+    with anyio.fail_after(10), pytest.raises(KeyboardInterrupt) as caught:
+        await hooks.emit_and_collect("ask", timeout=3600)
+    assert caught.value is interrupt
+    assert cancelled == ["waits"]

@@ -119,6 +119,20 @@ async def test_cancelled_scope_waits_for_shielded_child():
     assert done == ["closed"]
 
 
+async def test_result_of_shielded_child_is_returned_in_a_cancelled_scope():
+    async def finish(scope: anyio.CancelScope) -> str:
+        scope.cancel()
+        await anyio.sleep(1)
+        return "finished"
+
+    results: list[str] = []
+    with anyio.CancelScope() as scope:
+        results.append(await run_shielded(finish, scope, name="finish"))
+        await anyio.lowlevel.checkpoint()
+        results.append("continued")
+    assert results == ["finished"]
+
+
 async def test_cancelled_scope_reaches_every_checkpoint():
     seen = []
 
@@ -435,6 +449,51 @@ async def test_scope_does_not_swallow_a_native_cancel(run: Run):
     release.set()
     await asyncio.wait([task])
     assert (log, task.cancelled()) == (["unwound"], True)
+
+
+@both
+@pytest.mark.parametrize("order", ["scope, native", "native, scope", "native, scope later"])
+@on_asyncio
+async def test_native_cancel_beside_a_scope_comes_before_an_error(run: Run, order: str):
+    async def work() -> None:
+        try:
+            await asyncio.sleep(10)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await loop_turns(5)
+            raise ValueError("unwinding failed")
+
+    async def call() -> None:
+        with scope:
+            await run(work, name="work")
+
+    scope = anyio.CancelScope()
+    task = asyncio.get_running_loop().create_task(call())
+    await loop_turns(5)
+    if order == "scope, native":
+        scope.cancel()
+    task.cancel()
+    if order == "native, scope":
+        scope.cancel()
+    elif order == "native, scope later":
+        await loop_turns(3)
+        scope.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+
+
+@on_asyncio
+async def test_error_comes_before_a_scope_that_cancels_again():
+    async def work() -> None:
+        try:
+            await asyncio.sleep(10)
+        finally:
+            raise ValueError("unwinding failed")
+
+    with anyio.CancelScope() as scope:
+        asyncio.get_running_loop().call_later(1, scope.cancel)
+        with pytest.raises(ValueError, match="unwinding failed"):
+            await run_in_child(work, name="work")
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])

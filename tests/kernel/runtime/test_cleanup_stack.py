@@ -152,3 +152,24 @@ async def test_what_cannot_be_called_is_no_cleanup(wrong):
     coordinator.view_for("a").register_cleanup(wrong)
     assert coordinator.cleanups.entries == []
     await coordinator.cleanup()
+
+
+async def test_steps_that_add_steps_end_with_the_time(stack):
+    ran: list[float] = []
+    started: list[float] = []
+
+    async def add_another():
+        started.append(anyio.current_time())
+        # Without a bound of the kernel's own, this one ends the test.
+        if len(started) < 100:
+            stack.push(add_another, "tool-a")
+        await anyio.sleep(4)
+        ran.append(anyio.current_time())
+
+    stack.push(add_another, "tool-a")
+    began = anyio.current_time()
+    with anyio.fail_after(100):
+        failures, _ = await unwind(stack, total=30.0)
+    assert ran[-1] - began <= 30
+    assert len(started) < 20
+    assert failures

@@ -354,3 +354,17 @@ async def test_work_that_comes_when_everything_was_cleaned_up_is_refused(log):
         async with session:
             coordinator.register_cleanup(fail)
     assert log == ["start_soon(sleep_forever) comes too late: the session is closed", "late cleanup"]
+
+
+async def test_structured_module_is_left_before_its_cleanups_run():
+    order: list[str] = []
+
+    @asynccontextmanager
+    async def structured(coordinator, config):
+        coordinator.register_cleanup(lambda: order.append("cleanup"))
+        yield
+        order.append("left")
+
+    async with agent(tools={"tool-a": structured}):
+        pass
+    assert order == ["left", "cleanup"]

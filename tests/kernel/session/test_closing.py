@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from amplifier import ExecutionCancelled, SessionStateError
@@ -130,3 +131,47 @@ async def test_a_child_is_not_opened_after_its_parent_has_closed():
             pytest.fail("it was opened")
     async with parent, child:
         assert await child.execute("hello") == "hello"
+
+
+async def test_turn_that_has_not_begun_is_cancelled_by_the_closing():
+    async def body(turn):
+        await anyio.sleep_forever()
+
+    async def execute():
+        with pytest.raises(ExecutionCancelled):
+            await session.execute("go")
+
+    session = agent(body)
+    await session.initialize()
+    async with anyio.create_task_group() as group:
+        group.start_soon(execute)
+        while not session.statistics().turn_running:
+            await anyio.lowlevel.checkpoint()
+        with anyio.fail_after(1):
+            await session.cleanup()
+    assert session.cleanup_failures == []
+
+
+async def test_call_in_flight_gets_five_seconds_of_the_closing():
+    ended: list[float] = []
+
+    async def hang(event, data):
+        try:
+            await anyio.sleep_forever()
+        finally:
+            ended.append(anyio.current_time())
+
+    session = agent()
+    await session.initialize()
+    session.coordinator.hooks.register("custom:event", hang)
+
+    async def end_late():
+        await anyio.sleep(20)
+
+    session.coordinator.register_cleanup(end_late)
+    async with anyio.create_task_group() as group:
+        group.start_soon(session.coordinator.hooks.emit, "custom:event")
+        await anyio.wait_all_tasks_blocked()
+        began = anyio.current_time()
+        await session.cleanup()
+    assert [at - began for at in ended] == [pytest.approx(5, abs=0.1)]

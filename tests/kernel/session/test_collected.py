@@ -380,3 +380,34 @@ async def test_session_that_is_cancelled(where, how):
         return refs
 
     await gone(live)
+
+
+@pytest.mark.parametrize("opened", ["async with", "by hand"])
+async def test_session_whose_cleanup_was_interrupted(opened):
+    def make(thing):
+        async def mount(coordinator, config):
+            def interrupted():
+                raise KeyboardInterrupt(thing.__class__.__name__)
+
+            coordinator.register_cleanup(interrupted)
+            return Echo()
+
+        return agent(tools={"tool-a": mount})
+
+    async def live():
+        session = make(Thing())
+        refs = [weakref.ref(session), weakref.ref(session.coordinator)]
+        # Not pytest.raises, which would keep the error.
+        with suppress(KeyboardInterrupt):
+            if opened == "async with":
+                async with session:
+                    pass
+            else:
+                await session.initialize()
+                await session.cleanup()
+            pytest.fail("nothing was raised")
+        [failure] = session.cleanup_failures
+        assert str(failure) == "cleanup of tool-a: Thing"
+        return refs
+
+    await gone(live)

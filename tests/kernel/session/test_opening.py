@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import UserDict
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -523,3 +524,37 @@ async def test_cleanups_of_a_structured_module_that_fails_after_entering_are_run
         async with agent(tools=tools, session={"strict": True}):
             pass
     assert log == ["entered", "left"]
+
+
+@pytest.mark.parametrize(
+    ("change", "tools"),
+    [
+        (lambda config: None, ["echo"]),
+        (lambda config: config["tools"].clear(), []),
+        (lambda config: config.update(tools=[]), []),
+        (lambda config: config["tools"][0].update(module="tool-other"), ["other"]),
+    ],
+    ids=["nothing", "a list", "a section", "an entry"],
+)
+async def test_change_of_the_plan_before_opening_counts(change, tools):
+    session = agent(tools={"tool-echo": mounting(Echo())})
+    session.loader.register("tool-other", mounting(Echo("other")))
+    change(session.config)
+    async with session:
+        assert list(session.coordinator.get("tools")) == tools
+
+
+async def test_change_inside_another_container_counts():
+    """Only dicts and lists are compared part by part."""
+    received: list[dict[str, Any]] = []
+
+    async def mount(coordinator, config):
+        received.append(config)
+
+    session = agent(tools={"tool-echo": mount})
+    options = UserDict({"key": 1})
+    session.config["tools"][0]["config"] = options
+    session = AmplifierSession(session.config, loader=session.loader)
+    options["key"] = 2
+    async with session:
+        assert received == [{"key": 2}]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 
 import anyio
 import pytest
 
-from amplifier import HookResult, SessionStateError
+from amplifier import ExecutionCancelled, HookResult, SessionStateError
 from amplifier.kernel.runtime.child import run_in_child
+from tests._support.backends_alone import loop_turns, on_asyncio
 from tests._support.small_agent import agent
 
 
@@ -55,11 +56,129 @@ async def test_text_is_closed_from_a_handler_of_its_turn():
             await pieces.aclose()
 
         session.coordinator.hooks.register("custom:event", close)
-        read: list[str] = []
-        # A reader that is waiting then may learn that the stream was left.
-        with anyio.fail_after(60), suppress(SessionStateError):
-            read += [piece async for piece in pieces]
-        assert read in ([], ["done"])
+        with anyio.fail_after(60):
+            assert [piece async for piece in pieces] == []
+
+
+@pytest.mark.parametrize("is_waiting", [True, False])
+async def test_text_that_another_task_closes_ends(is_waiting):
+    async def body(turn):
+        for text in ("one", "two"):
+            await turn.hooks.emit("content_block:delta", {"block_type": "text", "delta": text})
+        await anyio.sleep_forever()
+
+    read: list[str] = []
+    async with agent(body) as session, anyio.create_task_group() as group:
+        pieces = session.stream_text("go")
+        async for piece in pieces:
+            read.append(piece)
+            if is_waiting and piece == "two":
+                group.start_soon(pieces.aclose)
+            elif not is_waiting:
+                await pieces.aclose()
+    assert read == (["one", "two"] if is_waiting else ["one"])
+
+
+async def test_task_of_an_earlier_turn_may_close_during_a_later_one():
+    first_over = anyio.Event()
+
+    async def body(turn):
+        if turn.prompt == "first":
+            group.start_soon(close, turn.coordinator.session)
+            return "done"
+        first_over.set()
+        return await anyio.sleep(3600)
+
+    async def close(session):
+        await first_over.wait()
+        await session.cleanup()
+
+    session = agent(body)
+    await session.initialize()
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as group:
+            await session.execute("first")
+            with pytest.raises(ExecutionCancelled, match="its session was closed"):
+                await session.execute("second")
+    assert session.statistics().state == "closed"
+
+
+@pytest.mark.parametrize("when", ["before it is left", "after it was left"])
+async def test_interrupt_in_an_abandoned_text_ends_the_session(when):
+    reached = anyio.Event()
+
+    async def body(turn):
+        await turn.hooks.emit("content_block:delta", {"block_type": "text", "delta": "one"})
+        try:
+            if when == "after it was left":
+                await anyio.sleep_forever()
+        finally:
+            reached.set()
+            raise KeyboardInterrupt
+
+    async def live():
+        async with session:
+            async for _ in session.stream_text("go"):
+                if when == "before it is left":
+                    await reached.wait()
+                    await anyio.wait_all_tasks_blocked()
+                break
+            await anyio.sleep_forever()
+
+    session = agent(body)
+    with anyio.fail_after(10):
+        with pytest.raises(KeyboardInterrupt):
+            await live()
+    assert session.statistics().state == "closed"
+
+
+async def test_interrupt_in_a_stream_counts_more_than_an_error_of_its_block():
+    async def body(turn):
+        raise KeyboardInterrupt
+
+    async def fail_in_the_block():
+        async with session.stream("go"):
+            await anyio.wait_all_tasks_blocked()
+            raise ValueError("in the block")
+
+    async with agent(body) as session:
+        with pytest.raises(KeyboardInterrupt):
+            await fail_in_the_block()
+
+
+@pytest.mark.parametrize("order", ["scope, native", "native, scope", "native, scope later"])
+@on_asyncio
+async def test_native_cancel_is_not_lost_beside_a_scope(order):
+    """An error of the block leaves a stream before the cancellation of a scope, but not a native one."""
+
+    async def body(turn):
+        try:
+            await anyio.sleep_forever()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await loop_turns(5)
+
+    async def call(session, scope):
+        with scope:
+            async with session.stream("go"):
+                await loop_turns(5)
+                asyncio.get_running_loop().call_soon(stop)
+                raise ValueError("in the block")
+
+    def stop():
+        if order == "scope, native":
+            scope.cancel()
+        task.cancel()
+        if order == "native, scope":
+            scope.cancel()
+        elif order == "native, scope later":
+            asyncio.get_running_loop().call_later(0, scope.cancel)
+
+    async with agent(body) as session:
+        scope = anyio.CancelScope()
+        task = asyncio.get_running_loop().create_task(call(session, scope))
+        await asyncio.wait([task])
+    assert task.cancelled()
 
 
 async def test_shielded_emitter_does_not_wait_for_a_reader_that_left():
@@ -177,3 +296,23 @@ async def test_failed_approval_shows_no_secret():
         result = await session.coordinator.process_hook_result(question, "tool:pre", "gate")
     assert result.action == "deny"
     assert "abcdefghijklmnop" not in (result.reason or "")
+
+
+async def test_shielded_emitter_does_not_wait_for_an_abandoned_text():
+    emitting = anyio.Event()
+
+    async def body(turn):
+        with anyio.CancelScope(shield=True):
+            for number in range(300):
+                text = {"block_type": "text", "delta": str(number)}
+                await turn.hooks.emit("content_block:delta", text)
+                emitting.set()
+        return "done"
+
+    with anyio.fail_after(60):
+        async with agent(body) as session:
+            async for _ in session.stream_text("go"):
+                await emitting.wait()
+                await anyio.wait_all_tasks_blocked()
+                break
+    assert session.cleanup_failures == []

@@ -76,6 +76,39 @@ def test_second_ctrl_c_on_trio_waits_for_the_closing():
     assert ended.lines == closing, ended.errors
 
 
+MANY_CLEANUPS = """
+import os, signal, threading
+
+async def main():
+    def hook(letter):
+        async def mount(coordinator, config):
+            async def cleanup():
+                print_line(letter, "begins")
+                threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+                await anyio.sleep(30)
+            return cleanup
+        return mount
+
+    async def body(turn):
+        os.kill(os.getpid(), signal.SIGINT)
+        await anyio.sleep(30)
+
+    async with agent(body, hooks={f"hooks-{letter}": hook(letter) for letter in "cba"}) as session:
+        await session.execute("go")
+
+try:
+    run_natively(main)
+except KeyboardInterrupt:
+    print_line("interrupted")
+"""
+
+
+def test_third_ctrl_c_on_asyncio_leaves_named_cleanups():
+    ended = run_child(MANY_CLEANUPS, "asyncio")
+    assert ended.lines == ["a begins", "b begins", "interrupted"], ended.errors
+    assert "still to run: cleanup of hooks-b, cleanup of hooks-c" in ended.errors
+
+
 LATE_ENTERING = """
 import contextlib, os, signal, threading
 

@@ -358,3 +358,15 @@ async def test_handler_that_resets_the_token_at_the_end_does_not_hide_the_stop()
                 group.start_soon(after, 1, token.request_immediate)
                 with pytest.raises(ExecutionCancelled):
                     await session.execute("hi")
+
+
+async def test_grace_ends_with_its_turn():
+    async def body(turn):
+        turn.coordinator.cancellation.request_graceful(5)
+        await anyio.sleep(1)
+        return "done"
+
+    async with agent(body) as session:
+        assert await session.execute("go") == "done"
+        await anyio.sleep(10)
+        assert session.coordinator.cancellation.state == "graceful"

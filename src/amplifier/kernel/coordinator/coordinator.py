@@ -504,19 +504,22 @@ class ModuleCoordinator(Coordinator):
         if budget.until == math.inf:
             budget = TimeBudget.starting_now(self.deadlines.teardown)
         name = "amplifier cleanup" if owner is None else f"amplifier cleanup of {owner}"
-        await run_in_child(self.unwind, failures, budget, owner, name=name, shield=True)
-        for failure in failures:
-            if not isinstance(failure.error, Exception):
-                raise failure.error
+        unwinding = run_in_child(self.unwind, failures, budget, owner, name=name, shield=True)
+        interrupt = await unwinding
+        if interrupt is not None:
+            try:
+                raise interrupt
+            finally:
+                del interrupt  # an exception that names its own frame is a reference cycle
 
     async def unwind(
         self,
         failures: list[CleanupFailure],
         budget: TimeBudget,
         owner: str | CleanupEntry | None = None,
-    ) -> None:
+    ) -> BaseException | None:
         """Run cleanups inside a shielded scope, as `CleanupStack.unwind` does."""
-        await self.cleanups.unwind(
+        return await self.cleanups.unwind(
             failures,
             seconds=self.deadlines.cleanup,
             budget=budget,

@@ -116,9 +116,8 @@ class MountTable:
         """
         point, name = self._resolve(point, name)
         if point == "hooks":
-            raise ValueError(
-                "Hooks should be registered directly with the HookRegistry: coordinator.hooks.register(event, handler)"
-            )
+            advice = "coordinator.hooks.register(event, handler)"
+            raise ValueError(f"Hooks should be registered directly with the HookRegistry: {advice}")
         if point in SINGLE_POINTS:
             name = None
         else:
@@ -126,9 +125,8 @@ class MountTable:
                 name, self.instance = self.instance[1], None
             name = getattr(module, "name", None) if name is None else name
             if name is None:
-                raise ValueError(
-                    f"Name required for {point}: pass name=… or give {type(module).__name__} a `name` property"
-                )
+                advice = f"pass name=… or give {type(module).__name__} a `name` property"
+                raise ValueError(f"Name required for {point}: {advice}")
             if not isinstance(name, str):
                 raise TypeError(f"the name of a module at {point!r} must be a str, got {name!r}")
             self._check_named(point)
@@ -205,9 +203,9 @@ class MountTable:
     def _check_named(self, point: str) -> None:
         modules = self.points[point]
         if not isinstance(modules, dict):
-            raise ValueError(
-                f"mount point {point!r} was replaced by {type(modules).__name__}; expected a dict of modules"
-            )
+            kind = type(modules).__name__
+            problem = f"mount point {point!r} was replaced by {kind}"
+            raise ValueError(f"{problem}; expected a dict of modules")
 
     # ── capabilities ──
 
@@ -237,9 +235,11 @@ class MountTable:
         point, name = key
         slot = f"{point} {name!r}" if name else point
         how = "registered" if point == _CAPABILITY else "mounted"
-        message = f"{slot} {how} by {holder or 'the application'} is replaced by {owner or 'the application'}"
+        before, after = holder or "the application", owner or "the application"
+        message = f"{slot} {how} by {before} is replaced by {after}"
         if self.strict and holder != owner and point != _CAPABILITY:
-            raise ContractError(f"{message}; session.strict forbids that: rename one of them", module=owner)
+            advice = "session.strict forbids that: rename one of them"
+            raise ContractError(f"{message}; {advice}", module=owner)
         logger.warning("%s", message)
 
     def unregister_owner(self, module: str | None) -> None:

@@ -238,10 +238,9 @@ class Dispatch:
         if not registration.is_gate:
             return False
         # A gate that forgets its ``return`` answers None.
-        problem_text = (
-            f"it returned {answer!r}; a gate must return a HookResult, such as HookResult() to let the event pass"
-        )
-        missing = ContractError(problem_text, module=registration.module, clause="H3")
+        advice = "a gate must return a HookResult, such as HookResult() to let the event pass"
+        text = f"it returned {answer!r}; {advice}"
+        missing = ContractError(text, module=registration.module, clause="H3")
         return self._handle_failure(registration, missing)
 
     def _add(self, result: HookResult, registration: Registration) -> bool:
@@ -295,8 +294,12 @@ async def collect(
 
     Returns:
         The data of their results, in the order of the handlers.
+
+    Raises:
+        KeyboardInterrupt: It hit a handler. The others were cancelled.
     """
     answers: list[object] = [None] * len(handlers)
+    interrupts: list[BaseException] = []
     until = current_time() + timeout
 
     async def ask(index: int, registration: Registration) -> None:
@@ -314,10 +317,23 @@ async def collect(
         except Exception as exc:  # foreign code, whose other exceptions were contained
             words = failure_words(exc)
             logger.error("%s failed with %s: skipped", registration, words, exc_info=exc)
+        except KeyboardInterrupt as interrupt:
+            # Out of a task it would stop asyncio's loop, and the group would wrap it.
+            interrupts.append(interrupt)
+            group.cancel_scope.cancel()
 
-    async with anyio.create_task_group() as group:
-        for index, registration in enumerate(handlers):
-            group.start_soon(ask, index, registration, name=str(registration))
+    try:
+        async with anyio.create_task_group() as group:
+            for index, registration in enumerate(handlers):
+                group.start_soon(ask, index, registration, name=str(registration))
+    except BaseExceptionGroup as wrapped:
+        # Trio wraps a KeyboardInterrupt of the waiting emitter.
+        interrupts += wrapped.exceptions
+    if interrupts:
+        try:
+            raise interrupts[0]
+        finally:
+            interrupts.clear()  # an exception that names its own frame is a reference cycle
     collected: list[dict[str, JSON]] = []
     for registration, answer in zip(handlers, answers, strict=True):
         try:

@@ -315,7 +315,7 @@ def _charge(coordinator: HookHost, items: list[ContextInjection]) -> None:
     budget = coordinator.injection_budget_per_turn
     if items and budget is not None and effects.injected_tokens > budget:
         logger.warning(
-            "hooks have injected about %d tokens in this turn, over session.injection_budget_per_turn = %d",
+            "hooks have injected about %d tokens in this turn, over %s",
             effects.injected_tokens,
-            budget,
+            f"session.injection_budget_per_turn = {budget}",
         )

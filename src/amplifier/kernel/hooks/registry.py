@@ -510,13 +510,14 @@ def _check_registration(
     fields: object,
 ) -> None:
     if not isinstance(event, str) or not event:
-        raise TypeError(f"a handler is registered for an event's name, a non-empty str; got {event!r}")
+        rule = "a handler is registered for an event's name, a non-empty str"
+        raise TypeError(f"{rule}; got {event!r}")
     if not callable(handler):
-        raise TypeError(f"the handler for {event!r} must be callable as handler(event, data); got {handler!r}")
+        rule = f"the handler for {event!r} must be callable as handler(event, data)"
+        raise TypeError(f"{rule}; got {handler!r}")
     if isinstance(priority, bool) or not isinstance(priority, int):
-        raise TypeError(
-            f"the priority of a handler for {event!r} must be an int (lower runs earlier); got {priority!r}"
-        )
+        rule = f"the priority of a handler for {event!r} must be an int (lower runs earlier)"
+        raise TypeError(f"{rule}; got {priority!r}")
     if name is not None and not isinstance(name, str):
         raise TypeError(f"the name of a handler for {event!r} must be a str or None; got {name!r}")
     if on_failure not in (None, "continue", "deny"):

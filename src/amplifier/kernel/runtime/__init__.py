@@ -1,1 +1,1 @@
-"""The meeting point with the event loop: sections, deadlines, cancellation, cleanup, tasks."""
+"""The meeting point with the event loop: child tasks, deadlines, cancellation, cleanup, timers."""

@@ -87,9 +87,9 @@ class CancellationToken:
 
     def __repr__(self) -> str:
         bound = ", bound to a turn" if self._scope is not None else ""
-        return (
-            f"<CancellationToken {self.state}, {len(self._tools)} tools running, {len(self._children)} children{bound}>"
-        )
+        tools, children = len(self._tools), len(self._children)
+        state = f"{self.state}, {tools} tools running, {children} children{bound}"
+        return f"<CancellationToken {state}>"
 
     # ── state ──
 

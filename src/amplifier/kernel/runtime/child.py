@@ -21,6 +21,8 @@ from amplifier.contracts.cancellation import (
 T = TypeVar("T")
 Fn = TypeVar("Fn", bound=Callable[..., Any])
 
+_NO_SCOPE = nullcontext()
+
 # Opening, a turn and closing each run in a child task of an AnyIO task group. The group gives
 # the kernel everything that it promises about cancellation, on both backends and with public
 # API only:
@@ -70,10 +72,11 @@ async def run_in_child(fn: Callable[..., Awaitable[T]], *args: object, name: str
     """
     outcome = _Outcome[T]()
     stop: BaseException | None = None
+    cancels = pending_cancels()
     try:
         while True:
             try:
-                with cancel_scope(shield=True) if shield else nullcontext():
+                with cancel_scope(shield=True) if shield else _NO_SCOPE:
                     async with anyio.create_task_group() as group:
                         group.start_soon(_run, outcome, fn, args, shield, name=name)
             except BaseException as exc:  # noqa: BLE001 — raised below
@@ -84,7 +87,7 @@ async def run_in_child(fn: Callable[..., Awaitable[T]], *args: object, name: str
             was_cancelled = stop is not None and is_cancellation_type(stop)
             if outcome.has_begun or not (shield and was_cancelled):
                 break
-        if outcome.error is not None and _error_comes_first(outcome.error, stop):
+        if outcome.error is not None and (stop is None or _error_comes_first(outcome.error, stop, cancels, shield)):
             raise outcome.error
         if stop is not None:
             if outcome.error is None or is_cancellation_type(outcome.error):
@@ -102,15 +105,36 @@ async def run_in_child(fn: Callable[..., Awaitable[T]], *args: object, name: str
         del outcome, stop
 
 
-def _error_comes_first(error: BaseException, stop: BaseException | None) -> bool:
+def _error_comes_first(error: BaseException, stop: BaseException, cancels: int, shield: bool) -> bool:
     """Return whether the caller raises the error of the work rather than its own interruption."""
-    if stop is None:
-        return True
     if not is_cancellation_type(stop) or is_cancellation_type(error):
         return False
     # A scope delivers its cancellation again at the next await. A native one comes once.
-    is_by_scope = anyio.current_effective_deadline() == -math.inf
-    return is_by_scope or isinstance(error, KeyboardInterrupt)
+    return isinstance(error, KeyboardInterrupt) or not is_native(stop, cancels, shield=shield)
+
+
+def pending_cancels() -> int:
+    """Return the number of cancellations that the current task has received. 0 on trio."""
+    if running_asyncio_loop() is None:
+        return 0
+    return cast("int", sys.modules["asyncio"].current_task().cancelling())
+
+
+def is_native(stop: BaseException, cancels: int, *, shield: bool = False) -> bool:
+    """Return whether the cancellation of a caller that waited for its task group was native.
+
+    Args:
+        stop: The cancellation that the wait raised.
+        cancels: The result of `pending_cancels` before the wait.
+        shield: True if no scope could reach the wait.
+    """
+    if shield or anyio.current_effective_deadline() > -math.inf:
+        return True
+    if running_asyncio_loop() is None:
+        return False
+    # A scope around the caller is cancelled, too. AnyIO cancels a task that waits for a group
+    # once at most, and its cancellation has a text, unlike a plain ``Task.cancel()``.
+    return pending_cancels() - cancels > 1 or not stop.args
 
 
 async def _run(outcome: _Outcome[T], fn: Callable[..., Awaitable[T]], args: tuple[object, ...], shield: bool) -> None:
@@ -118,7 +142,7 @@ async def _run(outcome: _Outcome[T], fn: Callable[..., Awaitable[T]], args: tupl
     outcome.has_begun = True
     try:
         # The group is cancelled with its caller.
-        with cancel_scope(shield=True) if shield else nullcontext():
+        with cancel_scope(shield=True) if shield else _NO_SCOPE:
             outcome.value = await fn(*args)
     except BaseException as exc:  # noqa: BLE001 — raised in the caller
         outcome.error = exc

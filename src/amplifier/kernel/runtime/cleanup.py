@@ -118,8 +118,8 @@ class CleanupStack:
         budget: TimeBudget,
         watch: Watchdog | None = None,
         owner: str | CleanupEntry | None = None,
-    ) -> None:
-        """Run and remove steps. Add what fails to ``failures``, a KeyboardInterrupt included.
+    ) -> BaseException | None:
+        """Run and remove steps. Add those that fail to ``failures``, also by a KeyboardInterrupt.
 
         Args:
             failures: Receives one entry for each step that fails.
@@ -127,10 +127,14 @@ class CleanupStack:
             budget: The time for all steps together.
             watch: Reports steps that don't react to their cancellation.
             owner: The id of a module, to run its steps only, or one step. None runs all.
+
+        Returns:
+            The first KeyboardInterrupt or exit, for the caller to raise.
         """
+        interrupt: BaseException | None = None
         known = set(self._waiting(owner))
         if not known:
-            return
+            return None
         full_share = 1.0 if seconds is None else seconds
         reserve = budget.reserve(MIN_SHARE * full_share, len(known))
         deadline = ReusableDeadline(watch)
@@ -145,14 +149,28 @@ class CleanupStack:
                     known.discard(entry)
                     share = budget.share(seconds, len(known) + 1, reserve)
                     error = await _run_step(deadline, entry, share)
-                failure = None if error is None else _failure(entry, error)
-                if failure is not None:
+                failure = None
+                if error is not None:
+                    failure = _failure(entry, error)
                     failures.append(failure)
+                    if not isinstance(error, Exception):
+                        interrupt = interrupt or error
+                    elif error.__cause__ is not None and is_real_cancellation(error.__cause__):
+                        self._log_waiting(owner)
                 if owner is None:
                     took = time.monotonic() - began
                     self.ran.append((entry.what, entry.module, took, failure))
+            return interrupt
         finally:
             deadline.close()
+            # An exception that names its own frame is a reference cycle.
+            del interrupt
+
+    def _log_waiting(self, owner: str | CleanupEntry | None) -> None:
+        """Log the steps that are still to run, because the loop may be stopped before they do."""
+        names = ", ".join(map(str, self._waiting(owner)))
+        if names:
+            logger.warning("the event loop is ending; still to run: %s", names)
 
     def _waiting(self, owner: str | CleanupEntry | None) -> Iterator[CleanupEntry]:
         """Yield the steps of one module, one step, or all, in the order in which they run."""
@@ -167,6 +185,10 @@ def _failure(entry: CleanupEntry, error: BaseException) -> CleanupFailure:
     overran = isinstance(error, DeadlinePassed)
     text = text_of(error) or type(error).__name__
     logger.error("%s failed: %s", entry, text, exc_info=None if overran else error)
+    if not isinstance(error, Exception):
+        # The session keeps the record, and raises the error. The traceback of what is raised
+        # leads to the session, so keeping the same one would be a reference cycle.
+        error = type(error)(*error.args)
     return CleanupFailure(entry.what, entry.module, error, overran)
 
 
@@ -202,6 +224,8 @@ def _failure_of_step(exc: BaseException) -> BaseException:
         return contained_failure(exc)
     except BaseException as interrupt:  # noqa: BLE001 — see above
         return interrupt
+    finally:
+        del exc  # an exception that names its own frame is a reference cycle
 
 
 def _key(entry: CleanupEntry) -> Hashable:

@@ -25,9 +25,10 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 TOLERANCE = 0.01
-"""Part of a deadline by which it may be off before the scope's deadline is moved.
+"""Part of its time by which a call may be cancelled too early.
 
-A call may get 1 % less time than promised.
+Moving the deadline of a scope costs more than most calls. So it stays where it is for a call that
+is due only slightly later.
 """
 
 

@@ -237,11 +237,11 @@ class TaskHost:
             *self.late[1 - MAX_LATE_CALLS :],
             (time.monotonic(), module, late, report.overdue),
         ]
+        times = f"it had {report.seconds:g} s and is {report.overdue:.0f} s over"
         logger.error(
-            "%s does not react to its cancellation: it had %g s and is %.0f s over; task %r waits at %s",
+            "%s does not react to its cancellation: %s; task %r waits at %s",
             operation,
-            report.seconds,
-            report.overdue,
+            times,
             report.task,
             report.where,
         )
@@ -474,3 +474,5 @@ def _failure_of(exc: BaseException) -> BaseException:
         return contained_failure(exc)
     except BaseException as interrupt:  # noqa: BLE001 — raised where the task is waited for
         return interrupt
+    finally:
+        del exc  # an exception that names its own frame is a reference cycle

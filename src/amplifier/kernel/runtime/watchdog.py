@@ -96,7 +96,7 @@ class Watchdog:
         self._spawn = spawn
         self.is_stopped = False
         if not self._tasks:
-            # A session that waits for a turn needs no timer.
+            # The timer of an earlier call isn't needed while no call is active.
             self._disarm()
         elif spawn is not None:
             self._disarm()

@@ -71,7 +71,8 @@ class Closing:
     def calls_foreign_code(self) -> bool:
         """Return whether a step calls code that isn't the kernel's.
 
-        If none does, nothing can interrupt the closing, and it needs no child task.
+        If none does, the closing doesn't await anything, so no cancellation can reach it, and it
+        needs no child task.
         """
         coordinator = self._coordinator
         return bool(
@@ -94,7 +95,7 @@ class Closing:
         if self._was_open:
             steps[1:1] = [self._announce_requests, self._announce_end]
         for step in steps:
-            await self._attempt(step, step.__name__.strip("_").replace("_", " "))
+            await self._attempt(step, step.__name__)
         inside_closing_of.reset(token)
         self._release()
         interrupt, self._interrupt = self._interrupt, None
@@ -109,15 +110,17 @@ class Closing:
         try:
             await step()
         except Exception:
-            logger.exception("session %r failed to close: %s", self._coordinator.session_id, name)
+            session_id = self._coordinator.session_id
+            logger.exception("session %r failed to close: %s", session_id, _in_words(name))
         except BaseException as exc:  # noqa: BLE001 — the other steps must run
             if is_cancellation_type(exc):
-                # The step is shielded from everything else.
+                # Nothing else reaches a shielded child: neither scopes around the session nor
+                # native cancels of the task that closes it.
                 logger.warning(
                     "session %r was interrupted while it closed (%s): every task was cancelled, "
                     "as at the end of the event loop",
                     self._coordinator.session_id,
-                    name,
+                    _in_words(name),
                 )
             else:
                 self._interrupt = self._interrupt or exc
@@ -154,7 +157,9 @@ class Closing:
 
     async def _unwind(self) -> None:
         if self._coordinator.cleanups:
-            await self._coordinator.unwind(self.failures, self._budget)
+            interrupt = await self._coordinator.unwind(self.failures, self._budget)
+            self._interrupt = self._interrupt or interrupt
+            del interrupt  # an exception that names its own frame is a reference cycle
 
     async def _report_failures(self) -> None:
         self._coordinator.refuse_work()
@@ -173,9 +178,6 @@ class Closing:
 
     def _release(self) -> None:
         """Release everything that reaches beyond the session, and mark it as closed."""
-        for failure in self.failures:
-            if not isinstance(failure.error, Exception):
-                self._interrupt = self._interrupt or failure.error
         self._coordinator.end_closing()
         if self._parent is not None:
             self._parent.unregister_child(self._coordinator.cancellation)
@@ -188,3 +190,8 @@ class Closing:
             forget_frames([failure.error for failure in self._mount_failures])
             forget_frames([failure.error for failure in self.failures])
         self._lifecycle.settle(State.CLOSED)
+
+
+def _in_words(step: str) -> str:
+    """Return the name of a step for the log."""
+    return step.strip("_").replace("_", " ")

@@ -83,9 +83,8 @@ class Lifecycle:
             SessionStateError: It is neither new nor closed.
         """
         if self.state not in (State.NEW, State.CLOSED):
-            raise SessionStateError(
-                f"session {self.session_id!r} cannot go from {self.state.value} to opening; {_ADVICE[self.state]}"
-            )
+            change = f"from {self.state.value} to opening"
+            raise SessionStateError(f"session {self.session_id!r} cannot go {change}; {_ADVICE[self.state]}")
 
     def require_turn(self) -> None:
         """Check that a turn can begin (L8).
@@ -128,10 +127,10 @@ class Lifecycle:
         turn.finish()
 
 
-# Lifecycles instead of ids, because two sessions may have one id, and instead of sessions,
-# because a task that a turn leaves behind keeps its context.
-inside_turn_of: ContextVar[tuple[Lifecycle, ...]] = ContextVar("amplifier_inside_turn_of", default=())
-"""Sessions inside whose turns the current task runs."""
+# Marks and lifecycles instead of turns and sessions, because a task that a turn leaves behind
+# keeps its context.
+inside_turns: ContextVar[tuple[object, ...]] = ContextVar("amplifier_inside_turns", default=())
+"""The marks of the turns inside which the current task runs."""
 
 inside_closing_of: ContextVar[tuple[Lifecycle, ...]] = ContextVar("amplifier_inside_closing_of", default=())
 """Sessions whose closing, or whose announcement of a stop, the current task runs."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import inspect
 import logging
+import operator
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from functools import partial
+from types import CoroutineType
 from typing import Protocol, cast
 
 import attrs
@@ -44,6 +46,9 @@ logger: logging.Logger = logging.getLogger("amplifier.session")
 _MAX_NAMED = 5
 """Maximum number of errors of a group that the text of a failure names."""
 
+_MAX_DEPTH = 8
+"""Depth to which a plan is compared. A plan may contain itself."""
+
 Ready = Callable[[ModuleCoordinator], object]
 """The on_session_ready of a module, which may be sync."""
 
@@ -78,6 +83,51 @@ class Loader(Protocol):
 
     def load(self, module_id: str, config: Mapping[str, JSON], *, source_hint: object) -> object:
         """Find and import a module."""
+
+
+class PlanOnce:
+    """A plan that was read when its session was made, for the opening that follows.
+
+    The application may change its dict in between. It is read again then, which takes ten times
+    as long as looking for a change.
+
+    Args:
+        config: The dict.
+        plan: What was read from it.
+    """
+
+    __slots__ = ("_parts", "_plan")
+
+    def __init__(self, config: object, plan: MountPlan) -> None:
+        self._parts = list(_parts(config))
+        self._plan = plan
+
+    def plan_for(self, config: object) -> MountPlan | None:
+        """Return the plan, or None if the dict has changed, or may have."""
+        parts = list(_parts(config))
+        is_same = len(parts) == len(self._parts) and all(map(operator.is_, parts, self._parts))
+        return self._plan if is_same else None
+
+
+def _parts(value: object, depth: int = 0) -> Iterator[object]:
+    """Yield all keys and values of a plan, with the length of each dict and list.
+
+    Two plans are equal if the parts of both are the same objects.
+    """
+    if type(value) is dict and depth < _MAX_DEPTH:
+        yield len(value)
+        for key, item in value.items():
+            yield key
+            yield from _parts(item, depth + 1)
+    elif type(value) is list and depth < _MAX_DEPTH:
+        yield len(value)
+        for item in value:
+            yield from _parts(item, depth + 1)
+    elif isinstance(value, str) or not isinstance(value, Collection):
+        yield value
+    else:
+        # Another container may have changed inside, so it isn't equal to anything.
+        yield object()
 
 
 # Modules are mounted in the order orchestrator, context, providers, tools, hooks. The failures
@@ -185,8 +235,9 @@ class Opening:
         if not self._plan.strict or not named or self.failures:
             return
         if not self._coordinator.mounts.points["providers"]:
+            names = ", ".join(map(repr, named))
             error = ModuleLoadError(
-                f"no provider is mounted: {', '.join(map(repr, named))} declined; the reason is in the log",
+                f"no provider is mounted: {names} declined; the reason is in the log",
                 module_id=named[0],
                 reason_code="not_configured",
             )
@@ -312,13 +363,16 @@ class Opening:
             # An application's loader may return a mount function of the coordinator alone.
             answer = call_foreign(loaded, view)
         else:
+            expected = "expected a LoadedModule or a mount function"
             raise ModuleLoadError(
-                f"the loader returned {loaded!r} for {spec.module!r}; expected a LoadedModule or a mount function",
+                f"the loader returned {loaded!r} for {spec.module!r}; {expected}",
                 module_id=spec.module,
             )
         label = f"mount of module {spec.module!r}"
         seconds = self._coordinator.deadlines.mount
-        if is_structured(answer):
+        # Most modules mount by a coroutine. The other checks are slower.
+        is_coroutine = type(answer) is CoroutineType
+        if not is_coroutine and is_structured(answer):
             manager = cast("AbstractAsyncContextManager[object]", answer)
             hosting = self._coordinator.hosting
             entering = hosting.host(manager, name=spec.module, owner=owner, is_mount=True)
@@ -326,8 +380,9 @@ class Opening:
             self._mount_instance(kind, host.value, owner)
         else:
             try:
-                if inspect.isawaitable(answer):
-                    answer = await self._deadline.run(answer, seconds, label)
+                if is_coroutine or inspect.isawaitable(answer):
+                    waiting = cast("Awaitable[object]", answer)
+                    answer = await self._deadline.run(waiting, seconds, label)
             except DeadlinePassed as late:
                 # Undoing the module then closes the resources that it has opened.
                 self._accept_result(kind, late.answer, view, owner)

@@ -48,8 +48,8 @@ from ..runtime.frames import WaitInfo
 from ..runtime.loop import Loop, current_raw_task, task_name
 from ..runtime.task_host import hosted_by
 from .closing import Closing
-from .lifecycle import Lifecycle, State, inside_closing_of, inside_turn_of
-from .opening import Loader, ModuleFailure, Opening
+from .lifecycle import Lifecycle, State, inside_closing_of, inside_turns
+from .opening import Loader, ModuleFailure, Opening, PlanOnce
 from .stream import TextStream, TurnStream
 from .turn import Turn, current_meter
 
@@ -119,6 +119,7 @@ class AmplifierSession:
         is_resumed: bool = False,
     ) -> None:
         plan = parse_plan(config)
+        self._plan_once: PlanOnce | None = PlanOnce(config, plan)
         self.config: dict[str, Any] = cast("dict[str, Any]", config)
         self.session_id: str = new_session_id() if session_id is None else validate_session_id(session_id)
         self.parent_id: str | None = None if parent_id is None else validate_session_id(parent_id)
@@ -210,9 +211,8 @@ class AmplifierSession:
             SessionStateError: The session isn't open.
         """
         if not self.initialized:
-            raise SessionStateError(
-                f"session {self.session_id!r} is {self._lifecycle.state.value}; read its messages while it is open"
-            )
+            state = self._lifecycle.state.value
+            raise SessionStateError(f"session {self.session_id!r} is {state}; read its messages while it is open")
         context = cast("ContextManager", self.coordinator.get("context"))
         messages = await self.coordinator.call_bounded(context.get_messages(), "context.get_messages")
         return cast("list[dict[str, Any]]", messages)
@@ -243,9 +243,8 @@ class AmplifierSession:
         if state is State.OPENING:
             await self._lifecycle.wait_settled()
             if not self.initialized:
-                raise SessionStateError(
-                    f"session {self.session_id!r} could not be opened by another call that was opening it"
-                )
+                problem = "could not be opened by another call that was opening it"
+                raise SessionStateError(f"session {self.session_id!r} {problem}")
             return
         self._lifecycle.require_opening()
         await self._open_or_close(None)
@@ -325,9 +324,12 @@ class AmplifierSession:
             )
 
     def _read_plan(self) -> MountPlan:
-        """Read the plan again, because the application may have changed its dict."""
-        deadlines = None if self._parent is None else self._parent.coordinator.deadlines
-        return parse_plan(self.config, base_deadlines=deadlines)
+        """Read the plan again if the application may have changed its dict."""
+        read, self._plan_once = self._plan_once, None
+        if self._parent is not None:
+            return parse_plan(self.config, base_deadlines=self._parent.coordinator.deadlines)
+        plan = None if read is None else read.plan_for(self.config)
+        return parse_plan(self.config) if plan is None else plan
 
     def _open_budget(self, plan: MountPlan) -> None:
         """Meter the session's calls if its plan, its parent or the enclosing turn has a budget."""
@@ -472,7 +474,7 @@ class AmplifierSession:
             seconds,
             answer_format,
         )
-        token = inside_turn_of.set((*inside_turn_of.get(), lifecycle))
+        token = inside_turns.set((*inside_turns.get(), turn.mark))
         try:
             lifecycle.turn = turn
             if stream is None:
@@ -483,7 +485,7 @@ class AmplifierSession:
             try:
                 lifecycle.end_turn(turn)
             finally:
-                inside_turn_of.reset(token)
+                inside_turns.reset(token)
 
     def _turn_seconds(self, timeout: float | Inherited | None) -> float | None:
         if timeout is DEFAULT:
@@ -603,9 +605,8 @@ class AmplifierSession:
             raise SessionStateError("no turn is running that would read the message; begin one with execute(prompt)")
         if not callable(steer):
             loop = type(self.coordinator.get("orchestrator")).__name__
-            raise SessionStateError(
-                f"orchestrator {loop} takes no messages while a turn runs: it offers no capability 'session.steer'"
-            )
+            reason = "it offers no capability 'session.steer'"
+            raise SessionStateError(f"orchestrator {loop} takes no messages while a turn runs: {reason}")
         steer(message)
 
     # ── cancellation ──
@@ -674,8 +675,8 @@ class AmplifierSession:
 
     # ── closing ──
 
-    # The return type is optional because of type checkers. With a plain bool they assume that a
-    # `return await session.execute(…)` in the block may not be reached.
+    # With a plain bool as the return type, type checkers assume that errors of the block may be
+    # swallowed, and that a function whose last statement is such a block may return None.
     @ki_protected
     async def __aexit__(
         self,
@@ -716,7 +717,7 @@ class AmplifierSession:
 
     def _refuse_from_inside(self) -> None:
         lifecycle, place = self._lifecycle, None
-        if lifecycle.turn is not None and lifecycle in inside_turn_of.get():
+        if lifecycle.turn is not None and lifecycle.turn.mark in inside_turns.get():
             place = "turn"
         if self.coordinator.hosting in hosted_by.get():
             place = "structured module"

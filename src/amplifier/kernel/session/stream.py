@@ -26,7 +26,7 @@ from amplifier.models.turns import TurnEvents, TurnText
 
 from ..coordinator.coordinator import ModuleCoordinator
 from ..hooks.registry import EVERY_EVENT
-from ..runtime.child import run_in_child
+from ..runtime.child import is_native, pending_cancels, run_in_child
 from ..runtime.loop import current_raw_task, exit_details, task_name
 from ..runtime.task_host import ROUNDS_TO_BEGIN
 from .turn import cancelled_error
@@ -40,10 +40,10 @@ T = TypeVar("T")
 Spawn = Callable[[Callable[[], Coroutine[Any, Any, None]]], object]
 
 MAX_BUFFERED = 256
-"""Events a consumer may lag behind before the turn waits for it.
+"""Maximum number of events waiting to be read. An emitter in the turn waits for room above it.
 
-Terminal events never wait and aren't counted. Neither are events that the turn didn't emit,
-because the turn may be waiting for their emitter, such as the consumer.
+Terminal events aren't counted and never wait. Neither do events that code outside the turn emits:
+the consumer may be that code, and would wait for itself.
 """
 
 LAST_PRIORITY = 2**31
@@ -97,7 +97,7 @@ class TurnStream(Generic[T]):
         self._coordinator = coordinator
         self._group: TaskGroup | None = None
         self._entered_in: object = None
-        self._is_entered = self._has_begun = self._is_read = False
+        self._is_entered = self._has_begun = self._is_read = self._is_abandoned = False
         self._thread = 0
         self._over: anyio.Event | None = None
         self._room = anyio.Semaphore(MAX_BUFFERED)
@@ -149,7 +149,8 @@ class TurnStream(Generic[T]):
 
     def leave(self) -> None:
         """Stop the turn, unless it is over, because no one reads it any more."""
-        self.is_left = True
+        self.is_left = self._is_abandoned = True
+        self._hand_over_interrupt()
         if not self._is_entered:
             self.is_over = True
             return
@@ -158,6 +159,13 @@ class TurnStream(Generic[T]):
         self._turn_scope.cancel()
         if not self._has_begun:
             self._end()
+
+    def _hand_over_interrupt(self) -> None:
+        """End the session with a KeyboardInterrupt that no reader will raise."""
+        error = self._error
+        if self._is_abandoned and isinstance(error, KeyboardInterrupt):
+            self._error = None
+            self._coordinator.hosting.end_session(error)
 
     async def wait_over(self) -> None:
         """Wait until the turn has unwound."""
@@ -181,6 +189,8 @@ class TurnStream(Generic[T]):
                 if not self.is_over:
                     self._group.cancel_scope.cancel()
                 swallowed = await self._leave_group(self._group, exc)
+            if isinstance(self._error, KeyboardInterrupt):
+                self._raise_error()
             if exc is None and self._error is not None:
                 # If the caller was cancelled too, that comes first.
                 await anyio.lowlevel.checkpoint_if_cancelled()
@@ -209,15 +219,17 @@ class TurnStream(Generic[T]):
         # Only a cancellation is handed to the group, which would wrap any other error.
         own = exc if exc is not None and is_cancellation_type(exc) else None
         self._group = None
+        cancels = pending_cancels()
         try:
             swallowed = await group.__aexit__(*exit_details(own))
             return own is not None and bool(swallowed)
         except BaseExceptionGroup as wrapped:  # a KeyboardInterrupt that hit the turn's task
             raise wrapped.exceptions[0] from None
         except BaseException as stop:
-            is_by_scope = anyio.current_effective_deadline() == -math.inf
-            if exc is None or own is not None or not is_cancellation_type(stop) or not is_by_scope:
+            if exc is None or own is not None or not is_cancellation_type(stop):
                 raise
+            if is_native(stop, cancels):
+                raise stop from exc
             # The error of the block leaves. The scope delivers its cancellation again.
             return False
         finally:
@@ -271,11 +283,11 @@ class TurnStream(Generic[T]):
     def require_reader(self) -> None:
         """Check that there is no second reader, and that the reader is on the turn's loop."""
         if self._is_read:
-            raise SessionStateError(
-                "a stream has one reader, and another task is waiting for its next part; read it there only"
-            )
+            rule = "a stream has one reader"
+            raise SessionStateError(f"{rule}, and another task is waiting for its next part; read it there only")
         if self._is_entered and self._thread != threading.get_ident():
-            raise SessionStateError("a stream is read on the event loop on which its turn runs; this is another thread")
+            rule = "a stream is read on the event loop on which its turn runs"
+            raise SessionStateError(f"{rule}; this is another thread")
 
     def _raise_error(self) -> None:
         """Raise the turn's error, once."""
@@ -309,6 +321,7 @@ class TurnStream(Generic[T]):
             elif not self.is_left:
                 # If only this task was cancelled, the consumer wouldn't know.
                 self._error = cancelled_error(self._coordinator, "its task was cancelled")
+            self._hand_over_interrupt()
         finally:
             self.is_over = True
             for remove in unregister:
@@ -377,7 +390,12 @@ class TextStream:
             while not self._is_over:
                 try:
                     event = await anext(self._events)
-                except StopAsyncIteration:
+                except (StopAsyncIteration, SessionStateError) as end:
+                    # A handler of the turn, or another task, has closed the text.
+                    if self._events.is_left:
+                        break
+                    if isinstance(end, SessionStateError):
+                        raise
                     self.result = self._events.result
                     await self.aclose()
                     text = self._text.rest(self.result)

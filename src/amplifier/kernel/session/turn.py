@@ -87,6 +87,7 @@ class Turn:
         ended: When it ended, by the monotonic clock. 0 while it runs.
         asked: When it was asked to stop, by the monotonic clock. None if it was not.
         has_announced_start: True if it has announced its start event.
+        mark: Identifies the turn where a reference to it would keep its session alive.
     """
 
     __slots__ = (
@@ -107,6 +108,7 @@ class Turn:
         "error",
         "events",
         "has_announced_start",
+        "mark",
         "prompt",
         "stop_reason",
         "text",
@@ -144,6 +146,7 @@ class Turn:
         self.ended: float = 0.0
         self.asked: float | None = None
         self.has_announced_start: bool = False
+        self.mark: object = object()
 
     def wait_info(self) -> WaitInfo:
         """Describe the turn for reports about sessions that hang."""
@@ -366,9 +369,10 @@ class Turn:
         if not stopped and overran and meter is not None and meter.until <= scope.deadline:
             raise await meter.out_of_time()
         if not stopped and overran:
+            session_id = self._coordinator.session_id
             raise ExecutionTimeout(
-                f"the turn of session {self._coordinator.session_id!r} did not end within {self._seconds:g} s",
-                session_id=self._coordinator.session_id,
+                f"the turn of session {session_id!r} did not end within {self._seconds:g} s",
+                session_id=session_id,
                 seconds=self._seconds,
             )
         if stopped or scope.cancel_called:
@@ -420,8 +424,9 @@ class Turn:
         """Return the orchestrator's result if it is text that can be written (L9)."""
         module = self._orchestrator_name()
         if not isinstance(answer, str):
+            found = f"{answer!r:.80} ({type(answer).__name__})"
             raise ContractError(
-                f"orchestrator {module} returned {answer!r:.80} ({type(answer).__name__}); expected a str",
+                f"orchestrator {module} returned {found}; expected a str",
                 module=module,
             )
         if not answer.isascii():
