@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from amplifier.loading import ModuleLoader
+from amplifier.loading import ModuleLoader, _found
 from amplifier.loading._found import effective_search_paths, find_directory
 from amplifier.loading._found import installed_claims as entry_points
 from tests.loading._forge import distribution, package, root, run_python, write
@@ -51,6 +51,21 @@ def test_an_added_and_a_removed_distribution_are_noticed_at_once(site, is_quiet)
         assert claims("tool-acme") == ["acme:mount"]
     shutil.rmtree(metadata)
     assert claims("tool-acme") == []
+
+
+def test_only_the_directory_that_changes_is_read_again(site, tmp_path, monkeypatch):
+    quiet = tmp_path / "quiet"
+    distribution(quiet, "calm", {"tool-calm": "calm:mount"})
+    settle(quiet)
+    monkeypatch.setattr(sys, "path", [*sys.path, str(quiet)])
+    entry_points()
+    read = []
+    read_directory = _found._read_directory
+    monkeypatch.setattr(_found, "_read_directory", lambda entry: read.append(entry) or read_directory(entry))
+    distribution(site, "acme", {"tool-acme": "acme:mount"})
+    assert (claims("tool-acme"), claims("tool-calm")) == (["acme:mount"], ["calm:mount"])
+    assert str(site) in read
+    assert str(quiet) not in read
 
 
 def test_a_directory_that_joins_or_leaves_the_path_is_noticed(tmp_path, monkeypatch):
