@@ -267,7 +267,7 @@ def installed_claims() -> Index:
     the directory it is in. A metadata file that is edited in place does not. Roots that loaders put on sys.path
     are left out, or one session's sources would appear in another.
     """
-    global _last, _read  # noqa: PLW0603 — the cache of the process, as sys.path is the process's
+    global _last, _read
     held = held_roots()
     entries: list[object] = [*sys.path]  # nothing stops people from putting a Path there; Python skips it, too
     stamps = [(entry, _stamp(entry)) for entry in entries if isinstance(entry, str) and entry not in held]
@@ -282,10 +282,7 @@ def installed_claims() -> Index:
         # What changes within the resolution of the clock has the same stamp.
         is_settled = time.time_ns() - stamp[0] > _SETTLED_AFTER_NS
         settled = settled and is_settled
-        if entry in known and known[entry][0] == stamp:
-            claims = known[entry][1]
-        else:
-            claims = tuple(_read_directory(entry))
+        claims = known[entry][1] if entry in known and known[entry][0] == stamp else tuple(_read_directory(entry))
         if is_settled:
             read[entry] = stamp, claims
         for module in claims:
