@@ -299,10 +299,12 @@ class HookRegistry:
         An emitter need not build a field that no handler receives. An event that is kept for
         ``session.last_turn`` is kept whole. The stream of a turn counts as a handler.
         """
-        if self._stream is not None and self._stream.reads(event, field):
+        is_kept_whole = self._recorded is not None and event in RECORDED
+        stream = self._stream
+        if stream is not None and stream.reads(event, None if is_kept_whole else field):
             return True
         handlers = self._ready.get(event) or self._ready_for(event)
-        if field is None or (self._recorded is not None and event in RECORDED):
+        if field is None or is_kept_whole:
             return bool(handlers)
         return any(
             not handler.on_demand and (handler.fields is None or field in handler.fields) for handler in handlers
