@@ -274,7 +274,7 @@ class TurnStream(Generic[T]):
         self.require_reader()
         if self.is_left:
             raise SessionStateError("a stream is read inside its `async with` block; this one has been left")
-        if self._ready or self.is_over:
+        if self._ready:
             await anyio.lowlevel.checkpoint_if_cancelled()
         else:
             await self._wait_for_news()
@@ -283,6 +283,8 @@ class TurnStream(Generic[T]):
             if took_room:
                 self._room.release()
             return self._typed(event, data)
+        # If the reader was cancelled too, that comes first.
+        await anyio.lowlevel.checkpoint_if_cancelled()
         self._raise_error()
         raise StopAsyncIteration
 
