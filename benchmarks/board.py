@@ -16,7 +16,7 @@ from typing import Any, Literal
 import attrs
 from attrs import define, field, frozen
 
-from benchmarks.duel import ROUNDS, Bout, Side, fight
+from benchmarks.duel import Bout, Side, fight
 
 PUBLISHED = "amplifier-core 2.0.2"
 RESULTS = Path(os.environ.get("BENCH_RESULTS", "benchmarks/results/latest.json"))
@@ -95,11 +95,9 @@ class Board:
         more["by_clock"] = bout.wall_ratio
         return self.spread(work, bout.ratios, rival=rival, target=target, **more)
 
-    def multiple(
-        self, work: str, base: Side, ours: Side, *, rival: str, at_most: float | None, rounds: int = ROUNDS
-    ) -> Row:
+    def multiple(self, work: str, base: Side, ours: Side, *, rival: str, at_most: float | None, **options: Any) -> Row:
         """The row with the cost of ours as a multiple of the base."""
-        bout = fight(base, ours, rounds=rounds)
+        bout = fight(base, ours, **options)
         costs = [1 / ratio for ratio in bout.ratios]
         figures = {"ours": micro(bout.our_us), "theirs": micro(bout.their_us)}
         return self.spread(work, costs, rival=rival, target=at_most, sense="at most", **figures)

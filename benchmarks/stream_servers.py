@@ -93,8 +93,9 @@ def with_cpu(app: ASGIApp) -> ASGIApp:
         if scope["type"] != "http" or scope["path"] != "/cpu":
             await app(scope, receive, send)
             return
-        body = f" cpu={time.process_time()} ".encode()
-        await send({"type": "http.response.start", "status": 200, "headers": []})
+        body = f"cpu={time.process_time():9.4f}".encode()
+        headers = [(b"content-length", str(len(body)).encode())]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
     return handle

@@ -21,6 +21,7 @@ MORE_PIECES = 200
 PAUSE = 0.001
 
 CHAT, AG_UI = "/v1/chat/completions", "/ag-ui"
+_ENDS = (b"[DONE]", b"RUN_FINISHED", b"cpu=")
 
 PLAN: dict[str, Any] = {
     "session": {"orchestrator": "loop-streaming", "context": "context-simple", "strict": True},
@@ -134,12 +135,12 @@ class Server:
             answer = b""
             async with await anyio.connect_tcp("127.0.0.1", self._port) as stream:
                 await stream.send(head.encode() + text)
-                async for part in stream:
-                    answer += part
+                while not any(end in answer for end in _ENDS):
+                    answer += await stream.receive()
             return answer
 
         async def seconds() -> float:
-            return float((await ask("/cpu", {})).split(b"cpu=")[1].split()[0])
+            return float((await ask("/cpu", {})).split(b"cpu=")[1])
 
         async def turn(number: int) -> None:
             given: dict[str, Any] = {"messages": [message], "stream": True}

@@ -16,7 +16,8 @@ RIVALS = {"openai-agents": "openai_agents", "pydantic-ai": "pydantic_ai"}
 BACKENDS = ["asyncio", "trio"]
 CLIENTS, MORE_CLIENTS = 10, 200
 ROUNDS = 3
-"""A sample takes as long as the pauses of a turn."""
+SECONDS = 0.001
+"""A sample of a server is one turn of each client, which takes as long as its pauses."""
 
 
 @pytest.fixture(scope="module")
@@ -79,16 +80,16 @@ def test_streamed_turn_and_the_same_turn_without_a_stream(board, how, backend):
 def test_server_and_bare_starlette(board, server, kind, path, at_most, backend):
     bare, ours = server("starlette", backend).turns(CLIENTS), server(kind, backend).turns(CLIENTS, path)
     name = f"{'stream_text in a route' if kind == 'embedded' else f'amplifier serve {path}'}, {backend}"
-    board.multiple(name, bare, ours, rival="bare Starlette", at_most=at_most, rounds=ROUNDS)
+    board.multiple(name, bare, ours, rival="bare Starlette", at_most=at_most, rounds=ROUNDS, seconds=SECONDS)
 
 
 @pytest.mark.parametrize("rival", RIVALS)
 def test_server_and_another_library_in_a_route(board, server, rival):
     theirs, ours = server(RIVALS[rival]).turns(CLIENTS), server("serve").turns(CLIENTS)
-    board.score(f"amplifier serve {CHAT}", fight(theirs, ours, rounds=ROUNDS), rival=rival)
+    board.score(f"amplifier serve {CHAT}", fight(theirs, ours, rounds=ROUNDS, seconds=SECONDS), rival=rival)
 
 
 def test_many_clients_and_bare_starlette(board, server):
     bare, ours = (server(kind).turns(MORE_CLIENTS, pause=0.05) for kind in ("starlette", "serve"))
     work = f"amplifier serve {CHAT}, {MORE_CLIENTS} clients"
-    board.multiple(work, bare, ours, rival="bare Starlette", at_most=None, rounds=ROUNDS)
+    board.multiple(work, bare, ours, rival="bare Starlette", at_most=None, rounds=ROUNDS, seconds=SECONDS)

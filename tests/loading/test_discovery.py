@@ -59,9 +59,14 @@ def test_only_the_directory_that_changes_is_read_again(site, tmp_path, monkeypat
     settle(quiet)
     monkeypatch.setattr(sys, "path", [*sys.path, str(quiet)])
     entry_points()
-    read = []
+    read: list[str] = []
     read_directory = _found._read_directory
-    monkeypatch.setattr(_found, "_read_directory", lambda entry: read.append(entry) or read_directory(entry))
+
+    def noted(entry):
+        read.append(entry)
+        return read_directory(entry)
+
+    monkeypatch.setattr(_found, "_read_directory", noted)
     distribution(site, "acme", {"tool-acme": "acme:mount"})
     assert (claims("tool-acme"), claims("tool-calm")) == (["acme:mount"], ["calm:mount"])
     assert str(site) in read

@@ -74,7 +74,7 @@ _KERNEL_FIELDS = ("timestamp", "session_id", "parent_id", "parent_call_id")
 class TakeEvent(Protocol):
     """The way of an event into the stream of a turn."""
 
-    def __call__(self, event: str, payload: dict[str, JSON], *, may_wait: bool) -> Awaitable[None] | None:
+    def __call__(self, event: str, payload: dict[str, JSON], /, *, may_wait: bool) -> Awaitable[None] | None:
         """Take the final payload of an event, and return the wait for room if there is none."""
 
 
