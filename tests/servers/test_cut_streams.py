@@ -31,9 +31,8 @@ SHOWN = f"Hello the{BEGINS_AGAIN}Hello world!"
 
 
 def make(**options: Any) -> AmplifierSession:
-    cut = ["Hello the", CUT]
     plan = {"session": {"orchestrator": {"config": {"initial_delay": 0}}}, "hooks": options.pop("hooks", [])}
-    session = agent(script(cut, "Hello world!"), plan=plan, session_id=options.pop("session_id", None))
+    session = agent(script(["Hello the", CUT], "Hello world!"), plan=plan, session_id=options.pop("session_id", None))
     session.coordinator.approval_system = options.pop("approvals", None)
     return session
 
