@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 import amplifier
 from amplifier.servers.http import Limits, application
-from amplifier.servers.http._application import run_asgi_server
+from amplifier.servers.http.application import run_asgi_server
 from benchmarks.streams import PLAN, loader
 
 Answer = Callable[[int, float], AsyncIterator[str]]

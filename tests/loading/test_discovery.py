@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from amplifier.loading import ModuleLoader, _found
-from amplifier.loading._found import effective_search_paths, find_directory
-from amplifier.loading._found import installed_claims as entry_points
+from amplifier.loading import ModuleLoader, found
+from amplifier.loading.found import effective_search_paths, find_directory
+from amplifier.loading.found import installed_claims as entry_points
 from tests.loading._forge import distribution, package, root, run_python, write
 
 
@@ -60,13 +60,13 @@ def test_only_the_directory_that_changes_is_read_again(site, tmp_path, monkeypat
     monkeypatch.setattr(sys, "path", [*sys.path, str(quiet)])
     entry_points()
     read: list[str] = []
-    read_directory = _found._read_directory
+    read_directory = found._read_directory
 
     def noted(entry):
         read.append(entry)
         return read_directory(entry)
 
-    monkeypatch.setattr(_found, "_read_directory", noted)
+    monkeypatch.setattr(found, "_read_directory", noted)
     distribution(site, "acme", {"tool-acme": "acme:mount"})
     assert (claims("tool-acme"), claims("tool-calm")) == (["acme:mount"], ["calm:mount"])
     assert str(site) in read
@@ -149,7 +149,7 @@ def test_importing_and_searching_leave_the_metadata_library_alone(tmp_path):
     printed = run_python(
         """
         import sys
-        from amplifier.loading._found import installed_claims as entry_points
+        from amplifier.loading.found import installed_claims as entry_points
         print("tool-acme" in entry_points(), "importlib.metadata" in sys.modules)
         """,
         tmp_path,
@@ -205,7 +205,7 @@ def test_a_listing_caches_known_ids_and_looks_again_for_unknown_ones(site, monke
         looks.append(1)
         return entry_points()
 
-    monkeypatch.setattr("amplifier.loading._loader.installed_claims", counted)
+    monkeypatch.setattr("amplifier.loading.loader.installed_claims", counted)
     loader = ModuleLoader()
     listing: dict[str, Any] = {}
 
