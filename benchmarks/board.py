@@ -95,9 +95,9 @@ class Board:
         more["by_clock"] = bout.wall_ratio
         return self.spread(work, bout.ratios, rival=rival, target=target, **more)
 
-    def multiple(self, work: str, base: Side, ours: Side, *, rival: str, at_most: float | None) -> Row:
+    def multiple(self, work: str, base: Side, ours: Side, *, rival: str, at_most: float | None, **options: Any) -> Row:
         """The row with the cost of ours as a multiple of the base."""
-        bout = fight(base, ours)
+        bout = fight(base, ours, **options)
         costs = [1 / ratio for ratio in bout.ratios]
         figures = {"ours": micro(bout.our_us), "theirs": micro(bout.their_us)}
         return self.spread(work, costs, rival=rival, target=at_most, sense="at most", **figures)

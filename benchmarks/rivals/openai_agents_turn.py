@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from agents import Agent, Model, ModelResponse, RunConfig, Runner, Usage, function_tool, set_tracing_disabled
-from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseOutputText
+from openai.types.responses import (
+    Response,
+    ResponseCompletedEvent,
+    ResponseFunctionToolCall,
+    ResponseOutputMessage,
+    ResponseOutputText,
+    ResponseTextDeltaEvent,
+)
 
 from benchmarks.payloads import exchanged_texts
 
@@ -69,3 +78,50 @@ async def prepare_long(size: int) -> Callable[[], Awaitable[Any]]:
         assert result.final_output == "Done."
 
     return work
+
+
+# ── streamed ──
+
+
+class ScriptedStream(Scripted):
+    """Sends pieces with a pause before each."""
+
+    def __init__(self, pieces: int, pause: float) -> None:
+        super().__init__()
+        self._pieces = pieces
+        self._pause = pause
+
+    async def stream_response(self, *args: Any, **options: Any) -> AsyncIterator[Any]:
+        for number in range(self._pieces):
+            await asyncio.sleep(self._pause)
+            yield ResponseTextDeltaEvent(
+                content_index=0, delta="piece ", item_id="m0", output_index=0, sequence_number=number,
+                type="response.output_text.delta", logprobs=[],
+            )  # fmt: skip
+        text = ResponseOutputText(annotations=[], text="piece " * self._pieces, type="output_text", logprobs=[])
+        message = ResponseOutputMessage(id="m0", content=[text], role="assistant", status="completed", type="message")
+        response = Response(
+            id="r0", created_at=0, model="bench", object="response", output=[message], parallel_tool_calls=False,
+            tool_choice="auto", tools=[],
+        )  # fmt: skip
+        yield ResponseCompletedEvent(response=response, sequence_number=self._pieces, type="response.completed")
+
+
+async def streamed_text(pieces: int, pause: float) -> AsyncIterator[str]:
+    """The pieces of one turn."""
+    agent = Agent(name="bench", model=ScriptedStream(pieces, pause))
+    result = Runner.run_streamed(agent, "go", run_config=RunConfig(tracing_disabled=True))
+    async for event in result.stream_events():
+        if event.type == "raw_response_event" and event.data.type == "response.output_text.delta":
+            yield event.data.delta
+
+
+async def _prepare_stream(pieces: int) -> Callable[[], Awaitable[Any]]:
+    async def work() -> None:
+        assert len([text async for text in streamed_text(pieces, 0.001)]) == pieces
+
+    return work
+
+
+prepare_stream_of_20 = partial(_prepare_stream, 20)
+prepare_stream_of_200 = partial(_prepare_stream, 200)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from pydantic_ai import Agent
@@ -49,3 +51,30 @@ async def prepare_long(size: int) -> Callable[[], Awaitable[Any]]:
         assert result.output == "Done."
 
     return work
+
+
+# ── streamed ──
+
+
+async def streamed_text(pieces: int, pause: float) -> AsyncIterator[str]:
+    """The pieces of one turn, with a pause before each."""
+
+    async def model(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[str]:
+        for _ in range(pieces):
+            await asyncio.sleep(pause)
+            yield "piece "
+
+    async with Agent(FunctionModel(stream_function=model)).run_stream("go") as result:
+        async for text in result.stream_text(delta=True, debounce_by=None):
+            yield text
+
+
+async def _prepare_stream(pieces: int) -> Callable[[], Awaitable[Any]]:
+    async def work() -> None:
+        assert len([text async for text in streamed_text(pieces, 0.001)]) == pieces
+
+    return work
+
+
+prepare_stream_of_20 = partial(_prepare_stream, 20)
+prepare_stream_of_200 = partial(_prepare_stream, 200)

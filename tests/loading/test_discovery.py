@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from amplifier.loading import ModuleLoader
+from amplifier.loading import ModuleLoader, found
 from amplifier.loading.found import effective_search_paths, find_directory
 from amplifier.loading.found import installed_claims as entry_points
 from tests.loading._forge import distribution, package, root, run_python, write
@@ -51,6 +51,26 @@ def test_an_added_and_a_removed_distribution_are_noticed_at_once(site, is_quiet)
         assert claims("tool-acme") == ["acme:mount"]
     shutil.rmtree(metadata)
     assert claims("tool-acme") == []
+
+
+def test_only_the_directory_that_changes_is_read_again(site, tmp_path, monkeypatch):
+    quiet = tmp_path / "quiet"
+    distribution(quiet, "calm", {"tool-calm": "calm:mount"})
+    settle(quiet)
+    monkeypatch.setattr(sys, "path", [*sys.path, str(quiet)])
+    entry_points()
+    read: list[str] = []
+    read_directory = found._read_directory
+
+    def noted(entry):
+        read.append(entry)
+        return read_directory(entry)
+
+    monkeypatch.setattr(found, "_read_directory", noted)
+    distribution(site, "acme", {"tool-acme": "acme:mount"})
+    assert (claims("tool-acme"), claims("tool-calm")) == (["acme:mount"], ["calm:mount"])
+    assert str(site) in read
+    assert str(quiet) not in read
 
 
 def test_a_directory_that_joins_or_leaves_the_path_is_noticed(tmp_path, monkeypatch):

@@ -199,7 +199,7 @@ class ContentBlockEndPayload(EventPayload, total=False):
 
 
 class ContentBlockResetPayload(EventPayload, total=False):
-    """``content_block:reset``: An answer was cut and came differently the second time: what was streamed of it is void, all comes anew."""
+    """``content_block:reset``: The stream of an answer was cut and begins again: everything that was streamed of the answer is void."""
 
     provider: str
     discarded: str

@@ -254,7 +254,10 @@ _METADATA_DIRECTORY: Final = re.compile(r"(?P<name>.+?)(?:-(?P<version>\d[^-]*)(
 _SETTLED_AFTER_NS: Final = 2_000_000_000
 
 
-_last: tuple[list[tuple[str, _Stamp]], Index] = ([], MappingProxyType({}))  # replaced, never changed: no lock is needed
+# Replaced, never changed, so that no lock is needed.
+_last: tuple[list[tuple[str, _Stamp]], Index] = ([], MappingProxyType({}))
+_read: Mapping[str, tuple[_Stamp, tuple[FoundModule, ...]]] = MappingProxyType({})
+"""What was read in each entry of sys.path, because one that changes often, such as a program's own folder, is no reason to read the others."""
 
 
 def installed_claims() -> Index:
@@ -264,7 +267,7 @@ def installed_claims() -> Index:
     the directory it is in. A metadata file that is edited in place does not. Roots that loaders put on sys.path
     are left out, or one session's sources would appear in another.
     """
-    global _last  # noqa: PLW0603 — the cache of the process, as sys.path is the process's
+    global _last, _read
     held = held_roots()
     entries: list[object] = [*sys.path]  # nothing stops people from putting a Path there; Python skips it, too
     stamps = [(entry, _stamp(entry)) for entry in entries if isinstance(entry, str) and entry not in held]
@@ -272,15 +275,23 @@ def installed_claims() -> Index:
         return _last[1]
     index: dict[str, dict[str, FoundModule]] = {}
     settled = True
+    known, read = _read, {}
     for entry, stamp in stamps:
-        settled = settled and (stamp is None or time.time_ns() - stamp[0] > _SETTLED_AFTER_NS)
-        for module in () if stamp is None else _read_directory(entry):
+        if stamp is None:
+            continue
+        # What changes within the resolution of the clock has the same stamp.
+        is_settled = time.time_ns() - stamp[0] > _SETTLED_AFTER_NS
+        settled = settled and is_settled
+        claims = known[entry][1] if entry in known and known[entry][0] == stamp else tuple(_read_directory(entry))
+        if is_settled:
+            read[entry] = stamp, claims
+        for module in claims:
             # Of one distribution found twice the first one counts, as for imports.
             index.setdefault(module.module_id, {}).setdefault(_normalized(module.distribution), module)
     found = MappingProxyType(
         {key: tuple(sorted(claims.values(), key=lambda each: each.is_built_in)) for key, claims in index.items()}
     )
-    _last = (stamps if settled else [], found)
+    _last, _read = (stamps if settled else [], found), MappingProxyType(read)
     return found
 
 

@@ -55,7 +55,7 @@ class ResultDelta(TextDelta):
 class AnswerReset(TurnEvent):
     """The text streamed for the current answer is void.
 
-    The stream broke, and the second attempt returned a different text.
+    The stream broke, and the answer begins again.
 
     Attributes:
         text: The text that is void.

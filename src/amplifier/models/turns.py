@@ -10,7 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal, InvalidOperation
-from typing import Any, Final, Literal, Protocol, Self, TypeAlias
+from typing import Any, Final, Literal, Protocol, Self, TypeAlias, TypeVar
 
 import attrs
 import orjson
@@ -62,6 +62,8 @@ __all__ = [
     "BEGINS_AGAIN",
     "INTERRUPTED",
     "REFUSALS",
+    "TEXT_EVENTS",
+    "TEXT_FIELDS",
     "Ended",
     "ModelAnswer",
     "PiecewiseAnswer",
@@ -83,6 +85,8 @@ __all__ = [
     "result_message",
     "text_of",
 ]
+
+_EventT = TypeVar("_EventT", bound=TurnEvent)
 
 TurnStatus: TypeAlias = Literal["success", "error", "cancelled"]
 ToolStatus: TypeAlias = Literal["ok", "error", "denied", "cancelled"]
@@ -320,6 +324,12 @@ class TurnEvents:
         return made
 
     def _as_text(self, event: str, data: dict[str, Any]) -> TurnEvent:
+        # Most events of a turn are pieces of text, which are one event each.
+        if event == CONTENT_BLOCK_DELTA:
+            if data.get("block_type") != "text":
+                return _make(TurnEvent, name=event, data=data)
+            self._in_pieces.add(data.get("block_index"))
+            return self._of_loop(event, data, str(data.get("delta") or ""))
         if event in (LLM_STREAM_BLOCK_START, LLM_STREAM_BLOCK_DELTA, LLM_STREAM_ABORTED):
             return self._of_provider(event, data)
         made, index = _typed(event, data), data.get("block_index")
@@ -332,22 +342,19 @@ class TurnEvents:
             self._is_asked = False
             if event == CONTENT_BLOCK_START:
                 self._in_pieces.discard(index)
-        elif isinstance(made, TextDelta):
-            self._in_pieces.add(index)
-            return self._of_loop(made, made.text)
         elif event == CONTENT_BLOCK_END and index not in self._in_pieces:
             block = _as_dict(data.get("block"))
             if block.get("type") == "text":
-                return self._of_loop(made, str(block.get("text") or ""))
+                return self._of_loop(event, data, str(block.get("text") or ""))
         return made
 
-    def _of_loop(self, made: TurnEvent, text: str) -> TurnEvent:
+    def _of_loop(self, event: str, data: dict[str, Any], text: str) -> TurnEvent:
         if self._reported:
             self._own += text
             if self._reported.startswith(self._own):
-                return TurnEvent(name=made.name, data=made.data)
+                return _make(TurnEvent, name=event, data=data)
             self._reported = ""  # another text
-        return TextDelta(name=made.name, data=made.data, text=text)
+        return _make(TextDelta, name=event, data=data, text=text)
 
     def _of_provider(self, event: str, data: dict[str, Any]) -> TurnEvent:
         request, text = data.get("request_id"), str(data.get("text") or "")
@@ -355,39 +362,47 @@ class TurnEvents:
             is_over = event == LLM_STREAM_ABORTED
             if self._reported and (is_over or self._request is None):
                 discarded, self._reported, self._request = self._reported, "", None if is_over else request
-                return AnswerReset(name=event, data=data, text=discarded)
+                return _make(AnswerReset, name=event, data=data, text=discarded)
             self._request = request
             if event == LLM_STREAM_BLOCK_DELTA and data.get("block_type") == "text":
                 self._reported += text
-                return TextDelta(name=event, data=data, text=text)
+                return _make(TextDelta, name=event, data=data, text=text)
             if event == LLM_STREAM_BLOCK_DELTA:
-                return ThinkingDelta(name=event, data=data, text=text)
-        return TurnEvent(name=event, data=data)
+                return _make(ThinkingDelta, name=event, data=data, text=text)
+        return _make(TurnEvent, name=event, data=data)
+
+
+def _make(kind: type[_EventT], **fields: Any) -> _EventT:
+    """Make an event of values that fit, without the model's check of each, which takes as long as a piece's whole way."""
+    made = kind.__new__(kind)
+    made.__attrs_init__(**fields)
+    return made
 
 
 def _typed(event: str, data: dict[str, Any]) -> TurnEvent:
     """The event as its own class where embedders look for it, else as a plain one."""
     if event == CONTENT_BLOCK_DELTA and data.get("block_type") == "text":
-        return TextDelta(name=event, data=data, text=str(data.get("delta") or ""))
+        return _make(TextDelta, name=event, data=data, text=str(data.get("delta") or ""))
     if event == THINKING_DELTA:
-        return ThinkingDelta(name=event, data=data, text=str(data.get("delta") or ""))
+        return _make(ThinkingDelta, name=event, data=data, text=str(data.get("delta") or ""))
     if event == TOOL_PRE:
-        return ToolStarted(name=event, data=data, **_call(data), tool_input=_as_dict(data.get("tool_input")))
+        return _make(ToolStarted, name=event, data=data, **_call(data), tool_input=_as_dict(data.get("tool_input")))
     if event == CONTENT_BLOCK_RESET:
-        return AnswerReset(name=event, data=data, text=str(data.get("discarded") or ""))
+        return _make(AnswerReset, name=event, data=data, text=str(data.get("discarded") or ""))
     if event in (TOOL_POST, TOOL_ERROR):
         result = _as_dict(data.get("result"))
         success = event == TOOL_POST and bool(result.get("success", True))
-        return ToolFinished(name=event, data=data, **_call(data), success=success)
+        return _make(ToolFinished, name=event, data=data, **_call(data), success=success)
     if event == SUB_AGENT_EVENT:
-        return SubAgentEvent(
+        return _make(
+            SubAgentEvent,
             name=event,
             data=data,
             agent=str(data.get("agent") or ""),
             session_id=str(data.get("sub_session_id") or ""),
             event=_typed(str(data.get("event") or ""), _as_dict(data.get("data"))),
         )
-    return TurnEvent(name=event, data=data)
+    return _make(TurnEvent, name=event, data=data)
 
 
 def _call(data: dict[str, Any]) -> dict[str, str]:
@@ -400,6 +415,27 @@ def _as_dict(value: Any) -> dict[str, Any]:
 
 BEGINS_AGAIN = "\n\n[The answer was cut off here and begins again.]\n\n"
 """What those who can take nothing back show between a void beginning and the answer that replaces it."""
+
+
+TEXT_EVENTS: Final = frozenset(
+    {
+        CONTENT_BLOCK_DELTA,
+        CONTENT_BLOCK_END,
+        CONTENT_BLOCK_RESET,
+        CONTENT_BLOCK_START,
+        LLM_STREAM_ABORTED,
+        LLM_STREAM_BLOCK_DELTA,
+        LLM_STREAM_BLOCK_START,
+        PROVIDER_REQUEST,
+        PROVIDER_RESPONSE,
+        PROVIDER_RETRY,
+        TOOL_PRE,
+    }
+)
+"""The events that the text of a turn is made of."""
+
+TEXT_FIELDS: Final = ("block", "block_index", "block_type", "delta", "discarded", "request_id", "text")
+"""The fields of these events that the text is made of."""
 
 
 @attrs.define

@@ -37,6 +37,7 @@ async def run_turn(
     show: Show,
     *,
     schema: dict[str, Any] | None = None,
+    flush: Callable[[], Awaitable[object]] | None = None,
 ) -> Ended:
     """Run one turn to its end, whatever that is.
 
@@ -46,6 +47,7 @@ async def run_turn(
         record: Has every event already when ``show`` gets it.
         show: What it raises ends the turn and leaves as it is.
         schema: JSON Schema; the result is JSON text that fits it.
+        flush: Called when every event that is ready has been shown; what it raises ends the turn as well.
     """
     failure: Exception | None = None
     try:
@@ -59,6 +61,8 @@ async def run_turn(
                 text = record.add(event)
                 try:
                     await show(event, text)
+                    if flush is not None and not events.has_ready:
+                        await flush()
                 except Exception as error:
                     failure = error
                     raise

@@ -35,7 +35,7 @@ class EventLog:
         self.readers: list[Reader] = []
         self.used_at: float = 0.0
         self._readings = 0
-        self._changed = anyio.Event()
+        self._changed: anyio.Event | None = None
         self._closed = False
         self.last_id: int = 0
         """The number of the latest event."""
@@ -63,8 +63,15 @@ class EventLog:
 
     def wake(self) -> None:
         """Something has changed for those who wait."""
-        changed, self._changed = self._changed, anyio.Event()
-        changed.set()
+        # Most events come while no one waits.
+        if self._changed is not None:
+            changed, self._changed = self._changed, None
+            changed.set()
+
+    async def _wait_changed(self) -> None:
+        if self._changed is None:
+            self._changed = anyio.Event()
+        await self._changed.wait()
 
     @property
     def is_closed(self) -> bool:
@@ -90,7 +97,7 @@ class EventLog:
     async def wait_after(self, number: int) -> None:
         """Wait until there is an event after this number, or the log is closed."""
         while self.last_id <= number and not self._closed:
-            await self._changed.wait()
+            await self._wait_changed()
 
     @contextmanager
     def reading(self, after: int) -> Iterator[Reader]:
@@ -109,7 +116,7 @@ class EventLog:
     async def wait_taken(self) -> None:
         """Wait until everyone who reads has taken all events."""
         while any(reader.position < self.last_id for reader in self.readers):
-            await self._changed.wait()
+            await self._wait_changed()
 
     @asynccontextmanager
     async def watched(self, seconds: float | None, stop: Callable[[], object]) -> AsyncIterator[None]:
@@ -127,7 +134,7 @@ class EventLog:
         while True:
             is_left = not self.readers and self._readings > before
             with anyio.CancelScope(deadline=self.used_at + seconds if is_left else math.inf) as scope:
-                await self._changed.wait()
+                await self._wait_changed()
             if scope.cancelled_caught:
                 stop()
                 return
@@ -143,6 +150,16 @@ class Reader:
     def __init__(self, log: EventLog, position: int) -> None:
         self._log = log
         self._given = self.position = position
+
+    def next_nowait(self) -> list[tuple[int, bytes]] | None:
+        """What `next` returns, if there is something already; None if not."""
+        if self._log.last_id <= self._given:
+            return None
+        self.position = self._given
+        self._log.wake()
+        news = self._log.after(self.position)
+        self._given = news[-1][0]
+        return news
 
     async def next(self) -> list[tuple[int, bytes]]:
         """What comes next, when what came before has been taken; empty at the end of the log."""

@@ -77,9 +77,11 @@ async def test_events_come_typed_in_order_and_then_the_result():
         ("tool:error", {"tool_name": "web", "tool_call_id": "3", "error": {}}),
         ("custom:event", {"k": 1}),
     )
-    async with agent(body) as session, session.stream("hi") as events:
+    async with agent(body) as session:
+        events = session.stream("hi")
         assert events.result is None
-        seen = await drain(events)
+        async with events:
+            seen = await drain(events)
     assert events.result == "answer to hi"
     assert [type(event) for event in seen] == [
         TurnEvent,
@@ -518,3 +520,84 @@ async def test_a_stream_whose_task_alone_is_cancelled_does_not_end_as_if_the_tur
             with anyio.fail_after(60), pytest.raises(ExecutionCancelled, match="its task was cancelled"):
                 await drain(events)
         assert events.result is None
+
+
+# ── the way of an event ──────────────────────────────────────────────────────────────────────────
+
+
+async def test_events_that_are_ready_are_read_without_waiting():
+    """A reader that is behind takes all of them in one go: no other task runs in between."""
+    names = [f"custom:{number}" for number in range(20)]
+    async with agent(emitting(*((name, {}) for name in names))) as session, session.stream("hi") as events:
+        await anyio.sleep(1)
+        rounds = 0
+
+        async def count():
+            nonlocal rounds
+            while True:
+                rounds += 1
+                await anyio.lowlevel.checkpoint()
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(count)
+            await anyio.lowlevel.checkpoint()
+            before = rounds
+            assert [(await anext(events)).name for _ in range(21)] == ["session:start", *names]
+            assert (rounds, events.has_ready) == (before, False)
+            group.cancel_scope.cancel()
+
+
+async def test_reader_whose_scope_is_cancelled_takes_nothing_more():
+    async with agent(emitting(("custom:event", {}))) as session, session.stream("hi") as events:
+        await anyio.sleep(1)
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            await anext(events)
+        assert scope.cancelled_caught
+        assert [event.name for event in await drain(events)] == ["session:start", "custom:event"]
+
+
+async def test_events_are_listened_to_for_as_long_as_the_turn_runs(log):
+    async def body(turn):
+        hooks = turn.hooks
+        log.append([hooks.has_handlers("custom:event"), hooks.has_handlers("provider:request", "messages")])
+        return "done"
+
+    async with agent(body) as session:
+        async with session.stream("hi") as events:
+            await drain(events)
+        async for _ in session.stream_text("hi"):
+            pass
+        await session.execute("hi")
+        hooks = session.coordinator.hooks
+        assert log == [[True, True], [False, False], [False, False]]
+        assert not hooks.has_handlers("custom:event")
+
+
+async def test_payload_in_the_stream_is_its_own_copy_with_the_identity_of_the_session():
+    mine = {"list": [1]}
+
+    async def body(turn):
+        result = await turn.hooks.emit("custom:event", mine)
+        mine["list"].append(2)
+        return str(sorted(result.data))
+
+    async with agent(body) as session:
+        session.coordinator.hooks.set_default_fields(house="ours")
+        async with session.stream("hi") as events:
+            seen = (await drain(events))[-1]
+        # The emitter gets what it passed, as without a stream.
+        assert events.result == "['list']"
+    assert (seen.data["list"], seen.data["house"]) == ([1], "ours")
+    assert (seen.data["session_id"], "timestamp" in seen.data) == (session.session_id, True)
+
+
+async def test_collected_events_are_in_the_stream():
+    async def body(turn):
+        await turn.hooks.emit_and_collect("custom:event", {"k": 1})
+        return "done"
+
+    async with agent(body) as session, session.stream("hi") as events:
+        seen = await drain(events)
+    assert [event.name for event in seen] == ["session:start", "custom:event"]
+    assert seen[1].data["k"] == 1

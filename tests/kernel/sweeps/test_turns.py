@@ -10,6 +10,7 @@ import pytest
 
 from amplifier import HookResult
 from amplifier.errors import ExecutionTimeout, LLMError, SessionBusyError
+from amplifier.kernel.session.stream import MAX_BUFFERED
 from tests._support.world_modules import (
     SlowApprovals,
     a_moment,
@@ -159,3 +160,31 @@ async def test_a_stream_that_is_left_early_ends_its_turn(world: World) -> None:
         async for event in events:
             if event.name == "tool:pre":
                 break
+
+
+@swept(points=10)
+async def test_a_stream_that_is_read_to_its_end(world: World) -> None:
+    session = at_work(world, "a", "b", attentive=False)
+    async with world.opened(session), session.stream("go") as events:
+        names = [event.name async for event in events]
+    assert (names.count("tool:pre"), events.result) == (2, "done")
+
+
+@swept(points=10)
+async def test_a_text_that_is_read_to_its_end(world: World) -> None:
+    session = at_work(world, "a", attentive=False)
+    async with world.opened(session), session.stream_text("go") as pieces:
+        assert "".join([piece async for piece in pieces]) == "done"
+
+
+@swept(points=10)
+async def test_a_turn_that_waits_for_its_slow_reader(world: World) -> None:
+    async def emit() -> None:
+        for number in range(MAX_BUFFERED + 2):
+            await session.coordinator.hooks.emit("custom:event", {"number": number})
+
+    session = at_work(world, "a", attentive=False, a=emit)
+    async with world.opened(session), session.stream("go") as events:
+        await anyio.sleep(1)
+        numbers = [event.data["number"] async for event in events if event.name == "custom:event"]
+    assert numbers == list(range(MAX_BUFFERED + 2))

@@ -129,7 +129,7 @@ async def test_blocks_have_one_beginning_one_end_and_no_piece_twice():
     assert [(event.name, event.data["block_index"]) for event in blocks] == starts + deltas + ends
 
 
-async def test_an_answer_that_the_provider_asks_for_again_is_told_once():
+async def test_an_answer_that_the_provider_asks_for_again_begins_anew():
     async def twice(provider: PublishedProvider) -> ChatResponse:
         await provider.block(0, "text", "Good ")
         await provider.emit("aborted", error={"type": "StreamError", "msg": "cut"})
@@ -145,7 +145,7 @@ async def test_an_answer_that_the_provider_asks_for_again_is_told_once():
         return ChatResponse(content=[TextBlock(text="Good day")])
 
     for provider, expected in [
-        (PublishedProvider(twice), ["Good ", "day"]),
+        (PublishedProvider(twice), ["Good ", "content_block:reset", "Go", "od day"]),
         (PublishedProvider(broken, plain), ["Well", "content_block:reset", "Good day"]),
     ]:
         plan = plan_of(provider)

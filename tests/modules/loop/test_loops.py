@@ -526,33 +526,31 @@ def thinks(text: str) -> ThinkingBlock:
     return ThinkingBlock(thinking=text)
 
 
-WORLD = [(0, "Hello "), (0, "wor"), (0, "ld!")]
+def void(text: str) -> tuple[str, str]:
+    return "content_block", text
+
+
+HELLO = [(0, "Hello "), (0, "wor")]
+WORLD = [*HELLO, (0, "ld!")]
 
 
 @pytest.mark.parametrize(
     ("attempts", "expected"),
     [
-        ([["Hello wor", CUT], "Hello world!"], WORLD),
-        ([["Hello wor", CUT], ["Hel", CUT], "Hello world!"], WORLD),
-        ([CUT, ["Hello wor", CUT], ["Hello world!", CUT], "Hello world!"], WORLD),
-        ([["Hello wor", CUT], "Hello wor"], WORLD[:2]),
-        ([["Hello wor", CUT], "Hello"], [*WORLD[:2], ("content_block", "Hello wor"), (0, "Hello")]),
-        ([["Hello the", CUT], "Hi!"], [(0, "Hello "), (0, "the"), ("content_block", "Hello the"), (0, "Hi!")]),
-        ([["A", CUT], ["B", CUT], "B!"], [(0, "A"), ("content_block", "A"), (0, "B"), (0, "!")]),
-        ([["One", "Two", CUT], ["One", "Two!"]], [(0, "One"), (1, "Two"), (1, "!")]),
-        ([["One", "Two", CUT], ["One more", "Two"]], [(0, "One"), (1, "Two"), ("content_block", "OneTwo"), (0, "One "), (0, "more"), (1, "Two")]),
-        ([["One", "Two", CUT], "One"], [(0, "One"), (1, "Two"), ("content_block", "OneTwo"), (0, "One")]),
+        ([["Hello wor", CUT], "Hello world!"], [*HELLO, void("Hello wor"), (0, "Hello "), (0, "world!")]),
+        ([["Hello wor", CUT], CUT, "Hi!"], [*HELLO, void("Hello wor"), (0, "Hi!")]),
+        ([CUT, ["Hello wor", CUT], "Hello"], [*HELLO, void("Hello wor"), (0, "Hello")]),
+        ([["A", CUT], ["B", CUT], "B!"], [(0, "A"), void("A"), (0, "B"), void("B"), (0, "B!")]),
+        ([["One", "Two", CUT], ["One", "Two!"]], [(0, "One"), (1, "Two"), void("OneTwo"), (0, "One"), (1, "Two!")]),
     ],
-)  # fmt: skip
-async def test_repeated_answer_adds_to_what_was_told_or_takes_it_back(attempts, expected):
+)
+async def test_repeated_answer_is_announced_and_begins_anew(attempts, expected):
     assert await told(*attempts) == expected
 
 
-async def test_thinking_of_a_repeated_answer_is_told_once_as_well():
-    first, second = [thinks("let me"), "No", CUT], [thinks("let me"), "No."]
+async def test_thinking_of_a_repeated_answer_begins_anew():
     thought = [(0, "let "), ("thinking", "let "), (0, "me"), ("thinking", "me")]
-    assert await told(first, second) == [*thought, (1, "No"), (1, ".")]
-    assert await told([thinks("let me"), CUT], "No") == [*thought, ("content_block", ""), (0, "No")]
+    assert await told([thinks("let me"), CUT], "No") == [*thought, void(""), (0, "No")]
 
 
 async def test_tool_call_of_a_repeated_answer_runs_once():
@@ -561,8 +559,8 @@ async def test_tool_call_of_a_repeated_answer_runs_once():
     assert await agent.run() == "done"
     assert tool.calls == [{"a": 1}]
     starts = [data.get("metadata", {}).get("tool_name") for data in agent.data("content_block:start")]
-    assert starts == [None, "echo", None]
-    assert [data["block"]["type"] for data in agent.data("content_block:end")] == ["text", "tool_call", "text"]
+    assert starts == [None, "echo", None, "echo", None]
+    assert [data["discarded"] for data in agent.data("content_block:reset")] == ["Look:"]
 
 
 async def test_typed_answer_that_was_cut_is_read_anew():

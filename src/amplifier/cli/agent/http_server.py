@@ -63,7 +63,7 @@ def serve_http(
             sessions = await ServedSessions.prepare(store, display, backend=backend, plan=plan, **chosen)
             return await _serve(sessions, listening, hosts, token, options)
 
-        return run_observed(serve, "serve", display, backend=backend, otel=options["otel"])
+        return run_observed(serve, "serve", display, backend=backend, otel=options["otel"], is_server=True)
 
 
 async def _serve(

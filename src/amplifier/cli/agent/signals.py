@@ -20,6 +20,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from importlib.util import find_spec
 from signal import Signals
 from typing import Any, TypeVar
 
@@ -40,16 +41,26 @@ FORCE_EXIT_AFTER = 2.0
 
 
 def run_observed(
-    function: Callable[[], Awaitable[T]], name: str, display: Display, *, backend: str, otel: str | None
+    function: Callable[[], Awaitable[T]],
+    name: str,
+    display: Display,
+    *,
+    backend: str,
+    otel: str | None,
+    is_server: bool = False,
 ) -> T:
-    """Run a command, with its keys, that can be asked for its tasks under a name, and sends traces to a collector if there is one."""
+    """Run a command, with its keys, that can be asked for its tasks under a name, and sends traces to a collector if there is one.
+
+    A server on asyncio runs on uvloop, which comes with its extra.
+    """
     require_backend(backend)
     load_keys()
     with (
         answer_task_requests(running_folder(), name, backend, display.show_immediately),
         export_traces(otel, partial(display.notice, level="warning")),
     ):
-        return anyio.run(function, backend=backend)
+        is_fast = is_server and backend == "asyncio" and find_spec("uvloop") is not None
+        return anyio.run(function, backend=backend, backend_options={"use_uvloop": True} if is_fast else {})
 
 
 def handled_signals() -> list[Signals]:

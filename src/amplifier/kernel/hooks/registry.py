@@ -6,10 +6,10 @@ import bisect
 import itertools
 import math
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextvars import ContextVar, Token
 from functools import partial
-from typing import Any, Self, final
+from typing import Any, Protocol, Self, final
 
 import attrs
 
@@ -71,6 +71,27 @@ _KERNEL_FIELDS = ("timestamp", "session_id", "parent_id", "parent_call_id")
 """Fields that every handler receives."""
 
 
+class TakeEvent(Protocol):
+    """The way of an event into the stream of a turn."""
+
+    def __call__(self, event: str, payload: dict[str, JSON], /, *, may_wait: bool) -> Awaitable[None] | None:
+        """Take the final payload of an event, and return the wait for room if there is none."""
+
+
+@attrs.frozen(eq=False)
+class _Stream:
+    """The stream of the running turn: its events by name, and their fields. None for all."""
+
+    take: TakeEvent
+    events: frozenset[str] | None
+    fields: tuple[str, ...] | None
+
+    def reads(self, event: str, field: str | None = None) -> bool:
+        if self.events is not None and event not in self.events:
+            return False
+        return field is None or self.fields is None or field in self.fields
+
+
 @attrs.frozen
 class HookStatistics:
     """A registry at one moment.
@@ -113,6 +134,7 @@ class HookRegistry:
         self._watch: Watchdog | None = None
         self._budget: TimeBudget | None = None
         self._recorded: list[RecordedEvent] | None = None
+        self._stream: _Stream | None = None
 
     def view_for(self, owner: Owner, kind: type[Self] | None = None) -> Self:
         """Return the registry for a module, of this class or of the subclass ``kind``."""
@@ -275,10 +297,14 @@ class HookRegistry:
         """Return whether an event has a handler, or one that receives the given field.
 
         An emitter need not build a field that no handler receives. An event that is kept for
-        ``session.last_turn`` is kept whole.
+        ``session.last_turn`` is kept whole. The stream of a turn counts as a handler.
         """
+        is_kept_whole = self._recorded is not None and event in RECORDED
+        stream = self._stream
+        if stream is not None and stream.reads(event, None if is_kept_whole else field):
+            return True
         handlers = self._ready.get(event) or self._ready_for(event)
-        if field is None or (self._recorded is not None and event in RECORDED):
+        if field is None or is_kept_whole:
             return bool(handlers)
         return any(
             not handler.on_demand and (handler.fields is None or field in handler.fields) for handler in handlers
@@ -333,6 +359,14 @@ class HookRegistry:
         if self._recorded is not None and event in RECORDED:
             was_denied = result.action == "deny"
             self._recorded.append((event, time.monotonic(), result.data or {}, was_denied))
+        if self._stream is not None and result.action != "deny" and self._stream.reads(event):
+            is_closing = self._budget is not None and self._budget.until != math.inf
+            # Terminal events have a deadline of seconds, and must be emitted in any case.
+            may_wait = event not in TERMINAL_EVENTS and not is_closing
+            final = self._payload_for(self._stream, result.data or {}, is_stamped=bool(handlers))
+            full = self._stream.take(event, final, may_wait=may_wait)
+            if full is not None:
+                await full
         return result
 
     def record_into(self, events: list[RecordedEvent] | None) -> None:
@@ -341,6 +375,33 @@ class HookRegistry:
         Each is recorded with its name, time, payload, and whether it was denied.
         """
         self._recorded = events
+
+    # The reader of a stream isn't a handler. It can't change, deny or delay a payload, so an event
+    # that no one else receives needs no dispatch, and one without its timestamp needs none made.
+
+    def stream_into(
+        self,
+        take: TakeEvent | None,
+        *,
+        events: frozenset[str] | None = None,
+        fields: tuple[str, ...] | None = None,
+    ) -> None:
+        """Hand the final payload of every event that isn't denied to the stream of a turn.
+
+        Args:
+            take: Gets a payload of its own, after all handlers. None ends it.
+            events: The events that are read. None for all.
+            fields: The fields that are read. None for all.
+        """
+        self._stream = None if take is None else _Stream(take, events, fields)
+
+    def _payload_for(self, stream: _Stream, data: dict[str, JSON], *, is_stamped: bool) -> dict[str, JSON]:
+        if not is_stamped and self._defaults:
+            data = {**self._defaults, **data}
+        if stream.fields is not None:
+            return {field: copy_json(data[field]) for field in stream.fields if field in data}
+        copied: dict[str, JSON] = copy_json(data)
+        return copied if is_stamped else {**copied, **self._owned_fields()}
 
     async def _dispatch(
         self,
@@ -355,7 +416,9 @@ class HookRegistry:
         # The budget has a limit while the session is closing.
         if self._budget is not None and self._budget.until != math.inf:
             limit = self._budget.half(TERMINAL_SECONDS)
-        payload = {**copy_json(self._defaults), **data, **owned}
+        payload = {**data, **owned}
+        if self._defaults:
+            payload = {**copy_json(self._defaults), **payload}
         dispatch = Dispatch(event, payload, owned, self._watch, limit)
         return await self._run(dispatch, handlers, is_terminal)
 
@@ -414,6 +477,9 @@ class HookRegistry:
             **_payload(event, data),
             **self._owned_fields(),
         }
+        if self._stream is not None and self._stream.reads(event):
+            final = self._payload_for(self._stream, payload, is_stamped=True)
+            self._stream.take(event, final, may_wait=False)
         handlers = self._ready.get(event) or self._ready_for(event)
         if not handlers:
             return []

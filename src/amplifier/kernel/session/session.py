@@ -537,9 +537,9 @@ class AmplifierSession:
         """Run one turn and read its text: ``async for piece in session.stream_text(prompt)``.
 
         The texts of different model calls are separated by a blank line. An answer that isn't
-        streamed comes as one piece. No text comes twice, also when the stream of an answer broke
-        and the call was repeated. If the repeated answer differs, a line in brackets says that it
-        begins again. The iteration raises the errors of `execute`. `TextStream` describes how the
+        streamed comes as one piece. When the stream of an answer breaks and the call is repeated,
+        a line in brackets says that the answer begins again, and its text comes from the
+        beginning. The iteration raises the errors of `execute`. `TextStream` describes how the
         turn ends when the loop is left early. The session must have been opened with
         ``async with``.
         """
@@ -560,7 +560,7 @@ class AmplifierSession:
             self._require_own_loop()
             await events.start(spawn)
 
-        events: TurnStream[str] = self._stream(partial(read_prompt, prompt), timeout, None)
+        events: TurnStream[str] = self._stream(partial(read_prompt, prompt), timeout, None, text_only=True)
         return TextStream(events, start)
 
     @overload
@@ -584,11 +584,13 @@ class AmplifierSession:
         check_prompt: Callable[[], str | list[dict[str, Any]] | None],
         timeout: float | Inherited | None,
         answer_format: AnswerFormat[Any] | None,
+        *,
+        text_only: bool = False,
     ) -> TurnStream[Any]:
         async def run(stream: TurnStream[Any]) -> Any:
             return await self._run_turn(check_prompt(), timeout, answer_format, stream)
 
-        return TurnStream(run, self.coordinator, answer_format=answer_format)
+        return TurnStream(run, self.coordinator, answer_format=answer_format, text_only=text_only)
 
     def steer(self, message: str) -> None:
         """Give the running turn a message of the user.

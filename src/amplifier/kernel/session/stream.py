@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import suppress
 from contextvars import ContextVar
@@ -20,12 +21,11 @@ from amplifier.contracts.cancellation import (
     is_real_cancellation,
 )
 from amplifier.errors import SessionStateError
-from amplifier.events import LLM_STREAM_BLOCK_DELTA, TERMINAL_EVENTS
+from amplifier.events import LLM_STREAM_BLOCK_DELTA
 from amplifier.models import TurnEvent
-from amplifier.models.turns import TurnEvents, TurnText
+from amplifier.models.turns import TEXT_EVENTS, TEXT_FIELDS, TurnEvents, TurnText
 
 from ..coordinator.coordinator import ModuleCoordinator
-from ..hooks.registry import EVERY_EVENT
 from ..runtime.child import is_native, pending_cancels, run_in_child
 from ..runtime.loop import current_raw_task, exit_details, task_name
 from ..runtime.task_host import ROUNDS_TO_BEGIN
@@ -46,14 +46,17 @@ Terminal events aren't counted and never wait. Neither do events that code outsi
 the consumer may be that code, and would wait for itself.
 """
 
-LAST_PRIORITY = 2**31
-"""The stream receives payloads after every other handler, in their final form."""
-
 # Buffers instead of streams, because a task that a turn leaves behind keeps its context.
 _inside_streamed: ContextVar[tuple[anyio.Semaphore, ...]] = ContextVar("amplifier_inside_streamed", default=())
 """Buffers of the streamed turns inside which the current task runs."""
 
 
+# An event takes one way from its emitter to the reader. The registry hands it over in place, when
+# all handlers have run: it is appended to a deque, from which the reader takes everything that is
+# ready without another round of the event loop. Only an emitter that finds the buffer full waits,
+# and a reader that finds it empty. The typed event is made by the reader. A handler would cost a
+# dispatch, and a memory object stream of AnyIO two more rounds and an event for each wait.
+#
 # A stream is a context manager, not an asynchronous generator. Nothing is ever yielded inside a
 # task group, so leaving the block early is safe: it cancels the turn and returns when the turn has
 # unwound. The turn claims the session in its own task, and entering the block waits for that, so
@@ -68,7 +71,7 @@ class TurnStream(Generic[T]):
     yields each event as a `TurnEvent`: text as `TextDelta`, thinking as `ThinkingDelta`, tool
     calls as `ToolStarted` and `ToolFinished`, the part of a typed answer that has arrived as
     `ResultDelta`, and the events of a sub-agent as `SubAgentEvent`. `AnswerReset` takes back the
-    streamed text of an answer that broke and came differently the second time.
+    streamed text of an answer that broke and begins again.
 
     The iteration ends with the turn, and raises the turn's error. Leaving the block before that
     cancels the turn. An error of the block leaves as it is, also when a scope around the block is
@@ -78,6 +81,7 @@ class TurnStream(Generic[T]):
         run: Claims the session, runs the turn and releases the session.
         coordinator: The coordinator of the session.
         answer_format: The format of a typed answer, or None for text.
+        text_only: Only events with text are read, and only the fields that it is made of.
 
     Attributes:
         result: The turn's text, or its value if a type was given, once it has ended.
@@ -92,14 +96,19 @@ class TurnStream(Generic[T]):
         coordinator: ModuleCoordinator,
         *,
         answer_format: AnswerFormat[T] | None = None,
+        text_only: bool = False,
     ) -> None:
         self._run_turn = run
         self._coordinator = coordinator
         self._group: TaskGroup | None = None
         self._entered_in: object = None
         self._is_entered = self._has_begun = self._is_read = self._is_abandoned = False
+        self._is_text_only = text_only
         self._thread = 0
         self._over: anyio.Event | None = None
+        self._ready: deque[tuple[str, dict[str, Any], bool]] = deque()
+        self._news = anyio.Semaphore(0)
+        self._needs_news = False
         self._room = anyio.Semaphore(MAX_BUFFERED)
         self._error: BaseException | None = None
         reader = None if answer_format is None else _reader_of(answer_format)
@@ -126,7 +135,6 @@ class TurnStream(Generic[T]):
 
     def _prepare(self) -> None:
         self._turn_scope, self._thread = cancel_scope(), threading.get_ident()
-        self._send, self._receive = anyio.create_memory_object_stream[tuple[TurnEvent, bool]](math.inf)
         self._is_entered = True
 
     @property
@@ -154,8 +162,7 @@ class TurnStream(Generic[T]):
         if not self._is_entered:
             self.is_over = True
             return
-        self._receive.close()
-        self._wake_emitters()
+        self._drop_unread()
         self._turn_scope.cancel()
         if not self._has_begun:
             self._end()
@@ -183,8 +190,7 @@ class TurnStream(Generic[T]):
         try:
             if self._group is not None:
                 self.is_left = True
-                self._receive.close()
-                self._wake_emitters()
+                self._drop_unread()
                 self._require_own_task(exc)
                 if not self.is_over:
                     self._group.cancel_scope.cancel()
@@ -240,7 +246,7 @@ class TurnStream(Generic[T]):
         if error is not None:
             self._error = error
         self.is_over = True
-        self._send.close()
+        self._wake_reader()
         self._wake_emitters()
         self.has_turn.set()
         if self._over is not None:
@@ -250,6 +256,21 @@ class TurnStream(Generic[T]):
     def is_around_caller(self) -> bool:
         """True if the calling code is part of the turn."""
         return self._room in _inside_streamed.get()
+
+    @property
+    def has_ready(self) -> bool:
+        """True if the next event has been emitted already, so that reading it doesn't wait."""
+        return bool(self._ready)
+
+    def _drop_unread(self) -> None:
+        """Forget what has not been read, because no one reads on."""
+        self._ready.clear()
+        self._wake_emitters()
+
+    def _wake_reader(self) -> None:
+        if self._needs_news:
+            self._needs_news = False
+            self._news.release()
 
     def _wake_emitters(self) -> None:
         """Let emitters continue that wait for room, which no reader will make any more."""
@@ -263,22 +284,31 @@ class TurnStream(Generic[T]):
         if not self._is_entered:
             raise SessionStateError("enter the stream first: `async with session.stream(...) as events:`")
         self.require_reader()
-        self._is_read = True
-        try:
-            event, took_room = await self._receive.receive()
-        except anyio.ClosedResourceError:
-            raise SessionStateError("a stream is read inside its `async with` block; this one has been left") from None
-        except anyio.EndOfStream:
-            # If the reader was cancelled too, that comes first.
+        if self.is_left:
+            raise SessionStateError("a stream is read inside its `async with` block; this one has been left")
+        if self._ready:
             await anyio.lowlevel.checkpoint_if_cancelled()
         else:
+            await self._wait_for_news()
+        if self._ready:
+            event, data, took_room = self._ready.popleft()
             if took_room:
                 self._room.release()
-            return event
-        finally:
-            self._is_read = False
+            return self._typed(event, data)
+        # If the reader was cancelled too, that comes first.
+        await anyio.lowlevel.checkpoint_if_cancelled()
         self._raise_error()
         raise StopAsyncIteration
+
+    async def _wait_for_news(self) -> None:
+        """Wait until something is ready, or the turn is over."""
+        self._is_read = True
+        try:
+            while not (self._ready or self.is_over):
+                self._needs_news = True
+                await self._news.acquire()
+        finally:
+            self._is_read = self._needs_news = False
 
     def require_reader(self) -> None:
         """Check that there is no second reader, and that the reader is on the turn's loop."""
@@ -303,14 +333,17 @@ class TurnStream(Generic[T]):
         self._has_begun = True
         if self.is_over:
             return
-        unregister: list[Callable[[], None]] = []
+        hooks = self._coordinator.hooks
+        stop_asking: Callable[[], None] | None = None
         try:
-            register = partial(self._coordinator.hooks.register, name="session.stream", timeout=None)
-            unregister.append(register(EVERY_EVENT, self._pass_on, priority=LAST_PRIORITY))
             loop = self._coordinator.get("orchestrator")
             if getattr(loop, "reports_pieces", False) is not True:
                 # Our providers report pieces to those who ask for this event by name.
-                unregister.append(register(LLM_STREAM_BLOCK_DELTA, _ask_for))
+                stop_asking = hooks.register(LLM_STREAM_BLOCK_DELTA, _ask_for, name="session.stream")
+            if self._is_text_only:
+                hooks.stream_into(self._pass_on, events=TEXT_EVENTS, fields=TEXT_FIELDS)
+            else:
+                hooks.stream_into(self._pass_on)
             # The task has a context of its own.
             _inside_streamed.set((*_inside_streamed.get(), self._room))
             with self._turn_scope:
@@ -324,22 +357,36 @@ class TurnStream(Generic[T]):
             self._hand_over_interrupt()
         finally:
             self.is_over = True
-            for remove in unregister:
-                remove()
+            hooks.stream_into(None)
+            if stop_asking is not None:
+                stop_asking()
             self._end()
 
-    async def _pass_on(self, event: str, data: dict[str, Any]) -> None:
-        # Terminal events have a deadline of seconds, and must be emitted in any case.
-        takes_room = event not in TERMINAL_EVENTS and self.is_around_caller
-        if takes_room and not (self.is_left or self.is_over):
-            await self._room.acquire()
-        if takes_room and self.is_left:
+    def _pass_on(self, event: str, data: dict[str, Any], *, may_wait: bool) -> Awaitable[None] | None:
+        """Hand an event over to the reader. Only a full buffer makes its emitter wait."""
+        takes_room = may_wait and self.is_around_caller
+        if self.is_left:
             # The turn is being cancelled, and ends here unless the emitter is shielded.
+            return anyio.lowlevel.checkpoint() if takes_room else None
+        if takes_room:
+            if not self._room.value:
+                return self._pass_on_later(event, data)
+            self._room.acquire_nowait()
+        self._hand_over(event, data, takes_room)
+        return None
+
+    async def _pass_on_later(self, event: str, data: dict[str, Any]) -> None:
+        await self._room.acquire()
+        if self.is_left:
             await anyio.lowlevel.checkpoint()
-        try:
-            self._send.send_nowait((self._typed(event, data), takes_room))
-        except (anyio.BrokenResourceError, anyio.ClosedResourceError):
-            return  # the consumer has left, and the turn is being cancelled
+        else:
+            self._hand_over(event, data, True)
+
+    def _hand_over(self, event: str, data: dict[str, Any], took_room: bool) -> None:
+        # An emitter that waited for room may continue after the turn.
+        if not self.is_over:
+            self._ready.append((event, data, took_room))
+            self._wake_reader()
 
 
 # ── text ──────────────────────────────────────────────────────────────────────────────────────

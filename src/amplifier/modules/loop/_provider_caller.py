@@ -1,7 +1,7 @@
 """Calls one provider: sends the request, streams or reads the answer, retries retryable errors.
 
-An answer whose stream was cut is asked for again, and its listeners receive nothing twice: as long as the new answer repeats what
-they have received, it is held back. One that differs is announced with ``content_block:reset`` and emitted from its beginning.
+An answer whose stream was cut is asked for again. Before the first piece of the new one, ``content_block:reset`` announces that the
+answer begins again from its beginning.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class ProviderCaller:
         self._is_stopping = is_stopping
         self._answer_tool = answer_tool
         self._who = f"provider {name!r}"
-        self._reported = _ReportedText()
+        self._reported = _Reported()
         self._messages: RequestMessages | None = None
         self._name = "call"
         self._used: set[Any] = set()
@@ -174,7 +174,7 @@ class ProviderCaller:
             NotRepeated: The turn was asked to stop before a retry.
             ContainedError: It raised something that is no ``Exception``.
         """
-        attempt, self._reported = 0, _ReportedText()
+        attempt, self._reported = 0, _Reported()
         while True:
             try:
                 return await self._ask_once(request)
@@ -304,13 +304,13 @@ class ProviderCaller:
             raise self._broken_contract("returned", response, "a ChatResponse")
         named = self._named(response)
         if received is not None:
-            if not received.has_text:
-                self._reported.begin_attempt()
-            await self._report(*self._reported.rest())
             if received.has_text:
                 for chunk in received.ends(named):
                     await self._pass_on(chunk)
                 return named
+            self._reported.begin_attempt()
+            if self._reported.is_void:
+                await self._announce_reset()
         heard = (CONTENT_BLOCK_START, CONTENT_BLOCK_DELTA, CONTENT_BLOCK_END, THINKING_FINAL)
         if any(map(self._is_heard, heard)):
             await self._emit_blocks(named)
@@ -360,7 +360,8 @@ class ProviderCaller:
                         chunk = StreamChunk(kind=kind, index=chunk.index, block=self._with_own_ids(calls)[-1])  # noqa: PLW2901
                     await self._take(chunk)
         if response is not None:
-            await self._report(*self._reported.rest())
+            if self._reported.is_void:
+                await self._announce_reset()
             return self._named(response)
         raise ContractError(
             f"provider {self.name!r} ended its stream without a response; expected a last chunk of kind 'response'",
@@ -371,135 +372,66 @@ class ProviderCaller:
         return ContractError(f"{self._who} {did} {type(found).__name__}; expected {expected}", module=self.name)
 
     async def _take(self, chunk: StreamChunk) -> None:
-        await self._report(*self._reported.news(chunk))
+        if self._reported.is_void:
+            await self._announce_reset()
+        await self._pass_on(chunk)
 
-    async def _report(self, discarded: str | None, chunks: list[StreamChunk]) -> None:
-        if discarded is not None:
-            await self._hooks.emit(CONTENT_BLOCK_RESET, {"provider": self.name, "discarded": discarded})
-        for chunk in chunks:
-            await self._pass_on(chunk)
+    async def _announce_reset(self) -> None:
+        """Take back what listeners have of the answer, which begins again."""
+        discarded, self._reported = "".join(self._reported.text), _Reported()
+        await self._hooks.emit(CONTENT_BLOCK_RESET, {"provider": self.name, "discarded": discarded})
 
     async def _pass_on(self, chunk: StreamChunk) -> None:
-        emit = self._hooks.emit
-        if chunk.kind == "block_start":
-            start: dict[str, Any] = {"block_index": chunk.index, "block_type": chunk.block_type}
+        self._reported.note(chunk)
+        # Most events are pieces, and without listeners nothing is made of them.
+        emit, is_heard, index, kind = self._hooks.emit, self._is_heard, chunk.index, chunk.block_type
+        if chunk.kind == "block_delta":
+            if is_heard(CONTENT_BLOCK_DELTA):
+                await emit(CONTENT_BLOCK_DELTA, {"block_index": index, "block_type": kind, "delta": chunk.text})
+            if kind in ("thinking", "reasoning") and is_heard(THINKING_DELTA):
+                await emit(THINKING_DELTA, {"block_index": index, "delta": chunk.text})
+        elif chunk.kind == "block_start":
+            start: dict[str, Any] = {"block_index": index, "block_type": kind}
             if chunk.tool_name is not None:
                 start["metadata"] = {"tool_name": chunk.tool_name, "is_answer": chunk.tool_name == self._answer_tool}
             await emit(CONTENT_BLOCK_START, start)
-        elif chunk.kind == "block_delta":
-            details = {"block_index": chunk.index, "block_type": chunk.block_type, "delta": chunk.text}
-            await emit(CONTENT_BLOCK_DELTA, details)
-            if chunk.block_type in ("thinking", "reasoning"):
-                await emit(THINKING_DELTA, {"block_index": chunk.index, "delta": chunk.text})
         elif chunk.kind == "block_end" and chunk.block is not None:
-            await emit(CONTENT_BLOCK_END, {"block_index": chunk.index, "block": self._shown(chunk.block)})
+            await emit(CONTENT_BLOCK_END, {"block_index": index, "block": self._shown(chunk.block)})
             if isinstance(chunk.block, ThinkingBlock):
-                await emit(THINKING_FINAL, {"block_index": chunk.index, "text": chunk.block.thinking})
+                await emit(THINKING_FINAL, {"block_index": index, "text": chunk.block.thinking})
 
 
-class _ReportedText:
-    """What listeners have received of one answer, over all attempts to get it.
-
-    Attempts are compared by their text: the second time a service may divide it into other pieces and other blocks. What is to be
-    passed on comes with the text that it replaces, if it is an answer of its own, else with None.
-    """
-
-    def __init__(self) -> None:
-        self._chunks: list[StreamChunk] = []  # of the running attempt
-        self._known: list[StreamChunk] = []  # of the attempt that listeners know, while the running one repeats it
-        self._known_text = self._repeated_text = ""
-        self._spelling: _Spelling | None = None  # of the running attempt, if it is not the first
-        self._open: dict[int, str | None] = {}  # the types of the blocks that listeners have seen begin and not end
-
-    def begin_attempt(self) -> None:
-        """The answer comes from its beginning."""
-        self._known = (
-            self._known or self._chunks
-        )  # the latest attempt may have been cut while it repeated what is known
-        self._known_text = "".join(map(_Spelling().of, self._known))
-        if not self._known_text:
-            self._known = []
-        self._chunks, self._repeated_text = [], ""
-        self._spelling = _Spelling() if self._known or self._open else None
-
-    def news(self, chunk: StreamChunk) -> tuple[str | None, list[StreamChunk]]:
-        """Take the next piece; returns what listeners do not know of it."""
-        self._chunks.append(chunk)
-        if self._spelling is None:
-            return None, self._passed(chunk)
-        new = self._spelling.of(chunk)
-        if not self._known:
-            is_known = chunk.kind == "block_end" and chunk.index not in self._open and not new
-            return None, [] if is_known else self._passed(chunk)
-        self._repeated_text += new
-        if not self._repeated_text.startswith(self._known_text):
-            return (None, []) if self._known_text.startswith(self._repeated_text) else self.rest()
-        self._known, new = [], self._repeated_text[len(self._known_text) :]
-        if not new:
-            return None, []
-        kind = chunk.block_type if chunk.block is None else chunk.block.type
-        passed_on = self._passed(StreamChunk(kind="block_delta", index=chunk.index, block_type=kind, text=new))
-        return None, passed_on + (self._passed(chunk) if chunk.kind == "block_end" else [])
-
-    def rest(self) -> tuple[str | None, list[StreamChunk]]:
-        """The answer differs from what is known, or is complete before it has repeated all of it."""
-        if not self._known:
-            return None, []
-        known = _Spelling()
-        for chunk in self._known:
-            known.of(chunk)
-        self._known, self._spelling, self._open = [], None, {}
-        return "".join(known.text), [each for chunk in self._chunks for each in self._passed(chunk)]
-
-    def _passed(self, chunk: StreamChunk) -> list[StreamChunk]:
-        """What is passed on of a chunk: itself, after the beginning of its block, if only the text of that is known."""
-        index, begun = chunk.index, []
-        if chunk.kind == "block_end":
-            self._open.pop(index, None)
-            return [chunk]
-        if chunk.kind == "block_delta" and self._spelling is not None and self._open.get(index) != chunk.block_type:
-            starts = (each for each in reversed(self._chunks) if each.kind == "block_start" and each.index == index)
-            begun = list(itertools.islice(starts, 1))
-        self._open[index] = chunk.block_type
-        return [*begun, chunk]
-
-
-class _Spelling:
-    """Writes an attempt as one text, in which prose that is divided otherwise is the same.
+class _Reported:
+    """What listeners have received of one answer.
 
     Attributes:
-        text: The text of it that is for the user, in pieces.
+        is_void: True if the answer comes again from its beginning, which listeners have not been told.
+        text: Its text, in pieces.
     """
 
+    __slots__ = ("_has_begun", "_in_pieces", "is_void", "text")
+
     def __init__(self) -> None:
+        self.is_void: bool = False
         self.text: list[str] = []
-        self._kind: str | None = None
-        self._kinds: dict[int, str] = {}  # of blocks that are no prose
-        self._written: set[int] = set()  # blocks that came in pieces
+        self._has_begun = False
+        self._in_pieces: set[int] = set()  # the blocks whose text came before their end
 
-    def of(self, chunk: StreamChunk) -> str:
-        """The next part."""
-        index, kind, text = chunk.index, chunk.block_type, chunk.text or ""
-        if chunk.kind == "block_start":
-            self._written.discard(index)
-            self._kinds.pop(index, None)
-            if kind not in _PROSE:
-                self._kind = self._kinds[index] = f"{index} {kind} {chunk.tool_name}"
-                return f"\0{self._kind}\0"
-            return ""
-        block = None if index in self._written else chunk.block  # one that came whole
-        if isinstance(block, TextBlock | ThinkingBlock):
-            kind, text = block.type, block.text if isinstance(block, TextBlock) else block.thinking
-        if not text:
-            return ""
-        self._written.add(index)
-        if kind == "text":
-            self.text.append(text)
-        before, self._kind = self._kind, self._kinds.get(index, kind)
-        return text if self._kind == before else f"\0{self._kind}\0{text}"
+    def begin_attempt(self) -> None:
+        """Note that the answer comes from its beginning."""
+        self.is_void = self._has_begun
 
-
-_PROSE = ("text", "thinking", "reasoning")
+    def note(self, chunk: StreamChunk) -> None:
+        """Note a piece that is passed on."""
+        self._has_begun = True
+        if chunk.kind == "block_delta":
+            if chunk.block_type == "text" and chunk.text:
+                self._in_pieces.add(chunk.index)
+                self.text.append(chunk.text)
+        elif chunk.kind == "block_start":
+            self._in_pieces.discard(chunk.index)
+        elif isinstance(chunk.block, TextBlock) and chunk.index not in self._in_pieces:
+            self.text.append(chunk.block.text)
 
 
 def _own(call: ToolCall) -> ToolCall:

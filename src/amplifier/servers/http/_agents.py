@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeAlias
 
 import anyio
 import attrs
@@ -19,6 +19,8 @@ from amplifier.shared_sessions import ClientTools, KeptMessages, LiveRuns, LiveS
 
 from ..sessions import SessionCheck, SessionFactory, SessionRequest
 from .requests import Limits, Problem
+
+Flush: TypeAlias = Callable[[], Awaitable[object]]
 
 _GRACE_SHARE = 0.8
 """The part of the time for shutting down in which turns may finish their step."""
@@ -37,7 +39,7 @@ class Ask:
     messages: list[dict[str, Any]] = attrs.field(factory=list)  # the conversation after it
     session: AmplifierSession | None = attrs.field(default=None, init=False)
 
-    async def run(self, session: AmplifierSession, record: TurnRecord, show: Show) -> Ended:
+    async def run(self, session: AmplifierSession, record: TurnRecord, show: Show, flush: Flush | None = None) -> Ended:
         """Run it in a session that has just been opened.
 
         Raises:
@@ -66,7 +68,7 @@ class Ask:
             return await run()
 
         session.coordinator.register_step_wrapper(set_up)
-        ended = await run_turn(session, self.prompt, record, show, schema=self.schema)
+        ended = await run_turn(session, self.prompt, record, show, schema=self.schema, flush=flush)
         if ended.error is None and not has_set:
             names = ", ".join(self.settings)
             message = f"the agent's loop does not run its model calls as steps, so the model did not get {names}"
@@ -157,11 +159,17 @@ class Agents:
         return f"Stopping: up to {self.limits.shutdown_seconds:g} s for {turns} to end{stopped}."
 
     async def run_once(
-        self, ask: Ask, record: TurnRecord, show: Show, *, approvals: ApprovalSystem | None = None
+        self,
+        ask: Ask,
+        record: TurnRecord,
+        show: Show,
+        *,
+        flush: Flush | None = None,
+        approvals: ApprovalSystem | None = None,
     ) -> Ended:
         """Run one turn in a session of its own."""
         session = self.make(SessionRequest(approvals=approvals))
         with self.admit(session):
             async with session:
                 self.check(session)
-                return await ask.run(session, record, show)
+                return await ask.run(session, record, show, flush)

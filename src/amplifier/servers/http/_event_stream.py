@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 import anyio
@@ -10,6 +12,7 @@ import orjson
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from amplifier.contracts.cancellation import loop_clock
 from amplifier.shared_sessions import ClientLeft, EventLog, LiveRun
 from amplifier.shared_sessions.runs import Reader
 
@@ -49,40 +52,76 @@ def check_cursor(after: int, log: EventLog) -> None:
         raise Problem(400, message, code="events_not_sent")
 
 
-class EventStream:
-    """Sends events; the response begins with the first one, so that an error before it has a status of its own."""
+# A scope for each piece would cost more than sending it. So the deadline of sending is that of the
+# scope around the whole response, which has one only while something is being sent.
 
-    def __init__(self, send: Send, seconds: float) -> None:
+
+class EventStream:
+    """Sends events; the response begins with the first one, so that an error before it has a status of its own.
+
+    Args:
+        send: Of the server.
+        scope: Around the whole response; it is cancelled if the client does not take what is sent in time.
+        seconds: For the client to take what is sent.
+
+    Attributes:
+        has_begun: True once something was written, so that the response has its status.
+        is_refused: True if the client did not take what was sent.
+    """
+
+    def __init__(self, send: Send, scope: anyio.CancelScope, seconds: float) -> None:
         self._send = send
+        self._scope = scope
         self._seconds = seconds
-        self.has_begun = False
+        self._clock = loop_clock()
+        self._held: list[bytes] = []
+        self._is_head_sent = False
+        self.has_begun: bool = False
+        self.is_refused: bool = False
 
     async def begin(self) -> None:
         """Send the head of the response, once."""
-        if not self.has_begun:
-            self.has_begun = True
+        self.has_begun = True
+        if not self._is_head_sent:
+            self._is_head_sent = True
             await self._bounded({"type": "http.response.start", "status": 200, "headers": list(_HEADERS)})
 
-    async def write(self, data: bytes) -> None:
-        """Send events; waits while the client is slow.
+    def hold(self, data: bytes) -> None:
+        """Keep events for the next write."""
+        self.has_begun = True
+        self._held.append(data)
+
+    async def write(self, data: bytes = b"") -> None:
+        """Send events, after those that are held, in one piece; waits while the client is slow.
 
         Raises:
-            ClientLeft: It did not take them in time, or has closed the connection.
+            ClientLeft: It has closed the connection.
         """
-        await self.begin()
-        await self._bounded({"type": "http.response.body", "body": data, "more_body": True})
+        if self._held:
+            held, self._held = self._held, []
+            data = b"".join((*held, data))
+        if data:
+            await self.begin()
+            await self._bounded({"type": "http.response.body", "body": data, "more_body": True})
 
     async def end(self) -> None:
         """End the response."""
+        data, self._held = b"".join(self._held), []
         await self.begin()
-        await self._bounded({"type": "http.response.body", "body": b"", "more_body": False})
+        await self._bounded({"type": "http.response.body", "body": data, "more_body": False})
 
     async def _bounded(self, message: dict[str, Any]) -> None:
+        self._scope.deadline = self._clock() + self._seconds
         try:
-            with anyio.fail_after(self._seconds):
-                await self._send(message)
-        except (TimeoutError, OSError):
+            await self._send(message)
+        except OSError:
+            self.is_refused = True
             raise ClientLeft from None
+        except anyio.get_cancelled_exc_class():
+            self.is_refused = self._clock() >= self._scope.deadline
+            raise
+        finally:
+            self._scope.deadline = math.inf
 
 
 class LongResponse(Response):
@@ -90,7 +129,7 @@ class LongResponse(Response):
 
     Args:
         work: Gets the stream to write to, or returns a response if it has written nothing.
-        seconds: For the client to take one event.
+        seconds: For the client to take what is sent.
     """
 
     def __init__(self, work: Callable[[EventStream], Awaitable[Response | None]], seconds: float) -> None:
@@ -100,10 +139,10 @@ class LongResponse(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run the work beside a task that waits for the client to leave."""
-        stream = EventStream(send, self._seconds)
         answer: Response | None = None
-        has_left = False
+        has_left = has_ended = False
         async with anyio.create_task_group() as group:
+            stream = EventStream(send, group.cancel_scope, self._seconds)
 
             async def watch() -> None:
                 nonlocal has_left
@@ -119,12 +158,12 @@ class LongResponse(Response):
                 has_left = True
             except Exception as error:  # noqa: BLE001  # here, because the group would wrap it; a session runs third-party code
                 answer = problem_of(error).response()
+            if stream.has_begun and not has_left:
+                with suppress(ClientLeft):
+                    await stream.end()
+            has_ended = True
             group.cancel_scope.cancel()
-        if has_left:
-            return
-        if stream.has_begun:
-            await stream.end()
-        elif answer is not None:
+        if has_ended and not has_left and not stream.has_begun and answer is not None:
             await answer(scope, receive, send)
 
 
@@ -132,8 +171,9 @@ async def send_all(reader: Reader, stream: EventStream, form: bytes) -> None:
     """Send the events of a log until its end, each with its number in this form."""
     while True:
         news: list[tuple[int, bytes]] | None = None
-        with anyio.move_on_after(_PING_SECONDS if stream.has_begun else None):
-            news = await reader.next()
+        if (news := reader.next_nowait()) is None:
+            with anyio.move_on_after(_PING_SECONDS if stream.has_begun else None):
+                news = await reader.next()
         if news is not None and not news:
             return
         await stream.write(b": still here\n\n" if news is None else b"".join(form % each for each in news))
@@ -158,10 +198,9 @@ async def follow_run(run: LiveRun[Any], after: int, stream: EventStream | None) 
         else:
             with run.log.reading(after) as reader:
                 await send_all(reader, stream, b"id: %d\n%s")
-    except ClientLeft:
-        run.is_refused = True
-        raise
     finally:
+        if stream is not None and stream.is_refused:
+            run.is_refused = True
         if run.stays == 0 and not run.over.is_set():
             await run.cancel()
     if run.error is not None and (stream is None or not run.has_begun):

@@ -43,7 +43,7 @@ from amplifier.models.prompts import Prompt
 from amplifier.models.turns import TurnRecord
 from amplifier.shared_sessions import ClientLeft, ClientTool, ClientTools, with_results
 
-from ._agents import Agents, Ask
+from ._agents import Agents, Ask, Flush
 from ._event_stream import EventStream, LongResponse, event
 from ._history import read_messages, split_conversation, split_results
 from .requests import Problem, problem_of, read_body, read_json
@@ -306,8 +306,11 @@ class Outcome:
 Report: TypeAlias = Callable[[Literal["text", "thinking", "reset"], str], Awaitable[None]]
 
 
-async def watch(agents: Agents, ask: Ask, report: Report) -> Outcome:
-    """Run a turn; ``report`` gets the pieces of its answer. One that has to fit a schema comes in one piece, when it does."""
+async def watch(agents: Agents, ask: Ask, report: Report, flush: Flush | None = None) -> Outcome:
+    """Run a turn; ``report`` gets the pieces of its answer. One that has to fit a schema comes in one piece, when it does.
+
+    ``flush`` is called when all pieces that are ready have been reported.
+    """
     turn_record = TurnRecord()
 
     async def show(turn_event: TurnEvent, text: str) -> None:
@@ -318,7 +321,7 @@ async def watch(agents: Agents, ask: Ask, report: Report) -> Outcome:
         elif text and ask.schema is None:
             await report("text", text)
 
-    ended = await agents.run_once(ask, turn_record, show)
+    ended = await agents.run_once(ask, turn_record, show, flush=flush)
     finish = turn_record.finish
     if ask.tools.is_waiting:
         calls = ask.tools.calls_in(ask.messages)
@@ -418,7 +421,7 @@ class _Completion:
 
     async def run(self) -> Response | None:
         try:
-            outcome = await watch(self._agents, self._ask, self._report)
+            outcome = await watch(self._agents, self._ask, self._report, self._stream.write)
         except ClientLeft:
             raise
         except Exception as error:  # a turn runs third-party code
@@ -433,11 +436,11 @@ class _Completion:
         calls = [{"index": index, **_call(call)} for index, call in enumerate(outcome.calls)]
         if calls or outcome.refusal is not None:
             more = {"refusal": outcome.refusal} if outcome.refusal is not None else {"tool_calls": calls}
-            await self._delta(more)
-        await self._delta({}, finish_reason=outcome.finish)
+            self._delta(more)
+        self._delta({}, finish_reason=outcome.finish)
         if self._with_usage:
-            await self._chunk([], usage=usage(outcome.record, "prompt", "completion"))
-        await self._stream.write(event("[DONE]"))
+            self._chunk([], usage=usage(outcome.record, "prompt", "completion"))
+        self._stream.hold(event("[DONE]"))
         return None
 
     async def _report(self, kind: str, text: str) -> None:
@@ -448,15 +451,15 @@ class _Completion:
                 self._thoughts.append(text)
         elif text:
             # The name for reasoning is not OpenAI's; the chat UIs that show it use this one.
-            await self._delta({"reasoning_content" if kind == "thinking" else "content": text})
+            self._delta({"reasoning_content" if kind == "thinking" else "content": text})
 
-    async def _delta(self, delta: dict[str, Any], finish_reason: str | None = None) -> None:
+    def _delta(self, delta: dict[str, Any], finish_reason: str | None = None) -> None:
         role, self._role = self._role, {}
-        await self._chunk([{"index": 0, "delta": {**role, **delta}, "finish_reason": finish_reason}])
+        self._chunk([{"index": 0, "delta": {**role, **delta}, "finish_reason": finish_reason}])
 
-    async def _chunk(self, choices: list[dict[str, Any]], **more: Any) -> None:
+    def _chunk(self, choices: list[dict[str, Any]], **more: Any) -> None:
         chunk = {**self._head, "object": "chat.completion.chunk", "choices": choices, **more}
-        await self._stream.write(event(chunk))
+        self._stream.hold(event(chunk))
 
     def _whole(self, outcome: Outcome) -> dict[str, Any]:
         content = outcome.text or (None if outcome.calls or outcome.refusal is not None else "")

@@ -6,6 +6,7 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from importlib.util import find_spec
 from typing import Any, final
 
 import anyio
@@ -175,9 +176,36 @@ async def run_asgi_server(
 
 async def _run_uvicorn(app: ASGIApp, listening: socket.socket, closing: anyio.Event) -> None:
     import uvicorn  # noqa: PLC0415  # only on asyncio
-    from uvicorn.protocols.http.h11_impl import H11Protocol  # noqa: PLC0415
 
-    class PatientProtocol(H11Protocol):
+    class Server(uvicorn.Server):
+        @contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            yield  # the command handles signals, on both backends alike
+
+    config = uvicorn.Config(
+        app,
+        http=_patient(_http_protocol()),
+        log_level="warning",
+        access_log=False,
+        lifespan="on",
+        timeout_graceful_shutdown=1,
+        server_header=False,
+        ws="none",
+    )
+    server = Server(config)
+
+    async def watch() -> None:
+        await closing.wait()
+        server.should_exit = True
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(watch)
+        await server.serve(sockets=[listening])
+        group.cancel_scope.cancel()
+
+
+def _patient(protocol: Any) -> Any:
+    class PatientProtocol(protocol):  # type: ignore[misc]  # one of two classes of uvicorn
         """Closes a connection on which no whole head of a request arrives; uvicorn stops waiting between requests only."""
 
         _giving_up: Any = None  # a handle of the event loop
@@ -202,34 +230,65 @@ async def _run_uvicorn(app: ASGIApp, listening: socket.socket, closing: anyio.Ev
             self._giving_up = self.loop.call_later(_HEAD_SECONDS, self._give_up, answered)
 
         def _give_up(self, answered: object) -> None:
-            if self.cycle is answered:  # no other request has begun
+            # No other request has begun, and none of a pipeline is being answered.
+            if self.cycle is answered and (answered is None or answered.response_complete):
                 self.transport.close()
 
-    class Server(uvicorn.Server):
-        @contextmanager
-        def capture_signals(self) -> Iterator[None]:
-            yield  # the command handles signals, on both backends alike
+    return PatientProtocol
 
-    config = uvicorn.Config(
-        app,
-        http=PatientProtocol,
-        log_level="warning",
-        access_log=False,
-        lifespan="on",
-        timeout_graceful_shutdown=1,
-        server_header=False,
-        ws="none",
-    )
-    server = Server(config)
 
-    async def watch() -> None:
-        await closing.wait()
-        server.should_exit = True
+_HEAD_BYTES = 64 * 1024
+"""Of the head of a request."""
 
-    async with anyio.create_task_group() as group:
-        group.start_soon(watch)
-        await server.serve(sockets=[listening])
-        group.cancel_scope.cancel()
+
+def _http_protocol() -> Any:
+    """The protocol of uvicorn on httptools, which comes with the extra, or else on h11.
+
+    httptools takes heads of any size, and several hosts, which h11 refuses.
+    """
+    if find_spec("httptools") is None:
+        from uvicorn.protocols.http.h11_impl import H11Protocol  # noqa: PLC0415
+
+        return H11Protocol
+    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol  # noqa: PLC0415
+
+    class StrictProtocol(HttpToolsProtocol):
+        _size = 0  # of the head that is being read
+        _is_in_head = False
+
+        def data_received(self, data: bytes) -> None:
+            before, was_in_head = self._size, self._is_in_head
+            super().data_received(data)
+            # A header that has no end is not passed on before it has one.
+            if was_in_head and self._is_in_head and self._size == before and not self.transport.is_closing():
+                self._size += len(data)
+                if self._size > _HEAD_BYTES:
+                    self.send_400_response("The head of the request is too large.")
+
+        def on_message_begin(self) -> None:
+            self._size, self._is_in_head = 0, True
+            super().on_message_begin()
+
+        def on_url(self, url: bytes) -> None:
+            self._count(url)
+            super().on_url(url)
+
+        def on_header(self, name: bytes, value: bytes) -> None:
+            self._count(name, value)
+            super().on_header(name, value)
+
+        def on_headers_complete(self) -> None:
+            self._is_in_head = False
+            if sum(name == b"host" for name, _ in self.headers) > 1:
+                raise ValueError("a request has one host")
+            super().on_headers_complete()
+
+        def _count(self, *parts: bytes) -> None:
+            self._size += sum(map(len, parts))
+            if self._size > _HEAD_BYTES:
+                raise ValueError("the head of the request is too large")
+
+    return StrictProtocol
 
 
 async def _run_hypercorn(app: ASGIApp, listening: socket.socket, closing: anyio.Event) -> None:

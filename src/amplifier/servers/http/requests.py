@@ -173,7 +173,7 @@ class Limits:
         sessions: Held open at once by the session API; more is answered with 429.
         turns: Running at once, on all routes; more is answered with 429.
         body_seconds: For receiving the body of a request.
-        send_seconds: For a client to take one event; a slower one is treated as one that has left.
+        send_seconds: For a client to take what is sent; a slower one is treated as one that has left.
         idle_seconds: After which a session of the session API that no one uses is closed.
         abandoned_seconds: After which a turn of the session API is stopped when its last watcher has left.
         shutdown_seconds: For running turns to end when the server is stopped.
