@@ -10,6 +10,8 @@ Hypothesis test share a trio clock: measure differences of `anyio.current_time`,
 from __future__ import annotations
 
 import os
+import zlib
+from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
@@ -18,6 +20,7 @@ import anyio.lowlevel
 import pytest
 
 from amplifier.testing.virtual_time import Backend, virtual_backend
+from tests._support.tree import TESTS
 
 BACKENDS = os.environ.get("TEST_BACKENDS", "asyncio trio").split()
 """What async tests run on; ``uvloop`` is asyncio with that event loop, except in virtual time, which has its own."""
@@ -33,6 +36,30 @@ def anyio_backend(request: pytest.FixtureRequest) -> str | Backend | tuple[str, 
     if request.node.get_closest_marker("virtual_time"):
         return virtual_backend("asyncio" if name == "uvloop" else name)
     return ("asyncio", {"use_uvloop": True}) if name == "uvloop" else name
+
+
+TAKEN_BY_TURNS = ("cli", "compat", "conformance", "durable", "live", "modules/providers", "modules/tools", "servers")
+"""Folders whose tests start programs, servers and engines: `make test` runs each of them on one backend."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark one of the two backends of each such test `slow`: asyncio of the one half, trio of the other."""
+    folders = tuple(f"{TESTS / folder}{os.sep}" for folder in TAKEN_BY_TURNS)
+    pairs: dict[tuple[str, str], dict[str, pytest.Item]] = defaultdict(dict)
+    for item in items:
+        if isinstance(item, pytest.Function) and str(item.path).startswith(folders) and hasattr(item, "callspec"):
+            names = item.name.partition("[")[2].rstrip("]").split("-")
+            for backend in {"asyncio", "trio"}.intersection(names):
+                rest = "-".join(name for name in names if name != backend)
+                pairs[f"{item.path}::{item.originalname}", rest][backend] = item
+    for key, pair in pairs.items():
+        if len(pair) == 2 and not any(
+            item.get_closest_marker(mark) for item in pair.values() for mark in ("slow", "long")
+        ):
+            pair[sorted(pair)[zlib.crc32(f"{key[0].removeprefix(str(TESTS))} {key[1]}".encode()) % 2]].add_marker(
+                pytest.mark.slow
+            )
 
 
 def by_turns(cases: Iterable[Any]) -> list[Any]:

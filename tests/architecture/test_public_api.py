@@ -194,6 +194,7 @@ def assigned(node: ast.AST) -> Iterator[str]:
     yield from (dotted(target) for target in targets if isinstance(target, ast.Attribute))
 
 
+@pytest.mark.slow
 def test_source_uses_public_api_only():
     found = {
         problem

@@ -161,6 +161,7 @@ WORDS = """
 PROCESSES = "every_module.answers_the_same_in_another_process"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("order", "is_found"),
     [

@@ -32,6 +32,7 @@ def test_an_operator_makes_its_change(operator):
     assert expected in ast.unparse(ast.fix_missing_locations(tree))
 
 
+@pytest.mark.slow
 def test_mutants_are_drawn_of_every_type_and_compile():
     modules, chance = originals(), random.Random(0)
     drawn = [mutant for _ in range(200) if (mutant := draw(chance, modules)) is not None]

@@ -241,6 +241,7 @@ def test_a_finding_names_law_modules_and_case():
     assert '  case: {"turns": ' in text
 
 
+@pytest.mark.slow
 def test_equal_seeds_draw_equal_cases():
     given = plan(hooks=(mount_interrupting_hook,))
     one, other = (examine_plan(given, sessions=60, seed=7, backends=["asyncio"]).broken[0] for _ in range(2))

@@ -18,6 +18,7 @@ import pytest
 
 from amplifier import AmplifierSession
 from amplifier._internal import processes
+from amplifier.modules._shared import worker_threads
 from amplifier.modules.tools import bash as tool_bash
 from amplifier.modules.tools.bash import _command, _confinement
 from amplifier.testing import MODES, MockProvider, TestCoordinator, cancel_everywhere, wait_for
@@ -188,7 +189,14 @@ def test_a_kernel_that_refuses_process_descriptors_still_delivers_signals(monkey
         assert process.wait(60) == -signal.SIGKILL
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give a cancelled call's thread time: on a busy machine it takes more than a second to end its processes."""
+    monkeypatch.setattr(worker_threads, "PATIENCE", 60.0)
+
+
 @pytest.mark.parametrize("mode", ["trio", "asyncio-scope", "asyncio-native"])
+@pytest.mark.usefixtures("patient")
 def test_a_call_cancelled_at_any_suspension_leaves_nothing(mode):
     token = str(uuid.uuid4().int)
     command = f"trap '' TERM; sleep 600.{token} & sleep 0.05"
@@ -208,6 +216,7 @@ def test_a_call_cancelled_at_any_suspension_leaves_nothing(mode):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
+@pytest.mark.usefixtures("patient")
 def test_a_session_cancelled_at_any_suspension_leaves_no_process(mode):
     token = str(uuid.uuid4().int)
 
