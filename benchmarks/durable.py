@@ -21,17 +21,18 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.to_thread
 from dbos import DBOS
 
 from amplifier import AmplifierSession, ChatRequest, ChatResponse, TextBlock, ToolCall
-from amplifier.testing import MockProvider
 from tests._support.engine_servers import postgres
 from tests._support.tree import ROOT
 from tests.durable.agents import agent, answering, open_engine, tool, until, working
 from tests.durable.worker_processes import worker_processes
+from tests.modules.durable_agent import ScriptedModel
 
 SHORT, LONG = 20, 80
 """Steps of two turns. What a turn costs beside its steps is not in their difference."""
@@ -101,14 +102,19 @@ def bare(steps: int) -> None:
         DBOS.run_step({"name": f"step {number}"}, lambda: {"seen": True})
 
 
-class LookingModel(MockProvider):
+def run_bare(steps: int) -> None:
+    """Run a workflow of `bare` steps."""
+    DBOS.start_workflow(bare, steps).get_result()
+
+
+class LookingModel(ScriptedModel):
     """Looks in each answer but the last one, so that a turn has a number of steps. Keeps no requests."""
 
     def __init__(self, steps: int) -> None:
-        super().__init__([])
+        super().__init__()
         self._answers = steps // 2
 
-    async def complete(self, request: ChatRequest, **kwargs: object) -> ChatResponse:
+    async def complete(self, request: ChatRequest, **kwargs: Any) -> ChatResponse:
         done = sum(message.role == "assistant" for message in request.messages)
         if done == self._answers:
             return ChatResponse(content=[TextBlock(text="Done.")])
@@ -140,9 +146,7 @@ async def cost_per_step(kind: str, place: str, may: str) -> tuple[float, float]:
     ):
         for number in range(ROUNDS):
             for steps in (SHORT, LONG):
-                handle = partial(DBOS.start_workflow, bare, steps)
-                alone = partial(anyio.to_thread.run_sync, lambda start=handle: start().get_result())
-                used["bare", steps].append(await cpu_of(alone))
+                used["bare", steps].append(await cpu_of(partial(anyio.to_thread.run_sync, run_bare, steps)))
                 async with looking_session(f"{steps}-{may}") as session:
                     used["plain", steps].append(await cpu_of(partial(session.execute, "go")))
                 turn = await engine.start(f"{steps}-{may}-{number}", "go")
