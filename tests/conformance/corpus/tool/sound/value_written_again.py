@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import anyio
-
 from amplifier import ToolResult
 from amplifier.contracts import NotDone
 
@@ -15,7 +13,7 @@ class Remember:
     description = "Stores a value, which replaces the one before."
 
     def __init__(self, place: Path) -> None:
-        self._place = anyio.Path(place)
+        self._place = place
 
     def get_schema(self):
         return {
@@ -29,9 +27,8 @@ class Remember:
         if not isinstance(value, int) or isinstance(value, bool):
             return ToolResult(success=False, error={"message": "value must be an integer"})
         new = self._place.with_suffix(".new")
-        with anyio.CancelScope(shield=True):
-            await new.write_text(f"{value}\n")
-            await new.replace(self._place)
+        new.write_text(f"{value}\n")
+        new.replace(self._place)
         return ToolResult(output=value)
 
     async def reconcile(self, input, call):
