@@ -227,6 +227,18 @@ async def test_of_a_large_event_only_what_is_shown_is_searched_for_secrets(tmp_p
     assert "middle middle" in str(second)
 
 
+async def test_event_of_a_request_has_its_last_messages(tmp_path):
+    """Each request repeats the conversation, and its events would grow with the square of it."""
+    look = tool("look", lambda given: "seen", repeatable=True)
+    make_session = agent(answering(*[[("look", {})]] * 4, "Done."), look)
+    async with open_engine("sqlite", tmp_path) as engine, working(engine, make_session):
+        turn = await engine.start("s", "go")
+        events = [event.data async for event in engine.watch(turn) if event.name == "provider:request"]
+    assert [len(data["messages"]) for data in events] == [1, 3, 4, 4, 4]
+    assert [data.get("messages_left_out", 0) for data in events] == [0, 0, 1, 3, 5]
+    assert events[-1]["messages"][-1]["role"] == "tool"
+
+
 def test_a_loop_that_stands_still_is_reported_once_and_gives_up_after_its_limit(caplog):
     watch = LoopWatch(Settings(poll=0.1, lease=4.0, stuck=10.0))
     assert not any(watch.is_stuck() for _ in range(10))  # looks a second apart, one too many for a lease

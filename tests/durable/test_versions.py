@@ -35,7 +35,7 @@ async def test_file_runs_new_turns_with_any_version(kind, place):
     async with open_engine(kind, place, version="v1") as old, open_engine(kind, place, version="v2") as new:
         for number, engine in enumerate((old, new, old, new)):
             turn = await engine.start(f"s{number}", "go")
-            async with working(engine, make_session, seconds=10):
+            async with working(engine, make_session):
                 assert await engine.result(turn) == "Done."
 
 

@@ -109,6 +109,11 @@ class WorkerProcesses:
         while Path(f"/proc/{process}").exists() and time.monotonic() < until:
             time.sleep(0.005)
 
+    @staticmethod
+    def is_there(process: int) -> bool:
+        """Return whether a process has not ended by itself."""
+        return Path(f"/proc/{process}").exists()
+
     def suspend(self, process: int) -> None:
         """Suspend one, as a closed lid does; returns when it has stopped.
 

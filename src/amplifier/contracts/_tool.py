@@ -241,5 +241,15 @@ CLAUSES = numbered(
         law="L5",
         hint="Copy what you want to change; the transcript keeps the input you were given.",
     ),
+    # The call is made a second time after NotDone(), and never again after Done().
+    T16=clarified(
+        "A reconcile(input, call), if the tool has one, is right about a call whose process was "
+        "killed: it does not return NotDone() for one that had its effect, nor Done() for one that "
+        "was never made.",
+        law="L5",
+        hint="Store the idempotency_key of current_call() in the same step as the effect, look for "
+        "it in reconcile, and return Unknown() when you can't find out.",
+        look_at=("reconcile",),
+    ),
 )
 # fmt: on

@@ -18,6 +18,7 @@ from amplifier._internal.json import redact_secrets, redact_text
 from amplifier.contracts import CHILD_STEPS, Step, current_call, tool_repeatable
 from amplifier.contracts.cancellation import text_of
 from amplifier.errors import ContractError, ExecutionCancelled, ExecutionTimeout
+from amplifier.events import PROVIDER_REQUEST
 from amplifier.kernel import AmplifierSession
 from amplifier.plan.dicts import module_hashes, plan_changes
 from amplifier.shared_sessions import Question, Questions
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 _LAST = 2**31
 _MOST_ITERATIONS = 1_000_000  # of a turn that is played back; its own loop had a limit
 _LARGEST_EVENT = 16_384
+_SHOWN_MESSAGES = 4
 _LONGEST_ERROR = 20_000
 _LONGEST_REASON = 1000
 _ENGINE_ERRORS = (EngineClosedError, EngineUnavailableError, TurnLost)
@@ -329,6 +331,11 @@ class RunningTurn:
             return False
 
     def _note_event(self, event: str, data: dict[str, Any]) -> None:
+        messages = data.get("messages")
+        if event == PROVIDER_REQUEST and isinstance(messages, list) and len(messages) > _SHOWN_MESSAGES:
+            # Every request repeats the whole conversation.
+            left_out = len(messages) - _SHOWN_MESSAGES
+            data = {**data, "messages": messages[left_out:], "messages_left_out": left_out}
         if _is_larger(data, _LARGEST_EVENT):
             data = {**_plain(data), "truncated": True}
         self._events.append((event, data))

@@ -37,13 +37,13 @@ def test_sections_come_in_order_and_kept_clauses_are_left_out():
         "not examined: T8 to T10",
         "note: mount declined",
         "",
-        "35 of 40 clauses kept, 3 not examined, 1 violation, 1 recommendation (quick on asyncio and trio, seed 0, 1.2 s)",
+        "36 of 41 clauses kept, 3 not examined, 1 violation, 1 recommendation (quick on asyncio and trio, seed 0, 1.2 s)",
     ]
 
 
 def test_verbose_lists_every_other_clause_with_its_status():
     shown = report(WORST, missed=("T8",)).lines(verbose=True)
-    assert sum(line.startswith("  kept ") for line in shown) == 38
+    assert sum(line.startswith("  kept ") for line in shown) == 39
     assert [line for line in shown if line.startswith("  not examined ")] == [
         f"  not examined T8  {next(each.text for each in report().clauses if each.id == 'T8')}"
     ]
@@ -104,7 +104,7 @@ def test_what_one_check_sees_for_two_clauses_is_one_cause_wherever_they_point():
         finding("T5", what="a handler remains", check="tool.other", location="x.py:20"),
     )
     assert [cause.clauses for cause in shown.causes] == [["A14", "T13"], ["T5"]]
-    assert shown.counts == "37 of 40 clauses kept, 2 violations, 1 recommendation"
+    assert shown.counts == "38 of 41 clauses kept, 2 violations, 1 recommendation"
 
 
 def test_the_smallest_input_of_a_cause_is_shown_with_its_command():
@@ -165,7 +165,7 @@ def test_each_clause_is_a_test_case(tmp_path, monkeypatch):
     worst = finding("T5", what="it raised", location="x.py:7", file=str(file))
     suite = suite_of(report(worst, finding("T13", level="recommended"), missed=("T8",), notes=["why"]))
     counts = {name: suite.get(name) for name in ("tests", "failures", "errors", "skipped", "time")}
-    assert counts == {"tests": "40", "failures": "1", "errors": "0", "skipped": "2", "time": "1.250"}
+    assert counts == {"tests": "41", "failures": "1", "errors": "0", "skipped": "2", "time": "1.250"}
     cases = {case.attrib["name"].partition(" ")[0]: case for case in suite.findall("testcase")}
     failure = cases["T5"].find("failure")
     assert failure is not None
@@ -182,7 +182,7 @@ def test_each_clause_is_a_test_case(tmp_path, monkeypatch):
 
 def test_a_module_that_was_not_examined_is_an_error():
     suite = suite_of(report(verdict="unchecked", notes=["it could not be mounted"]))
-    assert (suite.get("tests"), suite.get("errors")) == ("41", "1")
+    assert (suite.get("tests"), suite.get("errors")) == ("42", "1")
     error = suite.find("testcase/error")
     assert error is not None
     assert "it could not be mounted" in (error.text or "")

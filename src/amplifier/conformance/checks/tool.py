@@ -17,6 +17,8 @@ import sys
 import traceback
 from collections.abc import Iterable
 from contextlib import nullcontext, redirect_stdout, suppress
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from amplifier.conformance.checks.registry import check
@@ -39,11 +41,18 @@ from amplifier.conformance.inputs.values import (
 )
 from amplifier.conformance.oracles.calls import SECONDS_PER_CALL, CallSeries, first_difference
 from amplifier.conformance.target.calls import binding_error, waits_for_ever
-from amplifier.conformance.target.mounted import CANARY, CheckContext, MountedModule, MountFailed
+from amplifier.conformance.target.interrupted import InterruptedCall, call_and_kill, digest_of
+from amplifier.conformance.target.mounted import (
+    CANARY,
+    CheckContext,
+    MountedModule,
+    MountFailed,
+    private_directories,
+)
 from amplifier.conformance.target.process import files_below, refused_access
 from amplifier.conformance.target.source import choices_in, inputs_in
 from amplifier.conformance.target.use import schema_of, typical_operations
-from amplifier.contracts import tool_schema
+from amplifier.contracts import Done, NotDone, Unknown, call_scope, tool_schema
 from amplifier.errors import ContractError
 from amplifier.models import ToolResult
 
@@ -304,6 +313,75 @@ async def _effect(ctx: CheckContext, number: int, how: str) -> list[str] | None:
         # The last one first: what reads comes after what writes in most schemas.
         shown = [await mounted.call(each.run, mounted, seconds=SECONDS_PER_CALL) for each in reversed(operations)]
         return [mounted.without_session(repr(each.value)) for each in shown]
+
+
+# ── calls that were interrupted ──
+
+_MOST_INTERRUPTED = 2
+"""Inputs of a tool with which a process is killed: each costs one or two."""
+
+
+@check("T16", kind="behaviour", types=_TOOL)
+async def reconciles_interrupted_calls(ctx: CheckContext) -> None:
+    """Kills the process of a call before its result is acknowledged, asks reconcile, does what it says, and counts effects in files."""
+    async with ctx.mount() as mounted:
+        having = [name for name, tool in mounted.instances.items() if callable(getattr(tool, "reconcile", None))]
+        samples = [operation.given for operation in typical_operations(mounted)]
+    for name in having:
+        made = 0
+        for given in samples:
+            if given["tool"] == name and made < _MOST_INTERRUPTED and not ctx.faults:
+                made += await _interrupt(ctx, name, given["input"])
+
+
+async def _interrupt(ctx: CheckContext, name: str, given: Input) -> bool:
+    """Interrupt one call. Return False if it had no effect that survived its process."""
+    loaded = ctx.loaded
+    call = InterruptedCall(
+        target=loaded.target,
+        config=loaded.config,
+        plan=loaded.plan,
+        backend=ctx.backend,
+        tool=name,
+        arguments=given,
+        session_id="conformance",
+        call_id="call-1",
+    )
+    with private_directories() as (directory, _):
+        if not call_and_kill(call, directory.parent):
+            return False
+        if await _repeats(ctx, call, directory, NotDone):
+            what = "reconcile returned NotDone() for a call that had its effect before its process was killed; it was made twice"
+            ctx.fault("T16", what, given={"tool": name, "input": given})
+        elif await _repeats(ctx, call.other(), directory, Done):
+            what = "reconcile returned Done() for a call that was never made, after one with the same input; its effect is lost"
+            ctx.fault("T16", what, given={"tool": name, "input": given})
+    with private_directories() as (directory, _):
+        if not ctx.faults and await _repeats(ctx, call, directory, Done):
+            what = "reconcile returned Done() for a call that was never made; its effect is lost"
+            ctx.fault("T16", what, given={"tool": name, "input": given})
+    return True
+
+
+async def _repeats(ctx: CheckContext, call: InterruptedCall, directory: Path, answer: type) -> bool:
+    """Return True if reconcile gives this answer and the call, made now, has an effect.
+
+    A call without one, such as writing the same value again, may be answered in any way.
+    """
+    beside: Any = SimpleNamespace(directory=directory, temporary=directory.parent / "tmp")
+    async with ctx.mount(beside=beside) as mounted:
+        tool = mounted.instances[call.tool]
+        found = await mounted.call(tool.reconcile, copy.deepcopy(call.arguments), call.current)
+        if found.returned and not isinstance(found.value, Done | NotDone | Unknown):
+            what = f"reconcile returned {type(found.value).__name__}; expected Done(result), NotDone() or Unknown()"
+            ctx.fault("T16", what, given={"tool": call.tool, "input": call.arguments})
+        if not found.returned or not isinstance(found.value, answer):
+            return False
+        before = digest_of(directory.parent)
+        with call_scope(call.current):
+            outcome = await mounted.call(tool.execute, copy.deepcopy(call.arguments), seconds=SECONDS_PER_CALL)
+        is_success = getattr(outcome.value, "success", None) is True
+        return is_success and digest_of(directory.parent) != before
 
 
 # ── the schema against the behaviour ──
