@@ -309,5 +309,6 @@ def show_progress(streams: StandardStreams, *, quiet: bool) -> Iterator[Callable
 
 
 def show_report(report: Report, out: Output, *, verbose: bool) -> None:
+    """Print a report as text."""
     for line in report.lines(verbose=verbose, paint=out.styled):
         out.line(line)

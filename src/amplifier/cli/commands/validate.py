@@ -65,7 +65,9 @@ _examining: Decorator = add_options(
 
 @validate.command("mcp")
 @click.argument("server", nargs=-1, required=True, metavar="COMMAND|URL")
-@click.option("--header", multiple=True, metavar="NAME=VALUE", help="A header for a URL; ${NAME} is a variable of yours.")
+@click.option(
+    "--header", multiple=True, metavar="NAME=VALUE", help="A header for a URL; ${NAME} is a variable of yours."
+)
 @click.option(
     "--rate", type=click.FloatRange(0, min_open=True), default=5.0, show_default=True, help="Calls of a URL a second."
 )

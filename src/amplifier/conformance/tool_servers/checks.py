@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from typing import Any
 
 import anyio
@@ -132,7 +133,7 @@ def _each_tool(exam: Examination) -> Iterator[ExaminedTool]:
     """Yield the tools that still can be called, each with its time; those that gave no answer are left alone."""
     for tool in exam.tools:
         if tool.name not in exam.slow and exam.can_call(tool):
-            exam.start_tool()
+            exam.start_tool(tool)
             yield tool
 
 
@@ -185,7 +186,7 @@ async def _choose_probes(exam: Examination) -> None:
     candidates = []
     for tool in exam.tools:
         for given, reply in tool.successes()[:4] if tool.is_read_only else ():
-            if reply.seconds > _QUICK or not exam.can_call(tool, 20):
+            if tool.fastest > _QUICK or not exam.can_call(tool, 20):
                 continue
             once, again = await exam.call(tool, given), await exam.call(tool, given)
             if once.kind == "result" and stable_text(once) == stable_text(again):
@@ -233,7 +234,7 @@ async def tells_the_truth(exam: Examination) -> None:
     for tool in _each_tool(exam):
         if tool.accepts is None or not tool.replies:
             continue
-        if any(reply.seconds > _QUICK for _, reply in tool.replies):
+        if tool.fastest > _QUICK:
             continue
         if any(tool.accepts(given) and reply.is_answer for given, reply in tool.replies):
             exam.look("S4")
@@ -304,7 +305,9 @@ async def _compare_around(exam: Examination, tool: ExaminedTool, given: Input, c
     await anyio.sleep(_CONTROL_SECONDS)
     changed = [name for name in changed if name not in after.changes(await exam.state())]
     if changed:
-        what = "readOnlyHint, and a call" if clause == "S14" else "idempotentHint, and a second call with the same input"
+        what = (
+            "readOnlyHint, and a call" if clause == "S14" else "idempotentHint, and a second call with the same input"
+        )
         exam.fault(clause, f"it declares {what} changed {changed[0]}", tool, given)
 
 
@@ -377,7 +380,7 @@ async def stops_when_cancelled(exam: Examination) -> None:
 
 async def _cancel(exam: Examination, tool: ExaminedTool, given: Input, usual: Reply) -> None:
     effect = await _effect_of(exam, tool, given)
-    exam.start_tool()
+    exam.start_tool(tool)
     for share in (0.5, 0.0, 0.8, 0.2):
         if not exam.can_call(tool, 10) or exam.is_over:
             return
@@ -479,8 +482,8 @@ async def does_not_grow(exam: Examination) -> None:
     """Repeats one call of each tool, and measures open files, threads, processes and memory in between."""
     exam.reserve = 0
     for tool in _each_tool(exam):
-        usable = [(given, reply) for given, reply in tool.replies if reply.is_answer and reply.seconds < _QUICK / 4]
-        if not usable or exam.link.usage() is None:
+        usable = [(given, reply) for given, reply in tool.replies if reply.is_answer]
+        if not usable or tool.fastest > _QUICK / 4 or exam.link.usage() is None:
             continue
         usable.sort(key=lambda pair: pair[1].kind != "result")
         given = usable[0][0]
@@ -514,10 +517,10 @@ async def does_not_grow(exam: Examination) -> None:
 def _growth(measured: Sequence[Usage]) -> str | None:
     """Return what has grown with the calls in every window."""
     for name, least in (("files", _WINDOW // 2), ("threads", _WINDOW // 2), ("processes", _WINDOW // 2)):
-        if all(getattr(b, name) - getattr(a, name) >= least for a, b in zip(measured, measured[1:], strict=False)):
+        if all(getattr(b, name) - getattr(a, name) >= least for a, b in pairwise(measured)):
             return name
     least = _MAX_MEMORY * _WINDOW
-    pairs = zip(measured[1:], measured[2:], strict=False)
+    pairs = pairwise(measured[1:])
     return "memory" if len(measured) > 2 and all(b.memory - a.memory >= least for a, b in pairs) else None
 
 
@@ -561,5 +564,3 @@ async def run_checks(exam: Examination, only: str | None = None) -> None:
             await CHECKS[name](exam)
         except CutShort:
             continue
-
-

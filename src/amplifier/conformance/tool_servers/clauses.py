@@ -37,8 +37,7 @@ CLAUSES = numbered(
     S5=_required(
         "Any input is answered, with a result or an error, and the server stays usable.",
         source=_OURS,
-        hint="Check the input before you use it, catch what may fail, and put a deadline on what "
-        "may never end.",
+        hint="Check the input before you use it, catch what may fail, and put a deadline on what may never end.",
     ),
     S6=_required(
         "A failure is an error, not a text in a successful result.",

@@ -93,7 +93,9 @@ class Reply:
     @property
     def key(self) -> str:
         """A text that is equal for equal answers."""
-        return json.dumps([self.kind, self.value if self.value is not None else self.text], sort_keys=True, default=repr)
+        return json.dumps(
+            [self.kind, self.value if self.value is not None else self.text], sort_keys=True, default=repr
+        )
 
     def __str__(self) -> str:
         words = " ".join(self.text.split())[:150]
@@ -252,10 +254,9 @@ class Link:
 
     async def call_cancelled(self, tool: str, arguments: dict[str, Any], after: float, seconds: float) -> Reply | None:
         """Call a tool and cancel the call; return its reply if that came first."""
-        reply: Reply | None = None
         with anyio.move_on_after(after):
-            reply = await self.call(tool, arguments, seconds)
-        return reply
+            return await self.call(tool, arguments, seconds)
+        return None
 
     async def _pace(self) -> None:
         """Wait until another call is due, so that there are no more than so many in a second."""
@@ -316,7 +317,7 @@ def _can_be_read(tool: Any) -> bool:
 
 def _count_files(pid: int) -> int:
     try:
-        return len(os.listdir(f"/proc/{pid}/fd"))
+        return sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
     except OSError:
         return 0
 
@@ -380,7 +381,9 @@ def _problem(link: Link, error: BaseException) -> SubjectProblem:
     words = ended or link.subject.without_secrets(f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
     printed = f"; it printed {link.printed[0]!r}, which is not a message" if link.printed else ""
     noun = "Python object" if link.subject.kind == "python" else "MCP server"
-    return SubjectProblem(f"{link.subject.shown} cannot be used as an {noun}: {words}{printed}".replace("an Py", "a Py"))
+    return SubjectProblem(
+        f"{link.subject.shown} cannot be used as an {noun}: {words}{printed}".replace("an Py", "a Py")
+    )
 
 
 class _Streams:

@@ -20,7 +20,7 @@ from typing import Any
 Call = Callable[[dict[str, Any]], Awaitable[Any]]
 
 
-class Failure(Exception):  # noqa: N818  # a result of a call
+class Failure(Exception):  # a result of a call
     """A tool reported a failure in its own way."""
 
 
@@ -105,7 +105,12 @@ async def _pydantic_ai(thing: Any) -> list[Adapted]:
         return await toolset.call_tool(name, read, context, tool)
 
     return [
-        Adapted(name, tool.tool_def.description or "", tool.tool_def.parameters_json_schema, functools.partial(call, name, tool))
+        Adapted(
+            name,
+            tool.tool_def.description or "",
+            tool.tool_def.parameters_json_schema,
+            functools.partial(call, name, tool),
+        )
         for name, tool in (await toolset.get_tools(context)).items()
     ]
 

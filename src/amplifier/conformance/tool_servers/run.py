@@ -70,9 +70,7 @@ class Choice:
     def decide(self, subject: Subject, tools: Sequence[dict[str, Any]]) -> Permissions:
         """Sort the tools of a server by what may be done with them."""
         named = [tool for tool in tools if isinstance(tool.get("name"), str) and tool["name"]]
-        return decide(
-            named, call=self.call, call_all=self.call_all, skip=self.skip, trusts_hints=subject.kind != "url"
-        )
+        return decide(named, call=self.call, call_all=self.call_all, skip=self.skip, trusts_hints=subject.kind != "url")
 
     def words(self) -> list[str]:
         """Return the options that permit the same calls again."""
@@ -94,13 +92,18 @@ async def _opened(subject: Subject, choice: Choice) -> AsyncIterator[Link]:
     # The SDK takes a second to import, in which the progress has to be shown.
     opening = await anyio.to_thread.run_sync(_import_connection)
     with tempfile.TemporaryDirectory(prefix="amplifier-validate-", ignore_cleanup_errors=True) as root:
-        folder = Path(root).resolve()
-        for name in ("work", "home"):
-            (folder / name).mkdir()
-        (folder / "work" / CANARY).write_text(_CANARY_TEXT, encoding="utf-8")
+        folder = _furnished(root)
         rate = choice.rate if subject.kind == "url" else None
         async with opening.open_link(subject, folder, rate=rate) as link:
             yield link
+
+
+def _furnished(root: str) -> Path:
+    folder = Path(root).resolve()
+    for name in ("work", "home"):
+        (folder / name).mkdir()
+    (folder / "work" / CANARY).write_text(_CANARY_TEXT, encoding="utf-8")
+    return folder
 
 
 def _import_connection() -> Any:
@@ -154,9 +157,7 @@ async def check_tools(
             for name in permissions.called
             if isinstance(by_name[name].get("inputSchema"), dict)
         ]
-        exam = Examination(
-            link, tools, max_calls=choice.max_calls, call_seconds=choice.call_seconds, progress=progress
-        )
+        exam = Examination(link, tools, max_calls=choice.max_calls, call_seconds=choice.call_seconds, progress=progress)
         if replayed is not None:
             _narrow(exam, replayed[1])
         await checks.run_checks(exam, None if replayed is None else replayed[0])
@@ -294,9 +295,7 @@ def _inert(value: Any) -> Any:
         return HIDDEN
 
 
-def _notes(
-    subject: Subject, choice: Choice, exam: Examination, permissions: Permissions, report: Report
-) -> list[str]:
+def _notes(subject: Subject, choice: Choice, exam: Examination, permissions: Permissions, report: Report) -> list[str]:
     notes = []
     if permissions.undecided:
         command = [*subject.command(choice.arguments_file), *choice.words()]

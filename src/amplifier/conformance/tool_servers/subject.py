@@ -93,9 +93,7 @@ class Subject:
 
     def sent_headers(self) -> dict[str, str]:
         """Return the headers with the values of their variables."""
-        return {
-            name: _VARIABLE.sub(lambda found: os.environ[found[1]], value) for name, value in self.headers.items()
-        }
+        return {name: _VARIABLE.sub(lambda found: os.environ[found[1]], value) for name, value in self.headers.items()}
 
     def fixed(self, tool: str) -> dict[str, Any]:
         """Return the arguments whose values the user has fixed for a tool."""
