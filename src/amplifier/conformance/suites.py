@@ -124,8 +124,8 @@ class ToolSuite:
     """
 
     module: str
-    options: dict[str, Any] = attrs.field(factory=dict, converter=dict)
-    xfail: dict[str, str] = attrs.field(factory=dict, converter=dict)
+    options: dict[str, Any] = attrs.field(factory=dict)
+    xfail: dict[str, str] = attrs.field(factory=dict)
     backends: tuple[str, ...] = attrs.field(default=("asyncio",), init=False)
 
     def clauses(self) -> list[str]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from amplifier.conformance.tool_servers.permission import PermissionProblem, decide
 from amplifier.conformance.tool_servers.subject import Subject, SubjectProblem
 
-TOOLS = [
+TOOLS: list[dict[str, Any]] = [
     {"name": "read", "annotations": {"readOnlyHint": True}},
     {"name": "write", "annotations": {"readOnlyHint": False}},
     {"name": "delete"},

@@ -22,7 +22,7 @@ from amplifier.cli._error_messages import error_message
 from amplifier.cli._exit_codes import CommandError, Exit
 from amplifier.cli.terminal.output import Output, StandardStreams, print_table
 from amplifier.contracts import CONTRACTS
-from amplifier.errors import AmplifierError
+from amplifier.errors import AmplifierError, ModuleLoadError, ModuleNotFoundError
 from amplifier.loading import FoundModule, LoadedModule, ModuleLoader
 from amplifier.loading._found import BUILT_IN_SOURCE, nearest_module
 from amplifier.loading._loader import ON_ISLAND, all_modules, installed_ids, missing_package, runs_on_island
@@ -235,6 +235,11 @@ def validate(target: str, html: Path | None, junit: Path | None, verbose: bool, 
         # A service that only reads these would otherwise take a check that never began for one without findings.
         about = {"module": target, "source": target, "seed": options["seed"], "notes": [error_message(error)]}
         publish(Report(verdict="unchecked", **about), wanted)
+        if isinstance(error, ModuleNotFoundError | ModuleLoadError):
+            from amplifier.conformance.target.suggest import fitting_command  # noqa: PLC0415  # as above
+
+            if (command := fitting_command(target)) is not None:
+                raise CommandError(f"{error_message(error)}\nTry: {command}", exit_code=Exit.USAGE) from error
         raise
     if as_json:
         streams.out.line(to_json(report))

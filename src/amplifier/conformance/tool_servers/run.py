@@ -31,7 +31,7 @@ from amplifier.errors import MissingExtraError
 from .clauses import clauses_of
 from .examination import Examination, ExaminedTool, ServerFault
 from .permission import Permissions, decide
-from .subject import HIDDEN, Subject
+from .subject import HIDDEN, Subject, as_names
 
 if TYPE_CHECKING:
     from .connection import Link
@@ -58,9 +58,9 @@ class Choice:
         arguments_file: The file with fixed arguments, for the command that reproduces a finding.
     """
 
-    call: tuple[str, ...] = attrs.field(default=(), converter=tuple)
+    call: tuple[str, ...] = attrs.field(default=(), converter=as_names)
     call_all: bool = False
-    skip: tuple[str, ...] = attrs.field(default=(), converter=tuple)
+    skip: tuple[str, ...] = attrs.field(default=(), converter=as_names)
     max_calls: int = 200
     rate: float = 5.0
     call_seconds: float = 30.0

@@ -7,7 +7,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit, urlunsplit
@@ -28,6 +28,11 @@ class SubjectProblem(AmplifierError, ValueError):
     """The server or object cannot be examined as it was named. The text says what to do."""
 
 
+def as_names(names: Iterable[str]) -> tuple[str, ...]:
+    """Return names as a tuple; one text is one name."""
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
 @attrs.frozen(kw_only=True)
 class Subject:
     """What is examined, and with which settings.
@@ -44,7 +49,7 @@ class Subject:
 
     kind: Literal["command", "url", "python"]
     target: str
-    env: tuple[str, ...] = attrs.field(default=(), converter=tuple)
+    env: tuple[str, ...] = attrs.field(default=(), converter=as_names)
     headers: Mapping[str, str] = attrs.field(factory=dict)
     arguments: Mapping[str, Mapping[str, Any]] = attrs.field(factory=dict)
     folder: Path = attrs.field(factory=Path.cwd)
