@@ -31,8 +31,8 @@ CHECKS: dict[str, ServerCheck] = {}
 """Every check by name, in the order in which they run."""
 
 UNKNOWN_TOOL = "amplifier_there_is_no_such_tool"
-_MAX_INVALID = 25
-_MAX_ASKED = 60
+_MAX_INVALID = 18
+_MAX_ASKED = 50
 _AT_ONCE = 12
 _WINDOW = 20
 """Calls between two looks at what a server holds."""
@@ -250,65 +250,13 @@ async def _schema_problem(exam: Examination, tool: ExaminedTool) -> tuple[str, I
 
     async def ask(given: Input) -> bool | str | None:
         nonlocal asked
-        if asked >= _MAX_ASKED // 2 or exam.is_over or not exam.can_call(tool, 60):
+        if asked >= _MAX_ASKED // 2 or exam.is_over or not exam.can_call(tool):
             return None
         asked += 1
         reply = await exam.call(tool, tool.fix(given))
         return True if reply.kind == "result" else reply.text if reply.is_failure else None
 
     return await SchemaCheck(tool.schema, ask, file_name=CANARY, inputs=tool.inputs).find()
-
-
-# ── annotations ──
-
-
-@_check
-async def keeps_its_hints(exam: Examination) -> None:
-    """Reads again after calls of tools that declare to change nothing, or nothing more the second time."""
-    for tool in _each_tool(exam):
-        if not tool.is_read_only and tool.hints.get("idempotentHint") is not True:
-            continue
-        clause = "S14" if tool.is_read_only else "S15"
-        others = [reader for reader, _ in exam.probes if reader is not tool]
-        if not others and exam.link.subject.kind == "url":
-            exam.explain(clause, "no read-only call shows the state")
-            continue
-        for given, _ in tool.successes()[:4]:
-            if exam.is_over or not exam.can_call(tool, 20):
-                break
-            await _compare_around(exam, tool, given, clause)
-    for clause, hint in (("S14", "readOnlyHint"), ("S15", "idempotentHint")):
-        if clause not in exam.examined:
-            exam.explain(clause, f"no tool that was called declares {hint} and shows what it changes")
-
-
-async def _compare_around(exam: Examination, tool: ExaminedTool, given: Input, clause: str) -> None:
-    """Compare the state before and after a call that declares to change nothing more."""
-    first: State | None = None
-    if clause == "S15":
-        # Another input comes first, because earlier calls have had the effect of this one.
-        for other, _ in tool.successes():
-            if other != given:
-                await exam.call(tool, other)
-                break
-        first = await exam.state()
-        await exam.call(tool, given)
-    before = await exam.state()
-    await exam.call(tool, given)
-    after = await exam.state()
-    changed = before.changes(after)
-    if not changed:
-        # Only a change that can be seen at all shows that a second one is missing.
-        if first is None or first.changes(before):
-            exam.look(clause)
-        return
-    await anyio.sleep(_CONTROL_SECONDS)
-    changed = [name for name in changed if name not in after.changes(await exam.state())]
-    if changed:
-        what = (
-            "readOnlyHint, and a call" if clause == "S14" else "idempotentHint, and a second call with the same input"
-        )
-        exam.fault(clause, f"it declares {what} changed {changed[0]}", tool, given)
 
 
 # ── several calls ──
@@ -334,7 +282,7 @@ async def keeps_calls_apart(exam: Examination) -> None:
         return
     exam.look("S8")
     for _ in range(3):
-        calls = [call for call in (alone * _AT_ONCE)[: max(_AT_ONCE, len(alone))] if exam.can_call(call[0], 20)]
+        calls = [call for call in (alone * _AT_ONCE)[: max(_AT_ONCE, len(alone))] if exam.can_call(call[0], _AT_ONCE)]
         for (tool, given, answer), beside in zip(calls, await _at_once(exam, calls), strict=True):
             if beside is None or stable_text(beside) == answer:
                 continue
@@ -359,6 +307,9 @@ async def _at_once(exam: Examination, calls: Sequence[tuple[ExaminedTool, Input,
             exam.count_call(tool)
             group.start_soon(make, index)
     return replies
+
+
+# ── cancelled calls ──
 
 
 @_check
@@ -472,6 +423,58 @@ async def _effect_of(exam: Examination, tool: ExaminedTool, given: Input) -> _Ef
         if parts and not seen[0].changes(seen[2]) and not seen[1].changes(seen[3]):
             return _Effect(tuple(parts), other, seen[1])
     return _Effect()
+
+
+# ── annotations ──
+
+
+@_check
+async def keeps_its_hints(exam: Examination) -> None:
+    """Reads again after calls of tools that declare to change nothing, or nothing more the second time."""
+    for tool in _each_tool(exam):
+        if not tool.is_read_only and tool.hints.get("idempotentHint") is not True:
+            continue
+        clause = "S14" if tool.is_read_only else "S15"
+        others = [reader for reader, _ in exam.probes if reader is not tool]
+        if not others and exam.link.subject.kind == "url":
+            exam.explain(clause, "no read-only call shows the state")
+            continue
+        for given, _ in tool.successes()[:2]:
+            if exam.is_over or not exam.can_call(tool, 20):
+                break
+            await _compare_around(exam, tool, given, clause)
+    for clause, hint in (("S14", "readOnlyHint"), ("S15", "idempotentHint")):
+        if clause not in exam.examined:
+            exam.explain(clause, f"no tool that was called declares {hint} and shows what it changes")
+
+
+async def _compare_around(exam: Examination, tool: ExaminedTool, given: Input, clause: str) -> None:
+    """Compare the state before and after a call that declares to change nothing more."""
+    first: State | None = None
+    if clause == "S15":
+        # Another input comes first, because earlier calls have had the effect of this one.
+        for other, _ in tool.successes():
+            if other != given:
+                await exam.call(tool, other)
+                break
+        first = await exam.state()
+        await exam.call(tool, given)
+    before = await exam.state()
+    await exam.call(tool, given)
+    after = await exam.state()
+    changed = before.changes(after)
+    if not changed:
+        # Only a change that can be seen at all shows that a second one is missing.
+        if first is None or first.changes(before):
+            exam.look(clause)
+        return
+    await anyio.sleep(_CONTROL_SECONDS)
+    changed = [name for name in changed if name not in after.changes(await exam.state())]
+    if changed:
+        what = (
+            "readOnlyHint, and a call" if clause == "S14" else "idempotentHint, and a second call with the same input"
+        )
+        exam.fault(clause, f"it declares {what} changed {changed[0]}", tool, given)
 
 
 # ── after many calls ──

@@ -23,10 +23,10 @@ Input = dict[str, Any]
 
 FILE = "the file "
 _MAX_INPUTS = 20
-_MAX_PROBES = 6
-_GROWTH_CALLS = 64
+_MAX_PROBES = 4
+_GROWTH_CALLS = 45
 _ALL_SECONDS, _MIN_SECONDS, _MAX_SECONDS = 45.0, 0.6, 2.0
-_PATIENCE = 15
+_PATIENCE = 8
 SLOW_SECONDS = 0.1
 _CHECKS = 7
 """Checks that call every tool. One check of one tool gets its part of the seconds for all."""
