@@ -20,9 +20,9 @@ def amplifier(folder: Path, *words: str):
     return run_program([sys.executable, "-m", "amplifier", "validate", *words], cwd=folder, env=environment)
 
 
-def test_tools_left_open_are_not_called_and_named(tmp_path):
+def test_tools_left_open_are_not_called_and_named(tmp_path, monkeypatch):
     """The server deletes when its tool is called; by default it is not."""
-    os.environ["PROOF"] = str(tmp_path / "proof")
+    monkeypatch.setenv("PROOF", str(tmp_path / "proof"))
     words = f"{sys.executable} {HERE / 'planted.py'}"
     done = amplifier(tmp_path, "mcp", words, "--env", "PROOF", "--call", "sound_set", *_skip_all_but("sound_set"))
     assert done.returncode == 2, done.stdout + done.stderr
