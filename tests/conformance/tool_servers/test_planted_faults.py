@@ -64,7 +64,9 @@ def test_official_servers_have_no_violation(server, tmp_path, monkeypatch):
     monkeypatch.setenv("MEMORY_FILE_PATH", str(tmp_path / "memory.jsonl"))
     words = [python_server("mcp-server-time")] if server == "time" else [*node_server(f"server-{server}")]
     words += ["{directory}"] if server == "filesystem" else []
-    # It takes ten seconds by design, however short it is asked to be.
-    skip = ["simulate-research-query", "trigger-long-running-operation"] if server == "everything" else []
+    # Two take ten seconds by design. The toggles start timers that keep the server running after its input has ended.
+    slow = ["simulate-research-query", "trigger-long-running-operation"]
+    timers = ["toggle-simulated-logging", "toggle-subscriber-updates"]
+    skip = [*slow, *timers] if server == "everything" else []
     report = examine(" ".join(words), call_all=True, skip=skip, env=["MEMORY_FILE_PATH"])
     assert (report.violations, report.verdict) == ([], "conforms"), str(report)
