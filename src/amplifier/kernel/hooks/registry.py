@@ -83,6 +83,7 @@ class _Stream:
     """The stream of the running turn: its events by name, and their fields. None for all."""
 
     take: TakeEvent
+    stop_waiting: Callable[[], None]
     events: frozenset[str] | None
     fields: tuple[str, ...] | None
 
@@ -382,6 +383,7 @@ class HookRegistry:
     def stream_into(
         self,
         take: TakeEvent | None,
+        stop_waiting: Callable[[], None] = lambda: None,
         *,
         events: frozenset[str] | None = None,
         fields: tuple[str, ...] | None = None,
@@ -390,10 +392,16 @@ class HookRegistry:
 
         Args:
             take: Gets a payload of its own, after all handlers. None ends it.
+            stop_waiting: Lets emitters continue that wait for room.
             events: The events that are read. None for all.
             fields: The fields that are read. None for all.
         """
-        self._stream = None if take is None else _Stream(take, events, fields)
+        self._stream = None if take is None else _Stream(take, stop_waiting, events, fields)
+
+    def stop_waiting(self) -> None:
+        """Let emitters continue that wait for the reader of a stream, because the session closes."""
+        if self._stream is not None:
+            self._stream.stop_waiting()
 
     def _payload_for(self, stream: _Stream, data: dict[str, JSON], *, is_stamped: bool) -> dict[str, JSON]:
         if not is_stamped and self._defaults:

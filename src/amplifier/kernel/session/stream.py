@@ -277,7 +277,7 @@ class TurnStream(Generic[T]):
             self._news.release()
 
     def _wake_emitters(self) -> None:
-        """Let emitters continue that wait for room, which no reader will make any more."""
+        """Let emitters continue that wait for room, because no reader may make any more."""
         for _ in range(self._room.statistics().tasks_waiting):
             self._room.release()
 
@@ -364,9 +364,9 @@ class TurnStream(Generic[T]):
             # Our providers report pieces to those who ask for this event by name.
             self._stop_asking = hooks.register(LLM_STREAM_BLOCK_DELTA, _ask_for, name="session.stream")
         if self._is_text_only:
-            hooks.stream_into(self._pass_on, events=TEXT_EVENTS, fields=TEXT_FIELDS)
+            hooks.stream_into(self._pass_on, self._wake_emitters, events=TEXT_EVENTS, fields=TEXT_FIELDS)
         else:
-            hooks.stream_into(self._pass_on)
+            hooks.stream_into(self._pass_on, self._wake_emitters)
         # The task has a context of its own.
         _inside_streamed.set((*_inside_streamed.get(), self._room))
         self._has_claimed = True
