@@ -131,8 +131,6 @@ class Closing:
         if turn is not None:
             seconds = self._budget.half(math.inf)
             began, failure = time.monotonic(), None
-            # Shielded ones too, whose reader may be the code that closes the session.
-            coordinator.hooks.stop_waiting()
             if not await turn.cancel_and_wait(seconds):
                 logger.error(
                     "a turn of session %r does not end although it was cancelled; the session is "
