@@ -363,7 +363,7 @@ class HookRegistry:
         if self._stream is not None and result.action != "deny" and self._stream.reads(event):
             is_closing = self._budget is not None and self._budget.until != math.inf
             # Terminal events have a deadline of seconds, and must be emitted in any case.
-            may_wait = event not in TERMINAL_EVENTS and not is_closing
+            may_wait = event not in TERMINAL_EVENTS and not is_closing and not _is_inside_terminal()
             final = self._payload_for(self._stream, result.data or {}, is_stamped=bool(handlers))
             full = self._stream.take(event, final, may_wait=may_wait)
             if full is not None:
@@ -557,6 +557,16 @@ class Nesting:
 
 
 _innermost: ContextVar[Nesting | None] = ContextVar("amplifier_innermost_dispatch", default=None)
+
+
+def _is_inside_terminal() -> bool:
+    """Return whether a handler of a terminal event is running, such as one that reports a child."""
+    nesting = _innermost.get()
+    while nesting is not None:
+        if nesting.event in TERMINAL_EVENTS and not nesting.is_over:
+            return True
+        nesting = nesting.outer
+    return False
 
 
 def _order(registration: Registration) -> tuple[int, int]:
