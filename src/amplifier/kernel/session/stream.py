@@ -319,6 +319,10 @@ class TurnStream(Generic[T]):
         if self.is_read:
             rule = "a stream has one reader"
             raise SessionStateError(f"{rule}, and another task is waiting for its next part; read it there only")
+        self.require_loop()
+
+    def require_loop(self) -> None:
+        """Check that the caller is on the turn's loop."""
         if self._is_entered and self._thread != threading.get_ident():
             rule = "a stream is read on the event loop on which its turn runs"
             raise SessionStateError(f"{rule}; this is another thread")
@@ -476,7 +480,11 @@ class TextStream:
         """Stop the turn, unless it is over, and wait until it has unwound. Idempotent.
 
         From inside the turn, such as in a handler of one of its events, it doesn't wait.
+
+        Raises:
+            SessionStateError: The turn runs on another event loop.
         """
+        self._events.require_loop()
         self._is_over = True
         if self._thread:
             self._events.leave()
