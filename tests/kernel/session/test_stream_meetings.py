@@ -38,15 +38,18 @@ async def slow_to_stop(turn: Turn) -> str:
 @pytest.mark.parametrize("where", ["consumer", "turn"])
 @pytest.mark.parametrize("second", ["stream", "text", "execute"])
 async def test_a_refused_turn_takes_nothing_from_the_stream_of_the_running_one(where, second):
+    async def begin(prompt: str) -> None:
+        if second == "stream":
+            async with session.stream(prompt):
+                pass
+        elif second == "text":
+            await anext(session.stream_text(prompt))
+        else:
+            await session.execute(prompt)
+
     async def begin_another() -> None:
         with pytest.raises(SessionBusyError):
-            if second == "stream":
-                async with session.stream("another"):
-                    pass
-            elif second == "text":
-                await anext(session.stream_text("another"))
-            else:
-                await session.execute("another")
+            await begin("another")
 
     async def body(turn: Turn) -> str:
         for number in range(3):
@@ -57,13 +60,12 @@ async def test_a_refused_turn_takes_nothing_from_the_stream_of_the_running_one(w
         return "done"
 
     numbers = []
-    async with agent(body) as session:
-        async with session.stream("go") as events:
-            async for event in events:
-                if event.name == "custom:event":
-                    numbers.append(event.data["number"])
-                    if where == "consumer":
-                        await begin_another()
+    async with agent(body) as session, session.stream("go") as events:
+        async for event in events:
+            if event.name == "custom:event":
+                numbers.append(event.data["number"])
+                if where == "consumer":
+                    await begin_another()
     assert (numbers, events.result) == ([0, 1, 2], "done")
 
 
@@ -166,13 +168,12 @@ async def test_a_session_that_its_reader_closes_does_not_wait_for_a_shielded_emi
                 await emit_piece(turn)
         return "done"
 
-    async with agent(body) as session:
-        async with session.stream("go") as events:
-            await anyio.sleep(1)
-            with takes(0):
-                await session.cleanup()
-            with pytest.raises(ExecutionCancelled, match="its session was closed"):
-                assert [event async for event in events]
+    async with agent(body) as session, session.stream("go") as events:
+        await anyio.sleep(1)
+        with takes(0):
+            await session.cleanup()
+        with pytest.raises(ExecutionCancelled, match="its session was closed"):
+            assert [event async for event in events]
     assert session.cleanup_failures == []
 
 
