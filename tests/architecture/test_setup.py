@@ -18,7 +18,7 @@ pytest_plugins = ["tests._support.backends", "tests._support.leaks", "tests._sup
 
 _PLANTED = """
 import asyncio, os, socket, subprocess, sys, threading, time
-import anyio, pytest
+import anyio, anyio.from_thread, pytest
 from anyio.lowlevel import checkpoint, current_token
 from hypothesis import given, strategies as st
 import sniffio
@@ -60,8 +60,12 @@ def test_leaks_thread():
     threading.Thread(target=release.wait, name="forgotten", daemon=True).start()
 
 async def test_leaks_busy_worker_thread():
-    with anyio.move_on_after(0.05):
-        await anyio.to_thread.run_sync(release.wait, abandon_on_cancel=True)
+    def wait():
+        anyio.from_thread.run_sync(scope.cancel)
+        release.wait()
+
+    with anyio.CancelScope() as scope:
+        await anyio.to_thread.run_sync(wait, abandon_on_cancel=True)
 
 def test_leaks_process():
     kept.append(subprocess.Popen(["sleep", "60"]))

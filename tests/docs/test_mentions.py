@@ -56,7 +56,7 @@ def test_what_a_page_names_exists(page):
 
 
 def test_planted_mentions_of_missing_things_are_detected():
-    assert missing_files("see `tests/no/such.py` and `src/amplifier/events.py`") == ["tests/no/such.py"]
+    assert missing_files("see `tests/no/such.py` and `src/amplifier/errors.py`") == ["tests/no/such.py"]
     assert missing_targets("`make tset` or `make test`\n\n$ make no-such-thing") == ["no-such-thing", "tset"]
     assert missing_commands("`amplifier plan chek x` and\n$ amplifier rum hello\n$ amplifier run hello") == [
         "amplifier plan chek x",
