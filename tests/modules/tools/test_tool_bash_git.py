@@ -81,11 +81,12 @@ async def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return await opened(tmp_path, monkeypatch)
 
 
-async def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **config: Any) -> Desk:
+async def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: str = "", **config: Any) -> Desk:
     folder, home = tmp_path / "work", tmp_path / "home"
     folder.mkdir()
     home.mkdir()
-    (home / ".gitconfig").write_text("[user]\n\tname = Ada\n\temail = ada@example.org\n[alias]\n\tx = !touch ran\n")
+    own = "[user]\n\tname = Ada\n\temail = ada@example.org\n[alias]\n\tx = !touch ran\n"
+    (home / ".gitconfig").write_text(own + settings)
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
     made = outside("git init -q -b main . && echo one > file && git add . && git commit -q -m one", folder)

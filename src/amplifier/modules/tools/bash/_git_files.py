@@ -261,6 +261,12 @@ def findings(git: str) -> list[Finding]:
     Args:
         git: The folder, as a real path.
     """
+    for folder, names, _ in os.walk(git):
+        # A folder that can't be listed can still be used by those who know its names.
+        names[:] = [name for name in names if name not in ("objects", "lfs", "annex")]
+        for name in names:
+            if not os.access(inner := f"{folder}/{name}", os.R_OK | os.X_OK):
+                open_up(inner)
     found = [*_of_odd_files(git)]
     for folder in git_folders(git):
         is_worktree = os.path.basename(os.path.dirname(folder)) == "worktrees"  # noqa: PTH119, PTH120 - text in, text out
@@ -284,6 +290,17 @@ def findings(git: str) -> list[Finding]:
             if not is_worktree or target != own:
                 found.append(Finding(common, "it leads git to another configuration", "file"))
     return found
+
+
+def open_up(path: str) -> bool:
+    """Give a folder's owner all rights to it again; returns whether that worked. Follows no link."""
+    try:
+        with folder_of(f"{path}/.") as folder:
+            mode = stat.S_IMODE(os.fstat(folder).st_mode)
+            os.chmod(f"/proc/self/fd/{folder}", mode | stat.S_IRWXU)  # noqa: PTH101 - by its descriptor
+    except OSError:
+        return False
+    return True
 
 
 def git_folders(git: str) -> Iterator[str]:
@@ -388,7 +405,7 @@ def _of_todo(path: str) -> Iterator[Finding]:
         yield Finding(path, "it is no file", "file")
 
 
-def read_text(path: str) -> str | None:
+def read_text(path: str, most: int = _MAX_FILE) -> str | None:
     """Return the text of a regular file, reached without a link in its last name; None for anything else."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
@@ -396,9 +413,9 @@ def read_text(path: str) -> str | None:
         return None
     try:
         found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode) or found.st_size > _MAX_FILE:
+        if not stat.S_ISREG(found.st_mode) or found.st_size > most:
             return None
-        return os.read(descriptor, _MAX_FILE).decode("utf-8", "surrogateescape")
+        return os.read(descriptor, most).decode("utf-8", "surrogateescape")
     finally:
         os.close(descriptor)
 
@@ -442,6 +459,8 @@ def take_out(found: list[Finding], before: dict[str, str] | None = None) -> list
 def _taken_out(path: str, kind: str, before: dict[str, str]) -> str:
     name = os.path.basename(path)  # noqa: PTH119 - text in, text out
     with folder_of(path) as folder:
+        if not os.access(f"/proc/self/fd/{folder}", os.W_OK):
+            open_up(os.path.dirname(path))  # noqa: PTH120 - text in, text out
         if kind == "hook":
             descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
             try:

@@ -6,7 +6,7 @@ import os
 import stat
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
 
 import attrs
@@ -170,12 +170,13 @@ class PlaceFinder:
         with self._lock:
             return self._sweep.look(self.roots(workspace), skip=[*own_places(), *self._state, *self._asked])
 
-    def places(self, workspace: str, swept: Swept) -> Places:
+    def places(self, workspace: str, swept: Swept, made: Container[tuple[int, int]] = ()) -> Places:
         """Return the places for one command.
 
         Args:
             workspace: The working directory, from `workspace`.
             swept: The protected places, from `look`.
+            made: Device and inode of those that commands have made and may remove.
         """
         hidden = {*map(_real, (*_HIDDEN, *_HIDDEN_FILES)), self.home, *self._state, *self._asked}
         readable = [*self._readable]
@@ -206,7 +207,9 @@ class PlaceFinder:
         listed = [path for path in listed if not any(is_below(path, each) for each in own_inside)]
         listed = sorted((path for path in listed if not inside_another(path, listed)), key=_by_depth)
         protected = [path for path in own_inside if not inside_another(path, own_inside)]
-        mounted, unmounted = listed[:_MAX_MOUNTS], listed[_MAX_MOUNTS:]
+        removable = [path for path in listed if swept.places.get(path) in made]
+        listed = [path for path in listed if path not in removable]
+        mounted, unmounted = listed[:_MAX_MOUNTS], [*listed[_MAX_MOUNTS:], *removable]
         missing = {_first_missing(path) for path in seen({*own, *of_home} - set(protected))}
         missing = {
             path
