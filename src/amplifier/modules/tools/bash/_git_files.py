@@ -261,6 +261,8 @@ def findings(git: str) -> list[Finding]:
     Args:
         git: The folder, as a real path.
     """
+    if not os.access(git, os.R_OK | os.X_OK):
+        open_up(git)
     for folder, names, _ in os.walk(git):
         # A folder that can't be listed can still be used by those who know its names.
         names[:] = [name for name in names if name not in ("objects", "lfs", "annex")]
@@ -295,7 +297,8 @@ def findings(git: str) -> list[Finding]:
 def open_up(path: str) -> bool:
     """Give a folder's owner all rights to it again; returns whether that worked. Follows no link."""
     try:
-        with folder_of(f"{path}/.") as folder:
+        # The folder of any name in it.
+        with folder_of(f"{path}/HEAD") as folder:
             mode = stat.S_IMODE(os.fstat(folder).st_mode)
             os.chmod(f"/proc/self/fd/{folder}", mode | stat.S_IRWXU)  # noqa: PTH101 - by its descriptor
     except OSError:

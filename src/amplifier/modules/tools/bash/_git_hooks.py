@@ -182,7 +182,7 @@ class Hooks:
     def _before_push(self) -> int:
         """Run pre-push with the refs that git would send, which a dry run tells."""
         call = self._call
-        rest = [word for word in call.request.words.rest if word not in ("--porcelain", "--progress", "-v")]
+        rest = [word for word in call.request.words.rest if word not in ("-q", "--quiet", "-v", "--progress")]
         told = call.output_of(*call.request.words.options, "push", "--dry-run", "--porcelain", *rest)
         rows = re.findall(r"^[ +*!-]\t([^:\t]*):([^\t]+)\t", told, re.MULTILINE)
         url = next((line[3:] for line in told.splitlines() if line.startswith("To ")), "")
