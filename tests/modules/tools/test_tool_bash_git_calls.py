@@ -131,9 +131,10 @@ def test_a_record_of_a_killed_agent_takes_no_commit_for_the_users(tmp_path, monk
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     outside("git init -q -b main . && echo 1 > .envrc && git add . && git commit -q -m one", tmp_path)
     git = f"{tmp_path}/.git"
-    with UsersHistory(git).during_call(git):
+    number = Path(git).stat().st_ino
+    with UsersHistory(number).during_call(git):
         pass
-    killed = UsersHistory(git).during_call(git)
+    killed = UsersHistory(number).during_call(git)
     killed.__enter__()
     path = next(iter((tmp_path / "state").rglob("git/*.json")), None)
     record = path.read_text() if path else ""
@@ -141,7 +142,7 @@ def test_a_record_of_a_killed_agent_takes_no_commit_for_the_users(tmp_path, monk
     killed.__exit__(None, None, None)
     assert path is not None
     path.write_text(record)
-    later = UsersHistory(git)
+    later = UsersHistory(number)
 
     def log(name: str, commits: list[str]) -> str:
         command = ["git", "log", "--raw", "--no-abbrev", "--root", "--format=", *commits, "--", name]
@@ -160,6 +161,36 @@ def test_more_than_can_be_remembered_is_not_opened(tmp_path: Path) -> None:
     (tmp_path / ".vscode" / "huge").write_bytes(bytes(17 << 20))
     os.mkfifo(tmp_path / ".envrc")
     assert TrackedPlaces([f"{tmp_path}/.vscode", f"{tmp_path}/.envrc"], set()).places == []
+
+
+async def test_a_moved_repository_keeps_its_record(desk: Desk) -> None:
+    outside("git init -q -b main r; cd r; echo 2 > .envrc; git add .; git commit -q -m x", desk.folder)
+    await desk.run(
+        "cd r; git update-index --cacheinfo 100644,$(echo evil | git hash-object -w --stdin),.envrc; git commit -q -m x"
+    )
+    await desk.run("mv r s")
+    output = await desk.fail("cd s; git checkout -q -f HEAD")
+    assert "no commit of the user's has this content" in output["stderr"]
+    assert (desk.folder / "s" / ".envrc").read_text() == "2\n"
+
+
+async def test_a_hook_runs_where_git_removed_a_protected_file(desk: Desk) -> None:
+    outside(f"git branch none; {HISTORY}", desk.folder)
+    add_hook(desk.folder, "post-checkout", "echo ran >> ran")
+    await desk.run("git switch -q none && test ! -e .envrc && git switch -q main && test -e .envrc && grep -c ran ran")
+
+
+async def test_a_work_tree_shows_nothing_that_is_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "seen").mkdir()
+    for name in ("secret", "open"):
+        (tmp_path / "seen" / name).write_text("CANARY")
+    hidden = [str(tmp_path / "seen" / "secret")]
+    desk = await opened(tmp_path, monkeypatch, readable=[str(tmp_path / "seen")], hidden=hidden)
+    for tree in (tmp_path / "seen", tmp_path, Path("/")):
+        await run(desk.coordinator, f"git --git-dir=.git --work-tree={tree} add {tree}/seen/secret {tree}/secret")
+        await run(desk.coordinator, f"GIT_DIR=.git GIT_WORK_TREE={tree} git stash -q -u")
+        await run(desk.coordinator, f"git --git-dir=.git --work-tree={tree} add {tree}/secret")
+    assert "CANARY" not in outside("git cat-file --batch --batch-all-objects | tr -cd '[:print:]'", desk.folder).stdout
 
 
 # ── other places ─────────────────────────────────────────────────────────────────────────────────

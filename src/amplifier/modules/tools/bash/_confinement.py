@@ -256,7 +256,7 @@ class Sandbox:
                     places=places,
                     roots=self.finder.roots(workspace),
                     temporary=[*TEMPORARY, self.finder.home],
-                    wrapper=lambda mounts, folder: self._wrapper(places, folder, mounts, CONFINEMENT),
+                    wrapper=lambda mounts, folder: self._wrapper(_that_exist(places), folder, mounts, CONFINEMENT),
                     limits=self._limits(),
                     environment=environment,
                     baselines=self._baselines,
@@ -364,6 +364,11 @@ class Sandbox:
             for path, found in after.places.items()
             if found not in known and any(is_below(path, top) for top in tops)
         )
+
+
+def _that_exist(places: Places) -> Places:
+    """Return the places without those that git has removed since."""
+    return attrs.evolve(places, protected=tuple(path for path in places.protected if os.path.lexists(path)))
 
 
 @attrs.frozen

@@ -237,6 +237,8 @@ class GitBroker:
         repository = repository_of(words)
         if repository is None:
             return None
+        if not is_seen(places, repository.worktree):
+            return None
         covered = places.repositories
         is_covered = any(is_below(repository.common, path) or is_below(path, repository.common) for path in covered)
         # A push may be to another repository here.

@@ -219,7 +219,7 @@ class GitCall:
         with contextlib.ExitStack() as stack:
             for folder in self._git_folders():
                 self.opened[folder] = stack.enter_context(folder_of(f"{folder}/HEAD"))
-            self._history = UsersHistory(self.repository.common)
+            self._history = UsersHistory(os.fstat(self.opened[self.repository.common]).st_ino)
             stack.enter_context(self._history.during_call(self.path_of(self.repository.common)))
             for folder in self.opened:
                 stack.enter_context(self.surroundings.baselines.kept(folder, self.path_of(folder), self._note_and_say))
@@ -439,6 +439,8 @@ class GitCall:
 
 def is_seen(places: Places, path: str) -> bool:
     """Check whether a command sees a folder, and whether git's profile has room for it."""
+    if path == "/":
+        return False
     kinds = [(each, False) for each in (*places.hidden, *places.hidden_inside)]
     kinds += [(each, True) for each in (*places.readable, *places.writable)]
     around = [(len(each), is_shown) for each, is_shown in kinds if is_below(path, each)]

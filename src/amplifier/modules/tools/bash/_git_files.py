@@ -17,7 +17,7 @@ import shutil
 import stat
 import subprocess
 from collections.abc import Iterator, Mapping
-from functools import cache
+from functools import cache, lru_cache
 
 import attrs
 
@@ -162,6 +162,13 @@ def git_program() -> str | None:
 
 def settings(text: str) -> list[tuple[str, str]] | None:
     """Return the settings in a file's text in order, read by git itself without what the file includes; None if git cannot read it."""
+    found = _settings(text)
+    return None if found is None else [*found]
+
+
+# Each call looks at the same configuration several times.
+@lru_cache(maxsize=64)
+def _settings(text: str) -> tuple[tuple[str, str], ...] | None:
     program = git_program()
     if program is None:
         return None
@@ -183,7 +190,7 @@ def settings(text: str) -> list[tuple[str, str]] | None:
     if done.returncode != 0:
         return None
     rows = done.stdout.decode("utf-8", "surrogateescape").split("\0")[:-1]
-    return [(key, value if is_given else "true") for key, is_given, value in (row.partition("\n") for row in rows)]
+    return tuple((key, value if is_given else "true") for key, is_given, value in (row.partition("\n") for row in rows))
 
 
 def harmless_text(pairs: list[tuple[str, str]], folder: str | None = None) -> str:

@@ -81,12 +81,12 @@ class UsersHistory:
     """The commits of one repository that the agent has not made.
 
     Args:
-        common: Its git folder.
+        number: The inode of its git folder. A command may move the folder, and a restart may number
+            devices anew.
     """
 
-    def __init__(self, common: str) -> None:
-        name = hashlib.sha256(os.fsencode(common)).hexdigest()[:32]
-        self._path = default_sessions_directory().parent / "git" / f"{name}.json"
+    def __init__(self, number: int) -> None:
+        self._path = default_sessions_directory().parent / "git" / f"{number}.json"
         self._record: _Record | None = None
 
     @contextlib.contextmanager

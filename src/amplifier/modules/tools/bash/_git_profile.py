@@ -205,6 +205,9 @@ class GitProfile:
         command += self._root(shell=not _TRANSPORTS.isdisjoint(arguments))
         for path in sorted(shown):
             command += ("--ro-bind", path, path)
+        for path in places.hidden:
+            if any(is_below(path, folder) for folder in shown):
+                command += ("--tmpfs", path) if Path(path).is_dir() else ("--ro-bind", "/dev/null", path)
         for root in sorted({*roots, *places.pinned}):
             command += ("--bind", root, root)
         binds = []
