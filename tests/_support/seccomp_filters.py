@@ -1,8 +1,8 @@
 """Make the filters of system calls that commands get in bubblewrap, one file for each architecture.
 
-Run it as ``python -m tests._support.seccomp_filters`` whenever a rule below changes. ``--check``
-compares instead of writing, which the tests do. It needs the library libseccomp, which most systems
-have; else Debian's package is unpacked in the project's own ``.bubblewrap`` folder.
+Run it as ``python -m tests._support.seccomp_filters --write`` whenever a rule below changes. Without
+the option it compares. It needs the library libseccomp, which most systems have. Where it is not
+installed, ``make parts`` unpacks Debian's package in the project's own ``.bubblewrap`` folder.
 """
 
 from __future__ import annotations
@@ -56,13 +56,10 @@ class _Condition(ctypes.Structure):
 
 
 def load_library() -> ctypes.CDLL | None:
-    """Return libseccomp, fetched where it is not installed; None where that does not work."""
-    name = ctypes.util.find_library("seccomp")
+    """Return libseccomp, or None if it is neither installed nor fetched."""
+    name = ctypes.util.find_library("seccomp") or next(map(str, PARTS.rglob("libseccomp.so.2")), None)
     if name is None:
-        found = _fetched()
-        if found is None:
-            return None
-        name = str(found)
+        return None
     library = ctypes.CDLL(name)
     library.seccomp_init.restype = ctypes.c_void_p
     library.seccomp_init.argtypes = (ctypes.c_uint32,)
@@ -81,9 +78,10 @@ def load_library() -> ctypes.CDLL | None:
     return library
 
 
-def _fetched() -> Path | None:
+def fetch() -> bool:
+    """Fetch it from Debian; return False where that does not work (no Debian, no network)."""
     if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
-        return None
+        return False
     PARTS.mkdir(exist_ok=True)
     try:
         fetching = ["apt-get", "download", "--quiet", "libseccomp2"]
@@ -91,8 +89,8 @@ def _fetched() -> Path | None:
         for package in PARTS.glob("libseccomp2_*.deb"):
             subprocess.run(["dpkg", "-x", package, PARTS], capture_output=True, timeout=_PATIENCE, check=True)
     except (OSError, subprocess.SubprocessError):
-        return None
-    return next(PARTS.rglob("libseccomp.so.2"), None)
+        return False
+    return True
 
 
 def system_call(library: ctypes.CDLL, architecture: str, name: str) -> int:
@@ -149,14 +147,15 @@ def make_filter(library: ctypes.CDLL, architecture: str) -> bytes:
 
 
 def main() -> int:
-    """Write the files, or compare them; returns the exit code."""
-    library = load_library()
+    """Compare the files, or with ``--write`` write them; return the exit code."""
+    library = load_library() or (load_library() if fetch() else None)
     if library is None:
-        sys.exit("libseccomp is not installed and could not be fetched")
+        print("libseccomp is not installed and could not be fetched")
+        return 0
     different = []
     for architecture in ARCHITECTURES:
         path, program = FOLDER / f"{architecture}.bpf", make_filter(library, architecture)
-        if "--check" not in sys.argv:
+        if "--write" in sys.argv:
             path.write_bytes(program)
         elif path.read_bytes() != program:
             different.append(str(path))

@@ -17,14 +17,11 @@ from amplifier.modules.tools.bash._git_words import Refused, check_words, read_w
 from amplifier.testing import TestCoordinator
 from tests._support.processes import running_processes
 from tests.modules.tools.test_tool_bash_git import Desk, add_hook, opened, outside
-from tests.modules.tools.test_tool_bash_sandbox import BWRAP, _bubblewrap_on_the_path, run
+from tests.modules.tools.test_tool_bash_sandbox import SANDBOXES, _bubblewrap_on_the_path, in_bubblewrap, run
 
 __all__ = ["_bubblewrap_on_the_path"]
 
-pytestmark = [
-    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="there are sandboxes for Linux only"),
-    pytest.mark.skipif(BWRAP is None, reason="needs bubblewrap"),
-]
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="there are sandboxes for Linux only")
 HISTORY = """
 mkdir .vscode .husky; echo v1 > .vscode/settings.json; echo e1 > .envrc; echo p1 > .pre-commit-config.yaml
 echo '#!/bin/sh' > .husky/pre-commit; git add .; git commit -q -m protected; git branch old
@@ -33,7 +30,7 @@ for f in .vscode/settings.json .envrc .pre-commit-config.yaml; do echo 2 > $f; d
 STATE = "cat .vscode/settings.json .envrc .pre-commit-config.yaml"
 
 
-@pytest.fixture
+@pytest.fixture(params=SANDBOXES)
 async def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
     return await opened(tmp_path, monkeypatch, readable=[str(tmp_path)])
 
@@ -180,6 +177,7 @@ async def test_a_hook_runs_where_git_removed_a_protected_file(desk: Desk) -> Non
     await desk.run("git switch -q none && test ! -e .envrc && git switch -q main && test -e .envrc && grep -c ran ran")
 
 
+@in_bubblewrap
 async def test_a_work_tree_shows_nothing_that_is_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "seen").mkdir()
     for name in ("secret", "open"):
@@ -214,6 +212,7 @@ async def test_repositories_outside_of_the_folder(desk: Desk, tmp_path: Path) ->
     await desk.run("git clone -q . $TMPDIR/x && git -C $TMPDIR/x commit -q --allow-empty -m x")
 
 
+@in_bubblewrap
 async def test_what_is_hidden_stays_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     desk = await opened(tmp_path, monkeypatch)
     outside("git init -q -b main other && cd other && git commit -q --allow-empty -m o", tmp_path)
@@ -224,6 +223,7 @@ async def test_what_is_hidden_stays_hidden(tmp_path: Path, monkeypatch: pytest.M
     assert f"objects of this repository are in {tmp_path}/other/.git/objects" in output["stderr"]
 
 
+@in_bubblewrap
 async def test_objects_of_another_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     desk = await opened(tmp_path, monkeypatch, readable=[str(tmp_path)])
     outside("git clone -q --bare work base; cd work; git gc -q; git clone -q --shared ../base ../x", tmp_path)
@@ -232,6 +232,7 @@ async def test_objects_of_another_repository(tmp_path: Path, monkeypatch: pytest
     await desk.run("git commit -q --allow-empty -m x && git fsck && git show HEAD:file | grep x")
 
 
+@in_bubblewrap
 async def test_a_package_of_a_repository_above(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     desk = await opened(tmp_path, monkeypatch)
     package = desk.folder / "package"
@@ -252,6 +253,7 @@ async def test_a_package_of_a_repository_above(tmp_path: Path, monkeypatch: pyte
 # ── aliases and forms ────────────────────────────────────────────────────────────────────────────
 
 
+@in_bubblewrap
 async def test_aliases_and_forms_of_a_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     desk = await opened(tmp_path, monkeypatch)
     outside("git config alias.ci 'commit -q'; git config alias.e 'ci --allow-empty'", desk.folder)
@@ -275,6 +277,7 @@ async def test_aliases_and_forms_of_a_call(tmp_path: Path, monkeypatch: pytest.M
     assert outside("git log --format=%s", desk.folder).stdout.split() == ["d", "c", "b", "a", "one"]
 
 
+@in_bubblewrap
 async def test_an_alias_of_the_user_that_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     desk = await opened(tmp_path, monkeypatch, settings="[alias]\n\tlg = log --format=%s\n")
     assert (await desk.run("mkdir d; cd d; git lg -1"))["stdout"] == "one\n"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import struct
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -152,10 +151,8 @@ def test_calls_of_another_architecture_end_the_process(architecture: str) -> Non
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="there are sandboxes for Linux only")
 def test_the_filters_are_the_ones_that_libseccomp_makes() -> None:
     library = load_library()
-    # On Debian it is fetched where it is not installed, so nothing is left out there.
-    assert library is not None or not Path("/usr/bin/apt-get").exists()
     if library is None:
-        pytest.skip("needs libseccomp")
+        pytest.skip("needs libseccomp: make parts")
     for architecture in ARCHITECTURES:
         assert make_filter(library, architecture) == (FOLDER / f"{architecture}.bpf").read_bytes(), architecture
         for name, number in NUMBERS[architecture].items():
@@ -165,7 +162,7 @@ def test_the_filters_are_the_ones_that_libseccomp_makes() -> None:
 def test_a_rule_that_is_left_out_changes_the_filter(monkeypatch: pytest.MonkeyPatch) -> None:
     library = load_library()
     if library is None:
-        pytest.skip("needs libseccomp")
+        pytest.skip("needs libseccomp: make parts")
     monkeypatch.setattr(seccomp_filters, "DENIED", seccomp_filters.DENIED[1:])
     for architecture in ARCHITECTURES:
         program = make_filter(library, architecture)
