@@ -180,8 +180,8 @@ async def test_a_hook_runs_where_git_removed_a_protected_file(desk: Desk) -> Non
 @in_bubblewrap
 async def test_a_work_tree_shows_nothing_that_is_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "seen").mkdir()
-    for name in ("secret", "open"):
-        (tmp_path / "seen" / name).write_text("CANARY")
+    (tmp_path / "seen" / "secret").write_text("CANARY")
+    (tmp_path / "seen" / "open").write_text("seen")
     hidden = [str(tmp_path / "seen" / "secret")]
     desk = await opened(tmp_path, monkeypatch, readable=[str(tmp_path / "seen")], hidden=hidden)
     for tree in (tmp_path / "seen", tmp_path, Path("/")):

@@ -317,6 +317,7 @@ class Sandbox:
         """Take out of repositories what makes git run programs, and find what is new."""
         assert self.finder is not None
         after = self.finder.look(workspace)
+        closed: list[str] = []
         for _ in range(_MAX_CLOSED):
             # What a command has closed could be used by those who know the names in it.
             closed = [path for path, found in after.closed.items() if before.closed.get(path) != found]

@@ -142,7 +142,7 @@ class GitBroker:
     def _serve(self, listening: socket.socket) -> None:
         threads = list[threading.Thread]()
         while True:
-            ready, _, _ = select.select([listening, self._stop_read], [], [])
+            ready, _, _ = select.select([listening.fileno(), self._stop_read], [], [])
             if self._stop_read in ready:
                 break
             connection, _ = listening.accept()

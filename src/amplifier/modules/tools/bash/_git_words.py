@@ -202,12 +202,12 @@ def read_words(
                 unknown = option
         if not words or words[0] in READING | _WRITING or words[0] in _SCRIPTS:
             break
-        text = alias(words[0])
-        if text is None:
+        meaning = alias(words[0])
+        if meaning is None:
             return None
-        if text.startswith("!"):
-            raise Refused(f"the alias {words[0]} is a shell command, {text[1:81]!r}; run what it does yourself")
-        words, is_alias = [*shlex.split(text), *words[1:]], True
+        if meaning.startswith("!"):
+            raise Refused(f"the alias {words[0]} is a shell command, {meaning[1:81]!r}; run what it does yourself")
+        words, is_alias = [*_split(meaning), *words[1:]], True
     if not words:
         return None
     found = Words(
@@ -222,6 +222,13 @@ def read_words(
     if found.is_writing and unknown is not None:
         raise Refused(f"the option {unknown} of git is none that is known to run no program")
     return found
+
+
+def _split(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise Refused(f"the alias {text[:80]!r} can't be read: {error}") from None
 
 
 def check_words(words: Words, variables: Mapping[str, str], common: str) -> None:
