@@ -184,6 +184,7 @@ async def test_a_work_tree_shows_nothing_that_is_hidden(tmp_path: Path, monkeypa
     (tmp_path / "seen" / "open").write_text("seen")
     hidden = [str(tmp_path / "seen" / "secret")]
     desk = await opened(tmp_path, monkeypatch, readable=[str(tmp_path / "seen")], hidden=hidden)
+    assert "CANARY" not in (await run(desk.coordinator, f"cat {hidden[0]}")).output["stdout"]
     for tree in (tmp_path / "seen", tmp_path, Path("/")):
         await run(desk.coordinator, f"git --git-dir=.git --work-tree={tree} add {tree}/seen/secret {tree}/secret")
         await run(desk.coordinator, f"GIT_DIR=.git GIT_WORK_TREE={tree} git stash -q -u")

@@ -254,8 +254,8 @@ def check_words(words: Words, variables: Mapping[str, str], common: str) -> None
     for word in rest:
         if word == "--":
             break
-        if (option := _refused(subcommand, word)) is not None:
-            raise Refused(f"git {subcommand} {option} names a program, or a place outside of the repository")
+        if (refused := _refused(subcommand, word)) is not None:
+            raise Refused(f"git {subcommand} {refused} names a program, or a place outside of the repository")
     if subcommand in ("worktree", "mv"):
         for word in rest:
             path = os.path.realpath(os.path.join(words.directory, word.partition("=")[2] or word))  # noqa: PTH118

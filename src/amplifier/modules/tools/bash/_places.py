@@ -63,7 +63,7 @@ class Places:
         pinned: Folders below something writable that cannot be renamed or removed: what follows lies in them.
         protected: Cannot be changed although it is below something writable.
         missing: Does not exist, and cannot be created although it is below something writable.
-        hidden_inside: Not seen although it is below something writable.
+        hidden_inside: Not seen although it is below something writable or readable.
         sockets: Covered: a mount that is read-only does not keep anyone from connecting to one.
         repositories: Of the protected ones, what belongs to git.
         unmounted: Protected places that are too many to be mounted; compared after the command instead.
@@ -196,6 +196,9 @@ class PlaceFinder:
             )
 
         hidden_inside = [path for path in inside({*secrets, *self._asked, *self._state}) if os.path.lexists(path)]
+        # What the plan hides stays hidden in a folder that it makes readable.
+        named = sorted({*self._asked, *self._state} - {*hidden_inside, *writable})
+        hidden_inside += [path for path in named if inside_another(path, readable) and os.path.lexists(path)]
 
         def seen(paths: Iterable[str]) -> list[str]:
             return [path for path in inside(paths) if not any(is_below(path, each) for each in hidden_inside)]
