@@ -29,7 +29,7 @@ from typing import Any, Final, Literal
 
 import attrs
 
-from amplifier._programs import PACKAGE, find_program, is_below, isolated_python
+from amplifier._internal.programs import PACKAGE, find_program, is_below, isolated_python
 from amplifier.contracts import Coordinator
 from amplifier.errors import PlanError
 
@@ -200,13 +200,13 @@ class ProtectedPlaces:
                 continue
             for name, entry in entries.items():
                 path = f"{here.rstrip('/')}/{name}"
-                if (self.added or _may_be_entry(name)) and self.is_entry(path):
+                if (self.added or may_be_entry(name)) and self.is_entry(path):
                     found[path] = None
                     if entry.is_symlink() and os.path.exists(path):  # noqa: PTH110 - text in, text out
                         found[os.path.realpath(path)] = None
                     if _fold(name) == ".git":
-                        found |= dict.fromkeys(_named_by_pointer(path))
-                        found |= dict.fromkeys(_named_by_configuration(here))
+                        found |= dict.fromkeys(named_by_pointer(path))
+                        found |= dict.fromkeys(named_by_configuration(here))
                 elif entry.is_dir(follow_symlinks=False):
                     pending.append(path)
         return [path for path in found if not any(is_below(path, other) for other in found if other != path)]
@@ -312,7 +312,7 @@ _LAST_NAMES: Final = frozenset(_fold(entry.rsplit("/", 1)[-1]) for entry in ENTR
 _LAST_PATTERNS: Final = re.compile("|".join(translate(_fold(entry)) for entry in ENTRIES if "*" in entry))
 
 
-def _may_be_entry(name: str) -> bool:
+def may_be_entry(name: str) -> bool:
     last = name.lower() if name.isascii() else _fold(name)
     return last in _LAST_NAMES or _LAST_PATTERNS.match(last) is not None
 
@@ -374,7 +374,7 @@ def _existing(folder: str) -> list[str]:
     return [name for name in ("HEAD", "commondir", "objects", "refs") if os.path.lexists(f"{folder}/{name}")]
 
 
-def _named_by_pointer(path: str) -> Iterator[str]:
+def named_by_pointer(path: str) -> Iterator[str]:
     """Yield the git folders that a ``.git`` leads to, as real paths."""
     folder = os.path.realpath(path)
     if stat.S_ISREG(_mode(folder)):
@@ -409,10 +409,10 @@ _LINE: Final = re.compile(r"^\s*([A-Za-z][\w-]*)\s*=\s*(.*?)\s*$")
 _MAX_FILES: Final = 50
 
 
-def _named_by_configuration(worktree: str) -> list[str]:
+def named_by_configuration(worktree: str) -> list[str]:
     """Return the existing places that the configuration of a repository, and that of its user, names."""
     git = os.path.realpath(f"{worktree}/.git")
-    folders = [git, *_named_by_pointer(f"{worktree}/.git")] if os.path.lexists(git) else []
+    folders = [git, *named_by_pointer(f"{worktree}/.git")] if os.path.lexists(git) else []
     home = os.path.realpath(Path.home())
     user = os.environ.get("XDG_CONFIG_HOME") or f"{home}/.config"
     pending = [f"{folder}/{name}" for folder in folders for name in ("config", "config.worktree")]
@@ -462,7 +462,7 @@ def _named_by_repository(path: str) -> str | None:
     folder = path.rsplit("/", 1)[0]
     while folder:
         if os.path.lexists(f"{folder}/.git"):
-            named = _named_by_configuration(folder)
+            named = named_by_configuration(folder)
             return f"of {folder}" if any(is_below(path, place) for place in named) else None
         folder = folder.rsplit("/", 1)[0]
     return None

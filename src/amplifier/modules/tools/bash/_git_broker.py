@@ -24,7 +24,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from amplifier._programs import is_below, isolated_python
+from amplifier._internal.programs import is_below, isolated_python
 
 from ._git_call import (
     ADVICE,

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 import attrs
 
-from amplifier._programs import is_below
+from amplifier._internal.programs import is_below
 
 from ._git_files import Finding, findings, path_in, pointer_target, read_text, settings, take_out
 from ._git_history import State, TrackedPlaces, UsersHistory

@@ -21,7 +21,7 @@ from functools import cache, lru_cache
 
 import attrs
 
-from amplifier._programs import find_program
+from amplifier._internal.programs import find_program
 
 from ._own_files import folder_of
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 
 import attrs
 
-from amplifier._programs import is_below
+from amplifier._internal.programs import is_below
 
 from ._git_files import is_harmless
 

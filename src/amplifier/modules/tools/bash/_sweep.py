@@ -11,10 +11,10 @@ import attrs
 
 from ..._shared.protected_places import (
     ProtectedPlaces,
-    _may_be_entry,
-    _named_by_configuration,
-    _named_by_pointer,
     is_git_layout,
+    may_be_entry,
+    named_by_configuration,
+    named_by_pointer,
 )
 
 _SLACK = 10_000_000
@@ -124,9 +124,9 @@ class Sweep:
                     places[os.path.realpath(hit)] = None
                 if name.lower() == ".git":
                     repositories[hit] = None
-                    repositories |= dict.fromkeys(each for each in _named_by_pointer(hit) if os.path.lexists(each))
+                    repositories |= dict.fromkeys(each for each in named_by_pointer(hit) if os.path.lexists(each))
                     if len(repositories) <= _MAX_NAMED:
-                        places |= dict.fromkeys(_named_by_configuration(path))
+                        places |= dict.fromkeys(named_by_configuration(path))
             pending += [f"{path}/{name}" for name in folder.folders]
         self._known = new
         return Swept(dict(_identities({**places, **repositories})), frozenset(repositories), tuple(sockets), closed)
@@ -134,14 +134,14 @@ class Sweep:
     def _list(self, path: str, ctime: int, *, is_fresh: bool) -> _Folder:
         folders, hits, sockets, layout = list[str](), list[str](), list[str](), list[str]()
         is_closed = False
-        may_be_entry = _may_be_entry if not self.protected.added else lambda name: True
+        is_candidate = may_be_entry if not self.protected.added else lambda name: True
         try:
             with os.scandir(path) as entries:
                 for entry in entries:
                     name = entry.name
                     if name in _LAYOUT:
                         layout.append(name)
-                    if may_be_entry(name):
+                    if is_candidate(name):
                         hits.append(name)
                     elif entry.is_dir(follow_symlinks=False):
                         folders.append(name)
