@@ -7,13 +7,11 @@ runs a command in namespaces of its own, and `amplifier._internal.supervisor` en
 from __future__ import annotations
 
 import functools
-import json
 import logging
 import os
 import stat
 import subprocess
 import sys
-import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -26,12 +24,13 @@ from amplifier.errors import ModuleLoadError
 
 from ..._shared.processes import can_supervise
 from ..._shared.protected_places import ProtectedPlaces
-from ._git_broker import Bind, GitBroker
-from ._git_files import NOT_CLEAN, Finding, findings, pointer_target, read_text, set_aside, take_out
-from ._git_profile import HELPER, GitProfile, open_git_profile
+from ._git_broker import GitBroker
+from ._git_call import Baselines, Surroundings
+from ._git_files import NOT_CLEAN, Finding, findings, open_up, pointer_target, read_text, set_aside, take_out
+from ._git_profile import GitProfile, open_git_profile
 from ._options import BashOptions
 from ._own_files import imported_from, own_files_problem, placeholders
-from ._places import PlaceFinder, Places
+from ._places import PlaceFinder, Places, inside_another
 from ._sweep import Swept
 
 logger = logging.getLogger("amplifier.modules.tools")
@@ -152,6 +151,8 @@ SandboxKind: TypeAlias = Literal["bwrap", "off"]
 
 _MODULE = "tool-bash"
 _MIB = 1 << 20
+_MAX_CLOSED = 20
+"""Folders inside of each other that a command made unreadable."""
 
 
 @attrs.define
@@ -161,10 +162,12 @@ class Settled:
     Attributes:
         notes: What was taken out of repositories, as sentences.
         new: Protected places that exist now, and did not before.
+        by_git: Protected places that git may have written, which were looked at already.
     """
 
     notes: list[str] = attrs.field(factory=list)
     new: list[str] = attrs.field(factory=list)
+    by_git: list[str] = attrs.field(factory=list)
 
 
 @attrs.frozen(kw_only=True)
@@ -204,8 +207,9 @@ class Sandbox:
     finder: PlaceFinder | None = None
     git: GitProfile | None = None
     git_problem: str | None = None
-    _git_lock: threading.Lock = attrs.field(factory=threading.Lock)
+    _baselines: Baselines = attrs.field(factory=Baselines)
     _unclean: set[str] = attrs.field(factory=set)
+    _made: set[tuple[int, int]] = attrs.field(factory=set)
 
     @property
     def network(self) -> bool:
@@ -233,7 +237,7 @@ class Sandbox:
         if (problem := own_files_problem(roots)) is not None:
             raise ValueError(problem)
         before = self.finder.look(workspace)
-        places = self.finder.places(workspace, before)
+        places = self.finder.places(workspace, before, self._made)
         environment = {**environment, "TMPDIR": "/tmp"}
         explanation = (
             f"the sandbox ({self.kind}) allows writing below {', '.join(roots)} only"
@@ -247,15 +251,19 @@ class Sandbox:
             stack.callback(self._settle, workspace, before, places, _Snapshot.of(places, before), settled)
             more = list[str]()
             if self.git is not None:
-                broker = GitBroker(
-                    self.git,
+                surroundings = Surroundings(
+                    profile=self.git,
                     places=places,
                     roots=self.finder.roots(workspace),
-                    hook=lambda binds, mounts, folder: self._hook(places, binds, mounts, folder),
-                    environment=environment,
-                    lock=self._git_lock,
                     temporary=[*TEMPORARY, self.finder.home],
+                    wrapper=lambda mounts, folder: self._wrapper(_that_exist(places), folder, mounts, CONFINEMENT),
+                    limits=self._limits(),
+                    environment=environment,
+                    baselines=self._baselines,
+                    obeyed=self.finder.protected.is_entry,
                 )
+                broker = GitBroker(surroundings)
+                stack.callback(lambda: settled.by_git.extend(broker.tracked()))
                 stack.callback(lambda: settled.notes.extend(broker.notes))
                 more, variables = stack.enter_context(broker.opened())
                 environment = {**environment, **variables}
@@ -299,23 +307,6 @@ class Sandbox:
             options=options,
         )
 
-    @contextmanager
-    def _hook(
-        self, places: Places, binds: Sequence[Bind], mounts: Sequence[str], folder: str
-    ) -> Iterator[tuple[list[str], list[int]]]:
-        """Prepare a hook of a repository, which runs as commands do."""
-        wrapper = self._wrapper(places, folder, mounts, CONFINEMENT)
-        program = system_call_filter()
-        assert program is not None
-        descriptor = os.memfd_create("filter")
-        try:
-            os.write(descriptor, program)
-            os.lseek(descriptor, 0, os.SEEK_SET)
-            given = json.dumps({"noexec": [], "binds": [*binds], "limits": self._limits()})
-            yield isolated_python_command(HELPER, given, *wrapper, "--seccomp", str(descriptor)), [descriptor]
-        finally:
-            os.close(descriptor)
-
     def reason_for(self, path: str) -> str:
         """Return why a place is protected, as a sentence."""
         return "" if self.finder is None else self.finder.protected.judge(path).reason
@@ -326,10 +317,20 @@ class Sandbox:
         """Take out of repositories what makes git run programs, and find what is new."""
         assert self.finder is not None
         after = self.finder.look(workspace)
+        closed: list[str] = []
+        for _ in range(_MAX_CLOSED):
+            # What a command has closed could be used by those who know the names in it.
+            closed = [path for path, found in after.closed.items() if before.closed.get(path) != found]
+            opened = [open_up(path) for path in closed]
+            if True not in opened:
+                break
+            after = self.finder.look(workspace)
+        settled.notes += [f"{path} can't be looked into; do so before you go there" for path in closed]
         roots = self.finder.roots(workspace)
+        self._note_made(before, after, roots)
         mounted = {before.places[path] for path in places.protected if path in before.places}
         for path, found in after.places.items():
-            if found in mounted and path not in self._unclean:
+            if (found in mounted and path not in self._unclean) or path in settled.by_git:
                 continue
             was_there = before.places.get(path) == found
             if path in after.repositories:
@@ -347,6 +348,28 @@ class Sandbox:
                 settled.notes += set_aside(path, "git's configuration or a link of a protected name leads to it")
         for note in settled.notes:
             logger.warning("tool bash: %s", note)
+
+    def _note_made(self, before: Swept, after: Swept, roots: Sequence[str]) -> None:
+        """Note the repositories that commands have made in a subfolder, with what else is protected there.
+
+        A command can remove them again, which a mount would forbid. They are looked at after each command.
+        """
+        known = set(before.places.values())
+        tops = [
+            os.path.dirname(path)  # noqa: PTH120 - text in, text out
+            for path in after.repositories
+            if path.endswith("/.git") and after.places[path] not in known and inside_another(path[:-5], roots)
+        ]
+        self._made.update(
+            found
+            for path, found in after.places.items()
+            if found not in known and any(is_below(path, top) for top in tops)
+        )
+
+
+def _that_exist(places: Places) -> Places:
+    """Return the places without those that git has removed since."""
+    return attrs.evolve(places, protected=tuple(path for path in places.protected if os.path.lexists(path)))
 
 
 @attrs.frozen

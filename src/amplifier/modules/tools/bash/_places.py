@@ -6,7 +6,7 @@ import os
 import stat
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
 
 import attrs
@@ -63,7 +63,7 @@ class Places:
         pinned: Folders below something writable that cannot be renamed or removed: what follows lies in them.
         protected: Cannot be changed although it is below something writable.
         missing: Does not exist, and cannot be created although it is below something writable.
-        hidden_inside: Not seen although it is below something writable.
+        hidden_inside: Not seen although it is below something writable or readable.
         sockets: Covered: a mount that is read-only does not keep anyone from connecting to one.
         repositories: Of the protected ones, what belongs to git.
         unmounted: Protected places that are too many to be mounted; compared after the command instead.
@@ -170,12 +170,13 @@ class PlaceFinder:
         with self._lock:
             return self._sweep.look(self.roots(workspace), skip=[*own_places(), *self._state, *self._asked])
 
-    def places(self, workspace: str, swept: Swept) -> Places:
+    def places(self, workspace: str, swept: Swept, made: Container[tuple[int, int]] = ()) -> Places:
         """Return the places for one command.
 
         Args:
             workspace: The working directory, from `workspace`.
             swept: The protected places, from `look`.
+            made: Device and inode of those that commands have made and may remove.
         """
         hidden = {*map(_real, (*_HIDDEN, *_HIDDEN_FILES)), self.home, *self._state, *self._asked}
         readable = [*self._readable]
@@ -195,6 +196,9 @@ class PlaceFinder:
             )
 
         hidden_inside = [path for path in inside({*secrets, *self._asked, *self._state}) if os.path.lexists(path)]
+        # What the plan hides stays hidden in a folder that it makes readable.
+        named = sorted({*self._asked, *self._state} - {*hidden_inside, *writable})
+        hidden_inside += [path for path in named if inside_another(path, readable) and os.path.lexists(path)]
 
         def seen(paths: Iterable[str]) -> list[str]:
             return [path for path in inside(paths) if not any(is_below(path, each) for each in hidden_inside)]
@@ -206,7 +210,9 @@ class PlaceFinder:
         listed = [path for path in listed if not any(is_below(path, each) for each in own_inside)]
         listed = sorted((path for path in listed if not inside_another(path, listed)), key=_by_depth)
         protected = [path for path in own_inside if not inside_another(path, own_inside)]
-        mounted, unmounted = listed[:_MAX_MOUNTS], listed[_MAX_MOUNTS:]
+        removable = [path for path in listed if swept.places.get(path) in made]
+        listed = [path for path in listed if path not in removable]
+        mounted, unmounted = listed[:_MAX_MOUNTS], [*listed[_MAX_MOUNTS:], *removable]
         missing = {_first_missing(path) for path in seen({*own, *of_home} - set(protected))}
         missing = {
             path

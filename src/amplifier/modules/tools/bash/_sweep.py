@@ -32,11 +32,13 @@ class Swept:
         places: Protected places by their path, with device and inode. Nothing below one of them is listed.
         repositories: The ones that are git's: every ``.git``, bare layouts, and what a ``.git`` leads to.
         sockets: Sockets in the file system.
+        closed: Folders that can't be listed, with device and inode.
     """
 
     places: dict[str, tuple[int, int]]
     repositories: frozenset[str]
     sockets: tuple[str, ...]
+    closed: dict[str, tuple[int, int]] = attrs.field(factory=dict)
 
     def new_since(self, before: Swept) -> list[str]:
         """Return the places that another look had not found, wherever they were moved since."""
@@ -54,6 +56,7 @@ class _Folder:
     hits: tuple[str, ...]
     sockets: tuple[str, ...]
     is_repository: bool
+    is_closed: bool = False
 
 
 class Sweep:
@@ -81,6 +84,7 @@ class Sweep:
         places: dict[str, None] = {}
         repositories: dict[str, None] = {}
         sockets: list[str] = []
+        closed: dict[str, tuple[int, int]] = {}
         tops = set(roots)
         pending = sorted(tops)
         for path in pending:  # grows
@@ -97,6 +101,8 @@ class Sweep:
             if folder is None or folder.is_fresh or folder.ctime != found.st_ctime_ns:
                 folder = self._list(path, found.st_ctime_ns, is_fresh=found.st_ctime_ns >= recently)
             new[key] = folder
+            if folder.is_closed:
+                closed[path] = key
             if folder.is_repository and path not in tops and not self.protected._is_allowed(path):
                 places[path] = repositories[path] = None
                 continue
@@ -123,10 +129,11 @@ class Sweep:
                         places |= dict.fromkeys(named_by_configuration(path))
             pending += [f"{path}/{name}" for name in folder.folders]
         self._known = new
-        return Swept(dict(_identities({**places, **repositories})), frozenset(repositories), tuple(sockets))
+        return Swept(dict(_identities({**places, **repositories})), frozenset(repositories), tuple(sockets), closed)
 
     def _list(self, path: str, ctime: int, *, is_fresh: bool) -> _Folder:
         folders, hits, sockets, layout = list[str](), list[str](), list[str](), list[str]()
+        is_closed = False
         is_candidate = may_be_entry if not self.protected.added else lambda name: True
         try:
             with os.scandir(path) as entries:
@@ -140,9 +147,11 @@ class Sweep:
                         folders.append(name)
                     elif not entry.is_file(follow_symlinks=False) and not entry.is_symlink():
                         sockets += [name] * _is_socket(entry.path)
+        except PermissionError:
+            is_closed = True
         except OSError:
             pass
-        return _Folder(ctime, is_fresh, tuple(folders), tuple(hits), tuple(sockets), is_git_layout(layout))
+        return _Folder(ctime, is_fresh, tuple(folders), tuple(hits), tuple(sockets), is_git_layout(layout), is_closed)
 
 
 def _identities(paths: Iterable[str]) -> Iterator[tuple[str, tuple[int, int]]]:
