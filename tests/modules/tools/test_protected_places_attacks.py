@@ -1,0 +1,207 @@
+"""Attacks on protected places by what leads to them: configuration, links, second names, folders that move, and many of them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from amplifier.errors import NoOneToAskError
+from amplifier.models import HookResult
+from amplifier.modules._shared.git_configuration import settings
+from amplifier.modules._shared.protected_places import ProtectedPlaces
+from amplifier.modules.tools.bash._options import BashOptions
+from amplifier.modules.tools.bash._places import PlaceFinder, topmost
+from tests.modules.tools.test_tool_bash_git import Desk, opened, outside
+from tests.modules.tools.test_tool_bash_sandbox import BWRAP, _bubblewrap_on_the_path, run
+
+__all__ = ["_bubblewrap_on_the_path"]
+
+sandboxed = [
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="there are sandboxes for Linux only"),
+    pytest.mark.skipif(BWRAP is None, reason="needs bubblewrap"),
+]
+
+
+# ── git's configuration, as git reads it ──────────────────────────────────────────────────────────
+
+CONFIGURATION = r"""
+[core] hooksPath = a ; comment
+	editor = "b # no comment" # comment
+	pager = c\
+d \
+  e
+	askPass = "f\"g\\h"  "i"
+[Diff "X y"]textconv=sh conv.sh	
+[a.B]
+key
+	k2 =
+ [filter "q\"r"] clean = l\tm
+"""
+
+
+def test_configuration_is_read_as_git_does() -> None:
+    command = ["git", "config", "--file", "-", "-z", "--list"]
+    for text in (CONFIGURATION, CONFIGURATION.replace("\n", "\r\n")):
+        done = subprocess.run(command, input=text.encode(), capture_output=True, check=True)
+        rows = [row.partition("\n") for row in done.stdout.decode().split("\0")[:-1]]
+        assert [(key, value if is_given else None) for key, is_given, value in rows] == list(settings(text))
+
+
+# ── file tools ────────────────────────────────────────────────────────────────────────────────────
+
+LED = {
+    "a word without a slash": ("git config diff.x.textconv 'sh conv.sh'", "conv.sh"),
+    "one that does not exist": ("git config filter.x.clean 'python tools/clean.py %f'", "tools/clean.py"),
+    "after a variable": ("git config alias.x '!sh $PWD/tools/x.sh'", "tools/x.sh"),
+    "a module of a folder": ("mkdir tools; git config core.fsmonitor 'python tools'", "tools/__main__.py"),
+    "a quoted name": ("git config core.editor '\"my tools/ed\" -w'", "my tools/ed"),
+    "a comment behind it": ("printf '[core]\\n hooksPath = tools # ours\\n' >> .git/config", "tools/pre-commit"),
+    "a continued line": ("printf '[core]\\n hooksPath = to\\\\\\nols\\n' >> .git/config", "tools/pre-commit"),
+    "the top as hooks": ("git config core.hooksPath .", "pre-commit"),
+    "an include of an include": ("git config include.path ../a.cfg; git config -f a.cfg include.path b.cfg", "b.cfg"),
+    "a template": ("git config init.templateDir template", "template/hooks/pre-commit"),
+    "a linked hook": ("ln -s ../../scripts/check .git/hooks/pre-commit", "scripts/check"),
+    "a linked configuration": ("mv .git/config cfg; ln -s ../cfg .git/config", "cfg"),
+    "beside a nested one": ("git config core.editor sub/ed; git init -q sub", "sub/ed"),
+    "a nested one that names more": ("git init -q sub; git -C sub config core.editor ../ed", "ed"),
+    "what a protected link leads to": ("mkdir conf; ln -s conf .vscode", "conf/tasks.json"),
+    "what will be there": ("ln -s conf .vscode", "conf/tasks.json"),
+    "a link in a place": ("mkdir .claude; ln -s ../more .claude/skills", "more/x/SKILL.md"),
+    "a linked half of a name": ("mkdir conf; ln -s conf .cargo", "conf/config.toml"),
+    "a linked half of a pattern": (
+        "mkdir conf; touch conf/config.local.toml; ln -s conf mise",
+        "conf/config.local.toml",
+    ),
+    "another case": ("git config diff.x.textconv 'sh conv.sh'", "Conv.SH"),
+}
+
+
+@pytest.mark.parametrize(("script", "path"), LED.values(), ids=LED)
+def test_what_is_led_to_is_protected(script: str, path: str, tmp_path: Path) -> None:
+    root = os.path.realpath(tmp_path)
+    assert outside(f"git init -q . && {{ {script}; }}", tmp_path).returncode == 0
+    places = ProtectedPlaces()
+    assert places.judge(f"{root}/{path}", root=root).verdict == "ask"
+    assert places.judge(f"{root}/src/a.py", root=root).verdict == "none"
+
+
+def test_a_repository_above_the_folder_protects_in_it(tmp_path: Path) -> None:
+    root = f"{os.path.realpath(tmp_path)}/sub"
+    outside("git init -q .; mkdir sub; git config core.hooksPath sub; git config core.editor 'sh sub/ed'", tmp_path)
+    places = ProtectedPlaces()
+    verdicts = [places.judge(f"{root}/{name}", root=root).verdict for name in ("pre-commit", "ed", "a.py")]
+    assert verdicts == ["ask", "ask", "none"]
+
+
+def test_what_is_led_to_changes_with_its_leader(tmp_path: Path) -> None:
+    """The configuration is in a folder that did not change."""
+    root = os.path.realpath(tmp_path)
+    outside("git init -q .; git config core.editor ./a", tmp_path)
+    places = ProtectedPlaces()
+    assert places.judge(f"{root}/a", root=root).verdict == "ask"
+    outside("git config core.editor ./b", tmp_path)
+    assert [places.judge(f"{root}/{name}", root=root).verdict for name in "ab"] == ["none", "ask"]
+
+
+# ── mounts ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def finder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> PlaceFinder:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "work").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    made = outside(script, tmp_path / "work")
+    assert made.returncode == 0, made.stderr
+    return PlaceFinder(BashOptions(), f"{os.path.realpath(tmp_path)}/work", ProtectedPlaces())
+
+
+def test_the_first_repositories_are_mounted_and_those_of_commands_are_not(tmp_path, monkeypatch):
+    found = finder(tmp_path, monkeypatch, "git init -q .; git init -q deep/down/here")
+    workspace = found.workspace(f"{os.path.realpath(tmp_path)}/work")
+    before = found.look(workspace)
+    outside("for i in $(seq 60); do mkdir -p z$i/.git; done; git init -q made", tmp_path / "work")
+    found.note_made(before, found.look(workspace))
+    outside("for i in $(seq 60); do mkdir -p a$i; touch a$i/.envrc; done", tmp_path / "work")
+    places = found.places(workspace, found.look(workspace))
+    assert {f"{workspace}/.git", f"{workspace}/deep/down/here/.git"} <= {*places.protected}
+    assert {*places.repositories} == {f"{workspace}/.git", f"{workspace}/deep/down/here/.git"}
+    assert len([path for path in places.protected if path.startswith(workspace)]) == 50
+
+
+def test_second_names_of_protected_files_are_found(tmp_path, monkeypatch):
+    script = "mkdir .vscode src; echo x > .vscode/a; ln .vscode/a src/b; touch .envrc; ln .envrc c; touch d; ln d e"
+    found = finder(tmp_path, monkeypatch, script)
+    workspace = found.workspace(f"{os.path.realpath(tmp_path)}/work")
+    places = found.places(workspace, found.look(workspace))
+    inside = {path.removeprefix(f"{workspace}/") for path in places.protected if path.startswith(workspace)}
+    assert inside == {".vscode", ".envrc", "src/b", "c"}
+
+
+def test_topmost() -> None:
+    assert topmost(["/a/b", "/a", "/a-b", "/a-b/c", "/b/c"]) == ["/a", "/a-b", "/b/c"]
+
+
+# ── commands ──────────────────────────────────────────────────────────────────────────────────────
+
+NAMING = "git config diff.x.textconv 'sh conv.sh'; echo '* diff=x' > .gitattributes; "
+COMMANDS = {
+    "a program of a setting": (f"{NAMING} echo cat > conv.sh", "cp evil conv.sh"),
+    "a program that did not exist": (NAMING, "cp evil conv.sh"),
+    "a program by a new folder": (f"{NAMING} git config diff.x.textconv t/c; mkdir t; printf '#!/bin/sh\\ncat' > t/c; chmod +x t/c",
+                                  "mv t u; mkdir t; cp evil t/c"),
+    "hooks in the work tree": ("git config core.hooksPath tools; mkdir tools", "cp evil tools/pre-commit; cp evil tools/post-checkout"),
+    "hooks that did not exist": ("git config core.hooksPath tools", "mkdir tools; cp evil tools/pre-commit; cp evil tools/post-checkout"),
+    "hooks behind a link": ("mkdir real; ln -s real tools; git config core.hooksPath tools",
+                            "cp evil real/pre-commit; rm tools; mkdir tools; cp evil tools/pre-commit"),
+    "a linked hook": ("mkdir s; printf '#!/bin/sh\\n' > s/h; chmod +x s/h; ln -s ../../s/h .git/hooks/pre-commit",
+                      "cp evil s/h; mv s t; mkdir s; cp evil s/h"),
+    "a hook's second name": ("printf '#!/bin/sh\\n' > h; chmod +x h; ln h .git/hooks/pre-commit", "cat evil > h"),
+    "the 51st repository": ("for i in $(seq 55); do git init -q r$i; done; mkdir -p z/z; git init -q z/z/r; git -C z/z/r config core.hooksPath h",
+                            "mkdir z/z/r/h; cp evil z/z/r/h/pre-commit; cp evil z/z/r/.git/hooks/pre-commit"),
+    "a repository in a place": ("mkdir .run", "true\n--\nmkdir x; git init -q x/sub; git -C x/sub config core.fsmonitor $PWD/evil; mkdir .run2; mv x .idea"),
+    "a repository in a repository": ("true", "git init -q s; mkdir s/.git/t; git init -q s/.git/t; git -C s/.git/t config core.fsmonitor $PWD/evil;"
+                                     " mkdir -p s/.git/objects/aa; git init -q s/.git/objects/aa; git -C s/.git/objects/aa config core.fsmonitor $PWD/evil"),
+    "what was taken out comes back": ("true", "git init -q s; git -C s config core.fsmonitor $PWD/evil\n--\n"
+                                      "cd s/.git; mv config.amplifier-aside config; cd ..; mv .git x.amplifier-aside\n--\nmv s/x.amplifier-aside s/.git"),
+    "sixty empty ones": ("git init -q deep/er/r", "for i in $(seq 60); do mkdir -p a$i/.git; done\n--\ngit -C deep/er/r config core.fsmonitor $PWD/evil"),
+    "removed and made again": ("true", "git init -q s; rm -rf s; git init -q s\n--\nrm -rf s; git init -q s; git -C s config core.fsmonitor $PWD/evil"),
+}  # fmt: skip
+LOOKING = "git status; git diff; git log -1 -p; git add -A; git commit -q --allow-empty -m person; git checkout -q -b b$RANDOM"
+
+
+@pytest.fixture
+async def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    made = await opened(tmp_path, monkeypatch)
+    return made
+
+
+@pytest.mark.parametrize(("script", "command"), COMMANDS.values(), ids=COMMANDS)
+async def test_a_command_plants_nothing_that_a_person_runs(
+    script: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marker = tmp_path / "ran"
+    desk = await prepared(tmp_path, monkeypatch, marker, script)
+    for line in command.split("\n--\n"):
+        await run(desk.coordinator, line)
+    for folder in sorted(path.parent for path in desk.folder.rglob(".git")):
+        outside(LOOKING, folder)
+        assert not marker.exists(), folder
+
+
+async def prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, marker: Path, script: str) -> Desk:
+    desk = await opened(tmp_path, monkeypatch)
+    (desk.folder / "evil").write_text(f"#!/bin/sh\ntouch {marker}\nexec cat 2>/dev/null\n")
+    (desk.folder / "evil").chmod(0o755)
+    outside(script, desk.folder)
+    outside(LOOKING, desk.folder)
+    marker.unlink(missing_ok=True)
+    return desk
+
+
+for _name in ("test_a_command_plants_nothing_that_a_person_runs",):
+    globals()[_name] = pytest.mark.skipif(BWRAP is None, reason="needs bubblewrap")(globals()[_name])
