@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
+import anyio
 import pytest
 
 from amplifier.errors import NoOneToAskError
@@ -21,10 +20,7 @@ from tests.modules.tools.test_tool_bash_sandbox import BWRAP, _bubblewrap_on_the
 
 __all__ = ["_bubblewrap_on_the_path"]
 
-sandboxed = [
-    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="there are sandboxes for Linux only"),
-    pytest.mark.skipif(BWRAP is None, reason="needs bubblewrap"),
-]
+sandboxed = pytest.mark.skipif(BWRAP is None, reason="needs bubblewrap")
 
 
 # ── git's configuration, as git reads it ──────────────────────────────────────────────────────────
@@ -36,7 +32,7 @@ CONFIGURATION = r"""
 d \
   e
 	askPass = "f\"g\\h"  "i"
-[Diff "X y"]textconv=sh conv.sh	
+[Diff "X y"]textconv=sh conv.sh
 [a.B]
 key
 	k2 =
@@ -125,7 +121,7 @@ def test_the_first_repositories_are_mounted_and_those_of_commands_are_not(tmp_pa
     workspace = found.workspace(f"{os.path.realpath(tmp_path)}/work")
     before = found.look(workspace)
     outside("for i in $(seq 60); do mkdir -p z$i/.git; done; git init -q made", tmp_path / "work")
-    found.note_made(before, found.look(workspace))
+    found.note_made(before, found.look(workspace), ())
     outside("for i in $(seq 60); do mkdir -p a$i; touch a$i/.envrc; done", tmp_path / "work")
     places = found.places(workspace, found.look(workspace))
     assert {f"{workspace}/.git", f"{workspace}/deep/down/here/.git"} <= {*places.protected}
@@ -164,22 +160,17 @@ COMMANDS = {
     "the 51st repository": ("for i in $(seq 55); do git init -q r$i; done; mkdir -p z/z; git init -q z/z/r; git -C z/z/r config core.hooksPath h",
                             "mkdir z/z/r/h; cp evil z/z/r/h/pre-commit; cp evil z/z/r/.git/hooks/pre-commit"),
     "a repository in a place": ("mkdir .run", "true\n--\nmkdir x; git init -q x/sub; git -C x/sub config core.fsmonitor $PWD/evil; mkdir .run2; mv x .idea"),
-    "a repository in a repository": ("true", "git init -q s; mkdir s/.git/t; git init -q s/.git/t; git -C s/.git/t config core.fsmonitor $PWD/evil;"
-                                     " mkdir -p s/.git/objects/aa; git init -q s/.git/objects/aa; git -C s/.git/objects/aa config core.fsmonitor $PWD/evil"),
-    "what was taken out comes back": ("true", "git init -q s; git -C s config core.fsmonitor $PWD/evil\n--\n"
-                                      "cd s/.git; mv config.amplifier-aside config; cd ..; mv .git x.amplifier-aside\n--\nmv s/x.amplifier-aside s/.git"),
+    "a repository in a repository": ("true", ("git init -q s; mkdir s/.git/t; git init -q s/.git/t; git -C s/.git/t config core.fsmonitor $PWD/evil;"
+                                     " mkdir -p s/.git/objects/aa; git init -q s/.git/objects/aa; git -C s/.git/objects/aa config core.fsmonitor $PWD/evil")),
+    "what was taken out comes back": ("true", ("git init -q s; git -C s config core.fsmonitor $PWD/evil\n--\n"
+                                      "cd s/.git; mv config.amplifier-aside config; cd ..; mv .git x.amplifier-aside\n--\nmv s/x.amplifier-aside s/.git")),
     "sixty empty ones": ("git init -q deep/er/r", "for i in $(seq 60); do mkdir -p a$i/.git; done\n--\ngit -C deep/er/r config core.fsmonitor $PWD/evil"),
     "removed and made again": ("true", "git init -q s; rm -rf s; git init -q s\n--\nrm -rf s; git init -q s; git -C s config core.fsmonitor $PWD/evil"),
 }  # fmt: skip
 LOOKING = "git status; git diff; git log -1 -p; git add -A; git commit -q --allow-empty -m person; git checkout -q -b b$RANDOM"
 
 
-@pytest.fixture
-async def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    made = await opened(tmp_path, monkeypatch)
-    return made
-
-
+@sandboxed
 @pytest.mark.parametrize(("script", "command"), COMMANDS.values(), ids=COMMANDS)
 async def test_a_command_plants_nothing_that_a_person_runs(
     script: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -199,9 +190,77 @@ async def prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, marker: Path
     (desk.folder / "evil").chmod(0o755)
     outside(script, desk.folder)
     outside(LOOKING, desk.folder)
-    marker.unlink(missing_ok=True)
+    await anyio.Path(marker).unlink(missing_ok=True)
     return desk
 
 
-for _name in ("test_a_command_plants_nothing_that_a_person_runs",):
-    globals()[_name] = pytest.mark.skipif(BWRAP is None, reason="needs bubblewrap")(globals()[_name])
+class Asked:
+    """Answers the questions of a tool, and looks whether a place exists meanwhile."""
+
+    def __init__(self, desk: Desk, monkeypatch: pytest.MonkeyPatch, *, answer: str | None) -> None:
+        self.questions: list[str] = []
+        self.there: list[bool] = []
+        self.place = desk.folder / "deep" / ".vscode"
+        self._answer = answer
+        monkeypatch.setattr(desk.coordinator, "process_hook_result", self._process)
+
+    async def _process(self, result: HookResult, event: str, hook_name: str = "unknown") -> HookResult:
+        if result.action != "ask_user":
+            return result
+        self.questions.append(str(result.approval_prompt))
+        self.there.append(self.place.exists())
+        if self._answer is None:
+            raise NoOneToAskError("no one")
+        return HookResult(action="continue") if self._answer == "Keep" else HookResult(action="deny", reason="no")
+
+
+@sandboxed
+@pytest.mark.parametrize("answer", ["Keep", "Leave aside", None])
+async def test_what_other_programs_obey_stays_aside_until_it_is_allowed(answer, tmp_path, monkeypatch):
+    desk = await opened(tmp_path, monkeypatch)
+    # The rules about commands are no answer to this question.
+    desk.coordinator.register_capability("approval.lets_pass", lambda tool, given: True)
+    asked = Asked(desk, monkeypatch, answer=answer)
+    made = "mkdir -p deep/.vscode && echo x > deep/.vscode/tasks.json && touch .envrc && ln -s deep .cursor"
+    output = await desk.run(made)
+    assert asked.there == [False]
+    assert all(f"{desk.folder}/{name} (" in asked.questions[0] for name in ("deep/.vscode", ".envrc", ".cursor"))
+    assert all(str(asked.place) in note for note in output["protected"] if "vscode" in note)
+    assert len(output["protected"]) == 3
+    is_kept = answer == "Keep"
+    assert [asked.place.exists(), (desk.folder / ".envrc").exists()] == [is_kept, is_kept]
+    assert (desk.folder / "deep" / ".vscode.amplifier-aside" / "tasks.json").exists() is not is_kept
+    assert "protected" not in await desk.run("true")
+    if is_kept:
+        await desk.fail("echo y > deep/.vscode/tasks.json")
+    else:
+        await desk.run("mv deep/.vscode.amplifier-aside deep/.vscode")
+        assert len(asked.questions) == 2
+        assert not asked.place.exists()
+
+
+@sandboxed
+async def test_places_of_the_repository_come_with_a_work_tree_and_a_clone(tmp_path, monkeypatch):
+    """They say what they said before, and what a command made can be removed again."""
+    desk = await opened(tmp_path, monkeypatch)
+    outside("mkdir .vscode; echo x > .vscode/tasks.json; git add .; git commit -qm two", desk.folder)
+    asked = Asked(desk, monkeypatch, answer=None)
+    await desk.run("git worktree add -q deep -b t")
+    await desk.run("git clone -q . copy && cd copy && git commit -q --allow-empty -m n")
+    assert asked.questions == []
+    assert asked.place.exists()
+    await desk.run("git -C copy config user.name Bob && rm -rf copy deep && git worktree prune")
+    assert not (desk.folder / "copy").exists()
+    await desk.run("mkdir deep && cp -r .vscode deep && echo y > deep/.vscode/tasks.json")
+    assert len(asked.questions) == 1
+
+
+@sandboxed
+async def test_more_places_than_mounts_are_compared(tmp_path, monkeypatch):
+    desk = await opened(tmp_path, monkeypatch)
+    outside("for i in $(seq 10 70); do mkdir -p d$i/.vscode; echo x > d$i/.vscode/a; done", desk.folder)
+    asked = Asked(desk, monkeypatch, answer=None)
+    output = (await run(desk.coordinator, "for d in d*; do echo y > $d/.vscode/a; done")).output
+    assert len(output["protected"]) == len(asked.questions[0].splitlines()) - 1 == 61 - 49
+    left = [path.read_text() for path in desk.folder.glob("d*/.vscode/a")]
+    assert left == ["x\n"] * 49

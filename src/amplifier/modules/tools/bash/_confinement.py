@@ -323,7 +323,6 @@ class Sandbox:
         """Take out of repositories what makes git run programs, and keep aside what else programs obey by themselves."""
         assert self.finder is not None
         after = self.finder.look(workspace)
-        self.finder.note_made(before, after)
         roots = self.finder.roots(workspace)
         mounted = frozenset(places.protected)
         # Nothing of it could be changed or replaced, wherever it was moved with the folder that it is in.
@@ -344,6 +343,7 @@ class Sandbox:
             elif any(is_below(path, root) for root in roots):
                 changed.append(path)
         self._keep_aside(changed, before, after, settled)
+        self.finder.note_made(before, after, {each.path for each in settled.aside})
         for note in settled.notes:
             logger.warning("tool bash: %s", note)
 

@@ -172,13 +172,13 @@ class PlaceFinder:
             self._made &= found
         return swept
 
-    def note_made(self, before: Swept, after: Swept) -> None:
-        """Note the repositories that a command has made.
+    def note_made(self, before: Swept, after: Swept, aside: Container[str]) -> None:
+        """Note the places that a command has made, and that did not have to be allowed: repositories, and copies.
 
-        They are not mounted: what a command may put there is the same each time, and is looked at each time. A
-        repository with mounts in it could not be removed, and git calls in it would need help.
+        They are compared, not mounted: a command may make them again at any time. What has mounts in it could not be
+        removed, and git calls in it would need help.
         """
-        new = {after.places[path] for path in after.repositories if path in after.places}
+        new = {found for path, found in after.places.items() if path not in after.led and not is_covered(path, aside)}
         with self._lock:
             self._made |= new - set(before.places.values())
 
