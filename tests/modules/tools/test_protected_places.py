@@ -350,6 +350,22 @@ async def test_place_that_changed_after_the_judgement_is_refused(repository: Pat
         (repository / "link").symlink_to("notes")
 
 
+async def test_folder_that_is_moved_to_a_protected_name_is_not_written(repository: Path, monkeypatch) -> None:
+    """A command moves it between the check and the moment the file gets its name."""
+    (repository / "conf").mkdir()
+    synced = os.fsync
+
+    def move(descriptor: int) -> None:
+        synced(descriptor)
+        if (repository / "conf").exists():
+            (repository / "conf").rename(repository / ".vscode")
+
+    monkeypatch.setattr(os, "fsync", move)
+    (result,) = await run(repository, plan(write("conf/tasks.json")), Person())
+    assert "being tampered with" in result["content"]
+    assert list((repository / ".vscode").iterdir()) == []
+
+
 async def test_editor_is_not_given_a_protected_file(repository: Path) -> None:
     written: list[str] = []
 

@@ -96,7 +96,16 @@ ENTRIES: Final = {
     **dict.fromkeys((".husky", ".huskyrc*", ".githooks", ".git-hooks", ".lefthook", ".lefthook-local"), _HOOKS),
     **dict.fromkeys(("lefthook.*", ".lefthook.*", "lefthook-local.*", ".lefthook-local.*"), _HOOKS),
     **dict.fromkeys(
-        (".config/lefthook*", ".pre-commit-config.y*ml", "prek.toml", "hk*.pkl", ".config/hk*.pkl"), _HOOKS
+        (
+            ".config/lefthook*",
+            ".pre-commit-config.y*ml",
+            "prek.toml",
+            "hk.pkl",
+            "hk.local.pkl",
+            ".config/hk.pkl",
+            ".config/hk.local.pkl",
+        ),
+        _HOOKS,
     ),
     **dict.fromkeys((".overcommit.yml", ".local-overcommit.yml", ".lintstagedrc*", "lint-staged.config.*"), _HOOKS),
     **dict.fromkeys((".simple-git-hooks.*", "simple-git-hooks.*", ".rusty-hook.toml", "captainhook*.json"), _HOOKS),
