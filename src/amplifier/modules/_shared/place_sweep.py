@@ -244,7 +244,7 @@ class _Look:
                     *folder.folders,
                     *(f"{folder.path}/{name}" for name in ("config", "config.worktree", "commondir")),
                 ]
-                self._places |= dict.fromkeys(path for path in inside if os.path.lexists(path))
+                self._repositories |= dict.fromkeys(path for path in inside if os.path.lexists(path))
         if is_git or kind == "place":
             for link in folder.links:
                 self._follow(link)

@@ -32,7 +32,7 @@ from ._git_broker import Bind, GitBroker
 from ._git_files import NOT_CLEAN, Finding, findings, pointer_target, read_text, set_aside, take_out
 from ._git_profile import HELPER, GitProfile, open_git_profile
 from ._options import BashOptions
-from ._own_files import imported_from, own_files_problem, placeholders
+from ._own_files import imported_from, is_placeholder, own_files_problem, placeholders
 from ._places import PlaceFinder, Places, is_covered, topmost
 
 logger = logging.getLogger("amplifier.modules.tools")
@@ -329,7 +329,7 @@ class Sandbox:
         covered = {found for path, found in before.places.items() if is_covered(path, mounted)}
         changed = list[str]()
         for path, found in after.places.items():
-            if found in covered and path not in self._unclean:
+            if (found in covered and path not in self._unclean) or is_placeholder(path):
                 continue
             if path in after.repositories:
                 notes = _judge_repository(path, roots, after.repositories, snapshot.findings)
