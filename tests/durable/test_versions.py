@@ -28,6 +28,17 @@ async def test_turn_that_has_begun_waits_for_its_version(kind, place):
         assert (await old.status(turn)).attempt == 2
 
 
+@pytest.mark.parametrize("kind", ["sqlite"])
+async def test_file_runs_new_turns_with_any_version(kind, place):
+    """The one worker of a file gets new turns, also after a rollback, and within the same second."""
+    make_session = agent(answering(*["Done."] * 4))
+    async with open_engine(kind, place, version="v1") as old, open_engine(kind, place, version="v2") as new:
+        for number, engine in enumerate((old, new, old, new)):
+            turn = await engine.start(f"s{number}", "go")
+            async with working(engine, make_session, seconds=10):
+                assert await engine.result(turn) == "Done."
+
+
 @KINDS
 async def test_resumed_turn_continues_with_the_version_of_the_engine(kind, place):
     calls: list[str] = []

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,7 @@ class WorkerProcesses:
         self._server = server
         self._request = "\t".join(request) + "\n"
         self._is_alone = request[1] == "sqlite"
+        self._folder = Path(request[2])
         self.living: list[int] = []
         self.leaving: list[int] = []
 
@@ -107,17 +109,36 @@ class WorkerProcesses:
         while Path(f"/proc/{process}").exists() and time.monotonic() < until:
             time.sleep(0.005)
 
-    @staticmethod
-    def suspend(process: int) -> None:
-        """Suspend one, as a closed lid does; returns when it has stopped."""
-        os.kill(process, signal.SIGSTOP)
-        while Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+    def suspend(self, process: int) -> None:
+        """Suspend one, as a closed lid does; returns when it has stopped.
+
+        A file stays locked by a process that is suspended in a write, which DBOS makes with each look
+        at its queue. Such a process is woken and suspended again, because nothing can be done about it.
+        """
+        while True:
+            os.kill(process, signal.SIGSTOP)
+            while Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+                time.sleep(0.001)
+            if not self._is_alone or _is_writable(self._folder / "turns.db"):
+                return
+            self.wake(process)
             time.sleep(0.001)
 
     @staticmethod
     def wake(process: int) -> None:
         """Let a suspended one go on."""
         os.kill(process, signal.SIGCONT)
+
+
+def _is_writable(file: Path) -> bool:
+    """Return whether no process holds the lock of a file of SQLite for a write."""
+    with closing(sqlite3.connect(file, timeout=0.0, isolation_level=None)) as connection:
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("ROLLBACK")
+        except sqlite3.OperationalError:
+            return False
+    return True
 
 
 @contextmanager

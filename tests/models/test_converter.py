@@ -249,7 +249,9 @@ def test_floats_are_exact_and_stay_floats(number):
 
 
 def test_numbers_keep_their_form_beside_a_large_integer():
-    text = '{"success":true,"output":[1e+22,0.1,123456789012345678901234567890,5]}'
+    # orjson has written 1e22 in two forms over its versions.
+    floats = to_json([1e22, 0.1])[1:-1]
+    text = f'{{"success":true,"output":[{floats},123456789012345678901234567890,5]}}'
     assert to_json(from_json(ToolResult, text)) == text
 
 

@@ -506,3 +506,21 @@ async def test_the_failure_of_something_awaited_is_no_cancellation():
     suspensions = (await cancel_at(99, thorough)).suspensions
     for k in range(1, suspensions + 1):
         assert not (await cancel_at(k, thorough)).swallowed
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="asyncio starts tasks at once from Python 3.12 on")
+@pytest.mark.parametrize("mode", ["asyncio-native", "asyncio-all"])
+def test_first_await_of_an_eager_scenario_is_cancelled(mode: str) -> None:
+    """A task that starts at once reaches its first await before it is known to who made it."""
+    hit: list[str] = []
+
+    async def scenario() -> None:
+        try:
+            await anyio.sleep(1)
+        except asyncio.CancelledError:
+            hit.append(mode)
+            raise
+
+    report = cancel_everywhere(lambda: scenario, modes=(mode,), only=1, eager_tasks=True)
+    assert report.ok, str(report)
+    assert hit == [mode]

@@ -368,6 +368,10 @@ class Worker:
             polling_interval_sec=self._settings.pickup,
         )
         DBOS.launch()
+        if self._database.is_sqlite:
+            # DBOS gives new turns to the version that was registered last. On SQLite before 3.42 these
+            # times are whole seconds, and after a rollback it's the other one. A file has one worker.
+            DBOS.set_latest_application_version(DBOS.application_version)
 
     def _end(self) -> None:
         """Let DBOS note that turns have ended, then end it. Turns that were running are being cancelled now."""

@@ -116,6 +116,8 @@ class _AsyncioTrial:
         await self._find_orphans(root)
 
     async def _body(self) -> None:
+        # A task that starts at once is suspended for the first time before it is returned.
+        self._root = asyncio.current_task()
         try:
             if self._native:
                 await self._scenario()
@@ -158,6 +160,8 @@ class _AsyncioTrial:
                 inner.close()
 
     async def _shell(self, coro: Coroutine[Any, Any, Any]) -> Any:
+        # A task that starts at once isn't in the list yet.
+        self.injection.tasks.setdefault(asyncio.current_task(), coro)
         return await Driven(coro, self.injection)
 
     # ── the end of a trial ──
