@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import tempfile
 from pathlib import Path
 
 import anyio
@@ -16,6 +17,7 @@ from amplifier.modules._shared.protected_places import ProtectedPlaces
 from amplifier.modules.tools.bash._options import BashOptions
 from amplifier.modules.tools.bash._places import PlaceFinder, topmost
 from tests.modules.tools.test_tool_bash_git import Desk, opened, outside
+from tests.modules.tools.test_tool_bash_own_files import found_by_another_user
 from tests.modules.tools.test_tool_bash_sandbox import BWRAP, _bubblewrap_on_the_path, run
 
 __all__ = ["_bubblewrap_on_the_path"]
@@ -136,6 +138,35 @@ def test_second_names_of_protected_files_are_found(tmp_path, monkeypatch):
     places = found.places(workspace, found.look(workspace))
     inside = {path.removeprefix(f"{workspace}/") for path in places.protected if path.startswith(workspace)}
     assert inside == {".vscode", ".envrc", "src/b", "c"}
+
+
+_CLOSED = """
+import json, os, sys
+from amplifier.modules._shared.protected_places import ProtectedPlaces
+from amplifier.modules.tools.bash._aside import make_readable
+root = sys.argv[1]
+if os.geteuid() == 0:
+    os.setgroups([]), os.setgid(65534), os.setuid(65534)
+os.makedirs(f"{root}/d/e/.vscode")
+os.chmod(f"{root}/d/e", 0o311), os.chmod(f"{root}/d", 0o111)
+places, found = ProtectedPlaces(), []
+for _ in range(3):
+    swept = places.sweep.look([root])
+    found.append([*swept.closed, *swept.places])
+    [make_readable(path) for path in swept.closed]
+print(json.dumps(found))
+"""
+
+
+def test_a_folder_that_cannot_be_listed_is_opened_again() -> None:
+    """Its names can be used by whoever knows them, so it could hide a repository."""
+    with tempfile.TemporaryDirectory() as name:
+        base = Path(name)
+        (base / "work").mkdir()
+        (base / "work").chmod(0o777)
+        found = found_by_another_user(_CLOSED, base, "work", f"{base}/work")
+    d = f"{base}/work/d"
+    assert found == [[d], [f"{d}/e"], [f"{d}/e/.vscode"]]
 
 
 def test_topmost() -> None:

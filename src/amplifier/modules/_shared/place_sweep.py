@@ -60,12 +60,14 @@ class Swept:
             which need not exist, with that of what leads to it.
         repositories: The places that are git's: every ``.git``, bare layouts, and what a ``.git`` leads to.
         sockets: Sockets in the file system.
+        closed: Folders that could not be listed. What is in them can be used by its name all the same.
     """
 
     places: dict[str, tuple[int, int]]
     led: dict[str, str]
     repositories: frozenset[str]
     sockets: tuple[str, ...]
+    closed: tuple[str, ...] = ()
 
 
 @attrs.frozen
@@ -81,10 +83,11 @@ class _Folder:
     beginnings: tuple[str, ...]
     sockets: tuple[str, ...]
     is_repository: bool
+    is_closed: bool
 
     @property
     def is_plain(self) -> bool:
-        return not (self.entries or self.is_repository or self.sockets or self.beginnings)
+        return not (self.entries or self.is_repository or self.sockets or self.beginnings or self.is_closed)
 
 
 class Sweep:
@@ -149,6 +152,7 @@ class _Look:
         self._led: dict[str, str] = {}
         self._repositories: dict[str, None] = {}
         self._sockets: list[str] = []
+        self._closed: list[str] = []
         self._special: list[tuple[str, _Kind]] = []
         self._linked: dict[tuple[int, int], str] = {}
 
@@ -178,7 +182,13 @@ class _Look:
     def swept(self) -> Swept:
         for path in self._repositories:
             self._places[path] = None
-        return Swept(dict(_identities(self._places)), self._led, frozenset(self._repositories), tuple(self._sockets))
+        return Swept(
+            dict(_identities(self._places)),
+            self._led,
+            frozenset(self._repositories),
+            tuple(self._sockets),
+            tuple(self._closed),
+        )
 
     def _folder(self, path: str) -> _Folder | None:
         """Return a folder, listed again if it changed; None if it is not to be looked into."""
@@ -201,7 +211,7 @@ class _Look:
     def _list(self, path: str, ctime: int, *, is_fresh: bool) -> _Folder:
         entries, base = self._entries, path.rstrip("/")
         folders, hits, links, beginnings, sockets = list[str](), list[str](), list[str](), list[str](), list[str]()
-        layout = list[str]()
+        layout, is_closed = list[str](), False
         try:
             with os.scandir(path) as listing:
                 for entry in listing:
@@ -218,8 +228,10 @@ class _Look:
                             beginnings.append(f"{base}/{name}")
                     elif not entry.is_file(follow_symlinks=False):
                         sockets += [f"{base}/{name}"] * _is_socket(entry.path)
-        except OSError:
+        except FileNotFoundError:
             pass
+        except OSError:
+            is_closed = True
         return _Folder(
             path,
             ctime,
@@ -230,11 +242,13 @@ class _Look:
             tuple(beginnings),
             tuple(sockets),
             is_git_layout(layout),
+            is_closed,
         )
 
     def _note(self, folder: _Folder, kind: _Kind) -> tuple[str, ...]:
         """Note what is in a folder; returns the folders in it that are looked at like this one."""
         self._sockets += folder.sockets
+        self._closed += [folder.path] * folder.is_closed
         is_git = folder.is_repository and not self._entries.is_allowed(folder.path)
         if is_git and kind != "kept":
             self._places[folder.path] = self._repositories[folder.path] = None

@@ -27,7 +27,7 @@ from amplifier.errors import ModuleLoadError
 from ..._shared.place_sweep import Swept
 from ..._shared.processes import can_supervise
 from ..._shared.protected_places import ProtectedPlaces
-from ._aside import Aside, content, keep_aside
+from ._aside import Aside, content, keep_aside, make_readable
 from ._git_broker import Bind, GitBroker
 from ._git_files import NOT_CLEAN, Finding, findings, pointer_target, read_text, set_aside, take_out
 from ._git_profile import HELPER, GitProfile, open_git_profile
@@ -322,7 +322,7 @@ class Sandbox:
     def _settle(self, workspace: str, before: Swept, places: Places, snapshot: _Snapshot, settled: Settled) -> None:
         """Take out of repositories what makes git run programs, and keep aside what else programs obey by themselves."""
         assert self.finder is not None
-        after = self.finder.look(workspace)
+        after = self._look_into_all(workspace, before, settled)
         roots = self.finder.roots(workspace)
         mounted = frozenset(places.protected)
         # Nothing of it could be changed or replaced, wherever it was moved with the folder that it is in.
@@ -346,6 +346,21 @@ class Sandbox:
         self.finder.note_made(before, after, {each.path for each in settled.aside})
         for note in settled.notes:
             logger.warning("tool bash: %s", note)
+
+    def _look_into_all(self, workspace: str, before: Swept, settled: Settled) -> Swept:
+        """Return the protected places that exist now, after folders that a command made unreadable are readable again."""
+        assert self.finder is not None
+        after = self.finder.look(workspace)
+        tried = set(before.closed)
+        while closed := set(after.closed) - tried:
+            tried |= closed
+            for path in closed:
+                with suppress(OSError):
+                    make_readable(path)
+            after = self.finder.look(workspace)
+        for path in set(after.closed) - set(before.closed):
+            settled.notes.append(f"{path} cannot be looked into; look at it before you run anything there")
+        return after
 
     def _keep_aside(self, changed: Sequence[str], before: Swept, after: Swept, settled: Settled) -> None:
         assert self.finder is not None
