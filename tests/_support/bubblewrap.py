@@ -1,6 +1,6 @@
 """bubblewrap for the tests: the installed one, else Debian's package in the project's own ``.bubblewrap`` folder.
 
-``python -m tests._support.bubblewrap`` fetches it; a second run finds it in place and does nothing.
+``python -m tests._support.bubblewrap`` fetches it. A second run finds it in place and does nothing.
 """
 
 from __future__ import annotations
@@ -16,17 +16,13 @@ _PATIENCE = 120.0
 
 
 def find_bubblewrap() -> str | None:
-    """The program; fetched if it is not installed, None where that does not work (no Debian, no network)."""
-    installed = shutil.which("bwrap")
-    if installed is not None:
-        return installed
+    """Return the program, or None if it is neither installed nor fetched."""
     program = FOLDER / "usr" / "bin" / "bwrap"
-    if not program.exists() and not _fetched():
-        return None
-    return str(program)
+    return shutil.which("bwrap") or (str(program) if program.exists() else None)
 
 
-def _fetched() -> bool:
+def fetch() -> bool:
+    """Fetch it from Debian; return False where that does not work (no Debian, no network)."""
     if not sys.platform.startswith("linux") or shutil.which("apt-get") is None or shutil.which("dpkg") is None:
         return False
     FOLDER.mkdir(exist_ok=True)
@@ -41,4 +37,5 @@ def _fetched() -> bool:
 
 
 if __name__ == "__main__":
-    print(find_bubblewrap() or "bubblewrap is not installed and could not be fetched")
+    found = find_bubblewrap() or (find_bubblewrap() if fetch() else None)
+    print(found or "bubblewrap is not installed and could not be fetched")

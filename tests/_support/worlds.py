@@ -25,16 +25,20 @@ from amplifier.errors import ExecutionCancelled, ExecutionTimeout
 from amplifier.testing import MODES, SweepReport, cancel_everywhere
 
 from . import world_modules
+from .profiles import SEED
 
 LISTENER = "listener of the application"
 
 Scenario = Callable[["World"], Awaitable[object]]
 
 WHOLE = bool(os.environ.get("WHOLE_SWEEPS"))
-"""Whether the second of two cancellations comes after each of the usual numbers of steps, as in `make test-long`, or after one and three."""
+"""Whether the second of two cancellations comes after each of the usual numbers of steps, or after one and three.
 
-SAMPLE = int(os.environ.get("SWEPT_POINTS", "0"))
-"""How many suspension points of each scenario and mode are tried, newly drawn each time; all of them if it is zero."""
+`make test-all` and `make test-long` set it.
+"""
+
+SAMPLE = 0 if WHOLE else int(os.environ.get("SWEPT_POINTS", "8"))
+"""How many suspension points of each scenario and mode are tried, newly drawn in each run; zero means all of them."""
 
 TRIALS: list[int] = []
 """How often each scenario that was swept in this process was run; reported at the end of `tests/kernel/sweeps`."""
@@ -320,7 +324,7 @@ def sweep(
     if not WHOLE:
         options.setdefault("second_after", (1, 3))
     if SAMPLE:
-        options |= {"max_points": SAMPLE, "seed": random.randrange(2**32)}
+        options |= {"max_points": SAMPLE, "seed": random.Random(f"{SEED} {scenario.__name__}").randrange(2**32)}
     with _silence():
         report = cancel_everywhere(make, modes=modes, **options)
     report.raise_if_broken()

@@ -16,6 +16,8 @@ from tests.cli._scripted_agent import call
 from tests.servers.acp._editor import edit, editing
 from tests.servers.acp._schema import Wire
 
+pytestmark = pytest.mark.slow
+
 KINDS = {
     *(f"agent {method} {kind}" for method in ("initialize", "session/new") for kind in ("Request", "Response")),
     *(

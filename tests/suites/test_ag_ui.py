@@ -15,6 +15,8 @@ from tests.cli._scripted_agent import call
 from tests.servers.http._asgi_client import serving
 from tests.servers.http.test_ag_ui import answer, run, run_input
 
+pytestmark = pytest.mark.slow
+
 TOWN = {"type": "object", "properties": {"town": {"type": "string"}}}
 WEATHER = {"name": "weather", "description": "The weather of a town.", "parameters": TOWN}
 BOTH = " ".join(json.dumps({"tool": "weather", "town": town}, separators=(",", ":")) for town in ("Oslo", "Rome"))

@@ -27,7 +27,7 @@ def run_tests(*folders: str, **variables: str) -> int:
     ended: Any = subprocess.run(
         [*words, "-m", "not slow and not long", *folders],
         cwd=ROOT,
-        env={**os.environ, "HYPOTHESIS_PROFILE": "quick", **variables},
+        env={**os.environ, "HYPOTHESIS_PROFILE": "default", **variables},
         capture_output=True,
         text=True,
         check=False,

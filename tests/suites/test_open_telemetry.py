@@ -18,6 +18,8 @@ from opentelemetry.trace import StatusCode
 from tests.modules.hooks.otel.scenarios import SCENARIOS
 from tests.modules.hooks.otel.traces import Traces
 
+pytestmark = pytest.mark.slow
+
 CONVENTIONS: dict[str, Any] = json.loads(Path(__file__).with_name("gen_ai_conventions.json").read_text())
 TYPES: dict[str, Any] = {
     "string": str,

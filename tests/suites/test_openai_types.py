@@ -14,6 +14,8 @@ from tests.cli._scripted_agent import call
 from tests.servers.http._asgi_client import serving
 from tests.servers.http._openai_types import openai_problems
 
+pytestmark = pytest.mark.slow
+
 CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
 SCHEMA = {
     "type": "object",

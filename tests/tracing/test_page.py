@@ -72,6 +72,7 @@ def hostile_session() -> Trace:
     return trace
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [390, 1280])
 def test_no_text_of_a_log_is_obeyed_and_the_page_fits(tab, tmp_path, width):
     trace = hostile_session()
@@ -91,6 +92,7 @@ def test_no_text_of_a_log_is_obeyed_and_the_page_fits(tab, tmp_path, width):
     assert len(tab.requests) == 1
 
 
+@pytest.mark.slow
 def test_the_policy_refuses_scripts_styles_and_loads(tab, tmp_path):
     planted = "<script>document.title = 'ran'</script><p id=p style='color: red'>x</p><img src=x.png></body>"
     page = tmp_path / "trace.html"
@@ -104,6 +106,7 @@ def test_the_policy_refuses_scripts_styles_and_loads(tab, tmp_path):
         tab.evaluate("document.body.innerHTML = '<b>x</b>'")
 
 
+@pytest.mark.slow
 def test_rows_are_those_of_the_trace(tab, tmp_path):
     trace = read(*small_session(), b"not json\n")
     show(tab, tmp_path, trace)
@@ -128,6 +131,7 @@ def test_rows_are_those_of_the_trace(tab, tmp_path):
     assert events == ["tool:pre after 3.000 s, event 9", "tool:post after 3.500 s, event 10"]
 
 
+@pytest.mark.slow
 def test_the_page_is_used_with_the_keyboard_alone(tab, tmp_path):
     show(tab, tmp_path, read(*small_session()))
     tab.evaluate("document.getElementById('tree').focus()")
@@ -162,6 +166,7 @@ def test_the_page_is_used_with_the_keyboard_alone(tab, tmp_path):
     assert tab.evaluate("[document.activeElement.id, document.getElementById('search').value]") == ["tree", ""]
 
 
+@pytest.mark.slow
 def test_everything_that_can_be_used_has_a_name(tab, tmp_path):
     show(tab, tmp_path, read(*small_session()))
     nodes = tab.send("Accessibility.getFullAXTree")["nodes"]
@@ -171,6 +176,7 @@ def test_everything_that_can_be_used_has_a_name(tab, tmp_path):
     assert [node for node in used if not node.get("name", {}).get("value")] == []
 
 
+@pytest.mark.slow
 def test_filter_and_search_show_matching_rows_with_those_above(tab, tmp_path):
     failing = [
         *tool_call(6, 1, "c2", name="grep")[:1],
@@ -196,6 +202,7 @@ def test_filter_and_search_show_matching_rows_with_those_above(tab, tmp_path):
     assert tab.evaluate(ROWS) == 7
 
 
+@pytest.mark.slow
 def test_ten_thousand_events_have_few_elements_in_the_document(tab, tmp_path):
     trace = Trace("s")
     while trace.lines < 10_000:
@@ -232,6 +239,7 @@ def test_ten_thousand_events_have_few_elements_in_the_document(tab, tmp_path):
     assert tab.evaluate("document.querySelector('.row[aria-selected=true]').id") == f"row-{len(trace.rows) - 1}"
 
 
+@pytest.mark.slow
 def test_a_call_with_thousands_of_events_shows_them_in_portions(tab, tmp_path):
     pieces = [line("content_block:delta", 2, delta=str(number)) for number in range(120)]
     show(tab, tmp_path, read(line("provider:request", 1), *pieces))
@@ -243,6 +251,7 @@ def test_a_call_with_thousands_of_events_shows_them_in_portions(tab, tmp_path):
     assert tab.evaluate(headings) == 121
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [390, 1280])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_both_colour_schemes_have_contrast(tab, tmp_path, scheme, width):
@@ -284,6 +293,7 @@ def test_payloads_of_a_page_are_bounded():
     assert "characters left out" in write_page(trace)
 
 
+@pytest.mark.slow
 def test_a_pause_between_turns_leaves_room_for_the_turns(tab, tmp_path):
     show(tab, tmp_path, read(*turn(0, end=4), *turn(3000, end=3004)))  # resumed after fifty minutes
     bars = tab.evaluate(
@@ -296,6 +306,7 @@ def test_a_pause_between_turns_leaves_room_for_the_turns(tab, tmp_path):
     assert "after 3000.000 s" in tab.evaluate("document.getElementById('details').textContent")
 
 
+@pytest.mark.slow
 def test_json_that_a_tool_returned_as_text_is_readable(tab, tmp_path):
     about: dict[str, Any] = {"tool_name": "query", "tool_call_id": "c1", "tool_input": {}}
     output = {"success": True, "output": '{"rows": [{"city": "Brest"}], "more": false}', "error": "[not json"}

@@ -34,8 +34,9 @@ collect_ignore_glob = ["test_*.py"] if HINDRANCE else []
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark every comparison slow: it starts two interpreters, and both kernels change rarely."""
+    here = Path(__file__).parent
     for item in items:
-        if item.path.parent == Path(__file__).parent:
+        if item.path.parent == here:
             item.add_marker(pytest.mark.slow)
 
 

@@ -23,6 +23,7 @@ def long_report() -> Report:
     return report(*findings, module=f"{HOSTILE}{long}", source=path, missed=("T8",), notes=[HOSTILE, long])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [390, 1280])
 def test_the_page_fits_and_is_inert(tmp_path, width):
     page = tmp_path / "report.html"
@@ -40,6 +41,7 @@ def test_the_page_fits_and_is_inert(tmp_path, width):
         assert tab.problems == []
 
 
+@pytest.mark.slow
 def test_the_policy_refuses_scripts_styles_and_loads(tmp_path):
     page = tmp_path / "report.html"
     planted = "<script>document.title = 'ran'</script><p id=p style='color: red'>x</p><img src=x.png></body>"

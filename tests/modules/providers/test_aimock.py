@@ -18,6 +18,8 @@ from tests._support.aimock import Aimock, running_aimock
 from tests.modules.providers.services import ServiceCase, ask, chunks_of, mounted
 from tests.modules.providers.test_turns_in_sessions import LOOPS, SCHEMA, messages_of, session_with
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="session")
 def aimock() -> Iterator[Aimock]:

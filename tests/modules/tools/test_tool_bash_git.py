@@ -23,14 +23,11 @@ from amplifier.modules.tools.bash import _confinement
 from amplifier.modules.tools.bash._git_files import findings, is_harmless, pointer_target, take_out
 from amplifier.testing import TestCoordinator, script
 from tests._support.tree import ROOT
-from tests.modules.tools.test_tool_bash_sandbox import BWRAP, _bubblewrap_on_the_path, run
+from tests.modules.tools.test_tool_bash_sandbox import SANDBOXES, _bubblewrap_on_the_path, in_bubblewrap, run
 
 __all__ = ["_bubblewrap_on_the_path"]
 
-pytestmark = [
-    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="there are sandboxes for Linux only"),
-    pytest.mark.skipif(BWRAP is None, reason="needs bubblewrap"),
-]
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="there are sandboxes for Linux only")
 
 BASH = ("bash", "-c")
 COMMITTING = {
@@ -75,7 +72,7 @@ class Desk:
         return dict(result.output)
 
 
-@pytest.fixture
+@pytest.fixture(params=SANDBOXES)
 async def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return await opened(tmp_path, monkeypatch)
 
@@ -171,6 +168,7 @@ async def test_a_filter_fails_and_stores_nothing(desk: Desk) -> None:
     assert outside("git ls-files", desk.folder).stdout == "file\n"
 
 
+@in_bubblewrap
 async def test_without_a_profile_the_result_says_why_a_commit_failed(tmp_path, monkeypatch):
     monkeypatch.setattr(_confinement, "open_git_profile", lambda *_, **__: (None, "unshare: Operation not permitted"))
     desk = await opened(tmp_path, monkeypatch)
@@ -389,6 +387,7 @@ async def test_no_file_gets_the_setuid_bit(desk: Desk) -> None:
     await desk.run("git init -q --shared shared; mkdir d; chmod g+s d; chmod 755 d")
 
 
+@in_bubblewrap
 async def test_files_in_memory_count(tmp_path, monkeypatch):
     desk = await opened(tmp_path, monkeypatch, max_memory_mb=128)
     script = (
@@ -403,6 +402,7 @@ async def test_files_in_memory_count(tmp_path, monkeypatch):
     assert result.error["type"] == "TooMuchMemory"
 
 
+@in_bubblewrap
 async def test_the_home_on_the_search_path_is_not_shown(tmp_path, monkeypatch):
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "secret").write_text("CANARY")
@@ -617,6 +617,7 @@ A_DAY: list[tuple[str, dict[str, str]]] = [
 ]
 
 
+@in_bubblewrap
 async def test_an_agent_works_with_git_without_a_question(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It clones, branches, edits, commits with a hook, rebases, stashes and uses a worktree in mode ``full``."""
     desk = await opened(tmp_path, monkeypatch)

@@ -31,6 +31,7 @@ from tests.modules.tools.test_tool_bash_sandbox import (
     BWRAP,
     SANDBOXES,
     _bubblewrap_on_the_path,
+    in_bubblewrap,
     make_folders,
     opened,
     run,
@@ -42,7 +43,6 @@ SOURCES = Path(amplifier.__file__).parent
 """What is imported, and not always below this repository: the fault programme plants bugs in a copy."""
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="there are sandboxes for Linux only")
-in_bubblewrap = pytest.mark.skipif(BWRAP is None, reason="needs bubblewrap")
 
 
 # ── what the agent runs from ─────────────────────────────────────────────────────────────────────

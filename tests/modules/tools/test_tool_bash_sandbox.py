@@ -14,6 +14,7 @@ import termios
 import uuid
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import anyio
 import pytest
@@ -33,8 +34,15 @@ from tests.modules.tools.test_tool_bash_killed import gone, is_alive
 BWRAP = find_bubblewrap()
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="there are sandboxes for Linux only")
 
-_WORKING = {"bwrap": BWRAP is not None, "off": True}
-SANDBOXES = [kind for kind in ("bwrap",) if _WORKING[kind]]
+IN_BUBBLEWRAP = [pytest.mark.slow, pytest.mark.skipif(BWRAP is None, reason="needs bubblewrap: make parts")]
+SANDBOXES = [pytest.param("bwrap", marks=IN_BUBBLEWRAP)]
+
+
+def in_bubblewrap(test: Any) -> Any:
+    """Mark a test that runs commands in bubblewrap."""
+    for mark in IN_BUBBLEWRAP:
+        test = mark(test)
+    return test
 
 
 @pytest.fixture(autouse=True)
@@ -68,6 +76,7 @@ def test_there_are_enough_attempts_with_names_of_their_own():
     assert not [attempt.name for attempt in ATTEMPTS if "bwrap" in attempt.open_in]
 
 
+@pytest.mark.slow
 def test_bubblewrap_is_tested_where_it_can_be_had():
     """The tests below run with what there is; on Debian that has to include bubblewrap."""
     assert BWRAP is not None or not Path("/usr/bin/apt-get").exists()
@@ -88,21 +97,21 @@ QUICK = {
     "mount in a new namespace",
     "start 200 processes",
 }
-"""One or two of each kind, which `make test` tries in bubblewrap on both backends; `make test-slow` tries all of them."""
+"""One or two of each kind, which are tried in bubblewrap on both backends. The others take turns."""
 
 
 def marks(attempt: Attempt, kind: str, is_turn: bool) -> list[pytest.MarkDecorator]:
-    if kind == "bwrap" and attempt.name in QUICK:
-        return []
-    return [pytest.mark.slow if kind != "off" and is_turn else pytest.mark.long]
+    if kind == "bwrap":
+        return IN_BUBBLEWRAP if is_turn or attempt.name in QUICK else [*IN_BUBBLEWRAP, pytest.mark.long]
+    return [pytest.mark.long]
 
 
-# What is open is in the documentation; it does not have to stay open. A sandbox knows nothing of backends: `make test-slow` takes turns.
+# What is open is in the documentation. It does not have to stay open.
 HELD = [
     pytest.param(attempt, kind, backend, id=f"{attempt.name}-{kind}-{backend}", marks=marks(attempt, kind, is_turn))
     for number, attempt in enumerate(ATTEMPTS)
     for kind in KINDS
-    if _WORKING[kind] and kind in attempt.only_in and kind not in attempt.open_in
+    if kind in attempt.only_in and kind not in attempt.open_in
     for backend, is_turn in (("asyncio", number % 2 == 0), ("trio", number % 2 == 1))
 ]
 
@@ -364,7 +373,9 @@ def test_a_process_of_the_same_user_cannot_read_the_environment_of_the_agent():
 # ── approval ─────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(("kind", "action"), [*((kind, "continue") for kind in SANDBOXES), ("off", "ask_user")])
+@pytest.mark.parametrize(
+    ("kind", "action"), [pytest.param("bwrap", "continue", marks=IN_BUBBLEWRAP), ("off", "ask_user")]
+)
 async def test_a_rule_can_be_lenient_in_a_sandbox_only(kind, action, tmp_path):
     coordinator = await opened(tmp_path, sandbox=kind)
     rules = [

@@ -10,6 +10,7 @@ import pytest
 from tests.cli._scripted_agent import call
 
 
+@pytest.mark.slow
 def test_ag_ui_client_accepts_every_event_and_keeps_the_conversation(ag_ui, server, workdir):
     (workdir / "gate").touch()
     found = ag_ui(server, call("wait_for", path=str(workdir / "gate")), call("nowhere"), "history", "fail")

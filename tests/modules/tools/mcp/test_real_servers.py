@@ -17,7 +17,10 @@ from amplifier.testing import MockApprovalSystem
 from tests._support.mcp_servers import node_server, python_server
 from tests.modules.tools.mcp.desk import opened
 
-pytestmark = pytest.mark.filterwarnings("ignore:Async generator '(httpx2|httpcore2|mcp):ResourceWarning")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:Async generator '(httpx2|httpcore2|mcp):ResourceWarning"),
+]
 
 
 def node(package: str, *arguments: str, **more: Any) -> dict[str, Any]:
@@ -25,7 +28,6 @@ def node(package: str, *arguments: str, **more: Any) -> dict[str, Any]:
     return {"command": program, "args": [script, *arguments], **more}
 
 
-@pytest.mark.slow
 async def test_four_servers_open_side_by_side_and_answer(tmp_path):
     (tmp_path / "note.txt").write_text("Buy milk.\n")
     servers = {
@@ -92,7 +94,6 @@ def everything_over_http() -> Iterator[str]:
             process.stderr.close()
 
 
-@pytest.mark.slow
 async def test_the_everything_server_answers_over_http():
     with everything_over_http() as url:
         async with opened({"web": {"url": url}}) as desk:
