@@ -51,6 +51,8 @@ def test_the_wheel_holds_every_file_of_the_package_and_nothing_else(wheel: zipfi
         "amplifier/models/models.schema.json",
         "amplifier/plan/mount-plan.schema.json",
         "amplifier/cli/commands/scaffold/tool.py.txt",
+        "amplifier/modules/tools/bash/seccomp/x86_64.bpf",
+        "amplifier/modules/tools/bash/seccomp/aarch64.bpf",
         "amplifier/cli/commands/scaffold/pyproject.toml.txt",
         f"amplifier-{amplifier.__version__}.dist-info/licenses/LICENSE",
     ],

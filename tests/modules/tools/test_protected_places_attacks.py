@@ -143,7 +143,7 @@ def test_second_names_of_protected_files_are_found(tmp_path, monkeypatch):
 _CLOSED = """
 import json, os, sys
 from amplifier.modules._shared.protected_places import ProtectedPlaces
-from amplifier.modules.tools.bash._aside import make_readable
+from amplifier.modules.tools.bash._git_files import open_up
 root = sys.argv[1]
 if os.geteuid() == 0:
     os.setgroups([]), os.setgid(65534), os.setuid(65534)
@@ -153,7 +153,7 @@ places, found = ProtectedPlaces(), []
 for _ in range(3):
     swept = places.sweep.look([root])
     found.append([*swept.closed, *swept.places])
-    [make_readable(path) for path in swept.closed]
+    [open_up(path) for path in swept.closed]
 print(json.dumps(found))
 """
 

@@ -67,21 +67,6 @@ def _exists(name: str, folder: int) -> bool:
     return True
 
 
-def make_readable(path: str) -> None:
-    """Let the owner of a folder list and enter it.
-
-    Raises:
-        OSError: It cannot be changed, or a link is on the way to it.
-    """
-    flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-    with folder_of(path) as folder:
-        descriptor = os.open(os.path.basename(path), flags, dir_fd=folder)  # noqa: PTH119 - text in
-    try:
-        os.chmod(f"/proc/self/fd/{descriptor}", stat.S_IMODE(os.fstat(descriptor).st_mode) | 0o700)  # noqa: PTH101
-    finally:
-        os.close(descriptor)
-
-
 def content(path: str) -> str | None:
     """Return what two places of the same name and content have in common; None for a large one, and for one with links.
 

@@ -7,13 +7,11 @@ runs a command in namespaces of its own, and `amplifier._supervisor` enforce it.
 from __future__ import annotations
 
 import functools
-import json
 import logging
 import os
 import stat
 import subprocess
 import sys
-import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -27,10 +25,11 @@ from amplifier.errors import ModuleLoadError
 from ..._shared.place_sweep import Swept
 from ..._shared.processes import can_supervise
 from ..._shared.protected_places import ProtectedPlaces
-from ._aside import Aside, content, keep_aside, make_readable
-from ._git_broker import Bind, GitBroker
-from ._git_files import NOT_CLEAN, Finding, findings, pointer_target, read_text, set_aside, take_out
-from ._git_profile import HELPER, GitProfile, open_git_profile
+from ._aside import Aside, content, keep_aside
+from ._git_broker import GitBroker
+from ._git_call import Baselines, Surroundings
+from ._git_files import NOT_CLEAN, Finding, findings, open_up, pointer_target, read_text, set_aside, take_out
+from ._git_profile import GitProfile, open_git_profile
 from ._options import BashOptions
 from ._own_files import imported_from, is_placeholder, own_files_problem, placeholders
 from ._places import PlaceFinder, Places, is_covered, topmost
@@ -153,6 +152,8 @@ SandboxKind: TypeAlias = Literal["bwrap", "off"]
 
 _MODULE = "tool-bash"
 _MIB = 1 << 20
+_MAX_CLOSED = 20
+"""Folders inside of each other that a command made unreadable."""
 
 
 @attrs.define
@@ -162,10 +163,12 @@ class Settled:
     Attributes:
         notes: What was taken out of repositories, and of what could not be kept aside, as sentences.
         aside: Places that a command made or changed, which are kept aside until someone allows them.
+        by_git: Protected places that git may have written, which were looked at already.
     """
 
     notes: list[str] = attrs.field(factory=list)
     aside: list[Aside] = attrs.field(factory=list)
+    by_git: list[str] = attrs.field(factory=list)
 
 
 @attrs.frozen(kw_only=True)
@@ -205,7 +208,7 @@ class Sandbox:
     finder: PlaceFinder | None = None
     git: GitProfile | None = None
     git_problem: str | None = None
-    _git_lock: threading.Lock = attrs.field(factory=threading.Lock)
+    _baselines: Baselines = attrs.field(factory=Baselines)
     _unclean: set[str] = attrs.field(factory=set)
 
     @property
@@ -248,15 +251,19 @@ class Sandbox:
             stack.callback(self._settle, workspace, before, places, _Snapshot.of(places, before), settled)
             more = list[str]()
             if self.git is not None:
-                broker = GitBroker(
-                    self.git,
+                surroundings = Surroundings(
+                    profile=self.git,
                     places=places,
                     roots=self.finder.roots(workspace),
-                    hook=lambda binds, mounts, folder: self._hook(places, binds, mounts, folder),
-                    environment=environment,
-                    lock=self._git_lock,
                     temporary=[*TEMPORARY, self.finder.home],
+                    wrapper=lambda mounts, folder: self._wrapper(_that_exist(places), folder, mounts, CONFINEMENT),
+                    limits=self._limits(),
+                    environment=environment,
+                    baselines=self._baselines,
+                    obeyed=self.finder.protected.is_entry,
                 )
+                broker = GitBroker(surroundings)
+                stack.callback(lambda: settled.by_git.extend(broker.tracked()))
                 stack.callback(lambda: settled.notes.extend(broker.notes))
                 more, variables = stack.enter_context(broker.opened())
                 environment = {**environment, **variables}
@@ -300,23 +307,6 @@ class Sandbox:
             options=options,
         )
 
-    @contextmanager
-    def _hook(
-        self, places: Places, binds: Sequence[Bind], mounts: Sequence[str], folder: str
-    ) -> Iterator[tuple[list[str], list[int]]]:
-        """Prepare a hook of a repository, which runs as commands do."""
-        wrapper = self._wrapper(places, folder, mounts, CONFINEMENT)
-        program = system_call_filter()
-        assert program is not None
-        descriptor = os.memfd_create("filter")
-        try:
-            os.write(descriptor, program)
-            os.lseek(descriptor, 0, os.SEEK_SET)
-            given = json.dumps({"noexec": [], "binds": [*binds], "limits": self._limits()})
-            yield isolated_python_command(HELPER, given, *wrapper, "--seccomp", str(descriptor)), [descriptor]
-        finally:
-            os.close(descriptor)
-
     # ── after a command ──
 
     def _settle(self, workspace: str, before: Swept, places: Places, snapshot: _Snapshot, settled: Settled) -> None:
@@ -329,7 +319,7 @@ class Sandbox:
         covered = {found for path, found in before.places.items() if is_covered(path, mounted)}
         changed = list[str]()
         for path, found in after.places.items():
-            if (found in covered and path not in self._unclean) or is_placeholder(path):
+            if (found in covered and path not in self._unclean) or path in settled.by_git or is_placeholder(path):
                 continue
             if path in after.repositories:
                 notes = _judge_repository(path, roots, after.repositories, snapshot.findings)
@@ -343,7 +333,7 @@ class Sandbox:
             elif any(is_below(path, root) for root in roots):
                 changed.append(path)
         self._keep_aside(changed, before, after, settled)
-        self.finder.note_made(before, after, {each.path for each in settled.aside})
+        self.finder.note_made(before, after, {*settled.by_git, *(each.path for each in settled.aside)})
         for note in settled.notes:
             logger.warning("tool bash: %s", note)
 
@@ -351,14 +341,14 @@ class Sandbox:
         """Return the protected places that exist now, after folders that a command made unreadable are readable again."""
         assert self.finder is not None
         after = self.finder.look(workspace)
-        tried = set(before.closed)
-        while closed := set(after.closed) - tried:
-            tried |= closed
-            for path in closed:
-                with suppress(OSError):
-                    make_readable(path)
+        for _ in range(_MAX_CLOSED):
+            # What a command has closed could be used by those who know the names in it.
+            closed = [path for path, found in after.closed.items() if before.closed.get(path) != found]
+            opened = [open_up(path) for path in closed]
+            if True not in opened:
+                break
             after = self.finder.look(workspace)
-        for path in set(after.closed) - set(before.closed):
+        for path in closed:
             settled.notes.append(f"{path} cannot be looked into; look at it before you run anything there")
         return after
 
@@ -387,6 +377,11 @@ def _put_aside(path: str, reason: str, settled: Settled) -> bool:
         settled.notes.append(f"{problem}. {reason}; look at it before you use it")
         return False
     return True
+
+
+def _that_exist(places: Places) -> Places:
+    """Return the places without those that git has removed since."""
+    return attrs.evolve(places, protected=tuple(path for path in places.protected if os.path.lexists(path)))
 
 
 @attrs.frozen
