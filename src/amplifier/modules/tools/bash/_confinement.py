@@ -341,6 +341,7 @@ class Sandbox:
         """Return the protected places that exist now, after folders that a command made unreadable are readable again."""
         assert self.finder is not None
         after = self.finder.look(workspace)
+        closed = list[str]()
         for _ in range(_MAX_CLOSED):
             # What a command has closed could be used by those who know the names in it.
             closed = [path for path, found in after.closed.items() if before.closed.get(path) != found]
