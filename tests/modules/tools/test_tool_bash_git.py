@@ -16,7 +16,6 @@ import pytest
 
 from amplifier import agent, on
 from amplifier.events import TOOL_POST
-from amplifier.models import HookResult
 from amplifier.modules.hooks.approval import MODES
 from amplifier.modules.tools import bash as tool_bash
 from amplifier.modules.tools.bash import _confinement
@@ -339,31 +338,6 @@ async def test_settings_of_the_user_stay(desk: Desk) -> None:
     after = (desk.folder / ".git" / "config").read_text()
     assert after.startswith(before)
     assert "description = d" in after
-
-
-# ── other protected places ───────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize(("lets_pass", "allowed"), [(None, True), (True, True), (False, True), (False, False)])
-async def test_a_new_protected_place_is_named_and_asked_about(lets_pass, allowed, desk, monkeypatch):
-    asked = []
-
-    async def process(result: HookResult, event: str, hook_name: str = "unknown") -> HookResult:
-        if result.action != "ask_user":
-            return result
-        asked.append(result.approval_prompt)
-        return HookResult(action="continue") if allowed else HookResult(action="deny", reason="no")
-
-    monkeypatch.setattr(desk.coordinator, "process_hook_result", process)
-    if lets_pass is not None:
-        desk.coordinator.register_capability("approval.lets_pass", lambda tool, given: lets_pass)
-    output = await desk.run("mkdir -p deep/.vscode && echo x > deep/.vscode/tasks.json")
-    place = desk.folder / "deep" / ".vscode"
-    assert place.exists() is allowed
-    assert str(place) in output["protected"][0]
-    assert len(asked) == (lets_pass is False)
-    if asked:
-        assert str(place) in str(asked[0])
 
 
 # ── the rest of the sandbox ──────────────────────────────────────────────────────────────────────

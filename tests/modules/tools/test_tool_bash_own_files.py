@@ -314,7 +314,7 @@ async def test_what_a_configuration_of_git_names_cannot_be_changed(
     coordinator = await opened(work, sandbox="bwrap")
     result = await run(coordinator, "mkdir -p named && echo x > named/pre-commit || echo x > named")
     if not exists:
-        assert "was renamed to named.amplifier-aside" in result.output["protected"][0]
+        assert "is called named.amplifier-aside now" in result.output["protected"][0]
     else:
         assert not result.success
     assert (await run(coordinator, "echo x > other")).success

@@ -22,16 +22,17 @@ import attrs
 from amplifier._internal.programs import find_program, is_below, isolated_python_command
 from amplifier.errors import ModuleLoadError
 
+from ..._shared.place_sweep import Swept
 from ..._shared.processes import can_supervise
 from ..._shared.protected_places import ProtectedPlaces
+from ._aside import Aside, content, keep_aside
 from ._git_broker import GitBroker
 from ._git_call import Baselines, Surroundings
 from ._git_files import NOT_CLEAN, Finding, findings, open_up, pointer_target, read_text, set_aside, take_out
 from ._git_profile import GitProfile, open_git_profile
 from ._options import BashOptions
-from ._own_files import imported_from, own_files_problem, placeholders
-from ._places import PlaceFinder, Places, inside_another
-from ._sweep import Swept
+from ._own_files import imported_from, is_placeholder, own_files_problem, placeholders
+from ._places import PlaceFinder, Places, is_covered, topmost
 
 logger = logging.getLogger("amplifier.modules.tools")
 
@@ -160,13 +161,13 @@ class Settled:
     """What was found in the writable folders after a command.
 
     Attributes:
-        notes: What was taken out of repositories, as sentences.
-        new: Protected places that exist now, and did not before.
+        notes: What was taken out of repositories, and of what could not be kept aside, as sentences.
+        aside: Places that a command made or changed, which are kept aside until someone allows them.
         by_git: Protected places that git may have written, which were looked at already.
     """
 
     notes: list[str] = attrs.field(factory=list)
-    new: list[str] = attrs.field(factory=list)
+    aside: list[Aside] = attrs.field(factory=list)
     by_git: list[str] = attrs.field(factory=list)
 
 
@@ -209,7 +210,6 @@ class Sandbox:
     git_problem: str | None = None
     _baselines: Baselines = attrs.field(factory=Baselines)
     _unclean: set[str] = attrs.field(factory=set)
-    _made: set[tuple[int, int]] = attrs.field(factory=set)
 
     @property
     def network(self) -> bool:
@@ -237,7 +237,7 @@ class Sandbox:
         if (problem := own_files_problem(roots)) is not None:
             raise ValueError(problem)
         before = self.finder.look(workspace)
-        places = self.finder.places(workspace, before, self._made)
+        places = self.finder.places(workspace, before)
         environment = {**environment, "TMPDIR": "/tmp"}
         explanation = (
             f"the sandbox ({self.kind}) allows writing below {', '.join(roots)} only"
@@ -307,32 +307,20 @@ class Sandbox:
             options=options,
         )
 
-    def reason_for(self, path: str) -> str:
-        """Return why a place is protected, as a sentence."""
-        return "" if self.finder is None else self.finder.protected.judge(path).reason
-
     # ── after a command ──
 
     def _settle(self, workspace: str, before: Swept, places: Places, snapshot: _Snapshot, settled: Settled) -> None:
-        """Take out of repositories what makes git run programs, and find what is new."""
+        """Take out of repositories what makes git run programs, and keep aside what else programs obey by themselves."""
         assert self.finder is not None
-        after = self.finder.look(workspace)
-        closed: list[str] = []
-        for _ in range(_MAX_CLOSED):
-            # What a command has closed could be used by those who know the names in it.
-            closed = [path for path, found in after.closed.items() if before.closed.get(path) != found]
-            opened = [open_up(path) for path in closed]
-            if True not in opened:
-                break
-            after = self.finder.look(workspace)
-        settled.notes += [f"{path} can't be looked into; do so before you go there" for path in closed]
+        after = self._look_into_all(workspace, before, settled)
         roots = self.finder.roots(workspace)
-        self._note_made(before, after, roots)
-        mounted = {before.places[path] for path in places.protected if path in before.places}
+        mounted = frozenset(places.protected)
+        # Nothing of it could be changed or replaced, wherever it was moved with the folder that it is in.
+        covered = {found for path, found in before.places.items() if is_covered(path, mounted)}
+        changed = list[str]()
         for path, found in after.places.items():
-            if (found in mounted and path not in self._unclean) or path in settled.by_git:
+            if (found in covered and path not in self._unclean) or path in settled.by_git or is_placeholder(path):
                 continue
-            was_there = before.places.get(path) == found
             if path in after.repositories:
                 notes = _judge_repository(path, roots, after.repositories, snapshot.findings)
                 settled.notes += notes
@@ -340,31 +328,56 @@ class Sandbox:
                 self._unclean.discard(path)
                 if any(NOT_CLEAN in note for note in notes):
                     self._unclean.add(path)
-            elif was_there and snapshot.signatures.get(path) == _signature(path):
+            elif before.places.get(path) == found and snapshot.signatures.get(path) == _signature(path):
                 continue
-            elif self.finder.protected.is_entry(path):
-                settled.new.append(path)
             elif any(is_below(path, root) for root in roots):
-                settled.notes += set_aside(path, "git's configuration or a link of a protected name leads to it")
+                changed.append(path)
+        self._keep_aside(changed, before, after, settled)
+        self.finder.note_made(before, after, {*settled.by_git, *(each.path for each in settled.aside)})
         for note in settled.notes:
             logger.warning("tool bash: %s", note)
 
-    def _note_made(self, before: Swept, after: Swept, roots: Sequence[str]) -> None:
-        """Note the repositories that commands have made in a subfolder, with what else is protected there.
+    def _look_into_all(self, workspace: str, before: Swept, settled: Settled) -> Swept:
+        """Return the protected places that exist now, after folders that a command made unreadable are readable again."""
+        assert self.finder is not None
+        after = self.finder.look(workspace)
+        closed = list[str]()
+        for _ in range(_MAX_CLOSED):
+            # What a command has closed could be used by those who know the names in it.
+            closed = [path for path, found in after.closed.items() if before.closed.get(path) != found]
+            opened = [open_up(path) for path in closed]
+            if True not in opened:
+                break
+            after = self.finder.look(workspace)
+        for path in closed:
+            settled.notes.append(f"{path} cannot be looked into; look at it before you run anything there")
+        return after
 
-        A command can remove them again, which a mount would forbid. They are looked at after each command.
-        """
-        known = set(before.places.values())
-        tops = [
-            os.path.dirname(path)  # noqa: PTH120 - text in, text out
-            for path in after.repositories
-            if path.endswith("/.git") and after.places[path] not in known and inside_another(path[:-5], roots)
-        ]
-        self._made.update(
-            found
-            for path, found in after.places.items()
-            if found not in known and any(is_below(path, top) for top in tops)
-        )
+    def _keep_aside(self, changed: Sequence[str], before: Swept, after: Swept, settled: Settled) -> None:
+        assert self.finder is not None
+        protected = self.finder.protected
+        tops = topmost(path for path in changed if protected.is_entry(path))
+        gone, names = set[str](), {path.rpartition("/")[2] for path in tops}
+        known = {content(path) for path in before.places if path.rpartition("/")[2] in names and path not in tops}
+        for path in tops:
+            found = content(path)
+            if (found is None or found not in known) and _put_aside(path, protected.reason_for(path), settled):
+                gone.add(path)
+        for path in topmost(path for path in changed if not is_covered(path, gone) and not protected.is_entry(path)):
+            leader = after.led.get(path, "")
+            # A link that is gone leads nowhere.
+            if not is_covered(leader, gone):
+                _put_aside(path, f"{leader} leads programs to it", settled)
+
+
+def _put_aside(path: str, reason: str, settled: Settled) -> bool:
+    try:
+        settled.aside.append(keep_aside(path, reason))
+    except OSError as error:
+        problem = f"{path} was made or changed by a command, and could not be renamed: {error.strerror}"
+        settled.notes.append(f"{problem}. {reason}; look at it before you use it")
+        return False
+    return True
 
 
 def _that_exist(places: Places) -> Places:
@@ -374,14 +387,15 @@ def _that_exist(places: Places) -> Places:
 
 @attrs.frozen
 class _Snapshot:
-    """What can be told of protected places that are too many to be mounted, or are links, before a command."""
+    """What can be told before a command of the protected places that are not mounted."""
 
     findings: frozenset[Finding]
     signatures: dict[str, tuple[Any, ...]]
 
     @classmethod
     def of(cls, places: Places, swept: Swept) -> _Snapshot:
-        uncovered = [path for path in swept.places if path not in places.protected]
+        mounted = frozenset(places.protected)
+        uncovered = [path for path in swept.places if not is_covered(path, mounted)]
         return cls(
             frozenset(
                 finding
@@ -389,11 +403,8 @@ class _Snapshot:
                 if path in swept.repositories and os.path.realpath(path) == path and os.path.isdir(path)  # noqa: PTH112
                 for finding in findings(path)
             ),
-            {path: _signature(path) for path in uncovered},
+            {path: _signature(path) for path in uncovered if path not in swept.repositories},
         )
-
-
-_MOST_SIGNED = 2_000
 
 
 def _signature(path: str) -> tuple[Any, ...]:
@@ -405,7 +416,7 @@ def _signature(path: str) -> tuple[Any, ...]:
         except OSError:
             continue
         result.append((each, found.st_ino, found.st_mode, found.st_ctime_ns))
-        if stat.S_ISDIR(found.st_mode) and len(pending) < _MOST_SIGNED:
+        if stat.S_ISDIR(found.st_mode):
             with suppress(OSError):
                 pending += sorted(f"{each}/{name}" for name in os.listdir(each))  # noqa: PTH208 - text
     return tuple(result)

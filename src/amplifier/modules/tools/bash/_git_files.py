@@ -23,10 +23,9 @@ import attrs
 
 from amplifier._internal.programs import find_program
 
+from ..._shared.protected_places import ASIDE
 from ._own_files import folder_of
 
-ASIDE = ".amplifier-aside"
-"""Ends the name of what was taken out, in the same folder."""
 NOT_CLEAN = "could not be made harmless"
 _MAX_FILE = 1 << 20
 _MAX_FOLDERS = 2_000
