@@ -60,14 +60,14 @@ class Swept:
             which need not exist, with that of what leads to it.
         repositories: The places that are git's: every ``.git``, bare layouts, and what a ``.git`` leads to.
         sockets: Sockets in the file system.
-        closed: Folders that could not be listed. What is in them can be used by its name all the same.
+        closed: Folders that could not be listed, with device and inode. What is in them can be used by its name all the same.
     """
 
     places: dict[str, tuple[int, int]]
     led: dict[str, str]
     repositories: frozenset[str]
     sockets: tuple[str, ...]
-    closed: tuple[str, ...] = ()
+    closed: dict[str, tuple[int, int]] = attrs.field(factory=dict)
 
 
 @attrs.frozen
@@ -187,7 +187,7 @@ class _Look:
             self._led,
             frozenset(self._repositories),
             tuple(self._sockets),
-            tuple(self._closed),
+            dict(_identities(self._closed)),
         )
 
     def _folder(self, path: str) -> _Folder | None:

@@ -351,14 +351,15 @@ class Sandbox:
         """Return the protected places that exist now, after folders that a command made unreadable are readable again."""
         assert self.finder is not None
         after = self.finder.look(workspace)
-        tried = set(before.closed)
-        while closed := set(after.closed) - tried:
+        # Another folder may have the name of one that was closed before.
+        tried = set(before.closed.items())
+        while closed := set(after.closed.items()) - tried:
             tried |= closed
-            for path in closed:
+            for path, _ in closed:
                 with suppress(OSError):
                     make_readable(path)
             after = self.finder.look(workspace)
-        for path in set(after.closed) - set(before.closed):
+        for path, _ in set(after.closed.items()) - set(before.closed.items()):
             settled.notes.append(f"{path} cannot be looked into; look at it before you run anything there")
         return after
 
