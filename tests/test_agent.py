@@ -29,7 +29,7 @@ from amplifier.agents import AgentOptions
 from amplifier.conformance import check_module
 from amplifier.durable import open_engine
 from amplifier.plan import plan_json
-from amplifier.plan._dicts import module_hashes, plan_changes
+from amplifier.plan.dicts import module_hashes, plan_changes
 from amplifier.testing import MockProvider, MockTool, script
 from tests._support.forked import run_forked
 

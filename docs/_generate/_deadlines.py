@@ -6,7 +6,7 @@ from amplifier.kernel.hooks import dispatch, registry
 from amplifier.kernel.runtime import cancellation, cleanup, deadlines, watchdog
 from amplifier.models import ApprovalGate
 from amplifier.modules.loop._options import TurnOptions
-from amplifier.plan._spec import DEADLINE_NAMES, DEFAULT_DEADLINES
+from amplifier.plan.spec import DEADLINE_NAMES, DEFAULT_DEADLINES
 
 from ._markdown import fill, one_line, page, table
 from ._plan_schema import plan_schema

@@ -12,7 +12,7 @@ from typing import Any, Literal, Union
 from amplifier import models
 from amplifier.models import Model, OpenModel
 from amplifier.models._converter import tags_of
-from amplifier.models._fields import declared_fields, is_required
+from amplifier.models.fields import declared_fields, is_required
 
 from ._markdown import one_line, read_doc
 

@@ -6,7 +6,7 @@ import re
 import tomllib
 from pathlib import Path
 
-from amplifier.loading._loader import REQUIRED_PACKAGES
+from amplifier.loading.loader import REQUIRED_PACKAGES
 
 from ._markdown import joined, one_line, page, table
 

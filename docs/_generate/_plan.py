@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from amplifier.plan import check_plan, expand_variables, merge_plans
-from amplifier.plan._spec import MODULE_ID_RULE
+from amplifier.plan.spec import MODULE_ID_RULE
 
 from ._markdown import fill, page, read_doc, table
 from ._plan_schema import plan_schema

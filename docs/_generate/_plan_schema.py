@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from amplifier._reading import schemas_of
+from amplifier._internal.reading import schemas_of
 from amplifier.plan._reading import SPEC_KEYS
-from amplifier.plan._spec import ModuleSpec, SessionSettings, module_id, source
+from amplifier.plan.spec import ModuleSpec, SessionSettings, module_id, source
 
 
 def schema_text() -> str:

@@ -9,31 +9,28 @@ Layout, to be read top to bottom; an import may only point down:
     servers · durable        an agent behind a protocol · turns that survive the processes that run them
     compat                   published modules run unchanged
     conformance              is this a good module?
-    tracing                  what a session did, what every task of a process is doing
-    live                     open sessions that several callers use: questions, event log
+    shared_sessions          open sessions that several callers use: questions, event log
     testing                  doubles, virtual time, cancellation at every suspension
-    modules                  built-in loops, contexts, providers, tools and hooks
+    tracing                  what a session did, what every task of a process is doing
     agents                   agent(): an agent in ten lines; it builds a plan
+    modules                  built-in loops, contexts, providers, tools and hooks
+    store                    conversations, the steps of a turn and the index of sessions in SQLite
     kernel                   the mechanism: session, coordinator, hooks, cancellation
     budget                   limits for tokens, cost, calls and time
-    loading                  from module id to mount function: the finder of modules
+    loading                  from module id to mount function: the finder of modules, modules for asyncio on trio
     plan                     from dict to mount plan
     functions                functions as tools and hooks
     contracts                what a module must be and what it may expect
-    turns                    from the events of a turn to what happened: the text, the tool calls, the usage
-    models                   values that cross a boundary; stable JSON
-    _reading                 foreign input with paths in its errors
-    _json · _spelling        JSON helpers · names that were probably meant
-    _programs                how the agent finds and starts programs of its own
-    _supervisor · _off_loop  ends all that a program started · functions in threads and in processes of their own
-    errors · events          error taxonomy · event catalogue, with event_payloads
+    models                   values that cross a boundary; stable JSON · typed answers · what happened in a turn
+    _internal                JSON, spelling, foreign input, threads and processes: what packages share and no user imports
+    events · errors          event catalogue and payloads · error taxonomy
 
 Here are the names of every day; the others are in `amplifier.errors`, `amplifier.models`, `amplifier.contracts`, `amplifier.plan`,
-`amplifier.events` and `amplifier.event_payloads`. A name is imported when it is first used, so that ``import amplifier`` costs next
+`amplifier.events` and `amplifier.events.payloads`. A name is imported when it is first used, so that ``import amplifier`` costs next
 to nothing.
 """
 
-from amplifier._facade import __version__
+from amplifier._internal.facade import __version__
 
 TYPE_CHECKING = False  # as type checkers know it; importing `typing` would take longer than all the rest of this file
 if TYPE_CHECKING:
@@ -93,8 +90,8 @@ if TYPE_CHECKING:
         to_json,
     )
 else:  # not for type checkers, which would accept every attribute
-    from amplifier._facade import import_name as __getattr__  # noqa: F401  # Python calls it
-    from amplifier._facade import names as __dir__  # noqa: F401  # the same
+    from amplifier._internal.facade import import_name as __getattr__  # noqa: F401  # Python calls it
+    from amplifier._internal.facade import names as __dir__  # noqa: F401  # the same
 
 __all__ = [
     "AmplifierError",

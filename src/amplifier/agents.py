@@ -22,7 +22,7 @@ import anyio
 import anyio.lowlevel
 import attrs
 
-from ._reading import (
+from ._internal.reading import (
     Kind,
     anything,
     can_call,
@@ -36,12 +36,12 @@ from ._reading import (
     text,
 )
 from .contracts import ApprovalQuestion, Provider, log_unanswered, question_for
-from .contracts._cancellation import running_asyncio_loop
+from .contracts.cancellation import running_asyncio_loop
 from .errors import NoOneToAskError, PlanError, SessionStateError
 from .kernel import AmplifierSession
 from .loading import ModuleLoader
 from .plan import MODEL_EXAMPLES, merge_plans, read_model_name
-from .plan._dicts import is_thing
+from .plan.dicts import is_thing
 
 __all__ = ["AgentOptions", "AgentSession", "Approve", "agent", "run", "run_sync"]
 

@@ -20,14 +20,14 @@ from typing import Any, Never, Protocol, TypeAlias, TypeVar, overload
 import anyio
 import attrs
 
-from ._json import canonical_dumps
-from ._off_loop import call_in_process, call_in_thread, is_call_over, why_not_isolated
-from ._reading import Kind, anything, can_call, flag, option, read_arguments, seconds, text, whole_number
-from ._spelling import warn_of_misspelt_event
-from .answers import AnswerFormat, Argument, arguments_format, to_json
+from ._internal.executors import call_in_process, call_in_thread, is_call_over, why_not_isolated
+from ._internal.json import canonical_dumps
+from ._internal.reading import Kind, anything, can_call, flag, option, read_arguments, seconds, text, whole_number
+from ._internal.spelling import warn_of_misspelt_event
 from .contracts import ApprovalQuestion, Coordinator, CurrentCall, Reconciled, Session, current_call, note_question
 from .errors import MissingExtraError, PlanError, ResultError
 from .models import HookResult, ToolResult
+from .models.answers import AnswerFormat, Argument, arguments_format, to_json
 
 __all__ = [
     "FunctionTool",

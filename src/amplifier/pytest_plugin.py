@@ -117,7 +117,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Name the commands that help where a test, or a process that it started, could not import ``amplifier_core``."""
     reports = [*terminalreporter.stats.get("failed", ()), *terminalreporter.stats.get("error", ())]
     if any("No module named 'amplifier_core'" in getattr(report, "longreprtext", "") for report in reports):
-        from amplifier.loading._importing import ENABLE_ALIAS  # noqa: PLC0415 — paid for by those who need it
+        from amplifier.loading.importing import ENABLE_ALIAS  # noqa: PLC0415 — paid for by those who need it
 
         terminalreporter.section("amplifier_core")
         terminalreporter.line(

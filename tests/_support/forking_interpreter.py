@@ -32,8 +32,8 @@ def import_everything() -> None:
             with suppress(ImportError):  # an optional part is not installed
                 importlib.import_module(found.name)
     # Both keep what they have read, as long as the files are the same.
-    importlib.import_module("amplifier._json.redaction").redact_text("password=1")
-    importlib.import_module("amplifier.loading._loader").installed_ids()
+    importlib.import_module("amplifier._internal.json.redaction").redact_text("password=1")
+    importlib.import_module("amplifier.loading.loader").installed_ids()
     gc.freeze()
 
 

@@ -15,6 +15,14 @@ TESTS = ROOT / "tests"
 MIRROR = "amplifier.compat.amplifier_core"
 """A mirror of the published kernel's names; our rules about names do not hold inside."""
 
+FORMER_PLACES = {
+    "amplifier.answers": "amplifier.models.answers",
+    "amplifier.event_payloads": "amplifier.events.payloads",
+    "amplifier.live": "amplifier.shared_sessions",
+    "amplifier.turns": "amplifier.models.turns",
+}
+"""Modules that have moved and keep working under the former name for two minor releases."""
+
 _NOT_OURS = {"__pycache__", "_build", "build", "dist", "node_modules", "results"}
 
 
@@ -58,16 +66,21 @@ def module_name(path: Path) -> str:
 
 
 def is_public(name: str) -> bool:
-    """Whether users may import the module: a package of `amplifier`, a file directly in it, a server, or a built-in module."""
+    """Whether users may import the module.
+
+    Users import a package of `amplifier`, a file directly in it, a server and a built-in module, and a file of a package
+    that lists its names in ``__all__``. Other files without an underscore are for the other packages here.
+    """
     parts = name.split(".")
-    if any(part.startswith("_") for part in parts):
+    if name in FORMER_PLACES or any(part.startswith("_") for part in parts):
         return False
-    if parts[1:2] == ["servers"]:
-        return len(parts) <= 3  # one package for each protocol, and what they share
     if len(parts) <= 2 or parts[1] == "modules":
         return True
-    # Folders inside a package, and all of the kernel's files, are addressed through the package.
-    return len(parts) == 3 and parts[1] != "kernel" and (SOURCE / parts[1] / f"{parts[2]}.py").is_file()
+    if len(parts) > 3:
+        return False
+    path = SOURCE / parts[1] / f"{parts[2]}.py"
+    # Folders inside a package are addressed through the package, except servers.
+    return "\n__all__" in path.read_text(encoding="utf-8") if path.is_file() else parts[1] == "servers"
 
 
 def public_module_paths() -> dict[str, Path]:

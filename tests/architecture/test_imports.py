@@ -1,4 +1,4 @@
-"""Imports that `lint-imports` does not check: cycles, imports of the façade, imports of an `__init__.py`, banned modules.
+"""Imports that `lint-imports` does not check: underscores, cycles, the façade, `__init__.py` files, banned modules.
 
 The layers are the import-linter contracts of pyproject.toml, run by ``make check``.
 """
@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from tests._support.tree import MIRROR, SOURCE, TESTS, module_name, parse, python_files, relative
+from tests._support.tree import FORMER_PLACES, MIRROR, SOURCE, TESTS, module_name, parse, python_files, relative
 
 BANNED_IN_SOURCE = {"asyncio", "unittest"}
 MAY_IMPORT_ASYNCIO = (
-    "amplifier._islands",
+    "amplifier.loading._islands",
     "amplifier.compat",
     "amplifier.testing",
     "amplifier.kernel.runtime.loop",
@@ -86,6 +86,34 @@ def import_graph(trees: Mapping[str, tuple[ast.AST, str]]) -> dict[str, set[str]
     return graph
 
 
+def private_imports(tree: ast.AST, module: str, package: str) -> list[str]:
+    """Return the imports of names with an underscore that belong to another package."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [f"{_absolute(node, package)}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        found += [f"{module}:{node.lineno} imports {name}" for name in names if _is_private_for(name, package)]
+    return found
+
+
+def _is_private_for(name: str, package: str) -> bool:
+    parts = name.split(".")
+    if parts[0] != "amplifier":
+        return False
+    for position, part in enumerate(parts):
+        if part.startswith("_") and not part.startswith("__"):
+            owner = ".".join(parts[:position])
+            if (SOURCE.parent.joinpath(*parts[:position])).with_suffix(".py").is_file():
+                owner = owner.rpartition(".")[0] if len(parts[:position]) > 2 else owner
+            if not f"{package}.".startswith(f"{owner}."):
+                return True
+    return False
+
+
 def import_cycles(graph: Mapping[str, set[str]]) -> list[list[str]]:
     """One cycle after another, each without the modules of those before."""
     left = {module: set(imports) for module, imports in graph.items()}
@@ -121,7 +149,7 @@ def test_no_source_file_imports_the_facade():
 
 def test_an_init_file_imports_only_from_its_own_package():
     inits = [path for path in python_files(SOURCE) if path.name == "__init__.py" and path.parent != SOURCE]
-    inits = [path for path in inits if not module_name(path).startswith(MIRROR)]
+    inits = [path for path in inits if not module_name(path).startswith((MIRROR, *FORMER_PLACES))]
     guilty = [
         f"{relative(path)}:{line} reaches into {name}"
         for path in inits
@@ -132,6 +160,35 @@ def test_an_init_file_imports_only_from_its_own_package():
         and not package_of(path).startswith("amplifier.modules.")
     ]
     assert guilty == []
+
+
+def test_a_name_with_an_underscore_is_imported_in_its_own_package_only():
+    guilty = [
+        line
+        for path in python_files(SOURCE)
+        if not (module := module_name(path)).startswith(MIRROR)
+        for line in private_imports(imports(path), module, package_of(path))
+    ]
+    assert guilty == []
+
+
+@pytest.mark.parametrize(
+    ("code", "is_private"),
+    [
+        ("from amplifier._internal.json import JSON", False),
+        ("from ._finding import read", False),
+        ("from amplifier.loading._finding import read", False),
+        ("from amplifier.loading import __doc__", False),
+        ("import amplifier.store._database", True),
+        ("from amplifier.store import _database", True),
+        ("from ..store._database import open_file", True),
+        ("from amplifier.agents import _listed", True),
+        ("def late():\n    from amplifier._internal.json._text import text_size", True),
+    ],
+)
+def test_a_planted_import_of_a_private_name_is_found(code, is_private):
+    found = private_imports(ast.parse(code), "amplifier.loading.loader", "amplifier.loading")
+    assert bool(found) is is_private
 
 
 def test_no_imports_form_a_cycle():

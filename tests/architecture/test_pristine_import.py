@@ -61,11 +61,11 @@ def ours_after(statement: str) -> list[str]:
 
 
 def test_the_facade_imports_a_name_when_it_is_used():
-    alone = ["amplifier", "amplifier._facade"]
+    alone = ["amplifier", "amplifier._internal", "amplifier._internal.facade"]
     assert ours_after("import amplifier; dir(amplifier); amplifier.__version__; amplifier.__all__") == alone
     assert "attrs" not in loaded_after("import amplifier")
     errors_only = ours_after("from amplifier import LLMError")
-    assert {name.split(".")[1] for name in errors_only if "." in name} == {"_facade", "errors"}
+    assert {name.split(".")[1] for name in errors_only if "." in name} == {"_internal", "errors"}
     assert not any(name.startswith("amplifier.kernel") for name in ours_after("from amplifier import Tool, ToolResult"))
 
 

@@ -22,8 +22,8 @@ ALLOWED = {
     "cli/agent/agent_run.py: open_signal_receiver",
     "cli/agent/signals.py: open_signal_receiver",
     # The supervisor is a process of ours.
-    "_supervisor.py: signal.signal",
-    "_supervisor.py: signal.set_wakeup_fd",
+    "_internal/supervisor.py: signal.signal",
+    "_internal/supervisor.py: signal.set_wakeup_fd",
     # `CheckContext.watchdog` rings in the worker of the kit only: without `abort` it does nothing.
     "conformance/target/mounted.py: signal.signal",
     "conformance/target/mounted.py: signal.setitimer",

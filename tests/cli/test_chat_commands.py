@@ -11,8 +11,8 @@ import pytest
 
 from amplifier.cli._sessions import SessionStore
 from amplifier.cli.agent.chat import mentioned_files
-from amplifier.live._edits import Edits
-from amplifier.tracing._sessions import write_conversation
+from amplifier.shared_sessions.edits import Edits
+from amplifier.tracing.sessions import write_conversation
 from tests._support.terminal import Terminal, open_terminal, run_cli
 from tests.cli._scripted_agent import call
 

@@ -11,7 +11,7 @@ import pytest
 from amplifier.cli._exit_codes import CommandError
 from amplifier.cli.agent.configuration import Project, read_configuration
 from amplifier.cli.agent.default_plan import build_plan
-from amplifier.loading._loader import installed_ids
+from amplifier.loading.loader import installed_ids
 from tests._support.terminal import open_terminal, run_cli
 
 PROJECT = """

@@ -9,8 +9,8 @@ import pytest
 
 from amplifier.cli._exit_codes import CommandError
 from amplifier.cli.agent.default_plan import DEFAULT_TOOLS, build_plan, with_storage_paths
-from amplifier.loading import _loader as _installed_modules
-from amplifier.loading._loader import REQUIRED_PACKAGES
+from amplifier.loading import loader as _installed_modules
+from amplifier.loading.loader import REQUIRED_PACKAGES
 from amplifier.plan import check_plan
 from tests.loading._forge import distribution
 

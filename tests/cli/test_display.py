@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 from amplifier.cli.terminal.display import Display, LogNotices, OutputFormat, summary
 from amplifier.cli.terminal.output import Output, StandardStreams
 from amplifier.contracts import CurrentCall, call_scope
+from amplifier.contracts.questions import render_prompt
 from amplifier.events import CONTENT_BLOCK_RESET
-from amplifier.live._edits import _edit
 from amplifier.models import AnswerReset, TextDelta, ToolFinished, ToolStarted, TurnEvent
-from amplifier.modules._shared.questions import render_prompt
-from amplifier.turns import ToolUse, TurnRecord
+from amplifier.models.turns import ToolUse, TurnRecord
+from amplifier.shared_sessions.edits import _edit
 from tests._support.terminal import on_screen
 
 

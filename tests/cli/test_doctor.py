@@ -12,7 +12,7 @@ import pytest
 from amplifier.cli import main
 from amplifier.cli._sessions import SessionStore
 from amplifier.cli.commands import doctor as _doctor
-from amplifier.loading import _loader as installed_modules
+from amplifier.loading import loader as installed_modules
 from amplifier.store import SessionRecord
 from tests._support.forked import run_forked
 from tests._support.terminal import command, environment

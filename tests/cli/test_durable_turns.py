@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from amplifier.cli._sessions import SessionStore
-from amplifier.plan._dicts import module_hashes, plan_changes
+from amplifier.plan.dicts import module_hashes, plan_changes
 from amplifier.store import SessionRecord
 from tests._support.terminal import PATIENCE, json_of, open_terminal, run_cli
 from tests.cli._scripted_agent import call

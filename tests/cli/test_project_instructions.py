@@ -18,7 +18,7 @@ from amplifier.cli.agent.project_instructions import (
     find_instructions,
     own_commands,
 )
-from amplifier.loading._loader import installed_ids
+from amplifier.loading.loader import installed_ids
 from tests._support.terminal import run_cli
 
 

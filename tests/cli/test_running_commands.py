@@ -19,7 +19,7 @@ from amplifier.cli.terminal.display import Display
 from amplifier.cli.terminal.output import StandardStreams
 from amplifier.models import from_json
 from amplifier.tracing import TaskTree
-from amplifier.tracing._running_commands import answer_task_requests, request_tasks, running_commands
+from amplifier.tracing.running_commands import answer_task_requests, request_tasks, running_commands
 from tests._support.terminal import open_terminal, run_cli, start
 from tests.cli._scripted_agent import call
 
@@ -117,7 +117,7 @@ def test_at_a_terminal_the_tasks_appear_above_the_live_lines_and_the_terminal_is
 
 
 def test_a_run_that_is_stopped_is_named(home, workdir, plan, monkeypatch):
-    monkeypatch.setattr("amplifier.tracing._running_commands.ANSWER_TIMEOUT", 0.3)
+    monkeypatch.setattr("amplifier.tracing.running_commands.ANSWER_TIMEOUT", 0.3)
     with hanging_run(plan, home, workdir, "asyncio") as process:
         process.send_signal(signal.SIGSTOP)
         folder = home / "running"

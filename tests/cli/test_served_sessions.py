@@ -13,8 +13,8 @@ from amplifier.cli.terminal.display import Display
 from amplifier.cli.terminal.output import StandardStreams
 from amplifier.errors import SessionBusyError
 from amplifier.servers import SessionRequest
-from amplifier.servers.http._requests import problem_of
-from amplifier.store._folders import SessionLock
+from amplifier.servers.http.requests import problem_of
+from amplifier.store.folders import SessionLock
 
 SERVERS = {"files": {"command": "serve"}, "web": {"url": "https://example.org"}}
 

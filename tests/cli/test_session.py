@@ -14,13 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amplifier._json import visible_text
+from amplifier._internal.json import visible_text
 from amplifier.cli import main
 from amplifier.cli._exit_codes import CommandError
 from amplifier.cli._sessions import SessionStore, find_home
 from amplifier.store import Conversation, SessionRecord, encode_message
 from amplifier.store._tables import open_sessions
-from amplifier.tracing._sessions import heading_of_message, text_of_message
+from amplifier.tracing.sessions import heading_of_message, text_of_message
 from tests._support.terminal import open_terminal, run_cli
 from tests.tracing._logs import model_call
 

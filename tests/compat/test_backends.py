@@ -13,8 +13,8 @@ from amplifier import AmplifierSession
 from amplifier.compat._adapting import adapt_mounted
 from amplifier.errors import ModuleLoadError
 from amplifier.loading import ModuleLoader
-from amplifier.loading._importing import imports_alias
-from amplifier.loading._loader import runs_on_island
+from amplifier.loading.importing import imports_alias
+from amplifier.loading.loader import runs_on_island
 from amplifier.testing import MockProvider
 
 from .agent_play import Resolver

@@ -34,7 +34,7 @@ KINDS = ["published session", "native session"]
 
 @pytest.fixture
 def anyio_backend() -> str:
-    """These tests cancel tasks with asyncio's own ``Task.cancel``. On trio such a tool runs on an island, which `tests/islands` tests."""
+    """These tests cancel tasks with asyncio's own ``Task.cancel``. On trio such a tool runs on an island, which `tests/loading/islands` tests."""
     return "asyncio"
 
 

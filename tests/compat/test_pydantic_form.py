@@ -291,7 +291,7 @@ def test_a_subclass_of_a_subclass_has_the_fields_of_both():
 
 
 def test_a_class_with_our_decorator_is_left_to_it():
-    from amplifier.models._base import Model, model
+    from amplifier.models.base import Model, model
 
     @model
     class Native(Model):

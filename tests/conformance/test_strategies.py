@@ -75,7 +75,7 @@ def test_the_interesting_messages_are_among_them(wanted):
 
 
 def test_classes_of_ones_own_can_be_drawn():
-    from amplifier.models._base import model
+    from amplifier.models.base import model
 
     @model
     class Note(OpenModel):

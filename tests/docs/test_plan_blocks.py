@@ -14,7 +14,7 @@ import jsonschema_rs
 import pytest
 import yaml
 
-from amplifier._reading import keys_of
+from amplifier._internal.reading import keys_of
 from amplifier.modules.tools.mcp._options import McpOptions
 from amplifier.plan import check_plan, expand_variables, plan_schema
 from tests._support.manual import DOCS, committed_pages, read_page

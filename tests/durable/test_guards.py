@@ -10,7 +10,7 @@ import anyio.to_thread
 import pytest
 import sqlalchemy as sa
 
-from amplifier._json import redact_secrets
+from amplifier._internal.json import redact_secrets
 from amplifier.durable import Schedule, TurnFailedError, TurnStoppedError
 from amplifier.durable import _running_turn as running_turn
 from amplifier.durable._suspects import Settings

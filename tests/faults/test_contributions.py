@@ -16,7 +16,7 @@ import pytest
 from amplifier import HookResult, ToolResult
 from tests._support.small_agent import agent, give_up_after, heard, takes
 from tests.faults.test_dispatch import NOT_JSON
-from tests.test_json import circular, nested
+from tests.internal.test_json import circular, nested
 
 pytestmark = pytest.mark.virtual_time
 

@@ -22,7 +22,7 @@ import pytest
 from amplifier import HookRegistry, HookResult, ModelError
 from amplifier.errors import HookRecursionError
 from tests._support.small_agent import agent, counted_calls, counted_scopes, let_time_pass, mounting
-from tests.test_json import circular
+from tests.internal.test_json import circular
 
 pytestmark = pytest.mark.virtual_time
 

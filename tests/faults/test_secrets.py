@@ -8,7 +8,7 @@ import pytest
 
 from amplifier import ModuleLoadError
 from tests._support.small_agent import agent, heard, mounting
-from tests.test_json import CANARY, SHAPES
+from tests.internal.test_json import CANARY, SHAPES
 
 KEY = "sk-proj-" + "Ab3dEf9hIjKl0nOpQrSt1vWx"
 

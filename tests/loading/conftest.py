@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from amplifier.loading import ModuleLoader
-from amplifier.loading._importing import HeldRoots
+from amplifier.loading.importing import HeldRoots
 from tests.loading._forge import forget_imports
 
 

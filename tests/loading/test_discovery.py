@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from amplifier.loading import ModuleLoader
-from amplifier.loading._found import effective_search_paths, find_directory
-from amplifier.loading._found import installed_claims as entry_points
+from amplifier.loading.found import effective_search_paths, find_directory
+from amplifier.loading.found import installed_claims as entry_points
 from tests.loading._forge import distribution, package, root, run_python, write
 
 
@@ -129,7 +129,7 @@ def test_importing_and_searching_leave_the_metadata_library_alone(tmp_path):
     printed = run_python(
         """
         import sys
-        from amplifier.loading._found import installed_claims as entry_points
+        from amplifier.loading.found import installed_claims as entry_points
         print("tool-acme" in entry_points(), "importlib.metadata" in sys.modules)
         """,
         tmp_path,
@@ -185,7 +185,7 @@ def test_a_listing_caches_known_ids_and_looks_again_for_unknown_ones(site, monke
         looks.append(1)
         return entry_points()
 
-    monkeypatch.setattr("amplifier.loading._loader.installed_claims", counted)
+    monkeypatch.setattr("amplifier.loading.loader.installed_claims", counted)
     loader = ModuleLoader()
     listing: dict[str, Any] = {}
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from amplifier.errors import ModuleConflictError, ModuleLoadError
-from amplifier.loading._importing import find_installed, installed_module, package_from
+from amplifier.loading.importing import find_installed, installed_module, package_from
 from tests.loading._forge import package, root, write
 
 

@@ -17,7 +17,7 @@ from amplifier.errors import (
 )
 from amplifier.kernel.session.opening import _failure_reason as module_failure_reason
 from amplifier.loading import ModuleLoader
-from amplifier.loading._loader import _resolve_with
+from amplifier.loading.loader import _resolve_with
 from tests.loading._forge import MOUNT, Coordinator, distribution, package, root
 
 NEVER_MOUNTED = "async def mount(coordinator, config):\n    raise AssertionError('loading must not mount')\n"

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from amplifier.loading._importing import HeldRoots, held_roots
+from amplifier.loading.importing import HeldRoots, held_roots
 
 
 @pytest.fixture(autouse=True)

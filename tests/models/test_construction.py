@@ -42,7 +42,7 @@ from amplifier.models import (
     from_json,
     to_json,
 )
-from amplifier.models._base import model
+from amplifier.models.base import model
 from tests.models.test_fields import model_classes
 
 

@@ -45,7 +45,7 @@ from amplifier.models import (
     to_dict,
     to_json,
 )
-from amplifier.models._base import model
+from amplifier.models.base import model
 from tests.models.test_fields import model_classes
 
 

@@ -28,7 +28,7 @@ from amplifier.models import (
     to_dict,
     to_json,
 )
-from tests.test_json import circular, diamond, nested
+from tests.internal.test_json import circular, diamond, nested
 
 PNG = {"type": "base64", "media_type": "image/png", "data": "aGk="}
 

@@ -11,9 +11,9 @@ import pytest
 
 from amplifier.errors import ModelError
 from amplifier.models import Message, Model
-from amplifier.models._base import model
 from amplifier.models._converter import structure
-from amplifier.models._fields import checked
+from amplifier.models.base import model
+from amplifier.models.fields import checked
 
 
 class Level(str, Enum):  # noqa: UP042  # the kind of enum that compares equal to its text

@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 import pytest
 
-from amplifier._reading import keys_of
+from amplifier._internal.reading import keys_of
 from amplifier.errors import MisspellingWarning, PlanError
 from amplifier.modules._shared.configuration import (
     Kind,

@@ -12,13 +12,13 @@ from mcp import Client as McpClient
 from amplifier import AmplifierSession, agent
 from amplifier.cli.terminal.display import Display
 from amplifier.errors import ProviderUnavailableError
-from amplifier.live import run_turn
 from amplifier.models import AnswerReset, TextDelta
+from amplifier.models.turns import BEGINS_AGAIN, TurnRecord
 from amplifier.servers import SessionRequest
 from amplifier.servers.mcp._agent_server import open_agent_server
+from amplifier.shared_sessions import run_turn
 from amplifier.testing import script
 from amplifier.tracing import Trace, write_text
-from amplifier.turns import BEGINS_AGAIN, TurnRecord
 from tests._support.terminal import on_screen
 from tests.cli.test_display import Streams
 from tests.servers.acp._in_process import Host, connected

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from amplifier.testing import replay_session
-from amplifier.testing._sessions import write_test
+from amplifier.testing.sessions import write_test
 
 BACKENDS = ["asyncio", "trio"]
 PROMPT = {"role": "user", "content": "Look."}

@@ -6,7 +6,7 @@ from typing import Any, assert_type
 
 from amplifier import HookRegistry, HookResult
 from amplifier.contracts import Coordinator, HookHandler
-from amplifier.event_payloads import CancelRequestedPayload, EventPayload, ToolPrePayload
+from amplifier.events.payloads import CancelRequestedPayload, EventPayload, ToolPrePayload
 
 
 async def before_a_tool(event: str, data: ToolPrePayload) -> HookResult:

@@ -4,7 +4,7 @@ The kernel makes a `Budget` for a session whose plan has ``session.budget``, and
 a provider or a tool of such a session is mounted inside a meter, so that every call is counted, whoever makes it.
 """
 
-from ._budget import Budget, BudgetUse
 from ._meter import SessionMeter
+from .budget import Budget, BudgetUse
 
 __all__ = ["Budget", "BudgetUse", "SessionMeter"]

@@ -19,8 +19,8 @@ from amplifier.contracts import Coordinator, Step
 from amplifier.errors import BudgetError, BudgetExceeded
 from amplifier.events import LLM_RESPONSE, PROVIDER_RESPONSE
 
-from ._budget import Budget
 from ._reservation import UNLIMITED, Density, ModelCall, Reservation, request_tokens
+from .budget import Budget
 
 _LEAST_OUTPUT = 16
 """The fewest output tokens a model is asked for; services refuse smaller limits."""

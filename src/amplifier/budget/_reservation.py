@@ -19,7 +19,7 @@ from amplifier.errors import BudgetError
 from amplifier.models import to_dict
 from amplifier.plan import BudgetLimits
 
-from ._budget import Budget
+from .budget import Budget
 
 BYTES_PER_TOKEN = 3
 """Of JSON text in UTF-8. English prose has four or five, program text three to four, and most other languages about three."""

@@ -9,8 +9,8 @@ import errno
 import textwrap
 import traceback
 
-from amplifier._json import redact_text, visible_text
-from amplifier._spelling import did_you_mean
+from amplifier._internal.json import redact_text, visible_text
+from amplifier._internal.spelling import did_you_mean
 from amplifier.errors import (
     AmplifierError,
     AuthenticationError,
@@ -20,7 +20,7 @@ from amplifier.errors import (
     ProviderUnavailableError,
     RateLimitError,
 )
-from amplifier.loading._importing import advise_on_alias
+from amplifier.loading.importing import advise_on_alias
 
 from ._exit_codes import CommandError, Exit
 

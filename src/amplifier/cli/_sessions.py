@@ -16,8 +16,8 @@ from urllib.parse import quote
 
 import attrs
 
-from amplifier._regular_file import irregular_kind, make_folders, read_file, replace_file
-from amplifier._spelling import did_you_mean, nearest
+from amplifier._internal.regular_files import irregular_kind, make_folders, read_file, replace_file
+from amplifier._internal.spelling import did_you_mean, nearest
 from amplifier.cli._exit_codes import CommandError
 from amplifier.errors import MissingExtraError
 from amplifier.store import (
@@ -28,7 +28,7 @@ from amplifier.store import (
     encode_message,
     lock_holder,
 )
-from amplifier.store._sessions import EVENTS_FILE, now
+from amplifier.store.sessions import EVENTS_FILE, now
 
 HOME_VARIABLE = "AMPLIFIER_HOME"
 

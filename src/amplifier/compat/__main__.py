@@ -23,7 +23,7 @@ import sysconfig
 from pathlib import Path
 from typing import Final, NoReturn
 
-from amplifier.loading._importing import ENABLE_ALIAS, lacks_alias
+from amplifier.loading.importing import ENABLE_ALIAS, lacks_alias
 
 from ._alias import PLACE, export_alias, install
 

@@ -17,10 +17,10 @@ from typing import Any, Final
 import anyio
 import attrs
 
-from amplifier.contracts._cancellation import running_asyncio_loop
+from amplifier.contracts.cancellation import running_asyncio_loop
 from amplifier.kernel.runtime.child import run_in_child
 from amplifier.loading import LoadedModule
-from amplifier.loading._importing import is_built_in, is_published, is_published_mount
+from amplifier.loading.importing import is_built_in, is_published, is_published_mount
 
 from ._processes import guard_tools, put_around
 

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from amplifier.errors import ModuleConflictError
 from amplifier.loading import LoadedModule, ModuleLoader
-from amplifier.loading._importing import is_built_in, is_published
+from amplifier.loading.importing import is_built_in, is_published
 
 if TYPE_CHECKING:
     from importlib.metadata import Distribution, DistributionFinder

@@ -26,10 +26,10 @@ from typing import Any, Final
 import anyio
 import anyio.lowlevel
 
-from amplifier._json import redact_text
-from amplifier.contracts._cancellation import is_cancellation_type
-from amplifier.loading._importing import is_built_in
-from amplifier.modules._shared.processes import Process, descendants, is_running, look_at, send_signal, send_to_group
+from amplifier._internal.json import redact_text
+from amplifier._internal.processes import Process, descendants, is_running, look_at, send_signal, send_to_group
+from amplifier.contracts.cancellation import is_cancellation_type
+from amplifier.loading.importing import is_built_in
 
 logger = logging.getLogger("amplifier_core.tools")
 

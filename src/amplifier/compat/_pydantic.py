@@ -25,8 +25,8 @@ import orjson
 
 from amplifier.errors import ModelError
 from amplifier.models import HookResult, ResponseFormatJsonSchema, ToolResult
-from amplifier.models._base import Model, OpenModel, model
-from amplifier.models._fields import declared_fields, is_required, per_class
+from amplifier.models.base import Model, OpenModel, model
+from amplifier.models.fields import declared_fields, is_required, per_class
 
 __all__ = ["attach", "detach"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from html import escape
 
-from amplifier._json import visible_text
-from amplifier.conformance._report import STATUS_WORDS, Cause, ClauseOutcome, Report, details
-from amplifier.tracing._page import style_page
+from amplifier._internal.json import visible_text
+from amplifier.conformance.report import STATUS_WORDS, Cause, ClauseOutcome, Report, details
+from amplifier.tracing.page import style_page
 
 __all__ = ["write_page"]
 

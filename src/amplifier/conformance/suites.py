@@ -18,9 +18,9 @@ from typing import Any, Literal
 import anyio
 import attrs
 
-from amplifier.conformance._report import Report, cause_lines, causes_of
 from amplifier.conformance.engine.controller import check_module
 from amplifier.conformance.engine.job import reject_unknown, require_packages
+from amplifier.conformance.report import Report, cause_lines, causes_of
 from amplifier.conformance.target.locate import find_target, is_path
 from amplifier.contracts import clauses_for
 from amplifier.errors import AmplifierError

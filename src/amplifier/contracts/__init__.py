@@ -11,17 +11,6 @@ from ._approval import (
     question_for,
 )
 from ._bounded_calls import call_within, contain_errors
-from ._calls import (
-    CHILD_STEPS,
-    CallKind,
-    CurrentCall,
-    Step,
-    StepWrapper,
-    call_scope,
-    current_call,
-    ordered_steps,
-)
-from ._cancellation import contained_failure
 from ._catalogue import COMMON_CLAUSES, CONTRACTS, Contract, clauses_for
 from ._clause import Clause, Level
 from ._context import ContextManager
@@ -33,6 +22,17 @@ from ._orchestrator import Orchestrator
 from ._provider import Provider
 from ._source import AsyncModuleSourceResolver, ModuleSource, ModuleSourceResolver
 from ._tool import Done, NotDone, Reconciled, Tool, Unknown, tool_repeatable, tool_schema
+from .calls import (
+    CHILD_STEPS,
+    CallKind,
+    CurrentCall,
+    Step,
+    StepWrapper,
+    call_scope,
+    current_call,
+    ordered_steps,
+)
+from .cancellation import contained_failure
 
 __all__ = [
     "CHILD_STEPS",

@@ -11,10 +11,10 @@ from typing import Any, Protocol, runtime_checkable
 import anyio
 import attrs
 
-from amplifier._json import visible_text
+from amplifier._internal.json import visible_text
 from amplifier.models import ApprovalDefault, ApprovalRequest, ApprovalResponse, UserMessageLevel
 
-from ._calls import CurrentCall, current_call
+from .calls import CurrentCall, current_call
 
 
 @runtime_checkable

@@ -11,7 +11,7 @@ import anyio
 
 from amplifier.errors import DeadlineExceeded, SpuriousCancellation
 
-from ._cancellation import cancel_scope, contained_failure, loop_clock
+from .cancellation import cancel_scope, contained_failure, loop_clock
 
 T = TypeVar("T")
 P = ParamSpec("P")

@@ -9,13 +9,13 @@ from typing import Any, Literal, Protocol, TypeAlias, TypeVar, overload, runtime
 from amplifier.models import HookResult
 
 from ._approval import ApprovalSystem, DisplaySystem
-from ._calls import Step, StepWrapper
 from ._context import ContextManager
 from ._host import Cancellation, Cleanup, Hooks, Session
 from ._orchestrator import Orchestrator
 from ._provider import Provider
 from ._source import AsyncModuleSourceResolver, ModuleSourceResolver
 from ._tool import Tool
+from .calls import Step, StepWrapper
 
 T = TypeVar("T")
 

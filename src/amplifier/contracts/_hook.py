@@ -39,7 +39,7 @@ Handler: TypeAlias = Callable[[str, Any], Awaitable[HandlerAnswer] | HandlerAnsw
 """A handler that can be registered: a `HookHandler`, or a plain function.
 
 A plain function is called on the thread of the loop. The payload is a dict. A handler may annotate
-it as ``dict[str, Any]`` or as a TypedDict of `amplifier.event_payloads`.
+it as ``dict[str, Any]`` or as a TypedDict of `amplifier.events.payloads`.
 """
 
 OnFailure: TypeAlias = Literal["continue", "deny"]

@@ -21,7 +21,7 @@ from anyio.abc import TaskStatus
 from amplifier.errors import PlanError
 from amplifier.kernel import AmplifierSession
 from amplifier.models import Prompt, to_json
-from amplifier.models._prompts import read_prompt
+from amplifier.models.prompts import read_prompt
 from amplifier.plan import validate_session_id
 
 from ._errors import TurnFailedError, TurnHeldError, TurnStoppedError, unknown_turn_error
@@ -475,7 +475,7 @@ async def raises_one_error() -> AsyncIterator[None]:
 
 
 def _format_of(result_type: Any) -> Any:
-    from amplifier.answers import answer_format  # noqa: PLC0415 — takes the packages of an extra
+    from amplifier.models.answers import answer_format  # noqa: PLC0415 — takes the packages of an extra
 
     return answer_format(result_type)
 

@@ -14,13 +14,13 @@ import anyio
 import anyio.to_thread
 import attrs
 
-from amplifier._json import redact_secrets, redact_text
+from amplifier._internal.json import redact_secrets, redact_text
 from amplifier.contracts import CHILD_STEPS, Step, current_call, tool_repeatable
-from amplifier.contracts._cancellation import text_of
+from amplifier.contracts.cancellation import text_of
 from amplifier.errors import ContractError, ExecutionCancelled, ExecutionTimeout
 from amplifier.kernel import AmplifierSession
-from amplifier.live import Question, Questions
-from amplifier.plan._dicts import module_hashes, plan_changes
+from amplifier.plan.dicts import module_hashes, plan_changes
+from amplifier.shared_sessions import Question, Questions
 
 from ._engine import SessionFactory
 from ._errors import DurableError, EngineClosedError, EngineUnavailableError, TurnLost

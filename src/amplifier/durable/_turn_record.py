@@ -23,7 +23,7 @@ from anyio.from_thread import BlockingPortal
 from dbos import DBOS, SQLAlchemyDatasource, StepReservation
 from dbos import error as dbos_error
 
-from amplifier.live import Question
+from amplifier.shared_sessions import Question
 
 from ._database import Database, DatabaseDown
 from ._errors import EngineUnavailableError, TurnLost

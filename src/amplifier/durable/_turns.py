@@ -22,7 +22,7 @@ import orjson
 import sqlalchemy as sa
 from dbos import error as dbos_error
 
-from amplifier.live import Question
+from amplifier.shared_sessions import Question
 
 from ._database import Database
 from ._errors import QuestionClosedError, busy_error, check_answer, check_same_turn, unknown_turn_error

@@ -15,9 +15,9 @@ from typing import Any, Literal, TypeAlias
 import attrs
 import orjson
 
-from amplifier._json import Frame, rebuild
+from amplifier._internal.json import Frame, rebuild
 from amplifier.contracts import CallKind
-from amplifier.live import Question
+from amplifier.shared_sessions import Question
 
 TurnState: TypeAlias = Literal["queued", "running", "held", "completed", "failed", "stopped"]
 """What a turn does: the first three are open, the others final. A ``held`` turn waits for a worker with its plan, or for `DurableEngine.resume`."""

@@ -22,7 +22,7 @@ from anyio.from_thread import BlockingPortal
 from dbos import DBOS, SQLAlchemyDatasource
 from dbos import error as dbos_error
 
-from amplifier.contracts._cancellation import text_of
+from amplifier.contracts.cancellation import text_of
 from amplifier.errors import AmplifierError, SessionStateError
 
 from ._database import APPLICATION, Database, DatabaseDown

@@ -4,8 +4,8 @@
 reads its coordinator's ``module-source-resolver`` mount point and nothing else of it.
 """
 
-from ._found import FoundModule
-from ._loaded import LoadedModule, load_thing
-from ._loader import AmplifierModuleLoader, ModuleLoader
+from .found import FoundModule
+from .loaded import LoadedModule, load_thing
+from .loader import AmplifierModuleLoader, ModuleLoader
 
 __all__ = ["AmplifierModuleLoader", "FoundModule", "LoadedModule", "ModuleLoader", "load_thing"]

@@ -4,7 +4,6 @@ Models are built with keywords, are mutable, and compare by value. `JSON` in a s
 JSON value. Type checkers treat it as `Any`.
 """
 
-from ._base import Model, OpenModel
 from ._events import (
     SUB_AGENT_EVENT,
     AnswerReset,
@@ -60,7 +59,6 @@ from ._messages import (
     Usage,
     Visibility,
 )
-from ._prompts import Prompt, file
 from ._results import (
     ApprovalDefault,
     ApprovalGate,
@@ -73,6 +71,8 @@ from ._results import (
     ToolResult,
     UserMessageLevel,
 )
+from .base import Model, OpenModel
+from .prompts import Prompt, file
 
 __all__ = [
     "SUB_AGENT_EVENT",

@@ -33,11 +33,11 @@ from cattrs.gen import (
     override,
 )
 
-from amplifier._json import JSON, format_path, join_paths
-from amplifier._json._values import MAX_DIGITS, aware, short, type_name
+from amplifier._internal.json import JSON, format_path, join_paths
+from amplifier._internal.json.values import MAX_DIGITS, aware, short, type_name
 from amplifier.errors import ModelError, Problem
 
-from ._fields import Record, declared_fields, keeps_unknown, per_class
+from .fields import Record, declared_fields, keeps_unknown, per_class
 
 Hook: TypeAlias = Callable[[Any, Any], Any]
 KeywordReader: TypeAlias = Callable[[Mapping[str, object], None], dict[str, Any]]
@@ -53,7 +53,7 @@ Writer: TypeAlias = Callable[[Any], JSON]
 # turns them into one ModelError with paths.
 #
 # A written model is a plain dict. `_json._values` decides whether JSON can hold its values.
-# `amplifier._reading` reads foreign input that is not a model.
+# `amplifier._internal.reading` reads foreign input that is not a model.
 @functools.cache
 def converter() -> Converter:
     """Return the converter, which is configured on first use."""

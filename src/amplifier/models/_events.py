@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from enum import Enum
 
-from amplifier._json import JSON
+from amplifier._internal.json import JSON
 
-from ._base import Model, model
+from .base import Model, model
 
 # ── events of a turn ─────────────────────────────────────────────────────────────────────────────
 

@@ -9,10 +9,10 @@ from typing import Literal, TypeAlias
 
 import attrs
 
-from amplifier._json import JSON
+from amplifier._internal.json import JSON
 
-from ._base import Model, model
-from ._fields import checked
+from .base import Model, model
+from .fields import checked
 
 ModuleType: TypeAlias = Literal["orchestrator", "provider", "tool", "context", "hook", "resolver"]
 """The type of a module."""

@@ -8,11 +8,11 @@ from typing import Any, TypeAlias, TypeVar, overload
 
 import orjson
 
-from amplifier._json import JSON
-from amplifier._json._values import MAX_DIGITS, Decline, convert_to_json, type_name, vetted
+from amplifier._internal.json import JSON
+from amplifier._internal.json.values import MAX_DIGITS, Decline, convert_to_json, type_name, vetted
 from amplifier.errors import ModelError
 
-from ._base import Model
+from .base import Model
 
 T = TypeVar("T")
 Text: TypeAlias = str | bytes | bytearray | memoryview

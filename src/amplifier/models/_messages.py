@@ -9,9 +9,9 @@ from typing import Any, Literal, TypeAlias
 
 import attrs
 
-from amplifier._json import JSON
+from amplifier._internal.json import JSON
 
-from ._base import Model, OpenModel, model
+from .base import Model, OpenModel, model
 
 # ── content blocks ───────────────────────────────────────────────────────────────────────────────
 # A block keeps unknown members in `extra`. A block of an unknown type becomes an `UnknownBlock` and

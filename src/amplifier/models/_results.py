@@ -12,13 +12,13 @@ from typing import Any, Literal, TypeAlias
 
 import attrs
 
-from amplifier._json import JSON, rebuild, sanitize_text
-from amplifier._json._values import MAX_DEPTH
+from amplifier._internal.json import JSON, rebuild, sanitize_text
+from amplifier._internal.json.values import MAX_DEPTH
 from amplifier.errors import ModelError
 
-from ._base import Model, model
-from ._fields import Field, checked
 from ._messages import ImageBlock, TextBlock, UnknownBlock, is_base64
+from .base import Model, model
+from .fields import Field, checked
 
 # ── content of a tool's result ───────────────────────────────────────────────────────────────────
 # Text, images and audio in base64, reduced to the members that a model request may have. Audio is

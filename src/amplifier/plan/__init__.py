@@ -6,20 +6,8 @@ order session, providers, tools, hooks. A misspelt section or key is a problem, 
 resembles none that is known is a warning, because applications keep data of their own in plans.
 """
 
-from ._dicts import expand_variables, merge_plans, plan_json
 from ._model_names import MODEL_EXAMPLES, ModelName, family_provider, names_provider, read_model_name
 from ._reading import check_plan, parse_plan, plan_schema
-from ._spec import (
-    BudgetLimits,
-    Deadlines,
-    ModuleSpec,
-    MountPlan,
-    TokenPrice,
-    is_module_id,
-    new_session_id,
-    type_from_id,
-    validate_session_id,
-)
 from ._types import (
     BudgetDict,
     DeadlinesDict,
@@ -31,6 +19,18 @@ from ._types import (
     RoleDict,
     SessionDict,
     TokenPriceDict,
+)
+from .dicts import expand_variables, merge_plans, plan_json
+from .spec import (
+    BudgetLimits,
+    Deadlines,
+    ModuleSpec,
+    MountPlan,
+    TokenPrice,
+    is_module_id,
+    new_session_id,
+    type_from_id,
+    validate_session_id,
 )
 
 __all__ = [

@@ -7,8 +7,8 @@ from typing import Any
 
 import attrs
 
-from amplifier._reading import show
-from amplifier._spelling import did_you_mean, nearest, suggestion
+from amplifier._internal.reading import show
+from amplifier._internal.spelling import did_you_mean, nearest, suggestion
 from amplifier.errors import PlanError
 
 MODEL_EXAMPLES = (

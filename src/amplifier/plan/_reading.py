@@ -10,12 +10,12 @@ from typing import Any, Final
 
 import attrs
 
-from .._json import format_path
-from .._reading import Kind, keys_of, read_record, read_value, show
-from .._spelling import did_you_mean, misspelt_key, suggestion
+from .._internal.json import format_path
+from .._internal.reading import Kind, keys_of, read_record, read_value, show
+from .._internal.spelling import did_you_mean, misspelt_key, suggestion
 from ..errors import PlanError, Problem
-from ._dicts import id_of_thing, is_thing
-from ._spec import DEFAULT_DEADLINES, Deadlines, ModuleSpec, MountPlan, SessionSettings, mapping, module_id, source
+from .dicts import id_of_thing, is_thing
+from .spec import DEFAULT_DEADLINES, Deadlines, ModuleSpec, MountPlan, SessionSettings, mapping, module_id, source
 
 _ROLES: Final = {"orchestrator": "loop-basic", "context": "context-simple"}
 _LISTS: Final = ("providers", "tools", "hooks")

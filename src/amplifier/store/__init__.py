@@ -5,17 +5,17 @@
     └── <id>/         0700   one per session
         ├── lock      0600   held (flock) by the process that has the conversation open, and names it
         ├── events.jsonl     the event log, if hooks-logging writes one
-        └── checkpoints.*    what turns changed of files, see `amplifier.live._checkpoints`
+        └── checkpoints.*    what turns changed of files, see `amplifier.shared_sessions.checkpoints`
 
-All calls block; callers make them in a worker thread. `_database` opens a file and runs transactions, `_folders` has permissions and locks,
-`_conversations` messages and steps, `_sessions` the index.
+All calls block; callers make them in a worker thread. `_database` opens a file and runs transactions, `folders` has permissions and locks,
+`_conversations` messages and steps, `sessions` the index.
 """
 
 from ._conversations import Conversation, encode_message
 from ._database import Database, StoreDamagedError
-from ._folders import SessionLockedError, UnsafeFolderError, check_session_id, lock_holder
-from ._sessions import INTERRUPTED, RUNNING, SessionIndex, SessionRecord, parent_of
 from ._tables import STORE_FILE
+from .folders import SessionLockedError, UnsafeFolderError, check_session_id, lock_holder
+from .sessions import INTERRUPTED, RUNNING, SessionIndex, SessionRecord, parent_of
 
 __all__ = [
     "INTERRUPTED",

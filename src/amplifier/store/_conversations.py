@@ -14,12 +14,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
-from amplifier._json import Frame, canonical_dumps, format_path, rebuild
+from amplifier._internal.json import Frame, canonical_dumps, format_path, rebuild
 from amplifier.errors import ModelError
 
 from ._database import Database, StoreDamagedError
-from ._folders import SessionLock, make_private_folder
 from ._tables import STORE_FILE, find_session, new_session, open_sessions
+from .folders import SessionLock, make_private_folder
 
 logger = logging.getLogger("amplifier.store")
 

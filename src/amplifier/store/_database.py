@@ -19,7 +19,7 @@ from typing import TypeVar, final
 
 from amplifier.errors import AmplifierError
 
-from ._folders import close_to_others, sync_folder
+from .folders import close_to_others, sync_folder
 
 T = TypeVar("T")
 

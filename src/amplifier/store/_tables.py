@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from ._database import Database, StoreDamagedError
-from ._folders import WRITE, make_private_folder
+from .folders import WRITE, make_private_folder
 
 STORE_FILE = "store.db"
 

@@ -16,7 +16,6 @@ Hypothesis nor trio.
 """
 
 from amplifier.testing._cassettes import Cassette, CassetteMode
-from amplifier.testing._sessions import replay_session
 from amplifier.testing.cancel_sweep.injection import CancelledAt, cancel_at
 from amplifier.testing.cancel_sweep.report import SweepReport, Violation
 from amplifier.testing.cancel_sweep.sweep import LOOP_END_MODES, MODES, World, cancel_everywhere
@@ -31,6 +30,7 @@ from amplifier.testing.doubles.recording import (
     wait_for,
 )
 from amplifier.testing.doubles.scripted import Delayed, MockApprovalSystem, MockProvider, ScriptedOrchestrator, script
+from amplifier.testing.sessions import replay_session
 
 __all__ = [
     "LOOP_END_MODES",

@@ -6,16 +6,15 @@ traces to a collector.
 
 _event_logs        files and lines of an event log
 _trace             what a trace consists of
-_text, _page       what it adds up to, and how it and a comparison of two are shown
-_sessions          what a stored session did, and its messages as text; for commands and servers
+_text, page        what it adds up to, and how it and a comparison of two are shown
+sessions           what a stored session did, and its messages as text; for commands and servers
 _tasks             the tasks of a process
-_running_commands  the commands that run now, and how they are asked for their tasks
+running_commands   the commands that run now, and how they are asked for their tasks
 _otel              a collector for OpenTelemetry
 """
 
 from ._event_logs import LogEvent, LogFollower, UnreadLine, log_parts
 from ._otel import export_traces
-from ._page import live_page, live_policy, page_data, write_page
 from ._tasks import CodeLine, TaskReport, TaskTree, ThreadReport, task_tree, tasks_on_signal
 from ._text import (
     Comparison,
@@ -28,6 +27,7 @@ from ._text import (
     write_text,
 )
 from ._trace import Row, RowKind, RowStatus, Trace
+from .page import live_page, live_policy, page_data, write_page
 
 __all__ = [
     "CodeLine",

@@ -27,8 +27,8 @@ from typing import Any, Literal
 import anyio
 import attrs
 
-from amplifier._json import visible_text
-from amplifier.contracts._cancellation import current_time, running_asyncio_loop
+from amplifier._internal.json import visible_text
+from amplifier.contracts.cancellation import current_time, running_asyncio_loop
 from amplifier.kernel.coordinator.coordinator import ModuleCoordinator
 from amplifier.kernel.coordinator.ownership import NAMED_POINTS, SINGLE_POINTS
 from amplifier.kernel.runtime.frames import WaitInfo, await_chain, ends_in_generator, is_event_loop, is_kernel

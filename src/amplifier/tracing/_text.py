@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import attrs
 
-from amplifier._json import visible_text
+from amplifier._internal.json import visible_text
 from amplifier.events import TOOL_PRE
 
 from ._event_logs import LogEvent

@@ -34,7 +34,7 @@ from amplifier.events import (
     TOOL_PRE,
     TRACE_ROLES,
 )
-from amplifier.turns import ModelAnswer, ToolOutcome
+from amplifier.models.turns import ModelAnswer, ToolOutcome
 
 from ._event_logs import LogEvent, UnreadLine, read_line
 

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 import attrs
 
 from amplifier.conformance import Report
-from amplifier.conformance._report import id_ranges, write_junit
+from amplifier.conformance.report import id_ranges, write_junit
 from tests.conformance.report.reports import HOSTILE, finding, report
 
 WORST = finding("T5", what="execute raised KeyError: 'text'", input={"text": 1}, location="x.py:7")

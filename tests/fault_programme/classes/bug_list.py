@@ -261,7 +261,7 @@ BUGS: Final = (
     ),
     _hole(
         "of the package only a part is read-only",
-        "_programs.py",
+        "_internal/programs.py",
         "PACKAGE = str(Path(__file__).parent)",
         'PACKAGE = str(Path(__file__).parent / "modules")',
         _OWN_FILES,
@@ -277,7 +277,7 @@ BUGS: Final = (
     ),
     _hole(
         "what is mounted is not compared with what was checked",
-        "_supervisor.py",
+        "_internal/supervisor.py",
         "if path not in points or _identity(path) != expected[path]",
         "if path not in points",
         _OWN_FILES,
@@ -285,7 +285,7 @@ BUGS: Final = (
     ),
     _hole(
         "helpers are taken from any entry of the search path",
-        "_programs.py",
+        "_internal/programs.py",
         "    return shutil.which(name, path=safe_search_path(path, avoid=avoid))",
         "    return shutil.which(name, path=path)",
         _OWN_FILES,
@@ -293,7 +293,7 @@ BUGS: Final = (
     ),
     _hole(
         "a second Python imports from the current folder",
-        "_programs.py",
+        "_internal/programs.py",
         '    return [sys.executable, "-P", *arguments]',
         "    return [sys.executable, *arguments]",
         _OWN_FILES,
@@ -325,7 +325,7 @@ BUGS: Final = (
     ),
     _hole(
         "system calls are not filtered",
-        "_supervisor.py",
+        "_internal/supervisor.py",
         '"--seccomp", str(described_filter), "--"]',
         '"--"]',
         _OWN_FILES,
@@ -334,18 +334,18 @@ BUGS: Final = (
     # ── holes: guards ──
     _hole(
         "a schema leads to another document",
-        "_json/_schema_validator.py",
+        "_internal/json/_schema_validator.py",
         "_Measured(schema)\n    try:\n        validator = jsonschema_rs.validator_for(schema, retriever=_refuse,",
         "_Measured({})\n    try:\n        validator = jsonschema_rs.validator_for(schema,",
-        "test_schema_validator.py",
+        "internal/test_schema_validator.py",
         "nothing_is_fetched",
     ),
     _hole(
         "a schema may have any size",
-        "_json/_schema_validator.py",
+        "_internal/json/_schema_validator.py",
         "_MOST_TO_CHECK = 200_000",
         "_MOST_TO_CHECK = 10**30",
-        "test_schema_validator.py",
+        "internal/test_schema_validator.py",
         "beyond_a_limit",
     ),
     _hole(
@@ -374,7 +374,7 @@ BUGS: Final = (
     ),
     _hole(
         "blank characters of a question are shown as they are",
-        "_json/_text.py",
+        "_internal/json/_text.py",
         "character.isprintable() and character not in _BLANK and",
         "character.isprintable() and",
         "modules/hooks/test_hooks_approval_attacks.py",
@@ -382,7 +382,7 @@ BUGS: Final = (
     ),
     _hole(
         "tokens without a name stay",
-        "_json/redaction.py",
+        "_internal/json/redaction.py",
         "    return _redact_tokens(text) if len(text) >= _RUN else text",
         "    return text",
         "modules/hooks/test_redaction_shapes.py",
@@ -390,7 +390,7 @@ BUGS: Final = (
     ),
     _hole(
         "what is beside a secret's word has to be random by itself",
-        "_json/redaction.py",
+        "_internal/json/redaction.py",
         "        return begin if _may_be_random(text[start:end]) and _suggest_secret(before[-2:]) else None",
         "        return None",
         "modules/hooks/test_redaction_shapes.py",

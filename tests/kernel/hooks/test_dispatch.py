@@ -23,7 +23,7 @@ from tests._support.cancellations import some_cancellation
 from tests._support.hook_registry import of_module, raising, registry, sleeper
 from tests._support.merging import merge
 from tests._support.small_agent import let_time_pass, takes
-from tests.test_json import circular
+from tests.internal.test_json import circular
 
 pytestmark = pytest.mark.virtual_time
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from amplifier._spelling import meant_event
+from amplifier._internal.spelling import meant_event
 from amplifier.errors import MisspellingWarning
 from amplifier.events import CATALOGUE
 from amplifier.kernel import HookRegistry

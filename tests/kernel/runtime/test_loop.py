@@ -17,7 +17,7 @@ import pytest
 import trio
 from anyio.abc import TaskGroup
 
-from amplifier.contracts._cancellation import cancel_scope, is_cancellation_type, is_real_cancellation, loop_clock
+from amplifier.contracts.cancellation import cancel_scope, is_cancellation_type, is_real_cancellation, loop_clock
 from amplifier.kernel.runtime.loop import Loop, Spawn, current_raw_task, start_timer
 from tests._support.backends_alone import run_on, run_on_asyncio
 

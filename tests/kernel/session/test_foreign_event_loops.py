@@ -47,7 +47,7 @@ async def stop_turn():
 
 BESIDE_ASYNCIO = """
 import trio, trio_asyncio
-from amplifier.contracts._cancellation import running_asyncio_loop
+from amplifier.contracts.cancellation import running_asyncio_loop
 from tests.kernel.session.test_foreign_event_loops import run_turn, stop_turn
 
 async def in_asyncio_code():

@@ -8,8 +8,8 @@ import anyio
 import pytest
 
 from amplifier import AmplifierSession, ExecutionCancelled, ExecutionTimeout
+from amplifier.models.turns import StopReport
 from amplifier.testing import MockProvider, MockTool
-from amplifier.turns import StopReport
 from tests._support.small_agent import agent
 from tests.kernel.session.test_last_turn import asking, plan_of, saying
 

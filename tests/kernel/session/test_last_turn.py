@@ -24,8 +24,8 @@ from amplifier import (
 )
 from amplifier.errors import ExecutionDenied
 from amplifier.models import ChatResponse, TextBlock, ToolCall
+from amplifier.models.turns import TurnReport
 from amplifier.testing import MockProvider, MockTool
-from amplifier.turns import TurnReport
 
 pytestmark = pytest.mark.virtual_time
 

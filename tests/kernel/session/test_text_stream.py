@@ -11,8 +11,8 @@ import pytest
 from amplifier import AmplifierSession, SessionBusyError, SessionStateError
 from amplifier.agents import agent as ready_agent
 from amplifier.models import AnswerReset, TextDelta
+from amplifier.models.turns import BEGINS_AGAIN, TurnText
 from amplifier.testing import MockProvider, ScriptedOrchestrator
-from amplifier.turns import BEGINS_AGAIN, TurnText
 from tests._support.small_agent import Turn, agent
 
 pytestmark = pytest.mark.virtual_time

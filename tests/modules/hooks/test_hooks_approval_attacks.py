@@ -11,8 +11,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from amplifier.contracts.questions import render_prompt
 from amplifier.models import ApprovalResponse
-from amplifier.modules._shared.questions import render_prompt
 from amplifier.modules.hooks import approval as hooks_approval
 from amplifier.modules.hooks._approval_rules import parse_command
 from amplifier.testing import TestCoordinator

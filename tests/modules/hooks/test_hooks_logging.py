@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from amplifier import PlanError
 from amplifier.conformance import strategies
 from amplifier.events import ALL_EVENTS, OUR_EVENTS
+from amplifier.models.turns import ModelAnswer, ToolOutcome
 from amplifier.modules.hooks import logging as hooks_logging
 from amplifier.modules.hooks.logging import LogOptions, level_of, write_line
 from amplifier.testing import MockTool, TestCoordinator
-from amplifier.turns import ModelAnswer, ToolOutcome
 from tests.modules.hooks.test_hooks_together import KEY, Watched, lines
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from amplifier._reading import keys_of
-from amplifier.modules._shared.questions import render_prompt
+from amplifier._internal.reading import keys_of
+from amplifier.contracts.questions import render_prompt
 from amplifier.modules.hooks._approval_rules import Rule
 from amplifier.modules.hooks.redaction import STRUCTURAL
 from tests._support.tree import ROOT

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from amplifier._json import REDACTED, redact_secrets, redact_text, redaction
+from amplifier._internal.json import REDACTED, redact_secrets, redact_text, redaction
 from tests._support.secret_rules import TABLE, python_pattern, seal, table
 
 FOLDER = Path(__file__).parent / "redaction_shapes"
@@ -307,7 +307,7 @@ def test_the_table_is_what_the_program_beside_the_tests_made():
 
 
 def test_importing_the_package_reads_no_table():
-    program = "import amplifier, amplifier._json.redaction as r; print(r._rules.cache_info().currsize)"
+    program = "import amplifier, amplifier._internal.json.redaction as r; print(r._rules.cache_info().currsize)"
     shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert shown.strip() == "0"
 

@@ -21,7 +21,7 @@ from amplifier.models import (
     ToolCallBlock,
     to_dict,
 )
-from amplifier.turns import BEGINS_AGAIN, TurnText
+from amplifier.models.turns import BEGINS_AGAIN, TurnText
 
 STREAMED = ("llm:stream_block_start", "llm:stream_block_delta", "llm:stream_block_end", "llm:stream_aborted")
 

@@ -12,11 +12,11 @@ import pytest
 
 from amplifier import AmplifierSession, ExecutionCancelled, HookResult, RateLimitError
 from amplifier.errors import ExecutionDenied
+from amplifier.models.turns import INTERRUPTED
 from amplifier.modules.loop import basic as loop_basic
 from amplifier.modules.loop import read_options
 from amplifier.modules.loop._messages import UNANSWERED
 from amplifier.testing import MODES, Delayed, MockContextManager, MockProvider, MockTool, cancel_everywhere
-from amplifier.turns import INTERRUPTED
 from tests.modules.loop.test_loops import Agent
 from tests.modules.loop.test_loops_cancelled import Slow
 

@@ -9,7 +9,7 @@ import pytest
 from amplifier import AmplifierSession, on
 from amplifier.errors import ContentFilterError
 from amplifier.models import ChatResponse, Message, TextBlock, from_dict, to_dict
-from amplifier.turns import assistant_message
+from amplifier.models.turns import assistant_message
 from tests.modules.loop.test_steering import plan_of
 
 REFUSED = {"text": "I would rather not.", "finish_reason": "refusal"}

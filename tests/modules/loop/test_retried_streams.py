@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from amplifier import AmplifierSession
 from amplifier.errors import ProviderUnavailableError
-from amplifier.live import run_turn
 from amplifier.models import AnswerReset, ChatResponse, StreamChunk, TextBlock, ThinkingBlock
+from amplifier.models.turns import BEGINS_AGAIN, TurnRecord, TurnText
+from amplifier.shared_sessions import run_turn
 from amplifier.testing import MockProvider
-from amplifier.turns import BEGINS_AGAIN, TurnRecord, TurnText
 
 pytestmark = pytest.mark.virtual_time
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from amplifier._json import redact_secrets
+from amplifier._internal.json import redact_secrets
 from amplifier.models import ChatRequest, Message, TextBlock, ToolCallBlock, ToolResultBlock, ToolSpec
 from amplifier.modules.providers._cassette import Scrubber, canonical_request, first_difference
 

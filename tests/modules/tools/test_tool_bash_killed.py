@@ -17,7 +17,7 @@ import anyio
 import pytest
 
 from amplifier import AmplifierSession
-from amplifier.modules._shared import processes
+from amplifier._internal import processes
 from amplifier.modules.tools import bash as tool_bash
 from amplifier.modules.tools.bash import _command, _confinement
 from amplifier.testing import MODES, MockProvider, TestCoordinator, cancel_everywhere, wait_for

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 import amplifier
-from amplifier._programs import find_program, safe_search_path
+from amplifier._internal.programs import find_program, safe_search_path
 from amplifier.errors import ModuleLoadError
 from amplifier.modules.tools import bash as tool_bash
 from amplifier.modules.tools.bash import _places

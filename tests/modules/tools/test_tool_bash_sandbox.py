@@ -355,7 +355,7 @@ def test_a_process_of_the_same_user_cannot_read_the_environment_of_the_agent():
     code = (
         "import os, subprocess\n"
         "from amplifier.modules.tools.bash._tool import hide_environment\n"
-        "from amplifier._supervisor import PR_SET_DUMPABLE, prctl\n"
+        "from amplifier._internal.supervisor import PR_SET_DUMPABLE, prctl\n"
         "if os.geteuid() == 0:\n"
         "    os.setgroups([]); os.setresgid(12345, 12345, 12345); os.setresuid(12345, 12345, 12345)\n"
         "    prctl(PR_SET_DUMPABLE, 1)  # a change of user takes it away\n"

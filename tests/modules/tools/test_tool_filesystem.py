@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from amplifier._json import canonical_dumps
+from amplifier._internal.json import canonical_dumps
 from amplifier.contracts import Tool
 from amplifier.errors import PlanError
 from amplifier.models import HookResult, ToolResult, to_json

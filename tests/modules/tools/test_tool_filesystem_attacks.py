@@ -21,7 +21,7 @@ from typing import Any
 import anyio
 import pytest
 
-from amplifier._json import canonical_dumps
+from amplifier._internal.json import canonical_dumps
 from amplifier.models import ToolResult
 from amplifier.modules._shared.failure import ToolFailure
 from amplifier.modules.tools import search as tool_search

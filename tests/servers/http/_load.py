@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from amplifier.cli.commands.doctor import find_running
-from amplifier.tracing._running_commands import request_tasks
+from amplifier.tracing.running_commands import request_tasks
 from tests._support.tree import ROOT
 from tests.cli._scripted_agent import write_plan
 from tests.servers.http._server import PATIENCE, Server, ask, running

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from amplifier.errors import BudgetError, BudgetExceeded, ExecutionDenied
-from amplifier.servers.http._requests import problem_of
+from amplifier.servers.http.requests import problem_of
 
 
 @pytest.mark.parametrize(

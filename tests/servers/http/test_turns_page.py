@@ -12,7 +12,7 @@ import anyio.to_thread
 import pytest
 
 from amplifier.durable import open_engine
-from amplifier.servers.http._pages import TURNS_PAGE, turns_application
+from amplifier.servers.http.pages import TURNS_PAGE, turns_application
 from tests._support.browser import open_tab
 from tests._support.terminal import PATIENCE, command, environment
 from tests.durable.agents import agent, answering, eventually, tool, until, working

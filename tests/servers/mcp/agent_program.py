@@ -22,7 +22,7 @@ from amplifier import AmplifierSession, ModuleLoader
 from amplifier.models import HookResult, ToolResult
 from amplifier.modules.context import simple as context_simple
 from amplifier.modules.loop import basic as loop_basic
-from amplifier.servers._access import listen_on
+from amplifier.servers.access import listen_on
 from amplifier.servers.mcp import serve
 from amplifier.testing import MockProvider
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import attrs
 
-from amplifier._json import visible_text
-from amplifier.budget._budget import budget_as_json, budget_text
+from amplifier._internal.json import visible_text
+from amplifier.budget.budget import budget_as_json, budget_text
 from amplifier.cli._error_messages import error_message, exit_code_of, traceback_text
 from amplifier.cli._exit_codes import CommandError, Exit, OutputLostError
 from amplifier.cli._sessions import SessionStore
@@ -25,13 +25,13 @@ from amplifier.contracts import ApprovalSystem
 from amplifier.errors import AmplifierError, BudgetExceeded, NoUnfinishedTurnError
 from amplifier.errors import ModuleNotFoundError as UnknownModuleError
 from amplifier.kernel import AmplifierSession
-from amplifier.live._checkpoints import Checkpoints
 from amplifier.loading import ModuleLoader
-from amplifier.plan._dicts import plan_changes
+from amplifier.models.turns import Ended, TurnRecord
+from amplifier.plan.dicts import plan_changes
+from amplifier.shared_sessions.checkpoints import Checkpoints
 from amplifier.store import SessionRecord
-from amplifier.store._sessions import now
-from amplifier.tracing._sessions import text_of_message
-from amplifier.turns import Ended, TurnRecord
+from amplifier.store.sessions import now
+from amplifier.tracing.sessions import text_of_message
 
 from .approvals import AllowEverything, AskAtTerminal, NoOneToAsk
 from .configuration import REMEMBERED, Configuration, Permissions

@@ -14,13 +14,13 @@ import attrs
 import click
 from rich.cells import chop_cells
 
-from amplifier._json import visible_text
+from amplifier._internal.json import visible_text
 from amplifier.cli.terminal.display import Display
 from amplifier.cli.terminal.keyboard import Keyboard
 from amplifier.cli.terminal.output import Output
 from amplifier.errors import NoOneToAskError
-from amplifier.live._edits import diff_style
-from amplifier.live._questions import DENY, allowing
+from amplifier.shared_sessions.edits import diff_style
+from amplifier.shared_sessions.questions import DENY, allowing
 
 from .configuration import Permissions, rule_in_words
 from .signals import SignalHandler

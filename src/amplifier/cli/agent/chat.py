@@ -12,24 +12,24 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.to_thread
 
-from amplifier._json import visible_text
-from amplifier._spelling import nearest
+from amplifier._internal.json import visible_text
+from amplifier._internal.spelling import nearest
 from amplifier.cli._error_messages import error_message
 from amplifier.cli._exit_codes import CommandError
 from amplifier.cli.terminal.keyboard import Keyboard
 from amplifier.cli.terminal.output import Output
 from amplifier.errors import AmplifierError, MissingExtraError
 from amplifier.events import ORCHESTRATOR_STEERING_INJECTED
-from amplifier.live._edits import diff_style
-from amplifier.loading._loader import installed_ids
+from amplifier.loading.loader import installed_ids
 from amplifier.models import file
+from amplifier.models.turns import Ended
 from amplifier.modules.hooks.approval import MODES
 from amplifier.plan import names_provider
-from amplifier.servers._sessions import expanded, summary
+from amplifier.servers.sessions import expanded, summary
+from amplifier.shared_sessions.edits import diff_style
 from amplifier.store import INTERRUPTED
 from amplifier.tracing import totals, write_summary
-from amplifier.tracing._sessions import read_trace, write_conversation
-from amplifier.turns import Ended
+from amplifier.tracing.sessions import read_trace, write_conversation
 
 from .project_instructions import own_commands
 from .terminal_agent import TerminalAgent, compaction_message

@@ -19,10 +19,10 @@ from typing import Any, Final
 import anyio.to_thread
 import attrs
 
-from amplifier._json import visible_text
-from amplifier._reading import Kind, choice, list_of, mapping, mapping_each, option, record, text
-from amplifier._regular_file import make_folders, read_file, replace_file
-from amplifier._spelling import suggestion
+from amplifier._internal.json import visible_text
+from amplifier._internal.reading import Kind, choice, list_of, mapping, mapping_each, option, record, text
+from amplifier._internal.regular_files import make_folders, read_file, replace_file
+from amplifier._internal.spelling import suggestion
 from amplifier.cli._exit_codes import CommandError
 from amplifier.cli._sessions import config_folder, find_home
 from amplifier.contracts import Coordinator

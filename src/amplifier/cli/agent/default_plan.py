@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
-from amplifier._json import copy_json, visible_text
-from amplifier._spelling import suggestion
+from amplifier._internal.json import copy_json, visible_text
+from amplifier._internal.spelling import suggestion
 from amplifier.cli._exit_codes import CommandError
 from amplifier.errors import PlanError
-from amplifier.loading._found import BUILT_IN_SOURCE
-from amplifier.loading._loader import missing_package
+from amplifier.loading.found import BUILT_IN_SOURCE
+from amplifier.loading.loader import missing_package
 from amplifier.plan import (
     ModelName,
     check_plan,
@@ -29,7 +29,7 @@ from amplifier.plan import (
     read_model_name,
 )
 from amplifier.store import SessionRecord
-from amplifier.store._sessions import EVENTS_FILE
+from amplifier.store.sessions import EVENTS_FILE
 
 from .configuration import Configuration, load_keys
 from .plan_files import change_module, module_of, read_plan_file

@@ -19,18 +19,18 @@ import anyio.lowlevel
 import anyio.to_thread
 from starlette.types import ASGIApp
 
-from amplifier._programs import open_in_browser
-from amplifier._regular_file import replace_file
+from amplifier._internal.programs import open_in_browser
+from amplifier._internal.regular_files import replace_file
 from amplifier.cli._exit_codes import Exit
 from amplifier.cli._sessions import SessionStore
 from amplifier.cli.terminal.display import Display, install_log_handler
 from amplifier.cli.terminal.output import StandardStreams
-from amplifier.loading._loader import require_backend
+from amplifier.loading.loader import require_backend
 from amplifier.servers import SessionRequest
-from amplifier.servers._access import address_of, listen_on, reachability_warning, server_names
+from amplifier.servers.access import address_of, listen_on, reachability_warning, server_names
 from amplifier.servers.http import Limits, application
-from amplifier.servers.http._application import run_asgi_server
-from amplifier.servers.http._pages import TRACE_PAGE, TURNS_PAGE, trace_application, turns_application
+from amplifier.servers.http.application import run_asgi_server
+from amplifier.servers.http.pages import TRACE_PAGE, TURNS_PAGE, trace_application, turns_application
 
 from .served_sessions import ServedSessions
 from .signals import run_observed, until_signal

@@ -11,12 +11,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from amplifier._json import rebuild
-from amplifier._regular_file import read_file
+from amplifier._internal.json import rebuild
+from amplifier._internal.regular_files import read_file
 from amplifier.cli._exit_codes import CommandError
 from amplifier.errors import MissingExtraError
 from amplifier.plan import expand_variables, merge_plans
-from amplifier.plan._dicts import places_of
+from amplifier.plan.dicts import places_of
 
 _LARGEST = 16_000_000
 """Bytes of a file."""

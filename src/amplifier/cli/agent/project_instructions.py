@@ -15,8 +15,8 @@ from typing import Final
 
 import attrs
 
-from amplifier._json import sanitize_text, visible_text
-from amplifier._regular_file import read_file
+from amplifier._internal.json import sanitize_text, visible_text
+from amplifier._internal.regular_files import read_file
 from amplifier.cli._exit_codes import CommandError
 from amplifier.cli._sessions import config_folder
 

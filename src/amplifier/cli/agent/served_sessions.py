@@ -18,7 +18,7 @@ from amplifier.loading import ModuleLoader
 from amplifier.servers import SessionRequest
 from amplifier.servers.acp import serve, taken_standard_streams
 from amplifier.store import SessionRecord
-from amplifier.store._sessions import now
+from amplifier.store.sessions import now
 
 from .approvals import NoOneToAsk
 from .configuration import read_configuration

@@ -27,9 +27,9 @@ import anyio
 
 from amplifier.cli._sessions import running_folder
 from amplifier.cli.terminal.display import Display
-from amplifier.loading._loader import require_backend
+from amplifier.loading.loader import require_backend
 from amplifier.tracing import export_traces
-from amplifier.tracing._running_commands import answer_task_requests
+from amplifier.tracing.running_commands import answer_task_requests
 
 from .configuration import load_keys
 

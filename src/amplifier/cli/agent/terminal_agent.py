@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from amplifier._json import visible_text
+from amplifier._internal.json import visible_text
 from amplifier.cli._error_messages import error_message
 from amplifier.cli._exit_codes import CommandError
 from amplifier.cli._sessions import SessionStore
@@ -15,13 +15,13 @@ from amplifier.cli.terminal.display import Display, LogNotices, spent
 from amplifier.errors import AmplifierError, NoOneToAskError, NoUnfinishedTurnError
 from amplifier.events import BUDGET_WARNING, CONTEXT_COMPACTION, TURN_RESUMED
 from amplifier.kernel import AmplifierSession, ModuleFailure
-from amplifier.live import run_turn
-from amplifier.live._checkpoints import Checkpoints
 from amplifier.models import TurnEvent
-from amplifier.plan._dicts import module_hashes
+from amplifier.models.turns import Ended, TurnRecord
+from amplifier.plan.dicts import module_hashes
+from amplifier.shared_sessions import run_turn
+from amplifier.shared_sessions.checkpoints import Checkpoints
 from amplifier.store import INTERRUPTED, RUNNING, SessionRecord
-from amplifier.store._sessions import EVENTS_FILE
-from amplifier.turns import Ended, TurnRecord
+from amplifier.store.sessions import EVENTS_FILE
 
 from .configuration import Permissions
 from .default_plan import OFFLINE_PROVIDER

@@ -10,7 +10,7 @@ from typing import Final
 import click
 from click.shell_completion import get_completion_class
 
-from amplifier._facade import __version__
+from amplifier._internal.facade import __version__
 from amplifier.cli._exit_codes import CommandError, Exit
 
 from .shared_options import GlobalOptions, LazyGroup, debug_option

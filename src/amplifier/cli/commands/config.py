@@ -8,12 +8,12 @@ from pathlib import Path
 import attrs
 import click
 
-from amplifier._json import redact_secrets, visible_text
+from amplifier._internal.json import redact_secrets, visible_text
 from amplifier.cli._exit_codes import CommandError
 from amplifier.cli.agent.configuration import Project, Value, read_configuration, rule_in_words, user_file
 from amplifier.cli.agent.default_plan import API_KEYS, build_plan
 from amplifier.cli.terminal.output import print_table
-from amplifier.loading._loader import installed_ids
+from amplifier.loading.loader import installed_ids
 
 from .shared_options import LazyGroup, json_option
 

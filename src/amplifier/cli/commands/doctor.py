@@ -18,8 +18,8 @@ import anyio
 import attrs
 import click
 
-from amplifier._facade import __version__
-from amplifier._json import visible_text
+from amplifier._internal.facade import __version__
+from amplifier._internal.json import visible_text
 from amplifier.cli._error_messages import error_message
 from amplifier.cli._exit_codes import CommandError, Exit
 from amplifier.cli._sessions import HOME_VARIABLE, LAST, find_home, require_writable, running_folder
@@ -27,8 +27,8 @@ from amplifier.cli.agent.configuration import load_keys, read_configuration
 from amplifier.cli.agent.default_plan import API_KEYS, DEFAULT_TOOLS, OFFLINE_PROVIDER, build_plan
 from amplifier.errors import AmplifierError
 from amplifier.loading import ModuleLoader
-from amplifier.loading._importing import is_published
-from amplifier.loading._loader import (
+from amplifier.loading.importing import is_published
+from amplifier.loading.loader import (
     ON_ISLAND,
     REQUIRED_PACKAGES,
     installed_modules,
@@ -36,7 +36,7 @@ from amplifier.loading._loader import (
     runs_on_island,
 )
 from amplifier.models import to_json
-from amplifier.tracing._running_commands import RunningCommand, request_tasks, running_commands
+from amplifier.tracing.running_commands import RunningCommand, request_tasks, running_commands
 
 from .app import SECOND_NAME
 from .shared_options import json_option

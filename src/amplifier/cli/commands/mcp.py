@@ -15,8 +15,8 @@ from typing import Any, Literal, TypeAlias
 import anyio
 import click
 
-from amplifier._json import redact_text, visible_text
-from amplifier._spelling import suggestion
+from amplifier._internal.json import redact_text, visible_text
+from amplifier._internal.spelling import suggestion
 from amplifier.cli._exit_codes import CommandError, Exit
 from amplifier.cli.agent.configuration import change_user_file, load_keys, read_configuration
 from amplifier.cli.agent.default_plan import build_plan, in_memory, with_traces
@@ -26,7 +26,7 @@ from amplifier.cli.agent.signals import until_signal
 from amplifier.cli.terminal.display import Display, install_log_handler
 from amplifier.cli.terminal.output import StandardStreams, print_table
 from amplifier.kernel import AmplifierSession
-from amplifier.loading._loader import installed_ids
+from amplifier.loading.loader import installed_ids
 from amplifier.models import to_dict
 from amplifier.modules.tools.mcp import read_mcp_options
 from amplifier.plan import expand_variables
@@ -379,7 +379,7 @@ def serve(
     is generated and printed to standard error unless --token-file or the variable AMPLIFIER_SERVE_TOKEN has one. The options about host,
     port, token and origins are for http only.
     """
-    from amplifier.servers._access import listen_on, reachability_warning, server_names  # noqa: PLC0415
+    from amplifier.servers.access import listen_on, reachability_warning, server_names  # noqa: PLC0415
     from amplifier.servers.mcp import serve as serve_agent  # noqa: PLC0415  # the other commands save the time
     from amplifier.tracing import export_traces  # noqa: PLC0415
 

@@ -13,7 +13,7 @@ from typing import Any
 import anyio
 import click
 
-from amplifier._spelling import suggestion
+from amplifier._internal.spelling import suggestion
 from amplifier.cli._error_messages import error_message
 from amplifier.cli._exit_codes import CommandError, Exit
 from amplifier.cli.agent.configuration import keep_key, key_names, read_configuration, remove_key
@@ -21,7 +21,7 @@ from amplifier.cli.agent.default_plan import API_KEYS, available_providers, buil
 from amplifier.cli.terminal.output import print_table
 from amplifier.errors import AmplifierError
 from amplifier.kernel import AmplifierSession
-from amplifier.loading._loader import installed_ids
+from amplifier.loading.loader import installed_ids
 from amplifier.models import ChatRequest, Message, ModelInfo
 
 from .shared_options import LazyGroup, backend_option, complete_provider, json_option

@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import click
 
-from amplifier._json import visible_text
-from amplifier._spelling import did_you_mean
+from amplifier._internal.json import visible_text
+from amplifier._internal.spelling import did_you_mean
 from amplifier.cli._error_messages import error_message
 from amplifier.cli._exit_codes import CommandError, Exit
 from amplifier.cli.terminal.output import Output, StandardStreams, print_table
 from amplifier.contracts import CONTRACTS
 from amplifier.errors import AmplifierError
 from amplifier.loading import FoundModule, LoadedModule, ModuleLoader
-from amplifier.loading._found import BUILT_IN_SOURCE, nearest_module
-from amplifier.loading._loader import ON_ISLAND, all_modules, installed_ids, missing_package, runs_on_island
+from amplifier.loading.found import BUILT_IN_SOURCE, nearest_module
+from amplifier.loading.loader import ON_ISLAND, all_modules, installed_ids, missing_package, runs_on_island
 from amplifier.models import to_dict, to_json
 from amplifier.plan import is_module_id, type_from_id
 
@@ -277,7 +277,7 @@ def _write(name: str, file: Path, report: Report) -> None:
     if name == "html":
         from amplifier.conformance.page import write_page as write  # noqa: PLC0415 — for those who want one
     else:
-        from amplifier.conformance._report import write_junit as write  # noqa: PLC0415 — as above
+        from amplifier.conformance.report import write_junit as write  # noqa: PLC0415 — as above
     try:
         file.write_text(write(report), encoding="utf-8")
     except OSError as error:

@@ -10,13 +10,13 @@ from typing import Any
 
 import click
 
-from amplifier._json import redact_secrets, visible_text
+from amplifier._internal.json import redact_secrets, visible_text
 from amplifier.cli._exit_codes import CommandError, Exit
 from amplifier.cli.agent.configuration import read_configuration
 from amplifier.cli.agent.default_plan import build_plan, with_storage_paths
 from amplifier.cli.agent.plan_files import PlanFileError, UnknownFormat, read_plan_file
 from amplifier.errors import PlanError, Problem
-from amplifier.loading._loader import installed_ids, missing_modules
+from amplifier.loading.loader import installed_ids, missing_modules
 from amplifier.plan import check_plan, expand_variables, plan_schema
 
 from .shared_options import PLAN_FILE, LazyGroup, complete_provider

@@ -10,14 +10,14 @@ from typing import Any
 
 import click
 
-from amplifier._json import visible_text
+from amplifier._internal.json import visible_text
 from amplifier.cli._exit_codes import CommandError
 from amplifier.cli._sessions import SessionStore
 from amplifier.cli.agent.agent_run import RunRequest, print_error_json, run_agent
 from amplifier.cli.agent.configuration import Value, read_configuration
 from amplifier.cli.agent.plan_files import read_servers
 from amplifier.cli.terminal.output import is_terminal
-from amplifier.loading._loader import installed_ids
+from amplifier.loading.loader import installed_ids
 from amplifier.modules.hooks.approval import MODES
 from amplifier.plan import names_provider, validate_session_id
 from amplifier.store import INTERRUPTED, SessionRecord

@@ -13,9 +13,9 @@ from typing import Any
 import attrs
 import click
 
-from amplifier._json import visible_text
-from amplifier._programs import open_in_browser
-from amplifier._regular_file import replace_file
+from amplifier._internal.json import visible_text
+from amplifier._internal.programs import open_in_browser
+from amplifier._internal.regular_files import replace_file
 from amplifier.cli._exit_codes import CommandError, Exit
 from amplifier.cli.commands.run import prompt_argument, run_options, start_run
 from amplifier.cli.commands.shared_options import (
@@ -27,8 +27,8 @@ from amplifier.cli.commands.shared_options import (
     open_store,
 )
 from amplifier.cli.terminal.output import is_terminal, print_table
-from amplifier.live._checkpoints import undo_stored
-from amplifier.store._sessions import EVENTS_FILE
+from amplifier.shared_sessions.checkpoints import undo_stored
+from amplifier.store.sessions import EVENTS_FILE
 from amplifier.tracing import (
     compare,
     totals,
@@ -37,7 +37,7 @@ from amplifier.tracing import (
     write_summary,
     write_text,
 )
-from amplifier.tracing._sessions import heading_of_message, read_trace, text_of_message, write_conversation
+from amplifier.tracing.sessions import heading_of_message, read_trace, text_of_message, write_conversation
 
 _ALL_COLUMNS = 120
 """The width of a terminal that shows all there is of a session in one line."""
@@ -174,7 +174,7 @@ def export_session(session_id: str, output: Path | None, html: bool) -> None:
 @click.option("-o", "--output", type=click.Path(path_type=Path), default="tests", metavar="FOLDER", show_default=True)
 def write_session_test(session_id: str, output: Path) -> None:
     """Write a session as a pytest that plays it again offline, up to its stop, on both backends; without secrets."""
-    from amplifier.testing._sessions import write_test  # noqa: PLC0415 — only this command needs the doubles
+    from amplifier.testing.sessions import write_test  # noqa: PLC0415 — only this command needs the doubles
 
     store = open_store()
     record = store.find(session_id)

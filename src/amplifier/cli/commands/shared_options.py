@@ -106,7 +106,7 @@ class LazyGroup(click.Group):
         """The command that the arguments name; the error for an unknown name suggests the nearest one."""
         name = args[0]
         if not name.startswith("-") and not ctx.resilient_parsing and self.get_command(ctx, name) is None:
-            from amplifier._spelling import suggestion  # noqa: PLC0415  # only needed after a mistake
+            from amplifier._internal.spelling import suggestion  # noqa: PLC0415  # only needed after a mistake
 
             ctx.fail(f"No such command {name!r}{suggestion(name, self.list_commands(ctx)) or '.'}")
         return super().resolve_command(ctx, args)
@@ -124,7 +124,7 @@ def completion(names: Callable[[], Iterable[str]]) -> Completion:
 
 
 def _providers() -> list[str]:
-    from amplifier.loading._loader import installed_ids  # noqa: PLC0415  # only completion needs it
+    from amplifier.loading.loader import installed_ids  # noqa: PLC0415  # only completion needs it
 
     return [name.removeprefix("provider-") for name in installed_ids() if name.startswith("provider-")]
 
@@ -202,7 +202,7 @@ def read_token(file: Path | None, *, none: bool) -> str | None:
         PlanError: It is not fit to be one.
     """
     from amplifier.cli._exit_codes import CommandError  # noqa: PLC0415  # ``--help`` does not need it
-    from amplifier.servers._access import check_token  # noqa: PLC0415  # the same
+    from amplifier.servers.access import check_token  # noqa: PLC0415  # the same
 
     given = os.environ.get(_TOKEN_VARIABLE)
     if none:

@@ -16,7 +16,7 @@ import anyio
 import attrs
 import click
 
-from amplifier._json import visible_text
+from amplifier._internal.json import visible_text
 from amplifier.durable import DurableEngine, SessionFactory, TurnState, TurnStatus, open_engine
 
 from .shared_options import import_http_server

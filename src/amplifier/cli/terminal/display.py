@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from rich.cells import cell_len, chop_cells, set_cell_size
 
-from amplifier._json import redact_text, visible_text
+from amplifier._internal.json import redact_text, visible_text
 from amplifier.events import PROVIDER_REQUEST, PROVIDER_RETRY
-from amplifier.live._edits import CONTENT_ARGUMENTS, Edit, Edits, diff_style
-from amplifier.live._questions import person_is_asked
 from amplifier.models import AnswerReset, TextDelta, ToolFinished, ToolStarted, TurnEvent
-from amplifier.turns import ToolUse, TurnRecord
+from amplifier.models.turns import ToolUse, TurnRecord
+from amplifier.shared_sessions.edits import CONTENT_ARGUMENTS, Edit, Edits, diff_style
+from amplifier.shared_sessions.questions import person_is_asked
 
 from .output import StandardStreams
 

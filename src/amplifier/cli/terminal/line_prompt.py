@@ -37,8 +37,8 @@ from prompt_toolkit.layout.utils import explode_text_fragments
 from prompt_toolkit.output import ColorDepth
 from prompt_toolkit.output.vt100 import Vt100_Output
 
-from amplifier._json import sanitize_text, visible_text
-from amplifier._regular_file import make_folders, replace_file
+from amplifier._internal.json import sanitize_text, visible_text
+from amplifier._internal.regular_files import make_folders, replace_file
 from amplifier.cli.terminal.keyboard import Keyboard
 from amplifier.cli.terminal.output import Output
 

@@ -25,7 +25,7 @@ from rich.syntax import Syntax
 from rich.text import Text
 from rich.theme import Theme
 
-from amplifier._json import visible_text
+from amplifier._internal.json import visible_text
 
 LONGEST_BLOCK = 6_000
 """Characters of a block; a longer one is rendered in parts, so that no text makes the terminal wait."""

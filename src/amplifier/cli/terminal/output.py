@@ -14,7 +14,7 @@ from contextlib import suppress
 from io import TextIOWrapper
 from typing import Any, TextIO
 
-from amplifier._json import visible_text
+from amplifier._internal.json import visible_text
 from amplifier.cli._exit_codes import OutputLostError
 
 _PLAIN_TERMINALS = frozenset({"", "dumb", "unknown"})

@@ -24,8 +24,8 @@ import anyio.abc
 import attrs
 from anyio.streams.buffered import BufferedByteReceiveStream
 
-from amplifier._programs import python_command
-from amplifier.conformance._report import Report
+from amplifier._internal.processes import send_to_group
+from amplifier._internal.programs import python_command
 from amplifier.conformance.checks.registry import checks_for
 from amplifier.conformance.engine.job import (
     Job,
@@ -37,13 +37,13 @@ from amplifier.conformance.engine.job import (
     require_packages,
 )
 from amplifier.conformance.engine.results import IMPORT, BackendRun, Progress, Results, WorkerExit, make_report
+from amplifier.conformance.report import Report
 from amplifier.conformance.target.calls import machine_load
 from amplifier.conformance.target.locate import BACKENDS, find_target
 from amplifier.conformance.target.mounted import Unexamined
 from amplifier.conformance.target.process import HAS_REAPER
 from amplifier.errors import ModuleLoadError
 from amplifier.models import to_json
-from amplifier.modules._shared.processes import send_to_group
 
 SILENCE_SECONDS = 20.0
 """After that long without a message the worker counts as dead."""

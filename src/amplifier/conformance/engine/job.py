@@ -18,13 +18,13 @@ from typing import Any
 
 import attrs
 
-from amplifier._spelling import did_you_mean, nearest_names
+from amplifier._internal.spelling import did_you_mean, nearest_names
 from amplifier.conformance.checks.registry import CHECKS, Check, all_clauses, checks_for
 from amplifier.conformance.target.locate import BACKENDS, Target
 from amplifier.contracts import clauses_for
 from amplifier.errors import AmplifierError, MissingExtraError
-from amplifier.loading._loader import missing_modules
-from amplifier.plan._dicts import find_things
+from amplifier.loading.loader import missing_modules
+from amplifier.plan.dicts import find_things
 
 
 @attrs.frozen(kw_only=True)

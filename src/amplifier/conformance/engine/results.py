@@ -14,10 +14,10 @@ from typing import Any
 
 import attrs
 
-from amplifier.conformance._report import ClauseOutcome, Finding, Report
 from amplifier.conformance.checks.registry import CHECKS, Check, all_clauses, checks_for
 from amplifier.conformance.engine.job import Job, replay_token, shortened
 from amplifier.conformance.oracles.calls import first_difference
+from amplifier.conformance.report import ClauseOutcome, Finding, Report
 from amplifier.conformance.target.locate import BACKENDS, unknown_type
 from amplifier.conformance.target.mounted import DECLINED, Fault, StepCoverage
 from amplifier.conformance.target.source import source_location

@@ -61,7 +61,7 @@ from amplifier.conformance.target.process import (
 from amplifier.conformance.target.source import choices_in, inputs_in, patterns_in, texts_in
 from amplifier.conformance.target.use import find_working_config, run_typical_operations, schema_of
 from amplifier.errors import ModuleLoadError
-from amplifier.loading._importing import advise_on_alias
+from amplifier.loading.importing import advise_on_alias
 from amplifier.models import from_json
 
 _ALIVE_INTERVAL = 1.0

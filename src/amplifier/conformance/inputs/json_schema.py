@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from amplifier._json import SchemaRefused, Validator, build_validator
+from amplifier._internal.json import SchemaRefused, Validator, build_validator
 from amplifier.errors import MissingExtraError
 
 _DEEPEST = 900

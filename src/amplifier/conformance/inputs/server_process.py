@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from amplifier._programs import python_command
+from amplifier._internal.programs import python_command
 
 SERVICE = "{service}"
 SERVICE_HOST = "{service_host}"

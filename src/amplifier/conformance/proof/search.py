@@ -34,9 +34,9 @@ from amplifier.conformance.proof.world import CHOICES, FAULTY, KINDS, LAWS, Case
 from amplifier.conformance.target.calls import child_processes, machine_load
 from amplifier.conformance.target.process import Resources, after_patience, mark_descendants, started_processes
 from amplifier.errors import AmplifierError, ExecutionCancelled
-from amplifier.loading._found import SEARCH_PATH_VARIABLE
+from amplifier.loading.found import SEARCH_PATH_VARIABLE
 from amplifier.plan import merge_plans
-from amplifier.plan._dicts import module_hashes, places_of
+from amplifier.plan.dicts import module_hashes, places_of
 from amplifier.testing import SweepReport, Violation, cancel_everywhere
 from amplifier.testing.virtual_time import TimeWatch
 

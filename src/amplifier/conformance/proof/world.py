@@ -35,9 +35,9 @@ from amplifier.errors import (
 )
 from amplifier.kernel import AmplifierSession
 from amplifier.models import HookResult, to_dict
+from amplifier.models.turns import StopReport
 from amplifier.plan import merge_plans
 from amplifier.testing import MockApprovalSystem, MockProvider, MockTool
-from amplifier.turns import StopReport
 
 Case = dict[str, Any]
 Event = tuple[str, dict[str, Any]]

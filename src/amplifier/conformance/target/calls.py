@@ -25,9 +25,9 @@ from typing import Any, Literal
 import anyio
 import attrs
 
+from amplifier._internal.processes import read_proc
 from amplifier.conformance.inputs.server_process import server_ids
 from amplifier.conformance.target.process import POOLED_THREAD, started_processes
-from amplifier.modules._shared.processes import read_proc
 from amplifier.testing.virtual_time import TimeWatch, virtual_backend
 
 _THREADS = Path("/proc/self/task")

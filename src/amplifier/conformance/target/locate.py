@@ -23,7 +23,7 @@ from typing import Any, Literal
 
 import attrs
 
-from amplifier._regular_file import read_file
+from amplifier._internal.regular_files import read_file
 from amplifier.contracts import CONTRACTS
 from amplifier.errors import ModuleLoadError, ModuleNotFoundError
 from amplifier.functions import mount_functions

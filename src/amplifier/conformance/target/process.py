@@ -32,9 +32,9 @@ from typing import Any
 
 from attrs import field, frozen
 
-from amplifier._supervisor import adopt_orphans, end_everything
-from amplifier.contracts._cancellation import running_asyncio_loop
-from amplifier.modules._shared.processes import Process, all_processes, look_at
+from amplifier._internal.processes import Process, all_processes, look_at
+from amplifier._internal.supervisor import adopt_orphans, end_everything
+from amplifier.contracts.cancellation import running_asyncio_loop
 
 _PROC = Path("/proc")
 SEES_PROCESSES = (_PROC / "self" / "fd").is_dir()

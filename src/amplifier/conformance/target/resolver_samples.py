@@ -18,7 +18,7 @@ import attrs
 from amplifier.conformance.target.locate import Target
 from amplifier.conformance.target.source import texts_in
 from amplifier.contracts import CONTRACTS
-from amplifier.loading._loader import ask_resolver, means_not_found, resolve_source
+from amplifier.loading.loader import ask_resolver, means_not_found, resolve_source
 from amplifier.plan import is_module_id
 
 SAMPLES = ("tool-sample", "hooks-other")

@@ -18,7 +18,7 @@ from typing import Any
 import attrs
 
 import amplifier.errors as errors
-from amplifier._json import copy_json
+from amplifier._internal.json import copy_json
 from amplifier.conformance.target.calls import Outcome
 from amplifier.models import (
     ChatResponse,

@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast, overload
 
-from amplifier._json import JSON
+from amplifier._internal.json import JSON
 from amplifier.contracts import (
     ApprovalSystem,
     Cleanup,
@@ -21,11 +21,11 @@ from amplifier.contracts import (
     Step,
     StepWrapper,
 )
-from amplifier.contracts._cancellation import current_time
+from amplifier.contracts.cancellation import current_time
 from amplifier.errors import DeadlineExceeded, SessionStateError
 from amplifier.models import HookResult
 from amplifier.plan import Deadlines, MountPlan
-from amplifier.plan._spec import DEFAULT_DEADLINES
+from amplifier.plan.spec import DEFAULT_DEADLINES
 
 from ..hooks.hook_results import Approvals, TurnEffects, process_hook_result
 from ..hooks.registry import TERMINAL_SECONDS, HookRegistry

@@ -14,7 +14,7 @@ import anyio
 import attrs
 
 from amplifier.contracts import Step, StepWrapper, call_scope, contained_failure
-from amplifier.contracts._cancellation import cancel_scope, current_time
+from amplifier.contracts.cancellation import cancel_scope, current_time
 from amplifier.errors import ContractError, DeadlineExceeded
 
 from ..runtime.deadlines import DeadlinePassed, ReusableDeadline, TimeBudget, call_foreign

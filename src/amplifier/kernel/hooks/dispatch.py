@@ -11,9 +11,9 @@ from types import CoroutineType
 import anyio
 import attrs
 
-from amplifier._json import JSON, copy_json, is_same_json, redact_text
+from amplifier._internal.json import JSON, copy_json, is_same_json, redact_text
 from amplifier.contracts import Handler, OnFailure
-from amplifier.contracts._cancellation import current_time
+from amplifier.contracts.cancellation import current_time
 from amplifier.errors import ContractError, ModelError
 from amplifier.events import TOOL_PRE
 from amplifier.models import HookResult

@@ -10,7 +10,7 @@ from typing import Protocol
 import anyio
 import attrs
 
-from amplifier._json import visible_text
+from amplifier._internal.json import visible_text
 from amplifier.contracts import ApprovalSystem, Coordinator
 from amplifier.errors import ApprovalTimeoutError, ExecutionDenied, NoOneToAskError
 from amplifier.events import PROMPT_SUBMIT, PROVIDER_REQUEST

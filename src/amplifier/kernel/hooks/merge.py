@@ -9,8 +9,8 @@ from typing import Any, get_args
 
 import attrs
 
-from amplifier._json import JSON, copy_json, is_same_json, sanitize_text
-from amplifier._reading import check_timeout
+from amplifier._internal.json import JSON, copy_json, is_same_json, sanitize_text
+from amplifier._internal.reading import check_timeout
 from amplifier.events import CATALOGUE, TOOL_POST, TOOL_PRE
 from amplifier.models import (
     ApprovalGate,

@@ -13,12 +13,12 @@ from typing import Any, Self, final
 
 import attrs
 
-from amplifier._json import JSON, copy_json
-from amplifier._reading import check_timeout
-from amplifier._spelling import warn_of_misspelt_event
+from amplifier._internal.json import JSON, copy_json
+from amplifier._internal.reading import check_timeout
+from amplifier._internal.spelling import warn_of_misspelt_event
 from amplifier.contracts import DEFAULT, Handler, Inherited, OnFailure
-from amplifier.contracts._calls import parent_call_id
-from amplifier.contracts._cancellation import cancel_scope
+from amplifier.contracts.calls import parent_call_id
+from amplifier.contracts.cancellation import cancel_scope
 from amplifier.errors import HookRecursionError
 from amplifier.events import (
     CATALOGUE,
@@ -34,7 +34,7 @@ from amplifier.events import (
     TOOL_PRE,
 )
 from amplifier.models import HookResult
-from amplifier.turns import RecordedEvent
+from amplifier.models.turns import RecordedEvent
 
 from ..runtime.deadlines import DeadlinePassed, TimeBudget, failure_text
 from ..runtime.loop import timestamp

@@ -12,8 +12,8 @@ from typing import final
 import anyio
 import attrs
 
-from amplifier._reading import check_timeout
-from amplifier.contracts._cancellation import cancel_scope
+from amplifier._internal.reading import check_timeout
+from amplifier.contracts.cancellation import cancel_scope
 from amplifier.events import CANCEL_REQUESTED
 
 from .deadlines import DeadlinePassed, TimeBudget, call_foreign, run_bounded

@@ -12,7 +12,7 @@ import anyio
 import anyio.lowlevel
 import attrs
 
-from amplifier.contracts._cancellation import (
+from amplifier.contracts.cancellation import (
     cancel_scope,
     is_cancellation_type,
     running_asyncio_loop,

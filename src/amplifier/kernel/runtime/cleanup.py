@@ -10,7 +10,7 @@ from types import MethodType
 
 import attrs
 
-from amplifier.contracts._cancellation import (
+from amplifier.contracts.cancellation import (
     contained_failure,
     is_cancellation_type,
     is_real_cancellation,

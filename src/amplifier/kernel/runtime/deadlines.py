@@ -9,8 +9,8 @@ from typing import ParamSpec, TypeVar
 import anyio
 import attrs
 
-from amplifier._json import redact_text
-from amplifier.contracts._cancellation import (
+from amplifier._internal.json import redact_text
+from amplifier.contracts.cancellation import (
     cancel_scope,
     contained_failure,
     current_time,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from amplifier.contracts._cancellation import cancel_scope, current_time, running_asyncio_loop
+from amplifier.contracts.cancellation import cancel_scope, current_time, running_asyncio_loop
 
 if TYPE_CHECKING:
     import asyncio

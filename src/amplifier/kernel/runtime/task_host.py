@@ -15,7 +15,7 @@ import anyio.abc
 import anyio.lowlevel
 
 from amplifier.contracts import Coordinator
-from amplifier.contracts._cancellation import (
+from amplifier.contracts.cancellation import (
     cancel_scope,
     contained_failure,
     is_real_cancellation,

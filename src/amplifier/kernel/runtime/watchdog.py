@@ -8,7 +8,7 @@ from typing import Protocol
 
 import attrs
 
-from amplifier.contracts._cancellation import current_time
+from amplifier.contracts.cancellation import current_time
 
 from .frames import where_suspended
 from .loop import Spawn, current_raw_task, start_timer, task_name

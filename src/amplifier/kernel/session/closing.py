@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from functools import partial
 
-from amplifier.contracts._cancellation import is_cancellation_type
+from amplifier.contracts.cancellation import is_cancellation_type
 from amplifier.events import CLEANUP_FAILED, SESSION_END
 from amplifier.models import SessionStatus
 

@@ -12,7 +12,7 @@ from typing import Protocol, cast
 
 import attrs
 
-from amplifier._json import JSON, redact_text
+from amplifier._internal.json import JSON, redact_text
 from amplifier.contracts import CONTRACTS, Cleanup
 from amplifier.errors import (
     AmplifierError,
@@ -24,8 +24,8 @@ from amplifier.errors import (
 )
 from amplifier.events import MODULE_LOAD_FAILED, MODULE_ON_SESSION_READY_FAILED
 from amplifier.loading import LoadedModule, ModuleLoader, load_thing
-from amplifier.loading._loaded import is_structured
-from amplifier.loading._loader import Listing
+from amplifier.loading.loaded import is_structured
+from amplifier.loading.loader import Listing
 from amplifier.models import ModuleType
 from amplifier.plan import ModuleSpec, MountPlan
 

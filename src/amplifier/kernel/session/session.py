@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, cast, overload
 import anyio
 import attrs
 
-from amplifier._json import redact_secrets
-from amplifier._reading import check_timeout
+from amplifier._internal.json import redact_secrets
+from amplifier._internal.reading import check_timeout
 from amplifier.contracts import (
     DEFAULT,
     ApprovalSystem,
@@ -21,12 +21,13 @@ from amplifier.contracts import (
     DisplaySystem,
     Inherited,
 )
-from amplifier.contracts._cancellation import cancel_scope, is_cancellation_type
+from amplifier.contracts.cancellation import cancel_scope, is_cancellation_type
 from amplifier.errors import ExecutionCancelled, SessionBusyError, SessionStateError
 from amplifier.events import SESSION_FORK
 from amplifier.loading import ModuleLoader
 from amplifier.models import Prompt, SessionStatus
-from amplifier.models._prompts import read_prompt
+from amplifier.models.prompts import read_prompt
+from amplifier.models.turns import StopReport, TurnReport
 from amplifier.plan import (
     BudgetLimits,
     MountPlan,
@@ -36,8 +37,7 @@ from amplifier.plan import (
     parse_plan,
     validate_session_id,
 )
-from amplifier.plan._dicts import replace_things
-from amplifier.turns import StopReport, TurnReport
+from amplifier.plan.dicts import replace_things
 
 from ..coordinator.coordinator import ModuleCoordinator
 from ..runtime.cancellation import CancellationToken
@@ -56,8 +56,8 @@ from .turn import Turn, current_meter
 if TYPE_CHECKING:  # only types, typed answers and budgets need these
     from anyio.abc import TaskGroup
 
-    from amplifier.answers import AnswerFormat
     from amplifier.budget import Budget
+    from amplifier.models.answers import AnswerFormat
 
 T = TypeVar("T")
 
@@ -781,6 +781,6 @@ def _answer_format(result_type: Any) -> AnswerFormat[Any] | None:
     """Return the format of an answer of this type, or None for text."""
     if result_type is None or result_type is str:
         return None
-    from amplifier.answers import answer_format  # noqa: PLC0415 — only typed answers need it
+    from amplifier.models.answers import answer_format  # noqa: PLC0415 — only typed answers need it
 
     return answer_format(result_type)

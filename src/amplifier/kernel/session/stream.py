@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, final
 import anyio
 import anyio.lowlevel
 
-from amplifier.contracts._cancellation import (
+from amplifier.contracts.cancellation import (
     cancel_scope,
     is_cancellation_type,
     is_real_cancellation,
@@ -22,7 +22,7 @@ from amplifier.contracts._cancellation import (
 from amplifier.errors import SessionStateError
 from amplifier.events import LLM_STREAM_BLOCK_DELTA, TERMINAL_EVENTS
 from amplifier.models import TurnEvent
-from amplifier.turns import TurnEvents, TurnText
+from amplifier.models.turns import TurnEvents, TurnText
 
 from ..coordinator.coordinator import ModuleCoordinator
 from ..hooks.registry import EVERY_EVENT
@@ -34,7 +34,7 @@ from .turn import cancelled_error
 if TYPE_CHECKING:  # a twentieth of importing the package, for types only
     from anyio.abc import TaskGroup
 
-    from amplifier.answers import AnswerFormat, PartialAnswer
+    from amplifier.models.answers import AnswerFormat, PartialAnswer
 
 T = TypeVar("T")
 Spawn = Callable[[Callable[[], Coroutine[Any, Any, None]]], object]
@@ -414,6 +414,6 @@ async def _ask_for(event: str, data: dict[str, Any]) -> None:
 
 
 def _reader_of(answer_format: AnswerFormat[Any]) -> Callable[[], PartialAnswer]:
-    from amplifier.answers import PartialAnswer  # noqa: PLC0415 — only typed answers need it
+    from amplifier.models.answers import PartialAnswer  # noqa: PLC0415 — only typed answers need it
 
     return partial(PartialAnswer, answer_format)

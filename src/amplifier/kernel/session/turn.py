@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import attrs
 
-from amplifier._json import redact_secrets
-from amplifier.contracts._cancellation import (
+from amplifier._internal.json import redact_secrets
+from amplifier.contracts.cancellation import (
     cancel_scope,
     contained_failure,
     current_time,
@@ -38,16 +38,16 @@ from amplifier.events import (
     SESSION_CONFIG,
 )
 from amplifier.models import SessionStatus
-from amplifier.models._prompts import text_of_prompt
-from amplifier.turns import RecordedEvent, StopReport, TurnReport
+from amplifier.models.prompts import text_of_prompt
+from amplifier.models.turns import RecordedEvent, StopReport, TurnReport
 
 from ..coordinator.coordinator import ModuleCoordinator
 from ..runtime.deadlines import failure_text, failure_words
 from ..runtime.frames import WaitInfo
 
 if TYPE_CHECKING:  # only typed answers and budgets need these
-    from amplifier.answers import AnswerFormat
     from amplifier.budget import SessionMeter
+    from amplifier.models.answers import AnswerFormat
 
 logger: logging.Logger = logging.getLogger("amplifier.session")
 

@@ -30,9 +30,9 @@ from typing import Any, Final, TypeVar
 
 import attrs
 
-from amplifier._reading import *  # noqa: F403 — modules take what their options accept from here
-from amplifier._reading import Key, keys_of, read_record
-from amplifier._spelling import did_you_mean, misspelt_key, suggestion, warn_caller
+from amplifier._internal.reading import *  # noqa: F403 — modules take what their options accept from here
+from amplifier._internal.reading import Key, keys_of, read_record
+from amplifier._internal.spelling import did_you_mean, misspelt_key, suggestion, warn_caller
 from amplifier.errors import PlanError, Problem
 
 logger = logging.getLogger("amplifier.modules.configuration")

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from amplifier._programs import is_below
+from amplifier._internal.programs import is_below
 
 _MAX_FILE: Final = 1 << 20
 _MAX_FILES: Final = 50

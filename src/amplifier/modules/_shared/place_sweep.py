@@ -13,7 +13,7 @@ from typing import Final, Literal, Protocol, TypeAlias
 
 import attrs
 
-from amplifier._programs import is_below
+from amplifier._internal.programs import is_below
 
 from .git_configuration import named_by_configuration, pointed_at
 

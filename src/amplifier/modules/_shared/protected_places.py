@@ -27,7 +27,7 @@ from typing import Any, Final, Literal
 
 import attrs
 
-from amplifier._programs import PACKAGE, find_program, is_below, isolated_python
+from amplifier._internal.programs import PACKAGE, find_program, is_below, isolated_python
 from amplifier.contracts import Coordinator
 from amplifier.errors import PlanError
 

@@ -26,7 +26,7 @@ from typing import Any, Literal, TypeAlias
 
 import attrs
 
-from amplifier._json import copy_json
+from amplifier._internal.json import copy_json
 
 from ._entries import CALL_BLOCKS, MEDIA, RESULT_BLOCKS, SYSTEM_ROLES, Entry, count_tokens
 

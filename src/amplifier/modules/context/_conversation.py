@@ -11,7 +11,7 @@ from typing import Any, final
 
 import attrs
 
-from amplifier._json import LEAVES, Frame, copy_json, rebuild
+from amplifier._internal.json import LEAVES, Frame, copy_json, rebuild
 from amplifier.models import Model, to_dict
 
 from ._compaction import Compaction, Cut, recent_from, shown_after

@@ -17,9 +17,9 @@ from typing import Any, TypeGuard, final
 import anyio
 import attrs
 
-from amplifier._json import copy_json
+from amplifier._internal.json import copy_json
 from amplifier.contracts import Coordinator, CurrentCall, Hooks, Step, call_within, contained_failure, tool_schema
-from amplifier.contracts._cancellation import text_of as text_of_failure
+from amplifier.contracts.cancellation import text_of as text_of_failure
 from amplifier.errors import PlanError
 from amplifier.events import (
     CONTEXT_COMPACTION,
@@ -28,7 +28,7 @@ from amplifier.events import (
     PROVIDER_RESPONSE,
 )
 from amplifier.models import ChatRequest, ChatResponse, Message, ToolSpec, Usage, to_dict
-from amplifier.turns import text_of
+from amplifier.models.turns import text_of
 
 from .._shared.configuration import number, option, optional, seconds, text, texts, whole_number
 from ._compaction import Compaction, as_dict, cut_text, from_record, shorten

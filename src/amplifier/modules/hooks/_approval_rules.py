@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import attrs
 
-from amplifier._programs import is_below
+from amplifier._internal.programs import is_below
 from amplifier.errors import PlanError, Problem
 
 from .._shared.configuration import Kind, flag, list_each, mapping, option, optional, text

@@ -22,7 +22,7 @@ from opentelemetry import trace
 from opentelemetry.metrics import Meter
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
 
-from amplifier._json import redact_secrets, redact_text
+from amplifier._internal.json import redact_secrets, redact_text
 from amplifier.contracts import Coordinator, Step, current_call
 from amplifier.models import ChatRequest, ChatResponse, Message, ToolResult, Usage, to_dict
 

@@ -19,8 +19,9 @@ import anyio
 import anyio.to_thread
 import attrs
 
-from amplifier._json import canonical_dumps
+from amplifier._internal.json import canonical_dumps
 from amplifier.contracts import ApprovalProvider, ApprovalQuestion, Coordinator, current_call, note_question
+from amplifier.contracts.questions import one_line, render_prompt
 from amplifier.errors import ApprovalTimeoutError, ModelError
 from amplifier.events import APPROVAL_DENIED, APPROVAL_GRANTED, APPROVAL_REQUIRED, TOOL_PRE
 from amplifier.models import ApprovalDefault, ApprovalRequest, HookResult
@@ -40,7 +41,6 @@ from .._shared.configuration import (
     whole_number,
 )
 from .._shared.protected_places import UNPROTECTED, Judgement, ProtectedPlaces, protected_places
-from .._shared.questions import one_line, render_prompt
 from ._approval_rules import ACTIONS, BUILT_IN_TOOLS, Action, Call, Rule, is_action, strictest
 
 __all__ = [

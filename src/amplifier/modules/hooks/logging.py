@@ -26,8 +26,8 @@ from typing import Any
 import attrs
 import orjson
 
-from amplifier._json import Frame, rebuild, redact_secrets, redact_text, text_size
-from amplifier._regular_file import make_folders
+from amplifier._internal.json import Frame, rebuild, redact_secrets, redact_text, text_size
+from amplifier._internal.regular_files import make_folders
 from amplifier.contracts import Coordinator, Hooks
 from amplifier.errors import PlanError
 from amplifier.events import (

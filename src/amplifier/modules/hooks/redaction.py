@@ -12,7 +12,16 @@ from typing import Any
 
 import attrs
 
-from amplifier._json import REDACTED, SENSITIVE_KEYS, Frame, copy_json, is_media, rebuild, redact_secrets, text_size
+from amplifier._internal.json import (
+    REDACTED,
+    SENSITIVE_KEYS,
+    Frame,
+    copy_json,
+    is_media,
+    rebuild,
+    redact_secrets,
+    text_size,
+)
 from amplifier.contracts import Coordinator
 from amplifier.errors import PlanError
 from amplifier.events import ALL_EVENTS, CATALOGUE, LLM_STREAM_ABORTED, OUR_EVENTS

@@ -20,12 +20,12 @@ from typing import Any, Final, Literal, get_args
 import anyio
 import attrs
 
-from amplifier._json import copy_json
+from amplifier._internal.json import copy_json
 from amplifier.contracts import ContextManager, Coordinator, Provider, contain_errors
 from amplifier.errors import ContractError, SessionStateError
 from amplifier.models import ChatResponse, ContextInjection, Message, Role, ToolCall, ToolResult, ToolSpec, to_dict
-from amplifier.models._prompts import attachments_of, read_prompt, text_of_prompt
-from amplifier.turns import INTERRUPTED, assistant_message, result_message
+from amplifier.models.prompts import attachments_of, read_prompt, text_of_prompt
+from amplifier.models.turns import INTERRUPTED, assistant_message, result_message
 
 from .._shared.session import run_shielded
 from ..context import CORRECTION, STEERING, call_ids, count_tokens, is_aside, missing_results, open_calls

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import anyio
 
-from amplifier._json import copy_json
+from amplifier._internal.json import copy_json
 from amplifier.contracts import Hooks, Provider, call_within, contain_errors, contained_failure
 from amplifier.errors import (
     BudgetError,

@@ -21,7 +21,7 @@ import anyio.to_thread
 import attrs
 import orjson
 
-from amplifier._json import (
+from amplifier._internal.json import (
     LEAVES,
     SchemaRefused,
     Validator,

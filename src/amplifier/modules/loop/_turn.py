@@ -12,7 +12,6 @@ from typing import Any
 import anyio
 import attrs
 
-from amplifier.answers import AnswerFormat
 from amplifier.contracts import ContextManager, Coordinator, CurrentCall, Hooks, Provider, Step, Tool
 from amplifier.errors import (
     ContentFilterError,
@@ -37,8 +36,9 @@ from amplifier.events import (
     TURN_RESUMED,
 )
 from amplifier.models import ChatRequest, ChatResponse, to_dict
-from amplifier.models._prompts import attachments_of, changed_blocks
-from amplifier.turns import REFUSALS, text_of
+from amplifier.models.answers import AnswerFormat
+from amplifier.models.prompts import attachments_of, changed_blocks
+from amplifier.models.turns import REFUSALS, text_of
 
 from ..context import CORRECTION, STEERING
 from ._hook_results import HookResults

@@ -9,10 +9,10 @@ import json
 from contextlib import suppress
 from typing import Any
 
-from amplifier.answers import AnswerFormat
 from amplifier.contracts import Provider
 from amplifier.errors import ResultError
 from amplifier.models import ResponseFormatJsonSchema, ToolResult
+from amplifier.models.answers import AnswerFormat
 
 from ._provider_caller import capabilities_of
 

@@ -33,8 +33,8 @@ from weakref import WeakSet
 import attrs
 
 import amplifier.errors as error_classes
-from amplifier._json import REDACTED, Frame, canonical_dumps, copy_json, format_path, rebuild, redact_secrets
-from amplifier._regular_file import make_folders, read_file, replace_file
+from amplifier._internal.json import REDACTED, Frame, canonical_dumps, copy_json, format_path, rebuild, redact_secrets
+from amplifier._internal.regular_files import make_folders, read_file, replace_file
 from amplifier.errors import LLMError, ModelError, PlanError, ReplayMismatchError
 from amplifier.models import ChatRequest, ChatResponse, ProviderInfo, StreamChunk, from_dict, to_dict
 

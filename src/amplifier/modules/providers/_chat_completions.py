@@ -27,7 +27,7 @@ from amplifier.models import (
     UnknownBlock,
     to_dict,
 )
-from amplifier.models._prompts import PDF
+from amplifier.models.prompts import PDF
 
 from ._conversation import Conversation, Entry, MessageEntry, ToolResultEntry, as_text
 from ._wire_format import (

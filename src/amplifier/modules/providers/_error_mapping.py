@@ -10,7 +10,7 @@ from typing import Any
 
 import attrs
 
-from amplifier._json import visible_text
+from amplifier._internal.json import visible_text
 from amplifier.errors import (
     AccessDeniedError,
     AuthenticationError,

@@ -16,7 +16,7 @@ import anyio
 import anyio.lowlevel
 import attrs
 
-from amplifier._json import canonical_dumps
+from amplifier._internal.json import canonical_dumps
 from amplifier.errors import LLMError
 from amplifier.models import (
     ChatRequest,

@@ -22,7 +22,8 @@ import anyio
 import anyio.to_thread
 import attrs
 
-from amplifier._programs import absolute_entries, python_command, safe_search_path
+from amplifier._internal.message_lines import read_chunk, write_all
+from amplifier._internal.programs import absolute_entries, python_command, safe_search_path
 from amplifier.contracts import Coordinator
 from amplifier.errors import ConfigurationError, LLMTimeoutError, MissingExtraError, PlanError, ProviderUnavailableError
 from amplifier.models import (
@@ -38,7 +39,6 @@ from amplifier.models import (
 )
 
 from .._shared.configuration import Kind, flag, number, option, read_options, seconds, text, whole_number
-from .._shared.message_lines import read_chunk, write_all
 from .._shared.processes import ServiceProcess, can_supervise
 from .._shared.session import run_shielded
 from ._chat_completions import ChatCompletions, ConfiguredModels

@@ -24,7 +24,7 @@ from typing import Literal
 
 import attrs
 
-from amplifier._regular_file import irregular_kind
+from amplifier._internal.regular_files import irregular_kind
 from amplifier.contracts import Coordinator
 from amplifier.errors import ModuleLoadError, PlanError, Problem
 

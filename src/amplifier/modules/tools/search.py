@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import anyio.to_thread
 import attrs
 
-from amplifier._programs import find_program, isolated_python, isolated_python_command
+from amplifier._internal.programs import find_program, isolated_python, isolated_python_command
 from amplifier.contracts import Coordinator
 from amplifier.errors import ModuleLoadError
 from amplifier.models import ToolResult

@@ -21,13 +21,13 @@ import anyio
 import anyio.lowlevel
 import attrs
 
-from amplifier._json import redact_text
-from amplifier._spelling import misspelt_key, suggestion
+from amplifier._internal.json import redact_text
+from amplifier._internal.spelling import misspelt_key, suggestion
 from amplifier.contracts import CHILD_STEPS, Coordinator
 from amplifier.errors import BudgetError, ExecutionCancelled, ExecutionTimeout, ModuleLoadError, NoOneToAskError
 from amplifier.events import EXECUTION_END, PROMPT_COMPLETE, PROVIDER_RESPONSE
 from amplifier.models import SUB_AGENT_EVENT, ToolResult
-from amplifier.turns import ModelAnswer
+from amplifier.models.turns import ModelAnswer
 
 from .._shared.configuration import (
     flag,

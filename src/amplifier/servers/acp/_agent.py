@@ -14,8 +14,8 @@ import anyio
 import anyio.to_thread
 import attrs
 
-from amplifier._json import redact_text
-from amplifier._reading import (
+from amplifier._internal.json import redact_text
+from amplifier._internal.reading import (
     Kind,
     any_text,
     list_each,
@@ -29,15 +29,15 @@ from amplifier._reading import (
 )
 from amplifier.contracts import Step
 from amplifier.errors import ContentFilterError, PlanError, SessionBusyError, SessionStateError
-from amplifier.live import LiveSession, LiveSessions, LiveTurn, SessionRefused
 from amplifier.models import TurnEvent
-from amplifier.models import _prompts as models
+from amplifier.models import prompts as models
+from amplifier.models.turns import Ended, TurnRecord
 from amplifier.modules.hooks.approval import MODES
 from amplifier.plan import validate_session_id
+from amplifier.shared_sessions import LiveSession, LiveSessions, LiveTurn, SessionRefused
 from amplifier.store import RUNNING, SessionIndex, SessionRecord
-from amplifier.turns import Ended, TurnRecord
 
-from .._sessions import SessionCheck, SessionFactory, SessionRequest, describe_session, expanded, require_provider
+from ..sessions import SessionCheck, SessionFactory, SessionRequest, describe_session, expanded, require_provider
 from ._connection import (
     INTERNAL_ERROR,
     INVALID_PARAMS,

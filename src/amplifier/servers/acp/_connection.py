@@ -15,8 +15,8 @@ import orjson
 from anyio.abc import TaskGroup
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
-from amplifier._json import redact_text
-from amplifier.modules._shared.message_lines import read_chunk, write_all
+from amplifier._internal.json import redact_text
+from amplifier._internal.message_lines import read_chunk, write_all
 
 logger: logging.Logger = logging.getLogger("amplifier.servers.acp")
 

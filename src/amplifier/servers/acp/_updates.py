@@ -12,13 +12,13 @@ from typing import Any, Final
 import anyio
 import attrs
 
-from amplifier.live import Question, Questions
-from amplifier.live._edits import Edit, Edits
-from amplifier.live._questions import DENY
 from amplifier.models import ThinkingDelta, ToolFinished, ToolStarted, TurnEvent
-from amplifier.turns import ToolUse, TurnRecord, error_text
+from amplifier.models.turns import ToolUse, TurnRecord, error_text
+from amplifier.shared_sessions import Question, Questions
+from amplifier.shared_sessions.edits import Edit, Edits
+from amplifier.shared_sessions.questions import DENY
 
-from .._sessions import summary, takes_input
+from ..sessions import summary, takes_input
 from ._connection import Connection, RpcError
 
 

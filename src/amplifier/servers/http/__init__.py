@@ -14,8 +14,8 @@
 Needs the packages of the extra ``serve``.
 """
 
-from ._application import Application, application, run_server
-from ._requests import Limits
+from .application import Application, application, run_server
+from .requests import Limits
 
 __all__ = [
     "Application",

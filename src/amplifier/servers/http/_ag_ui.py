@@ -19,20 +19,20 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from amplifier._reading import Kind, any_text, anything, list_each, mapping, option, optional, record, text
+from amplifier._internal.reading import Kind, any_text, anything, list_each, mapping, option, optional, record, text
 from amplifier.errors import SessionStateError
 from amplifier.events import PROVIDER_RESPONSE
-from amplifier.live import ClientLeft, ClientTool, ClientTools, LiveRun, Question, Questions
-from amplifier.live._client_tools import WAITING
-from amplifier.live._questions import DENY, allowing
 from amplifier.models import AnswerReset, ThinkingDelta, ToolFinished, ToolStarted, TurnEvent
-from amplifier.turns import Ended, TurnRecord
+from amplifier.models.turns import Ended, TurnRecord
+from amplifier.shared_sessions import ClientLeft, ClientTool, ClientTools, LiveRun, Question, Questions
+from amplifier.shared_sessions.client_tools import WAITING
+from amplifier.shared_sessions.questions import DENY, allowing
 
 from ._agents import Agents, Ask
 from ._event_stream import LAST_SECONDS, EventStream, LongResponse, event, event_number, follow_run
 from ._history import read_messages, split_conversation
 from ._openai import frontend_tools
-from ._requests import LONGEST_OUTPUT, Problem, problem_of, read_body, read_json
+from .requests import LONGEST_OUTPUT, Problem, problem_of, read_body, read_json
 
 logger: logging.Logger = logging.getLogger("amplifier.servers.http")
 

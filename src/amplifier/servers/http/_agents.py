@@ -12,13 +12,13 @@ import attrs
 from amplifier.contracts import ApprovalSystem, Step
 from amplifier.events import PROVIDER_REQUEST
 from amplifier.kernel import AmplifierSession
-from amplifier.live import ClientTools, KeptMessages, LiveRuns, LiveSessions, run_turn
 from amplifier.models import HookResult
-from amplifier.models._prompts import Prompt
-from amplifier.turns import Ended, Show, TurnRecord
+from amplifier.models.prompts import Prompt
+from amplifier.models.turns import Ended, Show, TurnRecord
+from amplifier.shared_sessions import ClientTools, KeptMessages, LiveRuns, LiveSessions, run_turn
 
-from .._sessions import SessionCheck, SessionFactory, SessionRequest
-from ._requests import Limits, Problem
+from ..sessions import SessionCheck, SessionFactory, SessionRequest
+from .requests import Limits, Problem
 
 _GRACE_SHARE = 0.8
 """The part of the time for shutting down in which turns may finish their step."""

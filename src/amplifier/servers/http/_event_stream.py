@@ -10,10 +10,10 @@ import orjson
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from amplifier.live import ClientLeft, EventLog, LiveRun
-from amplifier.live._runs import Reader
+from amplifier.shared_sessions import ClientLeft, EventLog, LiveRun
+from amplifier.shared_sessions.runs import Reader
 
-from ._requests import Problem, problem_of
+from .requests import Problem, problem_of
 
 _PING_SECONDS = 15.0
 """Between two signs of life to a client while nothing happens."""

@@ -10,12 +10,12 @@ from typing import Any, Final
 import attrs
 import orjson
 
-from amplifier._reading import Kind, any_text, list_each, mapping, option, optional, read_value, record, text
+from amplifier._internal.reading import Kind, any_text, list_each, mapping, option, optional, read_value, record, text
 from amplifier.errors import ModelError, PlanError
 from amplifier.models import to_dict
-from amplifier.models._prompts import Prompt, file, read_prompt
+from amplifier.models.prompts import Prompt, file, read_prompt
 
-from ._requests import Problem
+from .requests import Problem
 
 _ROLES: Final = ("system", "developer", "user", "assistant", "tool")
 _NOT_ASKED: Final = ("reasoning", "activity")

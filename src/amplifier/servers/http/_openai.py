@@ -20,8 +20,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from amplifier._json import SchemaRefused, build_validator
-from amplifier._reading import (
+from amplifier._internal.json import SchemaRefused, build_validator
+from amplifier._internal.reading import (
     Kind,
     any_text,
     anything,
@@ -35,18 +35,18 @@ from amplifier._reading import (
     record,
     whole_number,
 )
-from amplifier._reading import number as number_kind
-from amplifier.answers import answer_format
+from amplifier._internal.reading import number as number_kind
 from amplifier.errors import ContentFilterError, MissingExtraError, PlanError, ResultError
-from amplifier.live import ClientLeft, ClientTool, ClientTools, with_results
 from amplifier.models import AnswerReset, ThinkingDelta, ToolCall, TurnEvent
-from amplifier.models._prompts import Prompt
-from amplifier.turns import TurnRecord
+from amplifier.models.answers import answer_format
+from amplifier.models.prompts import Prompt
+from amplifier.models.turns import TurnRecord
+from amplifier.shared_sessions import ClientLeft, ClientTool, ClientTools, with_results
 
 from ._agents import Agents, Ask
 from ._event_stream import EventStream, LongResponse, event
 from ._history import read_messages, split_conversation, split_results
-from ._requests import Problem, problem_of, read_body, read_json
+from .requests import Problem, problem_of, read_body, read_json
 
 P = TypeVar("P", bound="Parameters")
 

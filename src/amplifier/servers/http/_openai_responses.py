@@ -14,11 +14,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from amplifier._reading import Kind, any_text, anything, choice, flag, object_with, option, optional
-from amplifier.live import ClientLeft, LiveRun, with_results
-from amplifier.live._client_tools import WAITING
+from amplifier._internal.reading import Kind, any_text, anything, choice, flag, object_with, option, optional
 from amplifier.models import ToolCall
-from amplifier.models._prompts import Prompt
+from amplifier.models.prompts import Prompt
+from amplifier.shared_sessions import ClientLeft, LiveRun, with_results
+from amplifier.shared_sessions.client_tools import WAITING
 
 from ._agents import Agents, Ask
 from ._event_stream import LAST_SECONDS, EventStream, LongResponse, event, follow_run
@@ -37,7 +37,7 @@ from ._openai import (
     usage,
     watch,
 )
-from ._requests import Problem, problem_of, read_body, read_json
+from .requests import Problem, problem_of, read_body, read_json
 
 
 def responses_routes(agents: Agents) -> list[Route]:

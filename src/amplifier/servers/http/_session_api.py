@@ -16,26 +16,26 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from amplifier._reading import Kind, any_text, anything, flag, mapping, option, optional, text, whole_number
+from amplifier._internal.reading import Kind, any_text, anything, flag, mapping, option, optional, text, whole_number
 from amplifier.errors import AmplifierError, PlanError, SessionStateError
 from amplifier.events import CONTEXT_COMPACTION
 from amplifier.kernel import AmplifierSession
-from amplifier.live import EventLog, LiveSession, LiveSessions, LiveTurn, SessionRefused, questions_on
-from amplifier.live._checkpoints import replace_messages
-from amplifier.live._edits import Edits
-from amplifier.live._questions import shown
 from amplifier.models import AnswerReset, ThinkingDelta, ToolFinished, ToolStarted, TurnEvent
-from amplifier.models._prompts import Prompt
+from amplifier.models.prompts import Prompt
+from amplifier.models.turns import Ended, ToolOutcome, TurnRecord
 from amplifier.plan import validate_session_id
+from amplifier.shared_sessions import EventLog, LiveSession, LiveSessions, LiveTurn, SessionRefused, questions_on
+from amplifier.shared_sessions.checkpoints import replace_messages
+from amplifier.shared_sessions.edits import Edits
+from amplifier.shared_sessions.questions import shown
 from amplifier.store import RUNNING, SessionIndex
-from amplifier.store._sessions import TITLE_LENGTH, now
-from amplifier.turns import Ended, ToolOutcome, TurnRecord
+from amplifier.store.sessions import TITLE_LENGTH, now
 
-from .._sessions import SessionRequest, describe_session
+from ..sessions import SessionRequest, describe_session
 from ._agents import Agents
 from ._event_stream import EventStream, LongResponse, check_cursor, event_number, send_all
 from ._history import read_messages, split_conversation
-from ._requests import LONGEST_OUTPUT, Problem, problem_of, read_body, read_json
+from .requests import LONGEST_OUTPUT, Problem, problem_of, read_body, read_json
 
 _MOST_METADATA = 16 * 1024
 """Bytes; it is part of every listing."""

@@ -25,12 +25,14 @@ from mcp.server.stdio import stdio_server
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from amplifier._json import redact_text
-from amplifier._reading import any_text, option, record, text
+from amplifier._internal.json import redact_text
+from amplifier._internal.message_lines import LineSplitter
+from amplifier._internal.reading import any_text, option, record, text
 from amplifier.errors import PlanError, SessionBusyError
 from amplifier.events import PROVIDER_REQUEST
 from amplifier.kernel import AmplifierSession
-from amplifier.live import (
+from amplifier.models import ToolStarted, TurnEvent
+from amplifier.shared_sessions import (
     EventLog,
     LiveSession,
     LiveSessions,
@@ -39,12 +41,10 @@ from amplifier.live import (
     SessionRefused,
     questions_on,
 )
-from amplifier.live._questions import DENY
-from amplifier.models import ToolStarted, TurnEvent
-from amplifier.modules._shared.message_lines import LineSplitter
+from amplifier.shared_sessions.questions import DENY
 
-from .._sessions import expanded, summary
 from ..acp import StandardStreams, taken_standard_streams
+from ..sessions import expanded, summary
 
 logger = logging.getLogger("amplifier.servers.mcp")
 

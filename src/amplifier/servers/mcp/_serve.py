@@ -13,7 +13,7 @@ import anyio.to_thread
 from amplifier.errors import MissingExtraError
 from amplifier.kernel import AmplifierSession
 
-from .._access import LOOPBACK_HOSTS, address_of, check_token, listen_on
+from ..access import LOOPBACK_HOSTS, address_of, check_token, listen_on
 
 if TYPE_CHECKING:  # of an extra
     from mcp.server.auth.provider import TokenVerifier
@@ -84,7 +84,7 @@ async def serve(
         return
     from mcp.server.transport_security import TransportSecuritySettings  # noqa: PLC0415 - the same
 
-    from ..http._requests import guarded  # noqa: PLC0415 - of the extra ``serve``
+    from ..http.requests import guarded  # noqa: PLC0415 - of the extra ``serve``
 
     check_token(token or None)
     with listening or listen_on(host, port) as bound:
@@ -105,7 +105,7 @@ async def serve(
 
 
 async def _listen(app: ASGIApp, bound: socket.socket, stop: anyio.Event) -> None:
-    from ..http._application import run_asgi_server  # noqa: PLC0415 - of the extra ``serve``
+    from ..http.application import run_asgi_server  # noqa: PLC0415 - of the extra ``serve``
 
     # Stopped by its event, not by cancellation, which ASGI servers do not unwind from; bounded by their own limits.
     with anyio.CancelScope(shield=True):

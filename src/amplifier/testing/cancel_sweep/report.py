@@ -29,7 +29,7 @@ from typing import Literal, final
 
 import attrs
 
-from amplifier.contracts._cancellation import is_cancellation_type
+from amplifier.contracts.cancellation import is_cancellation_type
 
 from .injection import Injection, Killed, TrialOutcome, TrialSettings, raised_at, tidy
 

@@ -8,7 +8,7 @@ from typing import Any, final
 
 import anyio
 
-from amplifier._json import copy_json
+from amplifier._internal.json import copy_json
 from amplifier.contracts import Hooks
 from amplifier.kernel import AmplifierSession, ModuleCoordinator
 from amplifier.loading import ModuleLoader

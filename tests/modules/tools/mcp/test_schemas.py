@@ -11,8 +11,8 @@ import pytest
 
 from amplifier.modules.loop import _tool_runner as tool_runner
 from amplifier.testing import MockTool
+from tests.internal.test_schema_validator import doubled, listener, nested
 from tests.modules.tools.mcp.desk import answer, opened, small
-from tests.test_schema_validator import doubled, listener, nested
 
 __all__ = ["listener"]
 

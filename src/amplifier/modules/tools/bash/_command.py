@@ -20,8 +20,10 @@ from collections.abc import Callable
 
 import attrs
 
+from amplifier._internal.processes import read_proc
+
 from ..._shared.failure import ToolFailure
-from ..._shared.processes import ProcessTree, StartedProcess, read_proc, start
+from ..._shared.processes import ProcessTree, StartedProcess, start
 from ..._shared.worker_threads import Stop
 from ._confinement import Confined
 from ._options import BashOptions

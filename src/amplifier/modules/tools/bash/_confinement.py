@@ -1,7 +1,7 @@
 """What a command may do: which files it sees and changes, whether it reaches the network, how much it may use.
 
 `choose_sandbox` decides once per mount whether commands are confined; `Sandbox.confined` prepares one command. bubblewrap, which
-runs a command in namespaces of its own, and `amplifier._supervisor` enforce it.
+runs a command in namespaces of its own, and `amplifier._internal.supervisor` enforce it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any, Literal, TypeAlias
 
 import attrs
 
-from amplifier._programs import find_program, is_below, isolated_python_command
+from amplifier._internal.programs import find_program, is_below, isolated_python_command
 from amplifier.errors import ModuleLoadError
 
 from ..._shared.place_sweep import Swept

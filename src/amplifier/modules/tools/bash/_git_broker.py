@@ -31,7 +31,7 @@ from typing import Any, TypeAlias
 
 import attrs
 
-from amplifier._programs import is_below, isolated_python
+from amplifier._internal.programs import is_below, isolated_python
 
 from ._git_client import MAX_FILES
 from ._git_files import findings, is_harmless, path_in, pointer_target, read_text, settings, take_out

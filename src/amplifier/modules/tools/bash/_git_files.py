@@ -21,7 +21,7 @@ from functools import cache
 
 import attrs
 
-from amplifier._programs import find_program
+from amplifier._internal.programs import find_program
 
 from ..._shared.protected_places import ASIDE
 from ._own_files import folder_of

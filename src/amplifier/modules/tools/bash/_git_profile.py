@@ -19,7 +19,7 @@ from pathlib import Path
 
 import attrs
 
-from amplifier._programs import find_program, is_below, isolated_python_command
+from amplifier._internal.programs import find_program, is_below, isolated_python_command
 
 from ._git_files import git_program, harmless_text, pointer_target, read_text, settings
 from ._places import Places

@@ -19,7 +19,7 @@ import sysconfig
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from amplifier._programs import PACKAGE, find_program, is_below, isolated_python, search_folders
+from amplifier._internal.programs import PACKAGE, find_program, is_below, isolated_python, search_folders
 
 # ── the agent's own ──────────────────────────────────────────────────────────────────────────────
 

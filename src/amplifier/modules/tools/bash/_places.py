@@ -11,7 +11,7 @@ from pathlib import Path
 
 import attrs
 
-from amplifier._programs import is_below, isolated_python
+from amplifier._internal.programs import is_below, isolated_python
 
 from ..._shared.place_sweep import Swept
 from ..._shared.protected_places import ProtectedPlaces, own_places

@@ -18,8 +18,8 @@ import anyio
 import anyio.to_thread
 import attrs
 
-from amplifier._programs import find_program
-from amplifier._supervisor import PR_GET_DUMPABLE, PR_SET_DUMPABLE, prctl
+from amplifier._internal.programs import find_program
+from amplifier._internal.supervisor import PR_GET_DUMPABLE, PR_SET_DUMPABLE, prctl
 from amplifier.contracts import Coordinator
 from amplifier.errors import ModuleLoadError, NoOneToAskError
 from amplifier.events import TOOL_POST

@@ -18,7 +18,7 @@ from amplifier.contracts import Coordinator
 from amplifier.errors import AmplifierError
 from amplifier.events import ARTIFACT_READ
 from amplifier.models import ImageBlock, TextBlock, ToolResult
-from amplifier.models._prompts import PDF, media_type
+from amplifier.models.prompts import PDF, media_type
 
 from ..._shared.configuration import choices, flag, option, seconds, texts, whole_number
 from ..._shared.failure import ToolFailure, shown

@@ -15,6 +15,7 @@ import anyio.to_thread
 import attrs
 
 from amplifier.contracts import Coordinator, current_call
+from amplifier.contracts.questions import render_prompt
 from amplifier.errors import NoOneToAskError
 from amplifier.events import ARTIFACT_WRITE, TOOL_PRE
 from amplifier.models import HookResult, ToolResult
@@ -22,7 +23,6 @@ from amplifier.models import HookResult, ToolResult
 from ..._shared.configuration import read_options
 from ..._shared.failure import ToolFailure, shown
 from ..._shared.protected_places import ProtectedPlaces, protected_places
-from ..._shared.questions import render_prompt
 from ..._shared.worker_threads import Stop, Workers
 from .._base import BuiltinTool, characters, flag, option, tool_input
 from .._glob import GlobTool

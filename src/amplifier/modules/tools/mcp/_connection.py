@@ -36,7 +36,7 @@ from mcp_types.methods import validate_server_result
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
-from amplifier._json import SchemaRefused, build_validator
+from amplifier._internal.json import SchemaRefused, build_validator
 from amplifier.contracts import Coordinator
 
 from ..._shared.failure import ToolFailure, shown

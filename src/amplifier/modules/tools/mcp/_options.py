@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import attrs
 
-from amplifier._json import redact_text
+from amplifier._internal.json import redact_text
 from amplifier.errors import PlanError, Problem
 
 from ..._shared.configuration import (

@@ -33,7 +33,7 @@ from mcp_types import (
 )
 from pydantic import FileUrl
 
-from amplifier._json import redact_text, visible_text
+from amplifier._internal.json import redact_text, visible_text
 from amplifier.contracts import Coordinator, UserInput
 from amplifier.errors import NoOneToAskError
 from amplifier.models import ChatRequest, ChatResponse, HookResult, ImageBlock, Message, TextBlock

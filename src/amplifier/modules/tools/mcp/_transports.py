@@ -43,12 +43,12 @@ from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 from pydantic import AnyUrl, BaseModel, ValidationError
 
-from amplifier._programs import find_program
-from amplifier._regular_file import make_folders, replace_file
+from amplifier._internal.message_lines import LineSplitter, LineTooLong, read_chunk, write_all
+from amplifier._internal.programs import find_program
+from amplifier._internal.regular_files import make_folders, replace_file
 from amplifier.contracts import Coordinator
 
 from ..._shared.failure import ToolFailure, shown
-from ..._shared.message_lines import LineSplitter, LineTooLong, read_chunk, write_all
 from ..._shared.processes import ServiceProcess
 from ..._shared.session import default_sessions_directory, run_shielded
 from ._options import OAuthOptions, ServerOptions

@@ -1,0 +1,856 @@
+"""What happened in a turn, folded from its events: the text, the tool calls, the usage, the stop reason, and how it ended.
+
+`ModelAnswer` and `ToolOutcome` read one payload each, and `TurnEvents` makes the typed events of a turn. `TurnRecord` adds up the events of a turn with them; traces, which have
+payloads from a log instead of events, use them directly. `TurnReport` is what ``session.last_turn`` returns.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal, InvalidOperation
+from typing import Any, Final, Literal, Protocol, Self, TypeAlias
+
+import attrs
+import orjson
+
+from amplifier._internal.json import redact_text
+from amplifier.errors import ModelError
+from amplifier.events import (
+    CONTENT_BLOCK_DELTA,
+    CONTENT_BLOCK_END,
+    CONTENT_BLOCK_RESET,
+    CONTENT_BLOCK_START,
+    CONTEXT_COMPACTION,
+    EXECUTION_END,
+    LLM_STREAM_ABORTED,
+    LLM_STREAM_BLOCK_DELTA,
+    LLM_STREAM_BLOCK_START,
+    ORCHESTRATOR_COMPLETE,
+    PROMPT_SUBMIT,
+    PROVIDER_REQUEST,
+    PROVIDER_RESPONSE,
+    PROVIDER_RETRY,
+    THINKING_DELTA,
+    TOOL_ERROR,
+    TOOL_POST,
+    TOOL_PRE,
+)
+from amplifier.models import (
+    SUB_AGENT_EVENT,
+    AnswerReset,
+    ChatResponse,
+    ResultDelta,
+    SubAgentEvent,
+    TextBlock,
+    TextDelta,
+    ThinkingDelta,
+    ToolCall,
+    ToolCallBlock,
+    ToolFinished,
+    ToolResult,
+    ToolStarted,
+    TurnEvent,
+    Usage,
+    from_dict,
+    to_dict,
+)
+from amplifier.models.prompts import changed_blocks
+
+__all__ = [
+    "BEGINS_AGAIN",
+    "INTERRUPTED",
+    "REFUSALS",
+    "Ended",
+    "ModelAnswer",
+    "PiecewiseAnswer",
+    "RecordedEvent",
+    "Show",
+    "StopReport",
+    "Stopped",
+    "ToolOutcome",
+    "ToolStatus",
+    "ToolUse",
+    "TurnEvents",
+    "TurnRecord",
+    "TurnReport",
+    "TurnStatus",
+    "TurnText",
+    "assistant_message",
+    "error_text",
+    "now",
+    "result_message",
+    "text_of",
+]
+
+TurnStatus: TypeAlias = Literal["success", "error", "cancelled"]
+ToolStatus: TypeAlias = Literal["ok", "error", "denied", "cancelled"]
+
+REFUSALS: Final = frozenset({"content_filter", "refusal", "safety"})
+"""The words of services for an answer that was refused."""
+
+_REFUSED: Final[dict[str, ToolStatus]] = {"Denied": "denied", "Withheld": "denied", "Cancelled": "cancelled"}
+_TOO_LARGE: Final = 10**15
+"""A count or a cost of this size is not one."""
+
+
+# ── one payload ──────────────────────────────────────────────────────────────────────────────────
+
+
+@attrs.frozen(kw_only=True)
+class ModelAnswer:
+    """What ``provider:response`` or ``llm:response`` reports of a model call; None and empty for what it does not report.
+
+    Attributes:
+        stop_reason: Why the model stopped, in the words of its provider.
+        cost: In dollars.
+    """
+
+    provider: str
+    model: str
+    stop_reason: str
+    input_tokens: int | None
+    output_tokens: int | None
+    cost: Decimal | None
+    cache_read_tokens: int | None = None
+    cache_write_tokens: int | None = None
+    reasoning_tokens: int | None = None
+
+    @classmethod
+    def read(cls, data: Mapping[str, Any]) -> Self:
+        """Read a payload of any form."""
+        response, usage = _fields(data.get("response")), _fields(data.get("usage"))
+        metadata = _fields(response.get("metadata"))  # where built-in providers name the model
+        return cls(
+            provider=_text(data.get("provider")),
+            model=next(filter(None, (_text(each.get("model")) for each in (response, metadata, data))), ""),
+            stop_reason=_text(response.get("finish_reason")),
+            input_tokens=_count(usage.get("input_tokens")),
+            output_tokens=_count(usage.get("output_tokens")),
+            cost=_dollars(usage.get("cost_usd")),
+            cache_read_tokens=_count(usage.get("cache_read_tokens")),
+            cache_write_tokens=_count(usage.get("cache_write_tokens")),
+            reasoning_tokens=_count(usage.get("reasoning_tokens")),
+        )
+
+
+@attrs.frozen(kw_only=True)
+class ToolOutcome:
+    """What ``tool:post`` or ``tool:error`` reports of a tool call.
+
+    Attributes:
+        result: The result as the payload has it; one that was made of the event and the error, if it has none.
+        error: What went wrong, in words; empty if nothing did.
+    """
+
+    status: ToolStatus
+    result: Any
+    error: str
+
+    @classmethod
+    def read(cls, event: str, data: Mapping[str, Any]) -> Self:
+        """Read a payload of any form.
+
+        Args:
+            event: The name of the event.
+            data: Its payload.
+        """
+        result = data.get("tool_result")
+        result = data.get("result") if result is None else result
+        if isinstance(result, ToolResult):
+            result = _written(result)
+        failure = data.get("error")
+        if result is None:
+            result = {"success": event == TOOL_POST and failure is None, "error": failure}
+        if failure is None and isinstance(result, Mapping):
+            failure = result.get("error")
+        status: ToolStatus = "ok"
+        if event == TOOL_ERROR:
+            kind = failure.get("type") if isinstance(failure, Mapping) else None
+            status = _REFUSED.get(kind, "error") if isinstance(kind, str) else "error"
+        elif isinstance(result, Mapping) and not result.get("success", True):
+            status = "error"
+        return cls(status=status, result=result, error=error_text(failure))
+
+
+def error_text(error: Any) -> str:
+    """The error of a tool result in words; empty if there is none."""
+    if isinstance(error, Mapping):
+        error = error.get("message") or error
+    try:
+        return "" if error is None else str(error)
+    except RecursionError:  # what a log holds may be nested to any depth
+        return "an error that is nested too deeply"
+
+
+def _fields(value: Any) -> Mapping[str, Any]:
+    """A part of a payload that no handler has received may be a model."""
+    value = to_dict(value) if isinstance(value, ChatResponse | Usage) else value
+    return value if isinstance(value, Mapping) else {}
+
+
+def _written(result: ToolResult) -> dict[str, Any]:
+    try:
+        return to_dict(result)
+    except ModelError:  # NaN, a lone surrogate: as text it can be shown
+        return {"success": result.success, "output": ascii(result.output), "error": result.error}
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _count(value: Any) -> int | None:
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    return value if is_number and 0 <= value < _TOO_LARGE else None
+
+
+def _dollars(value: Any) -> Decimal | None:
+    if isinstance(value, bool) or not isinstance(value, str | int | float | Decimal):
+        return None
+    try:
+        amount = Decimal(str(value)[:40])
+    except InvalidOperation:
+        return None
+    return amount if amount.is_finite() and abs(amount) < _TOO_LARGE else None
+
+
+# ── a turn ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@attrs.define
+class ToolUse:
+    """One tool call.
+
+    Attributes:
+        started_at: Seconds, of the monotonic clock.
+        waited: Seconds for which it did not run, because a person was asked about it.
+        success: None while it runs.
+        result: As the tool returned it; see `ToolOutcome.result`.
+        error: What went wrong, in words.
+    """
+
+    tool: str
+    arguments: dict[str, Any]
+    started: str
+    started_at: float
+    ended_at: float | None = None
+    success: bool | None = None
+    result: Any = None
+    error: str = ""
+    waited: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """How long it took, or has been running, without the time for which it waited for a person."""
+        ended_at = time.monotonic() if self.ended_at is None else self.ended_at
+        return max(ended_at - self.started_at - self.waited, 0.0)
+
+    @property
+    def output(self) -> Any:
+        """What it returned, without the error."""
+        return self.result.get("output") if isinstance(self.result, Mapping) else self.result
+
+    def shown(self, longest: int) -> str:
+        """Output and error as text for a person, shortened."""
+        output = self.output
+        text = (
+            output if isinstance(output, str) else "" if output is None else orjson.dumps(output, default=str).decode()
+        )
+        if self.error:
+            text = "\n".join(filter(None, [text, f"Error: {self.error}"]))
+        return text if len(text) <= longest else f"{text[:longest]}\n… {len(text) - longest} characters are not shown"
+
+
+# ── typed events ─────────────────────────────────────────────────────────────────────────────────
+
+
+class PiecewiseAnswer(Protocol):
+    """Reads a typed answer as it arrives, as `amplifier.models.answers.PartialAnswer` does."""
+
+    @property
+    def value(self) -> Any:
+        """The part that has arrived."""
+
+    def add(self, piece: str) -> bool:
+        """Take the next piece; whether `value` has changed."""
+
+
+class TurnEvents:
+    """Makes typed events of a turn, in which each piece of an answer comes once, whoever reports it first.
+
+    Our loops report pieces. Others report whole blocks, or nothing, when the answer is complete; the provider then reports the pieces
+    while it is asked, in the published events ``llm:stream_*``. A provider that asks its service again reports a new ``request_id``.
+
+    A typed answer is read as far as it has arrived. It is the model's text, or the input of a tool call whose ``content_block:start`` has
+    ``is_answer`` in its metadata.
+
+    Args:
+        new_answer: Makes what reads a typed answer piece by piece; None for an answer that is text.
+    """
+
+    def __init__(self, new_answer: Callable[[], PiecewiseAnswer] | None = None) -> None:
+        self._is_asked = True
+        self._request: Any = None
+        self._reported = self._own = ""  # the text that the provider, and the loop, have reported of the present answer
+        self._in_pieces: set[Any] = set()  # the blocks that the loop has reported so
+        self._new_answer = new_answer
+        self._answer: PiecewiseAnswer | None = None
+        self._block: Any = None  # the index of the tool call that is the answer
+
+    def __call__(self, event: str, data: dict[str, Any]) -> TurnEvent:
+        """The event as its own class, if it has one."""
+        made = self._as_text(event, data)
+        return made if self._new_answer is None else self._as_answer(made, self._new_answer)
+
+    def _as_answer(self, made: TurnEvent, new_answer: Callable[[], PiecewiseAnswer]) -> TurnEvent:
+        event, data = made.name, made.data
+        if event in (PROVIDER_REQUEST, CONTENT_BLOCK_RESET):
+            self._answer = self._block = None  # the next model call answers anew
+        elif event == CONTENT_BLOCK_START and _as_dict(data.get("metadata")).get("is_answer") is True:
+            self._answer, self._block = None, data.get("block_index")
+        elif event == CONTENT_BLOCK_DELTA:
+            is_text = isinstance(made, TextDelta)
+            if is_text if self._block is None else data.get("block_index") == self._block:
+                text = str(data.get("delta") or "")
+                self._answer = self._answer or new_answer()
+                if self._answer.add(text):
+                    return ResultDelta(name=event, data=data, text=text, value=self._answer.value)
+        return made
+
+    def _as_text(self, event: str, data: dict[str, Any]) -> TurnEvent:
+        if event in (LLM_STREAM_BLOCK_START, LLM_STREAM_BLOCK_DELTA, LLM_STREAM_ABORTED):
+            return self._of_provider(event, data)
+        made, index = _typed(event, data), data.get("block_index")
+        if event in (PROVIDER_REQUEST, CONTENT_BLOCK_RESET, TOOL_PRE):
+            self._reported = self._own = ""
+            self._in_pieces.clear()
+        if event in (PROVIDER_REQUEST, PROVIDER_RETRY):
+            self._is_asked, self._request = True, None
+        elif event in (PROVIDER_RESPONSE, CONTENT_BLOCK_START, TOOL_PRE):
+            self._is_asked = False
+            if event == CONTENT_BLOCK_START:
+                self._in_pieces.discard(index)
+        elif isinstance(made, TextDelta):
+            self._in_pieces.add(index)
+            return self._of_loop(made, made.text)
+        elif event == CONTENT_BLOCK_END and index not in self._in_pieces:
+            block = _as_dict(data.get("block"))
+            if block.get("type") == "text":
+                return self._of_loop(made, str(block.get("text") or ""))
+        return made
+
+    def _of_loop(self, made: TurnEvent, text: str) -> TurnEvent:
+        if self._reported:
+            self._own += text
+            if self._reported.startswith(self._own):
+                return TurnEvent(name=made.name, data=made.data)
+            self._reported = ""  # another text
+        return TextDelta(name=made.name, data=made.data, text=text)
+
+    def _of_provider(self, event: str, data: dict[str, Any]) -> TurnEvent:
+        request, text = data.get("request_id"), str(data.get("text") or "")
+        if self._is_asked and self._request in (None, request):  # else it is about another call, such as one of a hook
+            is_over = event == LLM_STREAM_ABORTED
+            if self._reported and (is_over or self._request is None):
+                discarded, self._reported, self._request = self._reported, "", None if is_over else request
+                return AnswerReset(name=event, data=data, text=discarded)
+            self._request = request
+            if event == LLM_STREAM_BLOCK_DELTA and data.get("block_type") == "text":
+                self._reported += text
+                return TextDelta(name=event, data=data, text=text)
+            if event == LLM_STREAM_BLOCK_DELTA:
+                return ThinkingDelta(name=event, data=data, text=text)
+        return TurnEvent(name=event, data=data)
+
+
+def _typed(event: str, data: dict[str, Any]) -> TurnEvent:
+    """The event as its own class where embedders look for it, else as a plain one."""
+    if event == CONTENT_BLOCK_DELTA and data.get("block_type") == "text":
+        return TextDelta(name=event, data=data, text=str(data.get("delta") or ""))
+    if event == THINKING_DELTA:
+        return ThinkingDelta(name=event, data=data, text=str(data.get("delta") or ""))
+    if event == TOOL_PRE:
+        return ToolStarted(name=event, data=data, **_call(data), tool_input=_as_dict(data.get("tool_input")))
+    if event == CONTENT_BLOCK_RESET:
+        return AnswerReset(name=event, data=data, text=str(data.get("discarded") or ""))
+    if event in (TOOL_POST, TOOL_ERROR):
+        result = _as_dict(data.get("result"))
+        success = event == TOOL_POST and bool(result.get("success", True))
+        return ToolFinished(name=event, data=data, **_call(data), success=success)
+    if event == SUB_AGENT_EVENT:
+        return SubAgentEvent(
+            name=event,
+            data=data,
+            agent=str(data.get("agent") or ""),
+            session_id=str(data.get("sub_session_id") or ""),
+            event=_typed(str(data.get("event") or ""), _as_dict(data.get("data"))),
+        )
+    return TurnEvent(name=event, data=data)
+
+
+def _call(data: dict[str, Any]) -> dict[str, str]:
+    return {"tool_name": str(data.get("tool_name") or ""), "tool_call_id": str(data.get("tool_call_id") or "")}
+
+
+def _as_dict(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+BEGINS_AGAIN = "\n\n[The answer was cut off here and begins again.]\n\n"
+"""What those who can take nothing back show between a void beginning and the answer that replaces it."""
+
+
+@attrs.define
+class TurnText:
+    """The text of a turn, for those who can only add to what they have shown.
+
+    Attributes:
+        unfinished: What was streamed of an answer that is not complete.
+    """
+
+    unfinished: str = attrs.field(default="", init=False)
+    _is_answered: bool = attrs.field(default=False, init=False)  # the text of the latest model call was streamed
+    _has_text: bool = attrs.field(default=False, init=False)
+
+    def add(self, event: TurnEvent) -> str:
+        """Add one event; returns the new text in it. The texts of different model calls are separated by a blank line."""
+        if isinstance(event, TextDelta):
+            return self._new(event.text)
+        if isinstance(event, AnswerReset):
+            was_shown, self.unfinished = bool(self.unfinished), ""
+            return BEGINS_AGAIN if was_shown else ""
+        if event.name == PROVIDER_REQUEST:
+            self.unfinished, self._is_answered = "", False
+        elif event.name == PROVIDER_RESPONSE:
+            self.unfinished = ""
+        return ""
+
+    def rest(self, result: str | None) -> str:
+        """The answer, if it was not streamed."""
+        new, self.unfinished = "" if self._is_answered else self._new(result or ""), ""
+        return new
+
+    def _new(self, text: str) -> str:
+        if not text:
+            return ""
+        separator = "\n\n" if self._has_text and not self._is_answered else ""
+        self._has_text = self._is_answered = True
+        self.unfinished += text
+        return separator + text
+
+
+_CUT: Final = frozenset({"length", "max_tokens", "max_output_tokens", "model_context_window_exceeded"})
+
+
+@attrs.define
+class TurnRecord(TurnText):
+    """What the events of a turn report, its text included.
+
+    Attributes:
+        cost: In dollars; None if no model call reports one.
+        stop_reason: Of the latest model call.
+        is_cut_off: The loop ended the turn at its limit of model calls.
+    """
+
+    tools: dict[str, ToolUse] = attrs.field(factory=dict)
+    began_at: float = attrs.field(factory=time.monotonic)
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cache_read_tokens: int | None = None
+    cache_write_tokens: int | None = None
+    reasoning_tokens: int | None = None
+    cost: Decimal | None = None
+    model: str | None = None
+    provider: str | None = None
+    stop_reason: str | None = None
+    is_cut_off: bool = False
+
+    def add(self, event: TurnEvent) -> str:
+        """Add one event; returns the new text in it, as `TurnText` does."""
+        self.take(event.name, event.data, time.monotonic())
+        return super().add(event)
+
+    def take(self, event: str, data: Mapping[str, Any], at: float) -> None:
+        """Add an event by its name and payload.
+
+        Args:
+            event: Its name.
+            data: Its payload.
+            at: When it was emitted, by the monotonic clock.
+        """
+        if event == PROVIDER_RESPONSE:
+            self._count(ModelAnswer.read(data))
+        elif event == ORCHESTRATOR_COMPLETE:
+            self.is_cut_off = data.get("status") == "incomplete"
+        elif event == CONTEXT_COMPACTION:  # a summary is a model call, too
+            self._add_usage(ModelAnswer.read(data))
+        elif event in (TOOL_PRE, TOOL_POST, TOOL_ERROR):
+            self._take_call(event, data, at)
+
+    @property
+    def finish(self) -> Literal["stop", "length", "content_filter"]:
+        """How the latest model call ended; a turn that its loop has cut off is as long as it may be."""
+        word = (self.stop_reason or "").lower()
+        return "length" if self.is_cut_off or word in _CUT else "content_filter" if word in REFUSALS else "stop"
+
+    def _take_call(self, event: str, data: Mapping[str, Any], at: float) -> None:
+        call_id, tool, given = _text(data.get("tool_call_id")), _text(data.get("tool_name")), data.get("tool_input")
+        if (
+            event == TOOL_PRE or call_id not in self.tools
+        ):  # or rejected before it began: an unknown tool, bad arguments
+            self.tools[call_id] = ToolUse(tool, _as_dict(given), now(time.monotonic() - at), at)
+        if event != TOOL_PRE:
+            use, outcome = self.tools[call_id], ToolOutcome.read(event, data)
+            use.ended_at, use.success, use.result = at, outcome.status == "ok", outcome.result
+            use.error = outcome.error or ("" if use.success else "the call failed")
+
+    def _count(self, answer: ModelAnswer) -> None:
+        self.provider = answer.provider or self.provider
+        self.model = answer.model or self.model
+        self.stop_reason = answer.stop_reason or None
+        self._add_usage(answer)
+
+    def _add_usage(self, answer: ModelAnswer) -> None:
+        self.input_tokens += answer.input_tokens or 0
+        self.output_tokens += answer.output_tokens or 0
+        for name in ("cache_read_tokens", "cache_write_tokens", "reasoning_tokens"):
+            if (count := getattr(answer, name)) is not None:
+                setattr(self, name, (getattr(self, name) or 0) + count)
+        if answer.cost is not None:
+            self.cost = (self.cost or Decimal(0)) + answer.cost
+
+    @property
+    def cache_hit_rate(self) -> float | None:
+        """The share of the input that the services read from their prompt caches; None if they do not say."""
+        return _hit_rate(self.input_tokens, self.cache_read_tokens)
+
+    @property
+    def seconds(self) -> float:
+        """Since the turn began."""
+        return time.monotonic() - self.began_at
+
+
+def _hit_rate(input_tokens: int, cache_read_tokens: int | None) -> float | None:
+    return None if cache_read_tokens is None or not input_tokens else cache_read_tokens / input_tokens
+
+
+def now(ago: float = 0) -> str:
+    """The time of now, or of so many seconds ago, in ISO 8601."""
+    return (datetime.now(UTC) - timedelta(seconds=ago)).isoformat(timespec="milliseconds")
+
+
+@attrs.frozen(kw_only=True)
+class Ended:
+    """How a turn ended.
+
+    Attributes:
+        result: Its answer; None if there is none.
+        error: What the turn raised.
+    """
+
+    status: TurnStatus
+    result: str | None = None
+    error: Exception | None = None
+
+
+Show: TypeAlias = Callable[[TurnEvent, str], Awaitable[None]]
+"""Gets each event of a turn, and the new text in it."""
+
+
+# ── messages ─────────────────────────────────────────────────────────────────────────────────────
+
+INTERRUPTED: Final = "[interrupted: the turn ended before this call returned]"
+
+
+def text_of(response: ChatResponse) -> str:
+    """The text of an answer."""
+    return "".join(block.text for block in response.content if isinstance(block, TextBlock))
+
+
+def assistant_message(response: ChatResponse, calls: list[ToolCall]) -> dict[str, Any]:
+    """An answer as the context keeps it: plain text where it is nothing but text, else every block as it came.
+
+    ``producer_model`` is the model that gave it, where its provider names one.
+    """
+    plain = all(
+        isinstance(block, TextBlock) and not block.extra and block.visibility is None for block in response.content
+    )
+    content: Any = text_of(response) if plain else [to_dict(block) for block in response.content]
+    message: dict[str, Any] = {"role": "assistant", "content": content}
+    if calls:
+        if plain:
+            blocks = [to_dict(block) for block in response.content]
+            message["content"] = [*blocks, *(_call_block(call) for call in calls)]
+        else:
+            shown = {block.id for block in response.content if isinstance(block, ToolCallBlock)}
+            message["content"] += [_call_block(call) for call in calls if call.id not in shown]
+        # Contexts of every make keep calls and results together by these ids.
+        message["tool_calls"] = [
+            {"id": call.id, "name": call.name, "tool": call.name, "arguments": call.arguments} for call in calls
+        ]
+    if producer := _text((response.metadata or {}).get("model")):
+        message["producer_model"] = producer
+    return message
+
+
+def _call_block(call: ToolCall) -> dict[str, Any]:
+    return to_dict(ToolCallBlock(id=call.id, name=call.name, input=call.arguments))
+
+
+def result_message(call: ToolCall, result: ToolResult) -> dict[str, Any]:
+    """A tool's result as the context keeps it."""
+    content: Any = result.get_serialized_output()
+    if result.content:
+        content = [to_dict(block) for block in result.content]
+    failed = {} if result.success else {"is_error": True}
+    return {"role": "tool", "tool_call_id": call.id, "name": call.name, "content": content, **failed}
+
+
+class _Messages:
+    """The messages of a turn, made of its events: results follow their answer in the order of its calls, one for each."""
+
+    def __init__(self, prompt: Any) -> None:
+        self._messages: list[dict[str, Any]] = [] if prompt is None else [{"role": "user", "content": prompt}]
+        self._owed: dict[str, tuple[int, ToolCall]] = {}
+
+    def take(self, event: str, data: Mapping[str, Any]) -> None:
+        if event == PROMPT_SUBMIT and self._messages and "prompt" in data:  # as hooks have left it
+            given = self._messages[0]["content"]
+            blocks = changed_blocks(given, data) if isinstance(given, list) else None
+            self._messages[0]["content"] = blocks or data["prompt"]
+        elif event == PROVIDER_RESPONSE:
+            self._take_answer(data.get("response"))
+        elif event in (TOOL_POST, TOOL_ERROR):
+            self._take_result(event, data)
+
+    def _take_answer(self, response: Any) -> None:
+        if isinstance(response, Mapping):
+            try:
+                response = from_dict(ChatResponse, dict(response))
+            except ModelError:  # a third-party loop may report an answer in a form of its own
+                return
+        if isinstance(response, ChatResponse):
+            blocks = [block for block in response.content if isinstance(block, ToolCallBlock)]
+            calls = response.tool_calls or [
+                ToolCall(id=each.id, name=each.name, arguments=each.input) for each in blocks
+            ]
+            self._messages.append(assistant_message(response, calls))
+            interrupted = ToolResult(success=False, error={"message": INTERRUPTED, "type": "Interrupted"})
+            for call in calls:
+                self._owed[call.id] = len(self._messages), call
+                self._messages.append(result_message(call, interrupted))
+
+    def _take_result(self, event: str, data: Mapping[str, Any]) -> None:
+        call_id = _text(data.get("tool_call_id"))
+        call = ToolCall(id=call_id, name=_text(data.get("tool_name")), arguments={})
+        at, call = self._owed.pop(call_id, (len(self._messages), call))
+        found = ToolOutcome.read(event, data).result
+        result = data.get("tool_result")
+        if not isinstance(result, ToolResult):
+            known = (
+                found if isinstance(found, Mapping) and found.keys() <= attrs.fields_dict(ToolResult).keys() else None
+            )
+            try:
+                result = ToolResult(output=found) if known is None else ToolResult(**known)
+            except ModelError:
+                result = ToolResult(output=found)
+        self._messages[at : at + 1] = [result_message(call, result)]
+
+    def closed_with(self, text: str) -> list[dict[str, Any]]:
+        """All of them; an answer that was given with a tool is a message as well."""
+        is_open = bool(self._messages) and self._messages[-1]["role"] == "tool"
+        return [*self._messages, *([{"role": "assistant", "content": text}] if is_open and text else ())]
+
+
+# ── the report ───────────────────────────────────────────────────────────────────────────────────
+
+RecordedEvent: TypeAlias = tuple[str, float, dict[str, Any], bool]
+"""An event of a turn: its name, when it was emitted by the monotonic clock, its payload, and whether a handler denied it."""
+
+
+@attrs.frozen(kw_only=True)
+class TurnReport:
+    """What a turn was, as far as the events of its loop report it.
+
+    Attributes:
+        text: The answer; of a turn that did not end well, the latest text that the loop has reported.
+        value: The answer as a value of the ``result_type`` that was asked for; the text without one; None without an answer.
+        messages: The prompt, the model's answers and the results of tools, as the conversation has them. What else is in the
+            conversation, such as injections of hooks, is in ``await session.messages()``.
+        tool_calls: In the order in which they began, with ``seconds``, ``success``, ``output`` and ``error`` of each.
+        usage: Tokens of all model calls.
+        cost: Of all model calls, in US dollars; None if no call reports one.
+        stop_reason: Why the model stopped, in the words of its provider. Of a turn that did not end with its answer:
+            ``"cancelled"``, ``"timeout"``, ``"budget"``, ``"denied"``, ``"refused"`` by the model or its service, or ``"error"``.
+        error: What the turn raised, with its type; None if it ended well.
+        seconds: How long the turn took.
+    """
+
+    text: str
+    value: Any
+    messages: list[dict[str, Any]]
+    tool_calls: list[ToolUse]
+    usage: Usage
+    cost: Decimal | None
+    stop_reason: str | None
+    model: str | None
+    provider: str | None
+    error: str | None
+    seconds: float
+
+    @property
+    def cache_hit_rate(self) -> float | None:
+        """The share of the input that the services read from their prompt caches; None if they do not say."""
+        return _hit_rate(self.usage.input_tokens, self.usage.cache_read_tokens)
+
+    @classmethod
+    def of(
+        cls,
+        events: Iterable[RecordedEvent],
+        *,
+        prompt: Any,
+        text: str | None,
+        value: Any,
+        stop_reason: str | None,
+        error: str | None,
+        began: float,
+        ended: float,
+    ) -> Self:
+        """Fold the events of a turn.
+
+        Args:
+            events: The events.
+            prompt: None for a turn that was resumed.
+            text: The answer; None if there is none.
+            value: The typed answer.
+            stop_reason: Why it ended other than with an answer.
+            error: What it raised.
+            began: By the monotonic clock.
+            ended: The same.
+        """
+        record, messages, latest = TurnRecord(began_at=began), _Messages(prompt), ""
+        for event, at, data, is_denied in events:
+            if is_denied and event == TOOL_PRE:
+                continue  # its error follows
+            name, payload = event, data
+            if is_denied and event == TOOL_POST:
+                withheld = {"message": "the result was withheld by a hook", "type": "Withheld"}
+                ids = {key: data.get(key) for key in ("tool_call_id", "tool_name", "tool_input")}
+                name, payload = TOOL_ERROR, {**ids, "error": withheld}
+            elif event == EXECUTION_END:
+                latest = _text(data.get("response")) or latest
+            record.take(name, payload, at)
+            messages.take(name, payload)
+        for use in record.tools.values():
+            if use.ended_at is None:  # cut off
+                use.ended_at, use.success, use.error = ended, False, INTERRUPTED
+        tokens = {name: getattr(record, name) for name in ("input_tokens", "output_tokens")}
+        return cls(
+            text=latest if text is None else text,
+            value=value,
+            messages=messages.closed_with(text or ""),
+            tool_calls=list(record.tools.values()),
+            usage=Usage(
+                **tokens,
+                total_tokens=sum(tokens.values()),
+                cache_read_tokens=record.cache_read_tokens,
+                cache_write_tokens=record.cache_write_tokens,
+                cost_usd=record.cost,
+            ),
+            cost=record.cost,
+            stop_reason=stop_reason or ("refused" if record.stop_reason in REFUSALS else record.stop_reason),
+            model=record.model,
+            provider=record.provider,
+            error=error,
+            seconds=ended - began,
+        )
+
+
+@attrs.frozen(kw_only=True)
+class Stopped:
+    """One thing that a stop ended, or could not end.
+
+    Attributes:
+        what: ``"turn"``, a tool call, a cleanup, or a task.
+        module: Whose it is, if one module's.
+        seconds: From the request to its end; None where the request came from outside the session.
+        outcome: ``"ended"``, ``"failed"`` with an error, or ``"abandoned"``: it went on when its time was over.
+        error: What it raised, or where it waits.
+    """
+
+    what: str
+    module: str | None = None
+    seconds: float | None
+    outcome: Literal["ended", "failed", "abandoned"] = "ended"
+    error: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class StopReport:
+    """A stop, as ``session.last_stop`` has it.
+
+    Attributes:
+        cause: ``"closed"`` for the whole session; ``"cancelled"`` or ``"timeout"`` for a turn.
+        parts: In the order in which they ended.
+    """
+
+    cause: str
+    parts: list[Stopped]
+
+    @property
+    def would_not_stop(self) -> list[Stopped]:
+        """What went on when its time was over."""
+        return [part for part in self.parts if part.outcome == "abandoned"]
+
+    @property
+    def seconds(self) -> float:
+        """How long the slowest part took, of a turn, or all of them, one after the other, of a closing."""
+        times = [part.seconds or 0.0 for part in self.parts]
+        return sum(times) if self.cause == "closed" else max(times, default=0.0)
+
+    @classmethod
+    def of(
+        cls, turn: Any, closing: Iterable[Any] | None, late: Iterable[tuple[float, str | None, str, float]]
+    ) -> Self | None:
+        """Read what the kernel has kept.
+
+        Args:
+            turn: The latest turn, if any.
+            closing: What the closing has run; None while the session is open.
+            late: Calls that did not answer to their cancellation.
+        """
+        if closing is not None:
+            return cls(cause="closed", parts=[_stopped(*each) for each in closing])
+        if turn is None or turn.stop_reason not in ("cancelled", "timeout"):
+            return None
+        asked = turn.asked
+        parts = [
+            Stopped(what=f"tool call {use.tool}", seconds=_since(asked, use.ended_at), error=use.error)
+            for use in turn.report().tool_calls
+            if _is_cut_off(use) or (asked is not None and use.ended_at is not None and use.ended_at >= asked)
+        ]
+        parts += [
+            Stopped(what=what, module=module, seconds=overdue, outcome="abandoned")
+            for at, module, what, overdue in late
+            if turn.began <= at <= turn.ended
+        ]
+        return cls(cause=turn.stop_reason, parts=[*parts, Stopped(what="turn", seconds=_since(asked, turn.ended))])
+
+
+def _is_cut_off(use: ToolUse) -> bool:
+    error = use.result.get("error") if isinstance(use.result, dict) else None
+    kind = error.get("type") if isinstance(error, dict) else None
+    return use.error == INTERRUPTED or (use.success is False and kind in ("Cancelled", "Interrupted"))
+
+
+def _since(asked: float | None, ended: float | None) -> float | None:
+    return None if asked is None or ended is None else max(ended - asked, 0.0)
+
+
+def _stopped(what: str, module: str | None, seconds: float, failure: Any) -> Stopped:
+    if failure is None:
+        return Stopped(what=what, module=module, seconds=seconds)
+    outcome: Literal["failed", "abandoned"] = "abandoned" if failure.overran else "failed"
+    return Stopped(what=what, module=module, seconds=seconds, outcome=outcome, error=redact_text(str(failure)))

@@ -1,0 +1,247 @@
+"""The ASGI application: routes, guard, start and end; and the servers that run one on a socket, uvicorn on asyncio and hypercorn on trio."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, final
+
+import anyio
+from starlette.applications import Starlette
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from amplifier.contracts.cancellation import running_asyncio_loop
+from amplifier.shared_sessions import LiveSessions
+from amplifier.store import SessionIndex
+
+from ..access import LOOPBACK_HOSTS, check_token
+from ..sessions import SessionCheck, SessionFactory, require_provider
+from ._ag_ui import ag_ui_routes
+from ._agents import Agents
+from ._openai import openai_routes
+from ._openai_responses import responses_routes
+from ._session_api import SessionApi
+from .pages import FREE_PATHS, TRACE_PAGE, file_routes, trace_routes
+from .requests import Limits, guarded, handlers
+
+
+@final
+class Application:
+    """An ASGI application; made by `application`. The server, or the application around it, has to run its lifespan.
+
+    Attributes:
+        limits: What it takes on.
+    """
+
+    def __init__(self, app: ASGIApp, agents: Agents) -> None:
+        self._app = app
+        self._agents = agents
+        self.limits: Limits = agents.limits
+
+    def __repr__(self) -> str:
+        return f"<Application: {self._agents!r}>"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request, or the lifespan."""
+        with _callers_trace(scope):
+            await self._app(scope, receive, send)
+
+    async def shut_down(self) -> None:
+        """Refuse new turns, let those that run end, and close all sessions, all within the limit's time.
+
+        For a server that is being stopped; call it before the server closes its connections. `describe_running` tells what it
+        is going to wait for.
+        """
+        with anyio.move_on_after(self.limits.shutdown_seconds):
+            await self._agents.end_turns()
+            await self._agents.live.close_all()
+
+    def describe_running(self) -> str:
+        """Return what shutting down has to wait for, as a sentence; empty if nothing runs."""
+        return self._agents.describe_running()
+
+
+def application(
+    make_session: SessionFactory,
+    *,
+    token: str | None,
+    limits: Limits | None = None,
+    hosts: Collection[str] = LOOPBACK_HOSTS,
+    origins: Collection[str] = (),
+    storage: SessionIndex | None = None,
+    check: SessionCheck = require_provider,
+    reports: Callable[[], list[dict[str, Any]]] | None = None,
+    name: str = "amplifier",
+) -> Application:
+    """An ASGI application that serves an agent: OpenAI's chat completions and responses, AG-UI, a session API and a chat page.
+
+    It runs on asyncio and trio, under any ASGI server.
+
+    Args:
+        make_session: Makes a session that is not opened yet.
+        token: What every request has to carry as ``Authorization: Bearer``, the page's files excepted; None if something else checks
+            who is asking.
+        limits: Sizes, numbers and times.
+        hosts: Names under which the server is reached; requests for others are refused. ``*`` stands for any.
+        origins: Other origins whose pages may use the server, such as ``https://chat.example.org``.
+        storage: Where conversations are kept, to resume and delete them.
+        check: Raises if a session that has just been opened cannot be used; by default, one without a provider is refused.
+        reports: Reads the conformance reports that the page lists, as dicts with ``module``, ``verdict``, ``checked`` and ``text``.
+        name: The agent's name, which is what clients choose as the model.
+
+    Raises:
+        ValueError: The token is too short to be one.
+    """
+    check_token(token)
+    limits = limits or Limits()
+    live: LiveSessions[Any] = LiveSessions(most=limits.sessions, idle_seconds=limits.idle_seconds)
+    agents = Agents(make=make_session, check=check, limits=limits, name=name, live=live)
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        async with live.running():
+            yield
+            # The server has ended the requests, or goes on waiting for them; either way their turns are to unwind.
+            await agents.end_turns()
+
+    routes = [
+        *openai_routes(agents),
+        *responses_routes(agents),
+        *ag_ui_routes(agents),
+        *SessionApi(agents, storage, reports).routes(),
+        *file_routes(),
+        *([] if storage is None else trace_routes(storage)),
+    ]
+    app = Starlette(routes=routes, exception_handlers=handlers, lifespan=lifespan)
+    checked = guarded(app, token=token, hosts=hosts, origins=origins, free_paths=(*FREE_PATHS, TRACE_PAGE))
+    return Application(checked, agents)
+
+
+@contextmanager
+def _callers_trace(scope: Scope) -> Iterator[None]:
+    """Go on with the trace of the caller, if this process uses OpenTelemetry: turns are below the span that ``traceparent`` names."""
+    if scope["type"] != "http" or "opentelemetry.trace" not in sys.modules:
+        yield
+        return
+    from opentelemetry import context, propagate  # noqa: PLC0415 — belongs to an extra
+
+    token = context.attach(
+        propagate.extract({name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]})
+    )
+    try:
+        yield
+    finally:
+        context.detach(token)
+
+
+# ── servers ──
+
+_HEAD_SECONDS = 10.0
+"""For the head of a request, from the opening of the connection or the end of the response before it."""
+
+
+async def run_server(app: Application, listening: socket.socket, stop: anyio.Event) -> None:
+    """Serve until ``stop`` is set; then let turns end within their time, close the connections and the sessions.
+
+    Args:
+        app: The application.
+        listening: A socket that is bound.
+        stop: Ends the server.
+    """
+    await run_asgi_server(app, listening, stop, app.shut_down)
+
+
+async def run_asgi_server(
+    app: ASGIApp, listening: socket.socket, stop: anyio.Event, shut_down: Callable[[], Awaitable[None]]
+) -> None:
+    """Serve any ASGI application until ``stop`` is set; then run ``shut_down`` and close the connections."""
+    closing = anyio.Event()
+
+    async def close() -> None:
+        await stop.wait()
+        await shut_down()
+        closing.set()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(close)
+        if running_asyncio_loop() is None:
+            await _run_hypercorn(app, listening, closing)
+        else:
+            await _run_uvicorn(app, listening, closing)
+        group.cancel_scope.cancel()
+
+
+async def _run_uvicorn(app: ASGIApp, listening: socket.socket, closing: anyio.Event) -> None:
+    import uvicorn  # noqa: PLC0415  # only on asyncio
+    from uvicorn.protocols.http.h11_impl import H11Protocol  # noqa: PLC0415
+
+    class PatientProtocol(H11Protocol):
+        """Closes a connection on which no whole head of a request arrives; uvicorn stops waiting between requests only."""
+
+        _giving_up: Any = None  # a handle of the event loop
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self._expect_head(None)
+
+        def on_response_complete(self) -> None:
+            answered = self.cycle
+            super().on_response_complete()
+            self._expect_head(answered)
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            super().connection_lost(exc)
+            if self._giving_up is not None:
+                self._giving_up.cancel()
+
+        def _expect_head(self, answered: object) -> None:
+            if self._giving_up is not None:
+                self._giving_up.cancel()
+            self._giving_up = self.loop.call_later(_HEAD_SECONDS, self._give_up, answered)
+
+        def _give_up(self, answered: object) -> None:
+            if self.cycle is answered:  # no other request has begun
+                self.transport.close()
+
+    class Server(uvicorn.Server):
+        @contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            yield  # the command handles signals, on both backends alike
+
+    config = uvicorn.Config(
+        app,
+        http=PatientProtocol,
+        log_level="warning",
+        access_log=False,
+        lifespan="on",
+        timeout_graceful_shutdown=1,
+        server_header=False,
+        ws="none",
+    )
+    server = Server(config)
+
+    async def watch() -> None:
+        await closing.wait()
+        server.should_exit = True
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(watch)
+        await server.serve(sockets=[listening])
+        group.cancel_scope.cancel()
+
+
+async def _run_hypercorn(app: ASGIApp, listening: socket.socket, closing: anyio.Event) -> None:
+    import hypercorn.trio  # noqa: PLC0415  # only on trio
+    from hypercorn.config import Config  # noqa: PLC0415
+
+    config = Config()
+    config.bind = [f"fd://{listening.detach()}"]
+    config.accesslog = None
+    config.loglevel = "WARNING"
+    config.include_server_header = False
+    config.graceful_timeout = 1.0
+    config.keep_alive_timeout = _HEAD_SECONDS
+    config.startup_timeout = config.shutdown_timeout = 60.0
+    await hypercorn.trio.serve(app, config, shutdown_trigger=closing.wait)  # type: ignore[arg-type]

@@ -1,0 +1,322 @@
+"""What is the same for every request: the check before it, its body within the limits of the server, and errors as responses.
+
+Errors have the JSON form that clients of the OpenAI API expect, on every route.
+
+A page of another site can make a browser send requests to a server on this machine, and by DNS rebinding even under a name of its own. So
+a request is refused if its ``Host`` is not one of the server's, or if its ``Origin`` is another one. The token protects from other
+programs and users.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import math
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import aclosing
+from typing import Any, Final, Self, TypeVar
+
+import anyio
+import attrs
+import orjson
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from amplifier._internal.json import redact_text
+from amplifier._internal.reading import record
+from amplifier.errors import (
+    AmplifierError,
+    BudgetExceeded,
+    ContextLengthError,
+    ExecutionDenied,
+    ExecutionTimeout,
+    InvalidRequestError,
+    LLMError,
+    NoUnfinishedTurnError,
+    PlanError,
+    RateLimitError,
+    ResultError,
+    SessionBusyError,
+)
+from amplifier.shared_sessions import SessionRefused
+
+T = TypeVar("T", bound=attrs.AttrsInstance)
+
+# ── errors as responses ──
+
+logger: logging.Logger = logging.getLogger("amplifier.servers.http")
+
+_REFUSED = {"session_open": 409, "too_many_sessions": 429, "stopping": 503, "not_started": 503}
+_KNOWN: tuple[tuple[type[Exception], int, str], ...] = (
+    (SessionBusyError, 409, "session_busy"),
+    (NoUnfinishedTurnError, 409, "no_unfinished_turn"),
+    (PlanError, 400, "invalid_request"),
+    (ExecutionDenied, 403, "denied"),
+    (BudgetExceeded, 402, "budget_exceeded"),  # not 429 and not 5xx, which clients repeat by themselves
+    (ExecutionTimeout, 504, "turn_timeout"),
+    (RateLimitError, 429, "insufficient_quota"),
+    (InvalidRequestError, 400, "model_refused_request"),
+    (ResultError, 502, "answer_does_not_fit"),
+    (LLMError, 502, "model_failed"),
+    (AmplifierError, 503, "agent_failed"),
+)
+_TYPES = {400: "invalid_request_error", 401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+
+
+class Problem(Exception):
+    """A request that cannot be fulfilled; ``param`` is what of it is wrong, such as ``messages[0].content``."""
+
+    def __init__(
+        self, status: int, message: str, *, code: str, param: str | None = None, headers: dict[str, str] | None = None
+    ) -> None:
+        super().__init__(message)
+        self.param = param
+        self.status = status
+        self.message = message
+        self.code = code
+        self.headers = headers or {}
+
+    @classmethod
+    def of_all(cls, problems: Iterable[tuple[str, str]], *, code: str = "invalid_request") -> Self:
+        """A body that does not fit; every member that does not is named."""
+        named = [(path.removeprefix("$").removeprefix("."), problem) for path, problem in problems]
+        return cls(400, "; ".join(": ".join(each) for each in named), code=code, param=named[0][0] or None)
+
+    def body(self) -> dict[str, Any]:
+        """The JSON of the response."""
+        kind = _TYPES.get(self.status, "server_error" if self.status >= 500 else "invalid_request_error")
+        return {"error": {"message": self.message, "type": kind, "code": self.code, "param": self.param}}
+
+    def response(self) -> Response:
+        """The response."""
+        return JSONResponse(self.body(), status_code=self.status, headers=self.headers)
+
+
+def read_body(cls: type[T], body: Mapping[str, Any], *, is_open: bool = False) -> T:
+    """The members of a request as an attrs class; one that it does not declare is refused, or ignored if it is open."""
+    try:
+        read: T = record(cls, is_open=is_open).read(body)
+    except PlanError as error:
+        raise Problem.of_all(error.problems) from None
+    return read
+
+
+def problem_of(error: BaseException) -> Problem:
+    """What a client gets to know of an error of a session or a turn."""
+    if isinstance(error, Problem):
+        return error
+    if isinstance(error, BaseExceptionGroup):
+        return problem_of(error.exceptions[0])
+    text = redact_text(str(error) or type(error).__name__)
+    later: dict[str, str] = {}
+    match error:
+        case SessionRefused():
+            later = {"Retry-After": "5"} if error.code in ("too_many_sessions", "stopping") else {}
+            return Problem(_REFUSED[error.code], text, code=error.code, headers=later)
+        case RateLimitError(retryable=True):
+            later = {"Retry-After": str(math.ceil(min(error.retry_after or 1, 3600)))}
+        case ContextLengthError():
+            return Problem(400, text, code="context_length_exceeded", param="messages")
+    for kind, status, code in _KNOWN:
+        if isinstance(error, kind):
+            return Problem(status, text, code="model_rate_limited" if later else code, headers=later)
+    logger.error("a request failed", exc_info=error)
+    return Problem(500, f"unexpected {type(error).__name__}; the server's log has the details", code="internal_error")
+
+
+async def _of_problem(request: Request, error: Exception) -> Response:
+    return problem_of(error).response()
+
+
+async def _of_http(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    path, headers = request.url.path, dict(error.headers or {})
+    message, code = str(error.detail), "http_error"
+    if error.status_code == 404:
+        message, code = f"no route {path!r:.200}; docs: reference/serve", "unknown_route"
+    elif error.status_code == 405:
+        allowed = headers.get("Allow", "")
+        message, code = f"{request.method} is not possible on {path!r:.200}; expected {allowed}", "method_not_allowed"
+    return Problem(error.status_code, message, code=code, headers=headers).response()
+
+
+handlers: dict[Any, Any] = {
+    HTTPException: _of_http,
+    Problem: _of_problem,
+    AmplifierError: _of_problem,
+    OSError: _of_problem,
+}
+"""For Starlette."""
+
+
+# ── limits and bodies ──
+
+LONGEST_OUTPUT: Final = 20_000
+"""Characters of a tool's output that clients get; the whole output is in the conversation."""
+
+
+def _positive(instance: object, attribute: attrs.Attribute[Any], value: float) -> None:
+    if isinstance(value, bool) or not value > 0:
+        raise ValueError(f"{attribute.name}: expected a number greater than 0, got {value!r}")
+
+
+@attrs.frozen(kw_only=True)
+class Limits:
+    """The limits of a server.
+
+    Attributes:
+        body_bytes: Of one request; more is answered with 413.
+        sessions: Held open at once by the session API; more is answered with 429.
+        turns: Running at once, on all routes; more is answered with 429.
+        body_seconds: For receiving the body of a request.
+        send_seconds: For a client to take one event; a slower one is treated as one that has left.
+        idle_seconds: After which a session of the session API that no one uses is closed.
+        abandoned_seconds: After which a turn of the session API is stopped when its last watcher has left.
+        shutdown_seconds: For running turns to end when the server is stopped.
+    """
+
+    body_bytes: int = attrs.field(default=4 * 1024 * 1024, validator=_positive)
+    sessions: int = attrs.field(default=100, validator=_positive)
+    turns: int = attrs.field(default=50, validator=_positive)
+    body_seconds: float = attrs.field(default=30.0, validator=_positive)
+    send_seconds: float = attrs.field(default=60.0, validator=_positive)
+    idle_seconds: float = attrs.field(default=3600.0, validator=_positive)
+    abandoned_seconds: float = attrs.field(default=30.0, validator=_positive)
+    shutdown_seconds: float = attrs.field(default=10.0, validator=_positive)
+
+
+async def read_json(request: Request, limits: Limits) -> dict[str, Any]:
+    """The body of a request: one JSON object."""
+    # A form of another site can send text/plain without asking the browser for permission, but not this.
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise Problem(415, f"content-type: expected application/json, got {kind!r:.80}", code="unsupported_media_type")
+    too_large = Problem(413, f"the body is larger than {limits.body_bytes} bytes", code="body_too_large")
+    declared = request.headers.get("content-length", "")
+    if declared.isdecimal() and int(declared[:20]) > limits.body_bytes:
+        raise too_large
+    body = bytearray()
+    try:
+        with anyio.fail_after(limits.body_seconds):
+            async with aclosing(request.stream()) as chunks:
+                async for chunk in chunks:
+                    body += chunk
+                    if len(body) > limits.body_bytes:
+                        raise too_large
+    except ClientDisconnect:
+        raise Problem(400, "the client left before it had sent the body", code="client_left") from None
+    except TimeoutError:
+        raise Problem(408, f"the body did not arrive within {limits.body_seconds:g} s", code="body_too_slow") from None
+    try:
+        value = orjson.loads(bytes(body))
+    except ValueError as error:
+        raise Problem(400, f"the body is not valid JSON: {error}", code="invalid_json") from None
+    if not isinstance(value, dict):
+        raise Problem(400, f"the body: expected a JSON object, got {type(value).__name__}", code="invalid_json")
+    return value
+
+
+# ── the check before every request ──
+
+_SECURITY_HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "X-Frame-Options": "DENY",
+}
+
+
+def guarded(
+    app: ASGIApp,
+    *,
+    token: str | None,
+    hosts: Collection[str],
+    origins: Collection[str] = (),
+    free_paths: Collection[str] = (),
+) -> ASGIApp:
+    """An application whose requests are checked first; free paths, which have no data of sessions, need no token."""
+    guard = _Guard(
+        app=app,
+        token=None if token is None else token.encode(),
+        hosts={host.lower() for host in hosts},
+        origins={origin.lower().rstrip("/") for origin in origins},
+        free_paths=free_paths,
+    )
+    if not origins:
+        return guard
+    # Outside of the guard: a browser asks for permission without the token.
+    return CORSMiddleware(
+        guard, list(origins), allow_methods=["*"], allow_headers=["*"], expose_headers=["Mcp-Session-Id"]
+    )
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class _Guard:
+    """Middleware."""
+
+    _app: ASGIApp
+    _token: bytes | None = attrs.field(repr=False)
+    _hosts: set[str]
+    _origins: set[str]
+    _free_paths: Collection[str]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Check and pass on."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in _SECURITY_HEADERS.items():
+                    headers.setdefault(name, value)
+                headers.setdefault("Cache-Control", "no-store")
+            await send(message)
+
+        try:
+            self._check(scope)
+        except Problem as problem:
+            await problem.response()(scope, receive, send_with_headers)
+            return
+        await self._app(scope, receive, send_with_headers)
+
+    def _check(self, scope: Scope) -> None:
+        headers = Headers(scope=scope)
+        host = headers.get("host", "")
+        self._check_host(host)
+        self._check_origin(headers, host)
+        if self._token is not None and scope["path"] not in self._free_paths:
+            self._check_token(headers.get("authorization", ""), self._token)
+
+    def _check_host(self, host: str) -> None:
+        name = host.lower()
+        if not name.endswith("]"):
+            name = name.rpartition(":")[0] or name
+        if "*" not in self._hosts and name not in self._hosts:
+            message = f"Host: {host!r:.200} is not a name of this server; start it with --allow-host to permit it"
+            raise Problem(403, message, code="wrong_host")
+
+    def _check_origin(self, headers: Headers, host: str) -> None:
+        origin = headers.get("origin")
+        if origin is None:
+            if headers.get("sec-fetch-site") == "cross-site" and headers.get("sec-fetch-mode") != "navigate":
+                raise Problem(403, "the request comes from a page of another site", code="wrong_origin")
+            return
+        # Same origin: the page was loaded from the host that the request is for.
+        own = {f"{scheme}://{host.lower()}" for scheme in ("http", "https")}
+        if origin.lower() not in own | self._origins:
+            advice = "may not use this server; start it with --allow-origin to permit it"
+            raise Problem(403, f"Origin: pages of {origin!r:.200} {advice}", code="wrong_origin")
+
+    def _check_token(self, authorization: str, token: bytes) -> None:
+        scheme, _, given = authorization.partition(" ")
+        is_right = hmac.compare_digest(given.strip().encode("latin-1", "replace"), token)
+        if scheme.lower() != "bearer" or not is_right:
+            expected = "expected Bearer and the token that the server printed when it was started"
+            message = f"Authorization: {expected}, got {'another token' if given else 'none'}"
+            raise Problem(401, message, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})

@@ -1,0 +1,525 @@
+"""Undo: what a turn changed of the files of a folder, and what it added to the conversation, can be taken back and done again.
+
+Before the first call of a turn that may change something, and at the end of the turn, the folder is copied into a bare git repository of
+the session's own, which shares nothing with a repository of the user: no index, no references, no configuration. A copy is a tree of
+git, so what has not changed is kept once. Taking a turn back moves from the tree after it to the one before it as ``git checkout`` does;
+files that were changed since then are left as they are and named, and so is everything a copy does not have.
+
+    <sessions>/<id>/
+    ├── checkpoints.json     the latest turns: their trees, where the conversation was, what was taken back
+    └── checkpoints.git      the copies
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import stat
+import subprocess
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import anyio
+import anyio.to_thread
+import attrs
+
+from amplifier._internal.json import visible_text
+from amplifier._internal.programs import find_program, safe_search_path
+from amplifier._internal.regular_files import replace_file
+from amplifier.errors import AmplifierError
+from amplifier.models import HookResult
+from amplifier.modules.hooks.approval import FREE_TOOLS
+from amplifier.store import Conversation, SessionIndex, encode_message
+from amplifier.store.folders import make_private_folder
+
+_MOST_TURNS: Final = 50
+_MOST_FILES: Final = 20_000
+_MOST_BYTES: Final = 500_000_000
+_LARGEST_FILE: Final = 20_000_000
+_SECONDS: Final = 20.0
+"""For one copy; a turn waits for it."""
+
+_MOST_NAMES: Final = 12
+_READ_BY_GIT: Final = (".gitignore", ".gitattributes")
+_EXACT: Final = "* -text -ident -filter !eol !working-tree-encoding\n"
+"""Attributes that win over those of the folder: files are kept byte by byte, and no program filters them."""
+
+
+class UndoError(AmplifierError):
+    """There is nothing to take back, or it cannot be taken back."""
+
+
+class _ObstacleError(UndoError):
+    """A file is in the way that the user can remove; then the folder can be copied."""
+
+
+@attrs.define
+class _Turn:
+    """A turn that can be taken back.
+
+    Attributes:
+        messages: How many there were before it.
+        digest: Of those messages.
+        before: The tree before its first call that may have changed something; None if there was no such call, or no copy.
+        after: The tree at its end; None if its process was killed.
+        uncovered: Paths that a copy does not have.
+        modes: The permissions of files before it; git keeps only who may execute. At its end, of those that it changed.
+        modes_after: The permissions of the same files at its end.
+        tools: Tools that may have done more than change files of the folder.
+        names: Of the files that it wrote with write_file and edit_file, without their folders.
+        problem: Why there is no copy.
+        removed: The messages that were taken back with it.
+        moving: The files that are being taken back; what a killed process has left of them is no change of anyone.
+    """
+
+    prompt: str
+    messages: int
+    digest: str
+    before: str | None = None
+    after: str | None = None
+    uncovered: dict[str, str] = attrs.field(factory=dict)
+    modes: dict[str, int] = attrs.field(factory=dict)
+    modes_after: dict[str, int] = attrs.field(factory=dict)
+    tools: list[str] = attrs.field(factory=list)
+    names: list[str] = attrs.field(factory=list)
+    problem: str | None = None
+    removed: list[dict[str, Any]] | None = None
+    moving: list[str] = attrs.field(factory=list)
+
+
+class Checkpoints:
+    """The turns of a session that can be taken back; a handler of ``tool:pre``.
+
+    Args:
+        folder: The session's own.
+        workspace: The folder whose files are copied.
+    """
+
+    def __init__(self, folder: Path, workspace: Path) -> None:
+        self._folder = folder
+        self._copies = _Copies(folder / "checkpoints.git", workspace, state=folder.parent)
+        self._turns: list[_Turn] | None = None
+        self._running: _Turn | None = None
+        self._copying = anyio.Lock()
+
+    # ── while a turn runs ──
+
+    async def begin(self, prompt: str | None, context: Any) -> None:
+        """Note where the conversation is; without a prompt, the turn that was cut off goes on."""
+        messages = [] if context is None else await context.get_messages()
+        await anyio.to_thread.run_sync(self._begin, prompt, messages)
+
+    def _begin(self, prompt: str | None, messages: list[dict[str, Any]]) -> None:
+        turns = [turn for turn in self._read() if turn.removed is None]  # what was taken back is given up now
+        if prompt is None and turns and turns[-1].after is None:
+            self._running = turns[-1]
+        else:
+            self._running = _Turn(" ".join((prompt or "").split())[:80], len(messages), _digest(messages))
+            turns = [*turns, self._running][-_MOST_TURNS:]
+        self._turns = turns
+
+    async def __call__(self, event: str, data: dict[str, Any]) -> HookResult:
+        """Copy the folder before the first call that may change something."""
+        turn, tool = self._running, str(data.get("tool_name"))
+        if turn is not None and tool not in FREE_TOOLS:
+            async with self._copying:
+                if tool not in ("write_file", "edit_file"):
+                    turn.tools += [tool] if tool not in turn.tools else []
+                elif path := (data.get("tool_input") or {}).get("file_path"):
+                    turn.names += _file_names(Path(str(path)))
+                if turn.before is None and turn.problem is None:
+                    await anyio.to_thread.run_sync(self._copy_before, turn)
+        return HookResult()
+
+    def _copy_before(self, turn: _Turn) -> None:
+        try:
+            turn.before, turn.uncovered = self._copies.take()
+            turn.modes = self._copies.modes
+            self._write()  # a process that is killed leaves it behind
+        except (UndoError, OSError) as error:
+            turn.before, turn.problem = None, str(error)
+
+    async def end(self) -> None:
+        """Copy the folder as the turn has left it; waits at most as long as one copy may take."""
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(self._end)
+
+    def _end(self) -> None:
+        turn, self._running = self._running, None
+        if turn is None:
+            return
+        if turn.before is not None:
+            try:
+                turn.after, more = self._copies.take()
+                turn.uncovered |= more
+                changed = self._copies.changes(turn.before, turn.after)
+                changed |= _changed_modes(turn.modes, self._copies.modes)
+                turn.modes = {path: mode for path, mode in turn.modes.items() if path in changed}
+                turn.modes_after = {path: mode for path, mode in self._copies.modes.items() if path in changed}
+            except _ObstacleError:
+                # As after a turn whose process was killed: undo copies the folder as it is then.
+                turn.after = None
+            except (UndoError, OSError) as error:
+                turn.before, turn.problem = None, str(error)
+        self._write()
+
+    # ── afterwards ──
+
+    async def undo_open(self, context: Any, *, redo: bool = False) -> list[str]:
+        """Take back the latest turn of an open session, or what was taken back last; returns what was done, in lines.
+
+        Raises:
+            UndoError: There is none, or its files cannot be taken back.
+        """
+        messages = [] if context is None else await context.get_messages()
+        kept, lines = await anyio.to_thread.run_sync(lambda: self.undo(messages, redo=redo))
+        if context is not None and kept != messages:
+            await replace_messages(context, kept)
+        return lines
+
+    def undo(self, messages: Sequence[dict[str, Any]], *, redo: bool = False) -> tuple[list[dict[str, Any]], list[str]]:
+        """Take back the files of the latest turn; returns the conversation that is left, and what was done, in lines.
+
+        Raises:
+            UndoError: There is no such turn, or its files cannot be taken back.
+        """
+        turns = self._read()
+        done = [turn for turn in turns if turn.removed is None]
+        if len(done) == (len(turns) if redo else 0):
+            raise UndoError("there is nothing to redo" if redo else "there is no turn to undo")
+        turn = turns[len(done)] if redo else done[-1]
+        changed, kept = self._move(turn, redo=redo)
+        known = len(messages) >= turn.messages and _digest(messages[: turn.messages]) == turn.digest
+        left = list(messages)
+        if redo:
+            left, turn.removed = ([*messages[: turn.messages], *(turn.removed or ())] if known else left), None
+        else:
+            left, turn.removed = (left[: turn.messages], left[turn.messages :]) if known else (left, [])
+        self._turns = turns
+        self._write()
+        lines = [f"{'Done again' if redo else 'Taken back'}: {turn.prompt}"]
+        lines += [f"  {_named(changed)}" if changed else "  no file was changed"]
+        lines += [f"  left as it is, {why}: {_named(names)}" for why, names in _grouped(kept).items()]
+        if not known:
+            lines.append("  the conversation stays: it was replaced since then")
+        if turn.problem is not None:
+            lines.append(f"  files stay as they are: {turn.problem}")
+        if turn.tools and not redo:
+            lines.append(
+                f"  cannot be taken back: what {', '.join(turn.tools)} did outside of this folder, in .git, to files that "
+                ".gitignore names, to processes, or over the network"
+            )
+        return left, [visible_text(line, multiline=False) for line in lines]
+
+    def _move(self, turn: _Turn, *, redo: bool) -> tuple[list[str], dict[str, str]]:
+        """Give the files the content that they had; returns which, and which not and why."""
+        if turn.before is None:
+            return [], {}
+        now, uncovered = self._copies.take()
+        if turn.after is None:  # its process was killed
+            turn.after, turn.uncovered, turn.names = now, turn.uncovered | uncovered, []
+            turn.modes_after = self._copies.modes
+        start, goal = (turn.before, turn.after) if redo else (turn.after, turn.before)
+        had, modes = (turn.modes, turn.modes_after) if redo else (turn.modes_after, turn.modes)
+        wanted = _changed_modes(had, modes) | self._copies.changes(start, goal)
+        unchanged = {
+            path: mode for path, mode in self._copies.modes.items() if path in had and had[path] == modes.get(path)
+        }
+        modes = modes | unchanged  # permissions that the turn did not change stay as they are now
+        changed = self._copies.changes(start, now).keys() - set(turn.moving)
+        kept = dict.fromkeys(_in_the_way(wanted, changed), "changed since then")
+        kept |= dict.fromkeys(_in_the_way(wanted, turn.uncovered.keys() | uncovered), "not in the copy")
+        if turn.names and not turn.tools:  # someone else worked in the folder meanwhile
+            others = [path for path in wanted if path.rpartition("/")[2] not in turn.names]
+            kept = dict.fromkeys(others, "not changed by the turn") | kept
+        todo = {path: entry for path, entry in wanted.items() if path not in kept}
+        if todo:
+            turn.moving = sorted(todo)
+            self._write()
+            try:
+                self._copies.move(now, todo, modes)
+            except UndoError:  # refused, and nothing was moved
+                turn.moving = []
+                self._write()
+                raise
+            turn.moving = []
+        beyond = (turn.uncovered | uncovered) if turn.tools else {}
+        return sorted(todo), {**kept, **{name: why for name, why in beyond.items() if why != "ignored"}}
+
+    # ── on disk ──
+
+    def _read(self) -> list[_Turn]:
+        if self._turns is None:
+            try:
+                stored = json.loads((self._folder / "checkpoints.json").read_bytes())
+                self._turns = [_Turn(**turn) for turn in stored]
+            except FileNotFoundError:
+                self._turns = []
+            except (ValueError, TypeError) as error:
+                raise UndoError(f"{self._folder / 'checkpoints.json'} is damaged: {error}") from error
+        return self._turns
+
+    def _write(self) -> None:
+        make_private_folder(self._folder)
+        content = json.dumps([attrs.asdict(turn) for turn in self._turns or ()])
+        replace_file(self._folder / "checkpoints.json", content.encode())
+
+
+async def replace_messages(context: Any, messages: list[dict[str, Any]]) -> None:
+    """Replace the conversation of an open session."""
+    await context.set_messages(messages)
+    if len(await context.get_messages()) != len(messages):  # a context that was loaded ignores the first call
+        await context.clear()
+        await context.set_messages(messages)
+
+
+def undo_stored(store: SessionIndex, session_id: str, *, redo: bool = False) -> list[str]:
+    """Take back the latest turn of a session that is not open, or what was taken back last; returns what was done, in lines.
+
+    Raises:
+        UndoError: There is none, or its files cannot be taken back.
+        SessionLockedError: It is open.
+    """
+    record, folder = store.record(session_id), store.folder(session_id)
+    conversation = Conversation(folder, session_id)
+    messages = conversation.open()
+    try:
+        left, lines = Checkpoints(folder, Path(record.directory or ".")).undo(messages, redo=redo)
+        if left != messages:
+            conversation.replace([encode_message(message)[0] for message in left])
+    finally:
+        conversation.close()
+    store.write(attrs.evolve(record, status="cancelled"), turn_plan=None)  # a turn that was cut off does not go on
+    return lines
+
+
+class _Copies:
+    """Copies of a folder in a bare git repository."""
+
+    def __init__(self, repository: Path, workspace: Path, *, state: Path) -> None:
+        self._repository = repository
+        self._workspace = workspace
+        self._state = state
+        self._deadline = 0.0
+        self.modes: dict[str, int] = {}
+
+    def take(self) -> tuple[str, dict[str, str]]:
+        """Copy the folder; returns the tree, and the paths it does not have, each with the reason.
+
+        Raises:
+            UndoError: The folder is too large, or git is missing or fails.
+        """
+        self._deadline = time.monotonic() + _SECONDS
+        if self._workspace in (Path.home(), Path(self._workspace.anchor)):
+            raise UndoError(f"{self._workspace} is too much to copy; work in a folder of your own")
+        for lock in ("index.lock", "index.goal.lock"):  # of a git that was killed; a session is open once, so none runs
+            (self._repository / lock).unlink(missing_ok=True)
+        attributes = self._repository / "info" / "attributes"
+        if not attributes.exists():
+            make_private_folder(self._repository)
+            self._git("init", "--quiet", "--bare", "--template=", str(self._repository))
+            attributes.parent.mkdir(0o700, exist_ok=True)
+            replace_file(attributes, _EXACT.encode())
+        make_private_folder(self._repository)
+        self._refuse_pipes()
+        own = self._workspace / ".git" / "info" / "exclude"
+        ignoring = ["--exclude-standard", *([f"--exclude-from={own}"] if own.is_file() else [])]
+        listed = _split(self._git("ls-files", "-z", "--cached", "--others", *ignoring))
+        ignored = _split(self._git("ls-files", "-z", "--others", "--ignored", "--directory", *ignoring))
+        uncovered = dict.fromkeys(ignored, "ignored")
+        covered, total, real, self.modes = [], 0, {"": True}, {}
+        for name in dict.fromkeys(listed):
+            size, why = self._measure(name)
+            if not self._is_real(name.rpartition("/")[0], real):
+                continue  # its folder became a link: what is there is not of this folder
+            if why is None:
+                covered.append(name)
+                total += size
+            elif why != "a folder":
+                uncovered[name] = why
+        if len(covered) > _MOST_FILES or total > _MOST_BYTES:
+            raise UndoError(
+                f"{self._workspace} has {len(covered):,} files and {total:,} bytes, which is too much to copy"
+            )
+        left_out = [name for name in set(listed) - set(covered) if not name.endswith("/")]
+        self._git("update-index", "-z", "--force-remove", "--stdin", given=_joined(left_out))
+        self._git("update-index", "-z", "--add", "--remove", "--replace", "--stdin", given=_joined(covered))
+        return self._git("write-tree").decode().strip(), uncovered
+
+    def _refuse_pipes(self) -> None:
+        """Refuse what git would read and wait for: a pipe in the place of one of its own files.
+
+        Raises:
+            UndoError: There is one, or the folder takes too long to look through.
+        """
+        pending = [str(self._workspace)]
+        while pending:
+            folder = pending.pop()
+            if time.monotonic() > self._deadline:
+                raise UndoError(f"{self._workspace} takes longer than {_SECONDS:g} s to copy")
+            try:
+                with os.scandir(folder) as listing:
+                    entries = list(listing)
+            except OSError:
+                continue
+            for entry in entries:
+                if entry.name in _READ_BY_GIT and _is_pipe(entry):
+                    reason = "no regular file, and git would wait for it; remove it to undo the turn"
+                    raise _ObstacleError(f"{entry.path} is {reason}")
+                if entry.is_dir(follow_symlinks=False) and entry.name != ".git":
+                    pending.append(entry.path)
+
+    def _measure(self, name: str) -> tuple[int, str | None]:
+        """The size of a file, and why it is not copied; None if it is, or if it is not there."""
+        path = self._workspace / name
+        if name.endswith("/"):
+            return 0, "a repository of its own"
+        if path.is_relative_to(self._state):
+            return 0, "ignored"
+        try:
+            about = path.lstat()
+        except OSError:
+            return 0, None
+        size, kind = about.st_size, stat.S_IFMT(about.st_mode)
+        if kind == stat.S_IFREG:
+            self.modes[name] = about.st_mode & 0o777
+        elif kind == stat.S_IFDIR:  # in its place now; what is in it has names of its own
+            return 0, "a folder"
+        elif kind != stat.S_IFLNK:
+            return 0, "no regular file"
+        if size > _LARGEST_FILE:
+            return size, f"larger than {_LARGEST_FILE // 1_000_000} MB"
+        return size, None if kind == stat.S_IFLNK or os.access(path, os.R_OK) else "cannot be read"
+
+    def _is_real(self, folder: str, known: dict[str, bool]) -> bool:
+        """Whether no part of a path is a link."""
+        if folder not in known:
+            above = self._is_real(folder.rpartition("/")[0], known)
+            known[folder] = above and not (self._workspace / folder).is_symlink()
+        return known[folder]
+
+    def changes(self, start: str, goal: str) -> dict[str, str]:
+        """The paths that differ between two trees, each with the mode and the content of the second; mode 0 without it."""
+        fields = _split(self._git("diff-tree", "-r", "-z", "--no-renames", start, goal))
+        found = {}
+        for about, path in zip(fields[::2], fields[1::2], strict=True):
+            _, mode, _, content, _ = about.split(" ")
+            found[path] = f"{mode} {content}\t{path}"
+        return found
+
+    def move(self, now: str, entries: Mapping[str, str], modes: Mapping[str, int]) -> None:
+        """Give some paths other content if their entry is not empty, and their permissions; ``now`` is the tree of the folder as it is, and of the index."""
+        self._deadline = time.monotonic() + 3 * _SECONDS
+        index = {"GIT_INDEX_FILE": str(self._repository / "index.goal")}
+        self._git("read-tree", now, more=index)
+        removed_first = sorted(
+            filter(None, entries.values()), key=lambda entry: entry[0] != "0"
+        )  # a file may become a folder
+        self._git("update-index", "-z", "--index-info", given=_joined(removed_first), more=index)
+        goal = self._git("write-tree", more=index).decode().strip()
+        contents = [entry[7:].partition("\t")[0] for entry in entries.values() if entry.startswith("1")]
+        sizes = self._git("cat-file", "--batch-check=%(objectsize)", given="\n".join([*contents, ""]).encode())
+        needed, free = (
+            sum(int(size) for size in sizes.split() if size.isdigit()),
+            shutil.disk_usage(self._workspace).free,
+        )
+        if needed > free:  # git would cut off the files it writes, and be unable to write back those it has replaced
+            raise UndoError(f"{self._workspace} needs {needed:,} bytes for the files, and has {free:,} left")
+        self._git("read-tree", "-m", "-u", now, goal)
+        for path in modes.keys() & entries:
+            (self._workspace / path).chmod(modes[path])
+
+    def _git(self, *arguments: str, given: bytes = b"", more: Mapping[str, str] | None = None) -> bytes:
+        git = find_program("git", avoid=[self._workspace])
+        if git is None:
+            raise UndoError("git is not installed, which keeps the copies")
+        variables = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+        variables |= {
+            "GIT_DIR": str(self._repository),
+            "GIT_WORK_TREE": str(self._workspace),
+            "GIT_CONFIG_NOSYSTEM": "1",
+            "GIT_CONFIG_GLOBAL": os.devnull,
+            "GIT_ATTR_NOSYSTEM": "1",
+            "LC_ALL": "C",
+            "PATH": safe_search_path(avoid=[self._workspace]),
+            **(more or {}),
+        }
+        if arguments[0] == "init":
+            del variables["GIT_WORK_TREE"]  # a bare repository has none
+        command = [git, "-c", "gc.auto=0", "-c", "core.compression=1", "-c", "core.bare=false", *arguments]
+        left = max(self._deadline - time.monotonic(), 0.1)
+        try:
+            ended = subprocess.run(
+                command,
+                input=given,
+                capture_output=True,
+                env=variables,
+                cwd=self._workspace,
+                timeout=left,
+                check=False,
+                # The copies are for this user alone; the files of the folder are the user's to open.
+                umask=-1 if "-u" in arguments else 0o077,
+            )
+        except subprocess.TimeoutExpired:
+            raise UndoError(f"{self._workspace} takes longer than {_SECONDS:g} s to copy") from None
+        if ended.returncode != 0:
+            reason = " ".join(ended.stderr.decode(errors="replace").split()) or f"exit code {ended.returncode}"
+            raise UndoError(f"git {arguments[0]}: {reason}")
+        return ended.stdout
+
+
+def _is_pipe(entry: os.DirEntry[str]) -> bool:
+    try:
+        mode = entry.stat().st_mode
+    except OSError:  # a link that leads nowhere
+        return False
+    return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
+
+
+def _digest(messages: Sequence[dict[str, Any]]) -> str:
+    return hashlib.sha256(json.dumps(list(messages), sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _changed_modes(start: Mapping[str, int], goal: Mapping[str, int]) -> dict[str, str]:
+    """The files whose permissions differ, each with an empty entry: nothing else has to change."""
+    return {path: "" for path in start.keys() & goal if start[path] != goal[path]}
+
+
+def _file_names(path: Path) -> list[str]:
+    """The name of a file, and of the one it leads to if it is a link."""
+    try:
+        return [path.name, path.resolve().name]
+    except (OSError, ValueError, RuntimeError):  # no such file can be written
+        return [path.name]
+
+
+def _in_the_way(paths: Iterable[str], names: Iterable[str]) -> list[str]:
+    """The paths that are among the names, or in or above one of them: a file that took the place of a folder, or the reverse."""
+    found = {name.rstrip("/") for name in names}
+    above = {folder for name in found for folder in _folders(name)}
+    return [path for path in paths if path in found or path in above or not found.isdisjoint(_folders(path))]
+
+
+def _folders(path: str) -> list[str]:
+    return [path[:place] for place, character in enumerate(path) if character == "/"]
+
+
+def _split(output: bytes) -> list[str]:
+    return [os.fsdecode(name) for name in output.split(b"\0") if name]
+
+
+def _joined(names: Iterable[str]) -> bytes:
+    return b"".join(os.fsencode(name) + b"\0" for name in names)
+
+
+def _grouped(kept: Mapping[str, str]) -> dict[str, list[str]]:
+    return {why: sorted(name for name, each in kept.items() if each == why) for why in sorted(set(kept.values()))}
+
+
+def _named(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return ", ".join(names[:_MOST_NAMES]) + more

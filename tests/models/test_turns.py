@@ -1,0 +1,126 @@
+"""One fold from the events of a turn to what happened."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amplifier.events import PROVIDER_REQUEST, PROVIDER_RESPONSE, TOOL_ERROR, TOOL_POST
+from amplifier.models import TextDelta, ToolFinished, ToolStarted, TurnEvent
+from amplifier.models.turns import ModelAnswer, ToolOutcome, TurnRecord
+
+
+def asked() -> TurnEvent:
+    return TurnEvent(name=PROVIDER_REQUEST, data={})
+
+
+def wrote(text: str) -> TextDelta:
+    return TextDelta(name="content_block:delta", data={}, text=text)
+
+
+def answered(**data: Any) -> TurnEvent:
+    return TurnEvent(name=PROVIDER_RESPONSE, data=data)
+
+
+CALL = {"tool_name": "bash", "tool_call_id": "1"}
+
+
+def finished(name: str = TOOL_POST, **data: Any) -> ToolFinished:
+    return ToolFinished(name=name, data={**data, **CALL}, **CALL, success=name == TOOL_POST)
+
+
+def test_texts_of_different_model_calls_are_separated_and_the_answer_appears_once():
+    record = TurnRecord()
+    events = [asked(), wrote("Let me"), wrote(" look."), answered(), asked(), wrote("Done."), answered()]
+    assert "".join(map(record.add, events)) == "Let me look.\n\nDone."
+    assert record.rest("Done.") == ""
+
+
+def test_answer_that_was_not_streamed_is_the_rest():
+    record = TurnRecord()
+    for event in (asked(), wrote("Let me look."), answered(), asked(), answered()):
+        record.add(event)
+    assert record.rest("Done.") == "\n\nDone."
+    assert record.rest("Done.") == ""
+
+
+def test_only_the_text_of_an_answer_that_is_not_complete_is_unfinished():
+    record = TurnRecord()
+    for event in (asked(), wrote("one"), answered(), asked(), wrote("two")):
+        record.add(event)
+    assert record.unfinished == "two"
+
+
+def test_usage_adds_up_and_the_latest_call_names_model_and_stop_reason():
+    record = TurnRecord()
+    usage = {"input_tokens": 10, "output_tokens": 5, "cost_usd": "0.25"}
+    record.add(answered(provider="one", usage=usage, response={"model": "m-1", "finish_reason": "tool_calls"}))
+    record.add(answered(provider="one", usage={**usage, "cost_usd": None}, response={"finish_reason": "length"}))
+    assert (record.input_tokens, record.output_tokens, record.cost) == (20, 10, Decimal("0.25"))
+    assert (record.provider, record.model, record.stop_reason) == ("one", "m-1", "length")
+
+
+def test_call_that_was_rejected_before_it_began_is_a_call():
+    record = TurnRecord()
+    record.add(finished(TOOL_ERROR, tool_input={"a": 1}, error={"type": "NotFound", "message": "no tool bash"}))
+    use = record.tools["1"]
+    assert (use.tool, use.arguments, use.success, use.error) == ("bash", {"a": 1}, False, "no tool bash")
+    assert use.shown(100) == "Error: no tool bash"
+
+
+def test_output_of_a_call_is_shown_as_text_and_shortened():
+    record = TurnRecord()
+    given: dict[str, Any] = {**CALL, "tool_input": {"command": "ls"}}
+    record.add(ToolStarted(name="tool:pre", data=given, **given))
+    assert record.tools["1"].success is None
+    record.add(finished(result={"success": True, "output": {"stdout": "x" * 50}}))
+    use = record.tools["1"]
+    assert use.output == {"stdout": "x" * 50}
+    assert use.shown(20) == '{"stdout":"xxxxxxxxx\n… 43 characters are not shown'
+
+
+@pytest.mark.parametrize(
+    ("event", "data", "status"),
+    [
+        (TOOL_POST, {"result": {"success": True}}, "ok"),
+        (TOOL_POST, {}, "ok"),
+        (TOOL_POST, {"tool_result": {"success": False}}, "error"),
+        (TOOL_ERROR, {"error": {"type": "Denied"}}, "denied"),
+        (TOOL_ERROR, {"error": {"type": "Withheld"}}, "denied"),
+        (TOOL_ERROR, {"error": {"type": "Cancelled"}}, "cancelled"),
+        (TOOL_ERROR, {"error": "broken"}, "error"),
+        (TOOL_ERROR, {}, "error"),
+    ],
+)
+def test_status_of_a_tool_call(event, data, status):
+    assert ToolOutcome.read(event, data).status == status
+
+
+plain = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
+members = st.sampled_from(["cost_usd", "input_tokens", "model", "finish_reason", "error", "message", "type", "success"])
+values = plain | st.lists(plain, max_size=2) | st.dictionaries(members, plain, max_size=3)
+names = st.sampled_from(["usage", "response", "provider", "model", "result", "tool_result", "error", "tool_input"])
+
+
+@given(st.dictionaries(names, values))
+def test_payload_of_any_form_is_read(data):
+    answer = ModelAnswer.read(data)
+    assert answer.cost is None or answer.cost.is_finite()
+    assert answer.input_tokens is None or answer.input_tokens >= 0
+    for event in (TOOL_POST, TOOL_ERROR):
+        assert ToolOutcome.read(event, data).status in ("ok", "error", "denied", "cancelled")
+    record = TurnRecord()
+    record.add(answered(**data))
+    record.add(finished(TOOL_ERROR, **data))
+    assert record.tools["1"].error
+
+
+def test_error_that_is_nested_too_deeply_does_not_raise():
+    error: Any = {}
+    for _ in range(100_000):
+        error = {"inner": error}
+    assert ToolOutcome.read(TOOL_ERROR, {"error": error}).status == "error"
