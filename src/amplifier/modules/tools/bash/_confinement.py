@@ -152,8 +152,6 @@ SandboxKind: TypeAlias = Literal["bwrap", "off"]
 
 _MODULE = "tool-bash"
 _MIB = 1 << 20
-_MAX_CLOSED = 20
-"""Folders inside of each other that a command made unreadable."""
 
 
 @attrs.define
@@ -341,15 +339,14 @@ class Sandbox:
         """Return the protected places that exist now, after folders that a command made unreadable are readable again."""
         assert self.finder is not None
         after = self.finder.look(workspace)
-        closed = list[str]()
-        for _ in range(_MAX_CLOSED):
-            # What a command has closed could be used by those who know the names in it.
-            closed = [path for path, found in after.closed.items() if before.closed.get(path) != found]
-            opened = [open_up(path) for path in closed]
-            if True not in opened:
-                break
+        # Another folder may have the name of one that was closed before.
+        tried = set(before.closed.items())
+        while closed := set(after.closed.items()) - tried:
+            tried |= closed
+            for path, _ in closed:
+                open_up(path)
             after = self.finder.look(workspace)
-        for path in closed:
+        for path, _ in set(after.closed.items()) - set(before.closed.items()):
             settled.notes.append(f"{path} cannot be looked into; look at it before you run anything there")
         return after
 
