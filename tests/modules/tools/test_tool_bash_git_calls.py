@@ -322,14 +322,14 @@ def test_an_alias_that_leads_to_itself_ends() -> None:
 async def test_each_hook_runs_or_is_named(desk: Desk, tmp_path: Path) -> None:
     outside("git clone -q --bare . up.git; git remote add up ./up.git", desk.folder)
     for name in ("prepare-commit-msg", "post-commit", "post-rewrite", "post-checkout", "post-merge", "pre-push"):
-        add_hook(desk.folder, name, f'echo "{name} $# $(cat | wc -w)" >> "$(dirname "$0")/../../ran" ')
+        add_hook(desk.folder, name, f'echo "{name} $# $(cat | wc -w)" >> "$(dirname "$0")/../../hooks.log" ')
     for name in ("applypatch-msg", "pre-applypatch", "post-applypatch", "pre-merge-commit", "reference-transaction"):
         add_hook(desk.folder, name, "exit 0")
     await desk.run(
         "set -e; git commit -q --allow-empty -m a; git commit -q --amend --allow-empty -m b; git switch -q -c t;"
         " git switch -q main; git commit -q --allow-empty -m c; git push -q up main t"
     )
-    ran = (desk.folder / "ran").read_text().splitlines()
+    ran = (desk.folder / "hooks.log").read_text().splitlines()
     counted = {line: ran.count(line) for line in ran}
     assert counted == {
         "prepare-commit-msg 2 0": 3,
@@ -339,7 +339,7 @@ async def test_each_hook_runs_or_is_named(desk: Desk, tmp_path: Path) -> None:
         "pre-push 2 8": 1,
     }
     merged = await desk.run("git switch -q t && git merge -q --no-edit main && git format-patch -q -1 -o $TMPDIR main")
-    assert "post-merge 1 0" in (desk.folder / "ran").read_text()
+    assert "post-merge 1 0" in (desk.folder / "hooks.log").read_text()
     assert "were not run: pre-merge-commit, prepare-commit-msg, reference-transaction" in merged["stderr"]
     output = await desk.run(
         "git switch -q -C u main; echo p >> file; git commit -qam p; git format-patch --stdout -1 > p"
