@@ -117,6 +117,44 @@ async def test_a_commit_of_the_agent_plants_nothing(script: str, desk: Desk) -> 
     assert (desk.folder / ".envrc").read_text() in ("e1\n", "2\n"), "in a later session"
 
 
+async def test_branches_that_differ_in_protected_files(desk: Desk) -> None:
+    """Nothing has to be allowed, in one command or in several, because the user has committed all of it."""
+    outside(
+        f"git branch none; {HISTORY} mkdir tools .claude; echo a > tools/check; git config core.hooksPath tools; chmod +x tools/check;"
+        " printf '#!/bin/sh\\n' > tools/pre-commit; chmod +x tools/pre-commit; echo {} > .claude/.mcp.json; git add .;"
+        " git commit -q -m hooks; git branch hooks; echo b > tools/check; echo '# 2' >> tools/pre-commit; echo {2} > .claude/.mcp.json;"
+        " git commit -q -am more",
+        desk.folder,
+    )
+    for branch in ("hooks", "none", "main", "old", "hooks", "main"):
+        output = await desk.run(f"git switch -q {branch}; git status --porcelain")
+        assert output["stdout"] == "", (branch, output)
+        assert not any("aside" in note for note in output.get("protected", ())), (branch, output)
+        if branch in ("main", "hooks"):
+            await desk.fail("echo evil > .envrc")
+            await desk.fail("echo evil > tools/pre-commit")
+    await desk.run("git worktree add -q ../work/tree old && cat tree/.envrc && test -d tree/.vscode")
+    output = await desk.run("git switch -q none; git switch -q -c mine main; echo evil > .envrc; true")
+    assert (desk.folder / ".envrc").read_text() == "2\n"
+    await desk.run("git switch -q none")
+    output = await desk.run("git switch -q main; rm -f .envrc; echo evil > .envrc")
+    assert not (desk.folder / ".envrc").exists()
+
+
+async def test_a_repository_of_the_agents_is_not_the_users_in_the_next_session(desk: Desk) -> None:
+    make = "git init -q -b main r && cd r && git commit -q --allow-empty -m one && git branch good"
+    await desk.run(f"{make} && echo evil > .envrc && git add . && git commit -q -m two && git switch -q good")
+    again = TestCoordinator()
+    await tool_bash.mount(again, {"working_dir": str(desk.folder), "sandbox": "bwrap"})
+    result = await run(again, "cd r; git switch -q main; git status")
+    assert not (desk.folder / "r" / ".envrc").exists(), result
+    assert ".envrc" in str(result.output["protected"])
+    outside("cd r; git switch -q good; echo mine > .envrc; git add .; git commit -q -m mine", desk.folder)
+    await run(again, "cd r; git switch -q -c other HEAD~1")
+    await run(again, "cd r; git switch -q good")
+    assert (desk.folder / "r" / ".envrc").read_text() == "mine\n"
+
+
 async def test_a_commit_of_the_user_between_two_calls_counts(desk: Desk) -> None:
     outside(HISTORY, desk.folder)
     await desk.run("git switch -q -c topic && git commit -q --allow-empty -m mine")

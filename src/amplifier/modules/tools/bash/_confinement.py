@@ -29,6 +29,7 @@ from ._aside import Aside, content, keep_aside
 from ._git_broker import GitBroker
 from ._git_call import Baselines, Surroundings
 from ._git_files import NOT_CLEAN, Finding, findings, open_up, pointer_target, read_text, set_aside, take_out
+from ._git_history import UsersHistory
 from ._git_profile import GitProfile, open_git_profile
 from ._options import BashOptions
 from ._own_files import imported_from, is_placeholder, own_files_problem, placeholders
@@ -208,6 +209,7 @@ class Sandbox:
     git_problem: str | None = None
     _baselines: Baselines = attrs.field(factory=Baselines)
     _unclean: set[str] = attrs.field(factory=set)
+    _changeable: set[int] = attrs.field(factory=set)
 
     @property
     def network(self) -> bool:
@@ -246,7 +248,9 @@ class Sandbox:
         with ExitStack() as stack:
             places = attrs.evolve(places, missing=stack.enter_context(placeholders(places.missing)))
             settled = Settled()
-            stack.callback(self._settle, workspace, before, places, _Snapshot.of(places, before), settled)
+            snapshot = _Snapshot.of(places, before)
+            broker: GitBroker | None = None
+            stack.callback(lambda: self._settle(workspace, before, places, snapshot, settled, broker))
             more = list[str]()
             if self.git is not None:
                 surroundings = Surroundings(
@@ -258,11 +262,9 @@ class Sandbox:
                     limits=self._limits(),
                     environment=environment,
                     baselines=self._baselines,
-                    obeyed=self.finder.protected.is_entry,
+                    obeyed=lambda path: path in before.led or self.finder.protected.is_entry(path),
                 )
                 broker = GitBroker(surroundings)
-                stack.callback(lambda: settled.by_git.extend(broker.tracked()))
-                stack.callback(lambda: settled.notes.extend(broker.notes))
                 more, variables = stack.enter_context(broker.opened())
                 environment = {**environment, **variables}
             wrapper = self._wrapper(places, workspace, more)
@@ -307,19 +309,32 @@ class Sandbox:
 
     # ── after a command ──
 
-    def _settle(self, workspace: str, before: Swept, places: Places, snapshot: _Snapshot, settled: Settled) -> None:
+    def _settle(
+        self,
+        workspace: str,
+        before: Swept,
+        places: Places,
+        snapshot: _Snapshot,
+        settled: Settled,
+        broker: GitBroker | None,
+    ) -> None:
         """Take out of repositories what makes git run programs, and keep aside what else programs obey by themselves."""
         assert self.finder is not None
+        if broker is not None:
+            settled.notes += broker.notes
+            settled.by_git += broker.tracked()
         after = self._look_into_all(workspace, before, settled)
         roots = self.finder.roots(workspace)
         mounted = frozenset(places.protected)
         # Nothing of it could be changed or replaced, wherever it was moved with the folder that it is in.
         covered = {found for path, found in before.places.items() if is_covered(path, mounted)}
-        changed = list[str]()
+        by_git, changed = frozenset(settled.by_git), list[str]()
         for path, found in after.places.items():
-            if (found in covered and path not in self._unclean) or path in settled.by_git or is_placeholder(path):
+            if (found in covered and path not in self._unclean) or is_placeholder(path):
                 continue
             if path in after.repositories:
+                if not is_covered(path, mounted):
+                    self._note_changeable(path, found[1])
                 notes = _judge_repository(path, roots, after.repositories, snapshot.findings)
                 settled.notes += notes
                 # Another command may have moved it meanwhile, so that nothing could be taken out.
@@ -328,12 +343,24 @@ class Sandbox:
                     self._unclean.add(path)
             elif before.places.get(path) == found and snapshot.signatures.get(path) == _signature(path):
                 continue
-            elif any(is_below(path, root) for root in roots):
+            elif not is_covered(path, by_git) and any(is_below(path, root) for root in roots):
                 changed.append(path)
+        if broker is not None and changed:
+            made = broker.of_the_user(topmost(changed))
+            settled.notes += [f"{path}: git made it as the repository had it" for path in made]
+            settled.by_git += made
+            changed = [path for path in changed if not is_covered(path, frozenset(made))]
         self._keep_aside(changed, before, after, settled)
         self.finder.note_made(before, after, {*settled.by_git, *(each.path for each in settled.aside)})
         for note in settled.notes:
             logger.warning("tool bash: %s", note)
+
+    def _note_changeable(self, path: str, number: int) -> None:
+        """Note that commands commit to a repository without a call that tells their commits from the user's."""
+        if number not in self._changeable and os.path.isdir(path):  # noqa: PTH112 - text in
+            with suppress(OSError):
+                UsersHistory(number).disown()
+                self._changeable.add(number)
 
     def _look_into_all(self, workspace: str, before: Swept, settled: Settled) -> Swept:
         """Return the protected places that exist now, after folders that a command made unreadable are readable again."""

@@ -21,7 +21,7 @@ import socket
 import stat
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from amplifier._internal.programs import is_below, isolated_python
@@ -244,8 +244,10 @@ class GitBroker:
         # A push may be to another repository here.
         if is_covered or (covered and words.subcommand == "push"):
             return repository
-        # The folder of the agent may be a part of a larger work tree.
-        is_around = any(is_below(root, repository.worktree) for root in roots)
+        # The folder of the agent may be a part of a larger work tree. What is in it and not covered, the command can change.
+        is_around = any(is_below(root, repository.worktree) for root in roots) and not any(
+            is_below(repository.common, root) for root in roots
+        )
         is_visible = is_seen(places, repository.common) and is_seen(places, repository.folder)
         return repository if is_around and is_visible else None
 
@@ -270,24 +272,40 @@ class GitBroker:
         """Return the protected places that git was allowed to write."""
         return [place for tracked in self._tracked.values() for place in tracked.places]
 
+    def of_the_user(self, places: Iterable[str]) -> list[str]:
+        """Return those of some new protected places that git has made as the user had them."""
+        commons = {repository.common for repository in self._tracked}
+        found, around = list[str](), dict[Repository, list[str]]()
+        for place in places:
+            repository = find_repository(os.path.dirname(place))  # noqa: PTH120 - text in, text out
+            if repository is not None and repository.common in commons:
+                around.setdefault(repository, []).append(place)
+        for repository, inside in around.items():
+            with contextlib.suppress(OSError, Refused), self._call(repository) as call:
+                found += call.of_the_user(inside)
+        return found
+
     def _settle(self) -> None:
         """Look once more at files that git may write: a command can write what git has just replaced."""
         for repository, tracked in self._tracked.items():
             if tracked.places and tracked.is_changed():
-                scratch = tempfile.mkdtemp(dir=self._scratch)
-                with Path(os.devnull).open("rb+") as null:
-                    words = Words(
-                        options=(),
-                        directory=repository.worktree,
-                        git_dir=None,
-                        work_tree=None,
-                        subcommand="status",
-                        rest=(),
-                    )
-                    streams = (null.fileno(), null.fileno(), null.fileno())
-                    request = Request(words, {}, {}, streams, ())
-                    call = GitCall(self._surroundings, repository, request, scratch, self.notes.append)
-                    call.settle_alone(tracked)
+                try:
+                    with self._call(repository) as call:
+                        call.settle_alone(tracked)
+                except (OSError, Refused):
+                    logger.exception("tool bash: what git wrote could not be compared")
+                    # They are judged like what a command has written.
+                    tracked.places.clear()
+
+    @contextlib.contextmanager
+    def _call(self, repository: Repository) -> Iterator[GitCall]:
+        """Have a call of our own, after those of the command."""
+        words = Words(
+            options=(), directory=repository.worktree, git_dir=None, work_tree=None, subcommand="status", rest=()
+        )
+        with tempfile.TemporaryDirectory(prefix="amplifier-git-") as scratch, Path(os.devnull).open("rb+") as null:
+            request = Request(words, {}, {}, (null.fileno(), null.fileno(), null.fileno()), ())
+            yield GitCall(self._surroundings, repository, request, scratch, self.notes.append)
 
 
 def _as_plain(words: Words) -> list[str]:

@@ -9,7 +9,7 @@ import re
 import select
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -18,7 +18,7 @@ import attrs
 from amplifier._internal.programs import is_below
 
 from ._git_files import Finding, findings, path_in, pointer_target, read_text, settings, take_out
-from ._git_history import State, TrackedPlaces, UsersHistory
+from ._git_history import State, TrackedPlaces, UsersHistory, files_at
 from ._git_hooks import Hooks
 from ._git_profile import GitProfile, filters, start_in_bubblewrap
 from ._git_words import Refused, Words, check_words
@@ -410,15 +410,27 @@ class GitCall:
 
     def settle(self, tracked: TrackedPlaces) -> bool:
         """Put back files that programs obey, unless the user's commits have what is there now; returns whether any was."""
-        algorithm = "sha256" if len(self._any_commit()) == 64 else "sha1"
-        notes, is_put_back = tracked.settle(self._is_users, algorithm)
+        notes, is_put_back = tracked.settle(self._is_users, self._algorithm())
         for note in notes:
             self._note_and_say(note)
         return is_put_back
 
-    def _any_commit(self) -> str:
+    def of_the_user(self, places: Iterable[str]) -> list[str]:
+        """Return those of some places that were not there before in which every file is as the user had it."""
+        known = self.surroundings.baselines.contents
+        with self._open_folders():
+            self._shown = [*self._folders_to_read()]
+            algorithm = self._algorithm()
+            return [
+                place
+                for place in places
+                if (files := files_at(place))
+                and all(item in known or self._is_users(item[0], item[1].state(algorithm)) for item in files.items())
+            ]
+
+    def _algorithm(self) -> str:
         text = read_text(f"{self.path_of(self.repository.common)}/config") or ""
-        return "0" * 64 if "sha256" in text.lower() else ""
+        return "sha256" if "sha256" in text.lower() else "sha1"
 
     def _is_users(self, path: str, state: State) -> bool:
         relative = os.path.relpath(path, self.repository.worktree)

@@ -69,7 +69,7 @@ class _Record:
     Attributes:
         users: Commits that the user made, each group with the number of those in `left` at that time.
         left: Every commit that a call left, in order.
-        is_open: Whether calls were running.
+        is_open: Whether calls were running, or commands could commit without one.
     """
 
     users: list[tuple[list[str], int]]
@@ -116,6 +116,17 @@ class UsersHistory:
             finally:
                 with self._turn():
                     self._close_call(file, opened)
+
+    def disown(self) -> None:
+        """Note that commands change the repository on their own, so that no commit until the next call is the user's.
+
+        Raises:
+            OSError: There is no place for the record.
+        """
+        with self._open() as file, self._turn():
+            record = _read(file) or _Record([], [])
+            record.is_open = True
+            _write(file, record)
 
     def _close_call(self, file: IO[bytes], opened: str) -> None:
         record = _read(file)
@@ -166,7 +177,7 @@ def _reconciled(record: _Record | None, tips: set[str]) -> _Record:
     known = {*record.left, *(tip for group, _ in record.users for tip in group)}
     new = sorted(tips - known)
     if record.is_open:
-        # The agent was killed while a call ran, so nobody can tell whose these are.
+        # The agent was killed while a call ran, or commands needed none, so nobody can tell whose these are.
         record.left += new
     elif new and len(known) < _MAX_TIPS:
         record.users.append((new, len(record.left)))
@@ -194,11 +205,14 @@ def _write(file: IO[bytes], record: _Record) -> None:
 
 
 @attrs.frozen
-class _File:
+class File:
+    """A file as git sees it: its mode, and what is in it."""
+
     mode: str
     data: bytes
 
     def state(self, algorithm: str) -> State:
+        """Return the mode and the name of the content."""
         if self.mode == _MISSING:
             return self.mode, ""
         digest = hashlib.new(algorithm, b"blob %d\0" % len(self.data), usedforsecurity=False)
@@ -206,7 +220,7 @@ class _File:
         return self.mode, digest.hexdigest()
 
 
-_NONE = _File(_MISSING, b"")
+_NONE = File(_MISSING, b"")
 
 
 class TrackedPlaces:
@@ -217,12 +231,12 @@ class TrackedPlaces:
         known: Contents that were in place when commands could not change them. Grows.
     """
 
-    def __init__(self, places: Iterable[str], known: set[tuple[str, _File]]) -> None:
-        self._files: dict[str, _File] = {}
+    def __init__(self, places: Iterable[str], known: set[tuple[str, File]]) -> None:
+        self._files: dict[str, File] = {}
         self.places: list[str] = []
         self._known = known
         for place in places:
-            found = _files_at(place)
+            found = files_at(place)
             if found is not None:
                 self.places.append(place)
                 self._files |= found
@@ -232,12 +246,12 @@ class TrackedPlaces:
         """Check whether anything is not what it was when it was last settled."""
         return self._now() != self._files
 
-    def _now(self) -> dict[str, _File]:
-        now = dict[str, _File]()
+    def _now(self) -> dict[str, File]:
+        now = dict[str, File]()
         for place in self.places:
-            found = _files_at(place)
+            found = files_at(place)
             # What is too much to be read is not the user's either.
-            now |= {place: _File("too much", b"")} if found is None else found
+            now |= {place: File("too much", b"")} if found is None else found
         return now
 
     def settle(self, is_users: Callable[[str, State], bool], algorithm: str) -> tuple[list[str], bool]:
@@ -270,7 +284,7 @@ class TrackedPlaces:
         return notes, is_put_back
 
 
-def _put_back(path: str, file: _File) -> list[str]:
+def _put_back(path: str, file: File) -> list[str]:
     reason = "programs obey it, and no commit of the user's has this content"
     notes = set_aside(path, reason) if os.path.lexists(path) else [f"{path}: was removed ({reason})"]
     if file != _NONE:
@@ -288,16 +302,16 @@ def _put_back(path: str, file: _File) -> list[str]:
     return notes
 
 
-def _files_at(place: str) -> dict[str, _File] | None:
+def files_at(place: str) -> dict[str, File] | None:
     """Return the files at and below a place; None if they are too many, or none that git has."""
-    found, pending, size = dict[str, _File](), [place], 0
+    found, pending, size = dict[str, File](), [place], 0
     for path in pending:  # grows
         try:
             with folder_of(path) as folder:
                 name = os.path.basename(path)  # noqa: PTH119 - text in, text out
                 mode = os.lstat(name, dir_fd=folder).st_mode
                 if stat.S_ISLNK(mode):
-                    found[path] = _File("120000", os.fsencode(os.readlink(name, dir_fd=folder)))
+                    found[path] = File("120000", os.fsencode(os.readlink(name, dir_fd=folder)))
                 elif stat.S_ISDIR(mode):
                     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
                     descriptor = os.open(name, flags, dir_fd=folder)
@@ -309,7 +323,7 @@ def _files_at(place: str) -> dict[str, _File] | None:
                     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
                     with open(os.open(name, flags, dir_fd=folder), "rb") as file:  # noqa: PTH123
                         data = file.read(_MAX_BYTES + 1)
-                    found[path] = _File("100755" if mode & 0o100 else "100644", data)
+                    found[path] = File("100755" if mode & 0o100 else "100644", data)
                     size += len(data)
                 else:
                     return None
