@@ -533,7 +533,7 @@ def _documentation(function: Any) -> tuple[str, dict[str, str]]:
     try:
         from docstring_parser import parse  # noqa: PLC0415 — of an extra
     except ImportError as error:
-        raise MissingExtraError("a function as a tool", extra="typed", missing="docstring-parser") from error
+        raise MissingExtraError("a function as a tool", extra="providers", missing="docstring-parser") from error
     found = parse(text)
     parts = [part for part in (found.short_description, found.long_description) if part]
     return "\n\n".join(parts), {item.arg_name: " ".join((item.description or "").split()) for item in found.params}

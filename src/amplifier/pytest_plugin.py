@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from amplifier.conformance.suites import Suite
+    from amplifier.conformance.suites import Suite, ToolSuite
     from amplifier.testing import Cassette, MockProvider
 
 __all__ = [
@@ -107,7 +107,7 @@ def _without_backend(name: str) -> str:
 def pytest_pycollect_makeitem(collector: pytest.Collector, name: str, obj: object) -> pytest.Collector | None:
     """Take the conformance suites of a test file."""
     suites: Any = sys.modules.get(_SUITES)  # a file that has a suite has imported them
-    if suites is None or not isinstance(obj, suites.Suite):
+    if suites is None or not isinstance(obj, suites.Suite | suites.ToolSuite):
         return None
     made: pytest.Collector = _Clauses.from_parent(collector, name=name, suite=obj)
     return made
@@ -129,7 +129,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 class _Clauses(pytest.Collector):
     """The clauses of a suite that is one line."""
 
-    def __init__(self, *, suite: Suite, **kwargs: Any) -> None:
+    def __init__(self, *, suite: Suite | ToolSuite, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._suite = suite
 
@@ -149,7 +149,7 @@ class _Clauses(pytest.Collector):
 class _Clause(pytest.Item):
     """One clause on one backend."""
 
-    def __init__(self, *, suite: Suite, clause: str, backend: str, **kwargs: Any) -> None:
+    def __init__(self, *, suite: Suite | ToolSuite, clause: str, backend: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._suite, self._clause, self._backend = suite, clause, backend
         # Not every item of pytest has this, but pytest-trio, for one, asks every item for it.

@@ -71,7 +71,7 @@ def test_a_built_in_module_whose_extra_is_missing_is_a_problem(check, monkeypatc
     given = {**GOOD, "providers": ["provider-local"], "tools": ["tool-web", "tool-todo", sourced]}
     expected = [
         ("$.providers[0]", "provider-local", "xllamacpp", "local"),
-        ("$.tools[0]", "tool-web", "truststore", "web"),
+        ("$.tools[0]", "tool-web", "truststore", "providers"),
     ]
     assert check(given, 1)[0].splitlines() == [
         f"FILE: {path}: module {module_id!r} needs {package}, which is not installed; "

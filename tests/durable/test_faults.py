@@ -252,7 +252,7 @@ def test_an_engine_without_its_extra_says_what_to_install(package):
         "anyio.run(open_engine('turns.db').__aenter__)"
     )
     assert "amplifier.durable needs an optional part" in found
-    assert "pip install 'amplifier[dbos]'" in found
+    assert "pip install 'amplifier[durable]'" in found
 
 
 async def test_a_turn_whose_end_is_too_large_to_be_stored_fails_and_the_worker_goes_on(tmp_path):

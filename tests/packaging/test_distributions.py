@@ -83,7 +83,7 @@ def test_the_metadata_matches_the_code(wheel: zipfile.ZipFile) -> None:
     assert metadata["License-Expression"] == "MIT"
     assert metadata["Requires-Python"] == ">=3.11"
     assert set(metadata.get_all("Provides-Extra") or []) == {
-        "all", "anthropic", "cli", "dbos", "keys", "local", "mcp", "openai", "otel", "otlp", "serve", "testing", "trio", "typed", "validation", "web",
+        "all", "anthropic", "cli", "durable", "local", "mcp", "openai", "otel", "providers", "serve", "testing", "trio",
     }  # fmt: skip
 
 

@@ -312,6 +312,11 @@ class Report:
         return causes_of(self._findings())
 
     @property
+    def command(self) -> str:
+        """The command that makes such a report."""
+        return {"mcp server": "validate mcp", "python tools": "validate python"}.get(self.type, "module validate")
+
+    @property
     def ok(self) -> bool:
         """Whether the module conforms."""
         return self.verdict == "conforms"
@@ -414,7 +419,7 @@ def write_junit(report: Report) -> str:
 
     A module that could not be examined has an error in a test case of its own, so that its report does not pass for a good one.
     """
-    suite = ElementTree.Element("testsuite", name=_text(f"amplifier module validate {report.module}"))
+    suite = ElementTree.Element("testsuite", name=_text(f"amplifier {report.command} {report.module}"))
     for outcome in report.clauses:
         suite.append(_case(report, outcome))
     if report.verdict == "unchecked":

@@ -1,6 +1,8 @@
 """A module's conformance as tests of its author's own suite: one test for each clause and backend.
 
     test_my_tool = conformance_tests("amplifier_module_tool_mine")
+    test_my_server = mcp_conformance_tests("npx -y my-server")
+    test_my_functions = python_conformance_tests("my_package:search", call_all=True)
 
 `amplifier.pytest_plugin`, which pytest loads by itself, makes tests of it. A path that is not absolute is looked for beside the file that names it, and then in the working
 directory. Nothing here imports pytest.
@@ -22,10 +24,12 @@ from amplifier.conformance.engine.controller import check_module
 from amplifier.conformance.engine.job import reject_unknown, require_packages
 from amplifier.conformance.report import Report, cause_lines, causes_of
 from amplifier.conformance.target.locate import find_target, is_path
+from amplifier.conformance.tool_servers.clauses import clauses_of
+from amplifier.conformance.tool_servers.run import check_tools, examination_of
 from amplifier.contracts import clauses_for
 from amplifier.errors import AmplifierError
 
-__all__ = ["Suite", "conformance_tests"]
+__all__ = ["Suite", "ToolSuite", "conformance_tests", "mcp_conformance_tests", "python_conformance_tests"]
 
 
 def _as_tuple(names: Sequence[str]) -> tuple[str, ...]:
@@ -104,6 +108,66 @@ class Suite:
         return verdict, f"{clause} was not examined on {backend}: {why}"
 
 
+_Judgement = tuple[Literal["passed", "failed", "xfailed", "skipped"], str]
+_PERMISSIONS = "permissions"
+
+
+@attrs.frozen(kw_only=True)
+class ToolSuite:
+    """The tools of an MCP server, or of a Python object, as tests.
+
+    Attributes:
+        module: The command line, the URL, or ``package:object``.
+        options: The options of the command, such as ``call_all=True`` and ``skip=["delete"]``.
+        xfail: Clauses that are known to be broken, with the reason.
+        backends: Always asyncio alone, because nothing of it depends on this library.
+    """
+
+    module: str
+    options: dict[str, Any] = attrs.field(factory=dict)
+    xfail: dict[str, str] = attrs.field(factory=dict)
+    backends: tuple[str, ...] = attrs.field(default=("asyncio",), init=False)
+
+    def clauses(self) -> list[str]:
+        """Return the clauses, and a test of whether it is decided for every tool if it may be called.
+
+        Raises:
+            AmplifierError: ``xfail`` names something else, or an option cannot be used.
+        """
+        subject, _ = examination_of(self.module, **self.options)
+        clauses = [clause.id for clause in clauses_of(subject.kind)]
+        if unknown := sorted(set(self.xfail) - set(clauses)):
+            raise AmplifierError(f"xfail names {', '.join(unknown)}, which are no clauses of tools")
+        return [*clauses, _PERMISSIONS]
+
+    def run(self) -> Report:
+        """Examine the tools; the same suite is examined once in a process."""
+        key = json.dumps([self.module, self.options], sort_keys=True, default=str)
+        if key not in _reports:
+            subject, choice = examination_of(self.module, **self.options)
+            _reports[key] = anyio.run(partial(check_tools, subject, choice))
+        return _reports[key]
+
+    def judge(self, clause: str, backend: str) -> _Judgement:
+        """Return the result of the test of a clause, and why. A clause that was not examined is skipped."""
+        report = self.run()
+        if clause == _PERMISSIONS:
+            is_open = any(note.startswith(("neither called", "no tool was called")) for note in report.notes)
+            return ("failed", "\n".join(report.notes)) if is_open else ("passed", "")
+        outcome = next(outcome for outcome in report.clauses if outcome.id == clause)
+        text = "\n".join(line for cause in causes_of(outcome.findings) for line in cause_lines(cause))
+        reason = self.xfail.get(clause)
+        if reason is not None and outcome.status == "kept":
+            return "failed", f"{clause} is kept, though xfail gives {reason!r}; take it out of xfail"
+        if outcome.findings:
+            if outcome.level == "recommended":
+                reason = reason or "recommended, not required:"
+            return ("failed", text) if reason is None else ("xfailed", f"{reason}\n{text}")
+        if outcome.status == "kept":
+            return "passed", ""
+        return "skipped", f"{clause} was not examined: {'; '.join(report.notes)}"
+
+
 _reports: dict[str, Report] = {}
 
 
@@ -111,6 +175,29 @@ def conformance_tests(module: str | Path, **options: Any) -> Suite:
     """The tests of a module in one line; the options are those of `Suite`."""
     caller = sys._getframe(1).f_globals.get("__file__")
     return Suite(module=_resolve_path(module, caller), **options)
+
+
+def mcp_conformance_tests(server: str, *, xfail: dict[str, str] | None = None, **options: Any) -> ToolSuite:
+    """Return the tests of the tools of an MCP server: a command line or a URL.
+
+    Args:
+        server: The command line or the URL.
+        xfail: Clauses that are known to be broken, with the reason.
+        options: ``call``, ``call_all``, ``skip``, ``env``, ``headers``, ``arguments``, ``max_calls``,
+            ``rate`` and ``call_seconds``. Nothing is called that they do not permit.
+    """
+    return ToolSuite(module=server, options=options, xfail=xfail or {})
+
+
+def python_conformance_tests(target: str, *, xfail: dict[str, str] | None = None, **options: Any) -> ToolSuite:
+    """Return the tests of Python functions or tools: ``package:object``. The options are those for a server.
+
+    Args:
+        target: Where the object is, as ``package:object`` or ``file.py:object``.
+        xfail: Clauses that are known to be broken, with the reason.
+        options: See `mcp_conformance_tests`. Functions are called only if ``call_all`` or ``call`` permits it.
+    """
+    return ToolSuite(module=target, options={**options, "kind": "python"}, xfail=xfail or {})
 
 
 def _resolve_path(module: str | Path, file: str | None) -> str:

@@ -26,7 +26,7 @@ try:
     from dbos import DBOS, DBOSClient, Serializer
     from dbos import error as dbos_error
 except ImportError as _error:
-    raise MissingExtraError("amplifier.durable", extra="dbos", missing=_error.name) from _error
+    raise MissingExtraError("amplifier.durable", extra="durable", missing=_error.name) from _error
 
 T = TypeVar("T")
 

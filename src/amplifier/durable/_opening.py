@@ -17,7 +17,7 @@ VARIABLE = "AMPLIFIER_TURNS"
 
 @asynccontextmanager
 async def open_engine(url: str | Path | None = None, **options: Unpack[EngineOptions]) -> AsyncIterator[DurableEngine]:
-    """Open an engine; needs the extra ``dbos``.
+    """Open an engine; needs the extra ``durable``.
 
     Args:
         url: A file, as a path or ``sqlite:///path``, for one worker process on this machine; or

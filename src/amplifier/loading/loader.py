@@ -507,7 +507,7 @@ REQUIRED_PACKAGES: Final[Mapping[str, tuple[str, str]]] = {
     "provider-openai-compatible": ("httpx2", "openai"),
     "provider-local": ("xllamacpp", "local"),
     "tool-mcp": ("mcp", "mcp"),
-    "tool-web": ("truststore", "web"),
+    "tool-web": ("truststore", "providers"),
 }
 """Built-in modules that need a package of an extra: the package's import name, and the extra."""
 

@@ -227,7 +227,7 @@ def _import_msgspec(feature: str) -> Any:
     try:
         import msgspec  # noqa: PLC0415 — of an extra
     except ImportError as error:
-        raise MissingExtraError(feature, extra="typed", missing="msgspec") from error
+        raise MissingExtraError(feature, extra="providers", missing="msgspec") from error
     return msgspec
 
 
@@ -396,7 +396,7 @@ def _problem_finder(schema: dict[str, Any]) -> Callable[[Any], Iterable[Any]]:
     try:
         validator = build_validator(schema)
     except MissingExtraError as error:
-        raise MissingExtraError("a typed answer", extra="typed", missing="jsonschema-rs") from error
+        raise MissingExtraError("a typed answer", extra="providers", missing="jsonschema-rs") from error
     except SchemaRefused as error:
         raise TypeError(f"the JSON Schema for result_type is refused: {error}") from error
     return lambda value: validator.problems(value, _MOST_PROBLEMS)

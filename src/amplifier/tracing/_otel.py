@@ -41,7 +41,7 @@ def export_traces(url: str | None, warn: Callable[[str], None]) -> Iterator[None
         from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
         from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
     except ModuleNotFoundError as error:
-        raise MissingExtraError("sending traces to a collector", extra="otlp", missing=str(error.name)) from error
+        raise MissingExtraError("sending traces to a collector", extra="otel", missing=str(error.name)) from error
     resource = Resource.create({} if os.environ.get("OTEL_SERVICE_NAME") else {"service.name": "amplifier"})
     tracers = TracerProvider(resource=resource, shutdown_on_exit=False)
     tracers.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(f"{base}/v1/traces", timeout=_REQUEST_SECONDS)))

@@ -81,7 +81,7 @@ def build_validator(schema: Any, *, check_formats: bool = False) -> Validator:
     try:
         import jsonschema_rs  # noqa: PLC0415 — of an extra
     except ImportError as error:
-        raise MissingExtraError("checking JSON Schemas", extra="validation", missing="jsonschema_rs") from error
+        raise MissingExtraError("checking JSON Schemas", extra="providers", missing="jsonschema_rs") from error
     measured = _Measured(schema)
     try:
         validator = jsonschema_rs.validator_for(schema, retriever=_refuse, validate_formats=check_formats or None)

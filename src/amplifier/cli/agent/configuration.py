@@ -409,7 +409,7 @@ def _keyring() -> Iterator[ModuleType]:
     try:
         import keyring  # noqa: PLC0415  # belongs to an extra
     except ModuleNotFoundError as error:
-        raise MissingExtraError("keeping keys in the system's keyring", extra="keys", missing="keyring") from error
+        raise MissingExtraError("keeping keys in the system's keyring", extra="cli", missing="keyring") from error
     try:
         yield keyring
     except Exception as error:  # backends are plug-ins

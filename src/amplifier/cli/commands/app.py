@@ -24,6 +24,7 @@ _SUMMARIES = {
     "acp": "Serve an editor over standard input and output.",
     "serve": "Serve an agent over HTTP: a page for people, the OpenAI chat completions, AG-UI and a session API.",
     "ui": "Open a browser for the agent of `amplifier run`: chat, stored sessions, their traces, tools and conformance reports.",
+    "validate": "Check a module, the tools of an MCP server, or Python functions and tools, as they are.",
     "module": "List and describe installed modules, check one, create one.",
     "plan": "Check and print mount plans.",
     "turns": "Look at the turns of an engine, and stop, resume and release them, also on a page; run a worker.",

@@ -22,7 +22,7 @@ from amplifier.cli._error_messages import error_message
 from amplifier.cli._exit_codes import CommandError, Exit
 from amplifier.cli.terminal.output import Output, StandardStreams, print_table
 from amplifier.contracts import CONTRACTS
-from amplifier.errors import AmplifierError
+from amplifier.errors import AmplifierError, ModuleLoadError, ModuleNotFoundError
 from amplifier.loading import FoundModule, LoadedModule, ModuleLoader
 from amplifier.loading.found import BUILT_IN_SOURCE, nearest_module
 from amplifier.loading.loader import ON_ISLAND, all_modules, installed_ids, missing_package, runs_on_island
@@ -193,9 +193,9 @@ def _filled(template: str, words: dict[str, str]) -> str:
 
 # ── checking a module ──
 
-_EXITS = {"conforms": Exit.OK, "violations": Exit.FAILED, "unchecked": Exit.USAGE}
+VERDICT_EXITS = {"conforms": Exit.OK, "violations": Exit.FAILED, "unchecked": Exit.USAGE}
 _BACKEND = click.Choice(["asyncio", "trio"])
-_FILE = click.Path(dir_okay=False, path_type=Path)
+REPORT_FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 @module.command("validate")
@@ -211,8 +211,8 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("--only", multiple=True, metavar="CLAUSE", help="Only this clause or check; may be given again.")
 @click.option("--replay", metavar="TOKEN", help="Reproduce one finding, by the token from its report.")
 @click.option("-v", "--verbose", is_flag=True, help="List kept and unexamined clauses, too.")
-@click.option("--html", type=_FILE, help="Write the report as a page.")
-@click.option("--junit", type=_FILE, help="Write it as JUnit XML: a test for each clause.")
+@click.option("--html", type=REPORT_FILE, help="Write the report as a page.")
+@click.option("--junit", type=REPORT_FILE, help="Write it as JUnit XML: a test for each clause.")
 @json_option
 def validate(target: str, html: Path | None, junit: Path | None, verbose: bool, as_json: bool, **options: Any) -> int:
     """Check a module against its contract: a folder, a file, an installed id, or a package.
@@ -225,28 +225,33 @@ def validate(target: str, html: Path | None, junit: Path | None, verbose: bool, 
 
     files = {"html": html, "junit": junit}
     wanted = {name: file for name, file in files.items() if file is not None}
-    _reject_unwritable(wanted)
+    reject_unwritable(wanted)
     streams = StandardStreams()
     try:
         options |= {name: _read_object(f"--{name}", options[name]) for name in ("config", "plan")}
-        with _progress(streams, quiet=as_json) as progress:
+        with show_progress(streams, quiet=as_json) as progress:
             report = anyio.run(partial(check_module, target, progress=progress, **options))
     except (AmplifierError, CommandError, OSError) as error:
         # A service that only reads these would otherwise take a check that never began for one without findings.
         about = {"module": target, "source": target, "seed": options["seed"], "notes": [error_message(error)]}
-        _publish(Report(verdict="unchecked", **about), wanted)
+        publish(Report(verdict="unchecked", **about), wanted)
+        if isinstance(error, ModuleNotFoundError | ModuleLoadError):
+            from amplifier.conformance.target.suggest import fitting_command  # noqa: PLC0415  # as above
+
+            if (command := fitting_command(target)) is not None:
+                raise CommandError(f"{error_message(error)}\nTry: {command}", exit_code=Exit.USAGE) from error
         raise
     if as_json:
         streams.out.line(to_json(report))
     else:
-        _show(report, streams.out, verbose=verbose)
-    _publish(report, wanted)
+        show_report(report, streams.out, verbose=verbose)
+    publish(report, wanted)
     with suppress(OSError):  # the page that lists reports does without this one
         open_store().keep_report(report.module, report.verdict, "\n".join(report.lines()))
-    return _EXITS[report.verdict]
+    return VERDICT_EXITS[report.verdict]
 
 
-def _publish(report: Report, files: dict[str, Path]) -> None:
+def publish(report: Report, files: dict[str, Path]) -> None:
     """Write a report in every form that was asked for besides the text."""
     for name, file in files.items():
         _write(name, file, report)
@@ -264,7 +269,7 @@ def _read_object(option: str, text: str | None) -> dict[str, Any]:
     return value
 
 
-def _reject_unwritable(files: dict[str, Path]) -> None:
+def reject_unwritable(files: dict[str, Path]) -> None:
     """Reject files that cannot be written, before minutes are spent."""
     for name, file in files.items():
         if not file.parent.is_dir():
@@ -285,7 +290,7 @@ def _write(name: str, file: Path, report: Report) -> None:
 
 
 @contextmanager
-def _progress(streams: StandardStreams, *, quiet: bool) -> Iterator[Callable[[str, int, int], None] | None]:
+def show_progress(streams: StandardStreams, *, quiet: bool) -> Iterator[Callable[[str, int, int], None] | None]:
     """Show at a terminal what is being checked and for how long; it is gone when the block is left."""
     if quiet or not streams.share_a_terminal or not streams.err.can_move_cursor:
         yield None
@@ -308,6 +313,7 @@ def _progress(streams: StandardStreams, *, quiet: bool) -> Iterator[Callable[[st
         yield update
 
 
-def _show(report: Report, out: Output, *, verbose: bool) -> None:
+def show_report(report: Report, out: Output, *, verbose: bool) -> None:
+    """Print a report as text."""
     for line in report.lines(verbose=verbose, paint=out.styled):
         out.line(line)

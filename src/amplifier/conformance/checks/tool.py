@@ -15,7 +15,7 @@ import linecache
 import re
 import sys
 import traceback
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import nullcontext, redirect_stdout, suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -40,7 +40,7 @@ from amplifier.conformance.inputs.values import (
     valid_inputs,
 )
 from amplifier.conformance.oracles.calls import SECONDS_PER_CALL, CallSeries, first_difference
-from amplifier.conformance.target.calls import binding_error, waits_for_ever
+from amplifier.conformance.target.calls import Budget, binding_error, waits_for_ever
 from amplifier.conformance.target.interrupted import InterruptedCall, call_and_kill, digest_of
 from amplifier.conformance.target.mounted import (
     CANARY,
@@ -409,28 +409,73 @@ async def tells_the_truth(ctx: CheckContext) -> None:
     """Searches inputs that the schema accepts and the tool refuses for their shape, with a counterpart that proves it."""
     async with ctx.mount() as mounted:
         schemas = {name: schema_of(tool) for name, tool in mounted.instances.items()}
+    target = ctx.loaded.target
     for name, schema in schemas.items():
-        if schema is not None and acceptor(schema) is not None:
-            found = await _SchemaCheck(ctx, name, schema, _CALLS / len(schemas)).find()
+        if schema is not None and (accepts := acceptor(schema)) is not None:
+            inputs = [each for each in valid_inputs(schema, CANARY, choices_in(target)) if accepts(each)][:30]
+            ask = _asking(ctx, name, ctx.budget(_CALLS / len(schemas)))
+            searched = SchemaCheck(
+                schema, ask, file_name=CANARY, inputs=inputs, choices=choices_in(target), words=inputs_in(target)
+            )
+            found = await searched.find()
             if found is not None:
                 what, given = found
                 ctx.fault("T8", what, given={"tool": name, "input": given})
 
 
-class _SchemaCheck:
-    """One tool's schema against its behaviour; the tool is mounted anew for every input, so that no result depends on another."""
+Asking = Callable[[Input], Awaitable[bool | str | None]]
+"""Returns True if a tool accepts an input, the words of its refusal if not, None if it was not asked or raised."""
 
-    def __init__(self, ctx: CheckContext, name: str, schema: dict[str, Any], calls: float) -> None:
-        target, self._top = ctx.loaded.target, resolved(schema, schema)
+
+def _asking(ctx: CheckContext, name: str, budget: Budget) -> Asking:
+    """Return a function that mounts a tool anew for every input, so that no result depends on another."""
+
+    async def ask(given: Input) -> bool | str | None:
+        if budget.is_spent():
+            return None
+        async with ctx.mount() as mounted:
+            execute = mounted.instances[name].execute
+            result = (await mounted.call(execute, copy.deepcopy(given), seconds=SECONDS_PER_CALL)).value
+        if not isinstance(result, ToolResult):
+            return None
+        error = result.error if isinstance(result.error, dict) else {}
+        words = error.get("message") or json.dumps(error, default=repr, sort_keys=True)
+        return bool(result.success) or str(words)
+
+    return ask
+
+
+class SchemaCheck:
+    """The schema of a tool against its behaviour.
+
+    Args:
+        schema: A schema that can be used.
+        ask: Passes an input to the tool.
+        file_name: The name of a file that exists.
+        inputs: Inputs that the schema accepts.
+        choices: Words that the tool's source compares with.
+        words: Keys that its source looks up.
+    """
+
+    def __init__(
+        self,
+        schema: dict[str, Any],
+        ask: Asking,
+        *,
+        file_name: str,
+        inputs: Sequence[Input],
+        choices: Iterable[str] = (),
+        words: Iterable[str] = (),
+    ) -> None:
+        self._top = resolved(schema, schema)
         accepts = acceptor(schema)
         assert accepts is not None
-        self._ctx, self._name, self._accepts = ctx, name, accepts
+        self._accepts, self._ask_tool = accepts, ask
         self._parts = {key: resolved(part, schema) for key, part in properties_of(self._top).items()}
-        self._values = Values(schema, CANARY)
-        self._choices = [each for each in choices_in(target) if is_harmless(each)][:20]
-        self._undeclared = [each for each in inputs_in(target) if each not in self._parts and is_harmless(each)]
-        self._inputs = [each for each in valid_inputs(schema, CANARY, choices_in(target)) if accepts(each)][:30]
-        self._budget = ctx.budget(calls)
+        self._values = Values(schema, file_name)
+        self._choices = [each for each in choices if is_harmless(each)][:20]
+        self._undeclared = [each for each in words if each not in self._parts and is_harmless(each)]
+        self._inputs = [given for given in inputs if accepts(given)]
         self._known: dict[str, bool | str | None] = {}
 
     async def find(self) -> Found | None:
@@ -447,15 +492,8 @@ class _SchemaCheck:
     async def _ask(self, given: Input) -> bool | str | None:
         """True if the tool accepts an input, the words of its refusal if not; None if it raised, or was not asked."""
         key = fingerprint(given)
-        if key not in self._known and len(self._known) < _MOST_TRIES and not self._budget.is_spent():
-            async with self._ctx.mount() as mounted:
-                execute = mounted.instances[self._name].execute
-                result = (await mounted.call(execute, copy.deepcopy(given), seconds=SECONDS_PER_CALL)).value
-            self._known[key] = None
-            if isinstance(result, ToolResult):
-                error = result.error if isinstance(result.error, dict) else {}
-                words = error.get("message") or json.dumps(error, default=repr, sort_keys=True)
-                self._known[key] = bool(result.success) or str(words)
+        if key not in self._known and len(self._known) < _MOST_TRIES:
+            self._known[key] = await self._ask_tool(given)
         return self._known.get(key)
 
     async def _all_refused(self, inputs: list[Input]) -> bool:

@@ -10,9 +10,9 @@
 `_mount` and `_options` do not need the extra ``mcp``; `_mount` imports the rest in a worker thread.
 """
 
-from ._mount import mount, on_session_ready
+from ._mount import login_of, mount, on_session_ready
 from ._options import read_mcp_options
 
-__all__ = ["mount", "on_session_ready", "read_mcp_options"]
+__all__ = ["login_of", "mount", "on_session_ready", "read_mcp_options"]
 
 __amplifier_module_type__ = "tool"

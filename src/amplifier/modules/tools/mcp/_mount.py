@@ -159,3 +159,20 @@ def _import_parts() -> tuple[Any, Any]:
             raise
         raise MissingExtraError(MODULE, extra="mcp", missing=error.name) from error
     return _connection, _tools
+
+
+def login_of(options: ServerOptions) -> Any:
+    """Return what adds the stored login of a server to HTTP requests; None if its plan has no ``oauth``.
+
+    Without a session no one can log in, so a missing login is an error that names the command.
+    """
+    from ._transports import new_auth  # noqa: PLC0415 - needs the SDK, which takes a second to import
+
+    return new_auth(options, _NoSession())  # type: ignore[arg-type]  # all that it uses of a coordinator
+
+
+class _NoSession:
+    """Stands for a coordinator where there is no session."""
+
+    def get_capability(self, name: str) -> None:
+        """Offer nothing."""

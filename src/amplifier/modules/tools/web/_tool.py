@@ -136,7 +136,7 @@ def _make_fetcher(options: WebOptions) -> Fetcher:
 
         from . import _fetcher  # noqa: PLC0415 - it imports the rest
     except ImportError as error:
-        raise MissingExtraError(_MODULE, extra="web", missing=error.name) from error
+        raise MissingExtraError(_MODULE, extra="providers", missing=error.name) from error
     context = truststore.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     if options.ca_file is not None:
         try:

@@ -1,0 +1,285 @@
+"""One examination of a server: its calls, the state that its readers and files show, and the findings."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from amplifier.conformance.inputs.json_schema import Accepts, acceptor, fingerprint
+from amplifier.conformance.inputs.values import valid_inputs
+from amplifier.conformance.target.mounted import CANARY
+
+from .permission import hints_of
+
+if TYPE_CHECKING:
+    from .connection import Link, Reply
+
+Input = dict[str, Any]
+
+FILE = "the file "
+_MAX_INPUTS = 20
+_MAX_PROBES = 4
+_GROWTH_CALLS = 45
+_ALL_SECONDS, _MIN_SECONDS, _MAX_SECONDS = 45.0, 0.6, 2.0
+_PATIENCE = 8
+SLOW_SECONDS = 0.1
+_CHECKS = 7
+"""Checks that call every tool. One check of one tool gets its part of the seconds for all."""
+
+# Answers that tell the time or make up an id differ without any change of state.
+_VOLATILE = re.compile(
+    r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d([.,]\d+)?)?(Z|[+-]\d\d:?\d\d)?|\b\d{1,2}:\d\d(:\d\d)?\b|\b1[6-9]\d{8}(\d{3})?\b"
+    r"|\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b"
+)
+
+
+class CutShort(Exception):  # it ends a check, and is not an error
+    """No more calls may be made of a tool, or the connection is lost."""
+
+
+@attrs.frozen(kw_only=True)
+class ServerFault:
+    """One broken promise.
+
+    Attributes:
+        clause: The id of the clause.
+        what: What happened, against what was promised.
+        check: The check that saw it.
+        tool: The tool, or None for the server as a whole.
+        given: The smallest input that shows it, or None.
+        location: The line of a Python object, ``file:line``, or None.
+    """
+
+    clause: str
+    what: str
+    check: str
+    tool: str | None = None
+    given: Input | None = None
+    location: str | None = None
+
+
+@attrs.define(kw_only=True)
+class ExaminedTool:
+    """A tool that may be called.
+
+    Attributes:
+        name: Its name.
+        schema: Its input schema as it was sent.
+        output_schema: Its output schema, or None.
+        hints: Its annotations.
+        fixed: Values of arguments that the user has fixed.
+        inputs: Inputs that its schema accepts.
+        replies: What it replied to them the first time.
+        accepts: Decides whether the schema accepts an input; None if the schema cannot be used.
+        calls: How often it was called.
+        fastest: Seconds of its quickest answer; 0 before the first.
+    """
+
+    name: str
+    schema: dict[str, Any]
+    output_schema: dict[str, Any] | None
+    hints: dict[str, Any]
+    fixed: dict[str, Any]
+    inputs: list[Input] = attrs.field(factory=list)
+    replies: list[tuple[Input, Reply]] = attrs.field(factory=list)
+    accepts: Accepts | None = None
+    calls: int = 0
+    fastest: float = 0.0
+
+    @classmethod
+    def read(cls, tool: Mapping[str, Any], fixed: dict[str, Any]) -> ExaminedTool:
+        """Read a tool from the list of a server, and make up inputs for it."""
+        schema = tool.get("inputSchema")
+        output_schema = tool.get("outputSchema")
+        made = cls(
+            name=str(tool["name"]),
+            schema=schema if isinstance(schema, dict) else {},
+            output_schema=output_schema if isinstance(output_schema, dict) else None,
+            hints=hints_of(dict(tool)),
+            fixed=fixed,
+        )
+        made.accepts = acceptor(made.schema, check_formats=False)
+        inputs = {
+            fingerprint(found): found for given in valid_inputs(made.schema, CANARY) if (found := made.fix(given))
+        }
+        inputs = inputs or {"{}": made.fix({})}
+        # The smallest come first, so that the first finding has the smallest input.
+        made.inputs = sorted(list(inputs.values())[:_MAX_INPUTS], key=lambda given: len(fingerprint(given)))
+        return made
+
+    def fix(self, given: Input) -> Input:
+        """Return an input with the values that the user has fixed."""
+        return {**given, **self.fixed}
+
+    @property
+    def is_read_only(self) -> bool:
+        """Whether it declares that it changes nothing."""
+        return self.hints.get("readOnlyHint") is True
+
+    def successes(self) -> list[tuple[Input, Reply]]:
+        """Return the inputs that succeeded the first time, with the replies."""
+        return [(given, reply) for given, reply in self.replies if reply.kind == "result"]
+
+
+@attrs.frozen
+class State:
+    """What the readers and the files show at one moment, by their names."""
+
+    shown: dict[str, str]
+
+    def changes(self, later: State) -> list[str]:
+        """Return the names of what differs in a later state. A reader counts if both have it."""
+        both = self.shown.keys() & later.shown.keys()
+        names = [name for name in {**self.shown, **later.shown} if name in both or name.startswith(FILE)]
+        return [name for name in names if self.shown.get(name) != later.shown.get(name)]
+
+
+class Examination:
+    """One examination.
+
+    Args:
+        link: The open connection.
+        tools: The tools that may be called.
+        max_calls: Calls of each tool.
+        call_seconds: Seconds in which a call has to be answered.
+        progress: Gets the name of a check, how many are done, and how many there are.
+
+    Attributes:
+        faults: What was found, at most one for each clause and tool.
+        examined: The clauses that were really looked at.
+        reasons: Why other clauses were not examined.
+        probes: Calls of read-only tools that give the same answer each time.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        tools: Sequence[ExaminedTool],
+        *,
+        max_calls: int,
+        call_seconds: float,
+        progress: Callable[[str, int, int], None],
+    ) -> None:
+        self.link = link
+        self.tools = tools
+        self.call_seconds = call_seconds
+        self.progress = progress
+        self.faults: list[ServerFault] = []
+        self.examined: set[str] = set()
+        self.reasons: dict[str, str] = {}
+        self.probes: list[tuple[ExaminedTool, Input]] = []
+        self.check = ""
+        self.slow: set[str] = set()
+        self._max_calls = max_calls
+        # Calls that are kept for the check of growth, which comes last and needs many.
+        self.reserve = min(_GROWTH_CALLS, max_calls // 3)
+        self._until = 0.0
+        self._seen: Counter[tuple[str, str | None]] = Counter()
+
+    def fault(
+        self,
+        clause: str,
+        what: str,
+        tool: ExaminedTool | None = None,
+        given: Input | None = None,
+        *,
+        location: str | None = None,
+    ) -> None:
+        """Report a broken promise, unless that of this tool is known."""
+        name = None if tool is None else tool.name
+        self.examined.add(clause)
+        self._seen[clause, name] += 1
+        if self._seen[clause, name] == 1:
+            found = ServerFault(clause=clause, what=what, check=self.check, tool=name, given=given, location=location)
+            self.faults.append(found)
+
+    def look(self, *clauses: str) -> None:
+        """Note that clauses were really looked at."""
+        self.examined.update(clauses)
+
+    def explain(self, clause: str, reason: str) -> None:
+        """Note why a clause is not examined."""
+        self.reasons.setdefault(clause, reason)
+
+    # ── calls ──
+
+    def start_tool(self, tool: ExaminedTool) -> None:
+        """Give the check its time for another tool."""
+        share = _ALL_SECONDS / (_CHECKS * max(1, len(self.tools)))
+        seconds = min(max(share, _MIN_SECONDS), _MAX_SECONDS)
+        # Quick calls are counted, not timed, so that a busy machine finds what an idle one finds.
+        self._until = time.monotonic() + (seconds if tool.fastest > SLOW_SECONDS else seconds * _PATIENCE)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the time of the check for this tool is used up."""
+        return time.monotonic() > self._until
+
+    def can_call(self, tool: ExaminedTool, count: int = 1) -> bool:
+        """Return whether so many calls of a tool may still be made."""
+        return not self.link.is_lost and tool.calls + count <= self._max_calls - self.reserve
+
+    def count_call(self, tool: ExaminedTool) -> None:
+        """Count a call before it is made.
+
+        Raises:
+            CutShort: It may not be made.
+        """
+        if not self.can_call(tool):
+            raise CutShort
+        tool.calls += 1
+
+    async def call(self, tool: ExaminedTool, given: Input) -> Reply:
+        """Call a tool.
+
+        Raises:
+            CutShort: The call may not be made.
+        """
+        self.count_call(tool)
+        reply = await self.link.call(tool.name, given, self.call_seconds)
+        tool.fastest = min(tool.fastest or reply.seconds, reply.seconds)
+        if reply.kind == "late":
+            self.slow.add(tool.name)
+        return reply
+
+    # ── state ──
+
+    async def state(self) -> State:
+        """Read what the readers and the files show now."""
+        shown = {}
+        for tool, given in self.probes:
+            if self.can_call(tool):
+                reply = await self.call(tool, given)
+                shown[f"{tool.name}({fingerprint(given)[:60]})"] = stable_text(reply)
+        if self.link.subject.kind != "url":
+            shown |= {
+                f"{FILE}{name}": _VOLATILE.sub("<volatile>", repr(data)) for name, data in self.link.files().items()
+            }
+        return State(shown)
+
+    @property
+    def shows_state(self) -> bool:
+        """Whether a change of the state can be seen."""
+        return bool(self.probes) or self.link.subject.kind != "url"
+
+    def choose_probes(self, candidates: Iterable[tuple[ExaminedTool, Input]]) -> None:
+        """Choose calls that show the state, one of each tool first."""
+        waiting: dict[str, list[tuple[ExaminedTool, Input]]] = {}
+        for candidate in candidates:
+            waiting.setdefault(candidate[0].name, []).append(candidate)
+        while waiting and len(self.probes) < _MAX_PROBES:
+            for name in list(waiting):
+                self.probes.append(waiting[name].pop(0))
+                if not waiting[name]:
+                    del waiting[name]
+        del self.probes[_MAX_PROBES:]
+
+
+def stable_text(reply: Reply) -> str:
+    """Return the answer of a reader without the time and made-up ids."""
+    return _VOLATILE.sub("<volatile>", reply.key)

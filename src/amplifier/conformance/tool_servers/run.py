@@ -1,0 +1,329 @@
+"""The whole examination of tools as they are, from a command line to a report."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio.to_thread
+import attrs
+
+from amplifier._internal.json import redact_text
+from amplifier._internal.spelling import suggestion
+from amplifier.conformance.engine.job import (
+    InvalidSelection,
+    expanded,
+    read_replay_token,
+    replay_token,
+    shortened,
+)
+from amplifier.conformance.report import ClauseOutcome, Finding, Report, Verdict
+from amplifier.conformance.target.mounted import CANARY
+from amplifier.errors import MissingExtraError
+
+from .clauses import clauses_of
+from .examination import Examination, ExaminedTool, ServerFault
+from .permission import Permissions, decide
+from .subject import HIDDEN, Subject, as_names
+
+if TYPE_CHECKING:
+    from .connection import Link
+
+__all__ = ["Choice", "check_tools", "examination_of", "list_tools"]
+
+Progress = Callable[[str, int, int], None]
+_TYPES = {"command": "mcp server", "url": "mcp server", "python": "python tools"}
+_CANARY_TEXT = "this file belongs to the user\n"
+
+
+@attrs.frozen(kw_only=True)
+class Choice:
+    """Which tools may be called, and how often.
+
+    Attributes:
+        call: Names of tools that may be called.
+        call_all: Whether all may be called.
+        skip: Names of tools that must not be called.
+        max_calls: Calls of each tool at most.
+        rate: Calls of a URL in a second at most.
+        call_seconds: Seconds in which a call has to be answered.
+        replay: The token of a finding, to reproduce this one only.
+        arguments_file: The file with fixed arguments, for the command that reproduces a finding.
+    """
+
+    call: tuple[str, ...] = attrs.field(default=(), converter=as_names)
+    call_all: bool = False
+    skip: tuple[str, ...] = attrs.field(default=(), converter=as_names)
+    max_calls: int = 200
+    rate: float = 5.0
+    call_seconds: float = 30.0
+    replay: str | None = None
+    arguments_file: str | None = None
+
+    def decide(self, subject: Subject, tools: Sequence[dict[str, Any]]) -> Permissions:
+        """Sort the tools of a server by what may be done with them."""
+        named = [tool for tool in tools if isinstance(tool.get("name"), str) and tool["name"]]
+        return decide(named, call=self.call, call_all=self.call_all, skip=self.skip, trusts_hints=subject.kind != "url")
+
+    def words(self) -> list[str]:
+        """Return the options that permit the same calls again."""
+        words = ["--call-all"] if self.call_all else [word for name in self.call for word in ("--call", name)]
+        return words + [word for name in self.skip for word in ("--skip", name)]
+
+
+def _require_packages(subject: Subject) -> None:
+    noun = "examining Python tools" if subject.kind == "python" else "examining an MCP server"
+    for package, extra in (("mcp", "mcp"), ("jsonschema_rs", "testing")):
+        if find_spec(package) is None:
+            raise MissingExtraError(noun, extra=extra, missing=package)
+
+
+@asynccontextmanager
+async def _opened(subject: Subject, choice: Choice) -> AsyncIterator[Link]:
+    """Open a connection in a fresh folder with a home and a user's file in it."""
+    _require_packages(subject)
+    # The SDK takes a second to import, in which the progress has to be shown.
+    opening = await anyio.to_thread.run_sync(_import_connection)
+    with tempfile.TemporaryDirectory(prefix="amplifier-validate-", ignore_cleanup_errors=True) as root:
+        folder = _furnished(root)
+        rate = choice.rate if subject.kind == "url" else None
+        async with opening.open_link(subject, folder, rate=rate) as link:
+            yield link
+
+
+def _furnished(root: str) -> Path:
+    folder = Path(root).resolve()
+    for name in ("work", "home"):
+        (folder / name).mkdir()
+    (folder / "work" / CANARY).write_text(_CANARY_TEXT, encoding="utf-8")
+    return folder
+
+
+def _import_connection() -> Any:
+    from . import connection  # noqa: PLC0415  # needs an extra, and takes a second
+
+    return connection
+
+
+async def list_tools(subject: Subject, choice: Choice) -> Permissions:
+    """Start a server and return what would be called, without calling anything.
+
+    Raises:
+        AmplifierError: The server cannot be used, or a name is not that of a tool.
+    """
+    async with _opened(subject, choice) as link:
+        return choice.decide(subject, link.tools)
+
+
+async def check_tools(
+    subject: Subject,
+    choice: Choice | None = None,
+    *,
+    announce: Callable[[Permissions], None] | None = None,
+    progress: Progress | None = None,
+) -> Report:
+    """Examine the tools of a server or of a Python object.
+
+    Args:
+        subject: The server or object.
+        choice: Which tools may be called. By default those of a program that declare readOnlyHint.
+        announce: Gets what will be called and what not, before anything is called.
+        progress: Gets the name of a check, how many are done, and how many there are.
+
+    Raises:
+        AmplifierError: The subject cannot be used, or the choice does not fit it.
+    """
+    from . import checks  # noqa: PLC0415  # needs an extra
+
+    choice = choice or Choice()
+    progress = progress or (lambda step, done, total: None)
+    progress("starting the server", 0, len(checks.CHECKS) + 1)
+    started = time.monotonic()
+    replayed = None if choice.replay is None else _read_replay(choice.replay, list(checks.CHECKS))
+    async with _opened(subject, choice) as link:
+        permissions = choice.decide(subject, link.tools)
+        if announce is not None:
+            announce(permissions)
+        by_name = {str(tool.get("name")): tool for tool in reversed(link.tools)}
+        tools = [
+            ExaminedTool.read(by_name[name], subject.fixed(name))
+            for name in permissions.called
+            if isinstance(by_name[name].get("inputSchema"), dict)
+        ]
+        exam = Examination(link, tools, max_calls=choice.max_calls, call_seconds=choice.call_seconds, progress=progress)
+        if replayed is not None:
+            _narrow(exam, replayed[1])
+        await checks.run_checks(exam, None if replayed is None else replayed[0])
+    if replayed is None or replayed[0] == "server.ends":
+        checks.judge_ending(exam, link)
+    report = _report(subject, choice, exam, permissions, checks.how)
+    report.seconds = time.monotonic() - started
+    return report
+
+
+def examination_of(target: str, **options: Any) -> tuple[Subject, Choice]:
+    """Return subject and choice for the options of a suite.
+
+    Raises:
+        InvalidSelection: An option is unknown.
+        SubjectProblem: The target cannot be used as it is.
+    """
+    known = [attribute.name for cls in (Choice, Subject) for attribute in attrs.fields(cls)]
+    if unknown := sorted(set(options) - set(known)):
+        raise InvalidSelection(f"there is no option {unknown[0]!r}{suggestion(unknown[0], known)}")
+    own = {attribute.name for attribute in attrs.fields(Choice)}
+    choice = Choice(**{name: value for name, value in options.items() if name in own})
+    rest = {name: value for name, value in options.items() if name not in own}
+    if "kind" not in rest:
+        rest["kind"] = "url" if target.startswith(("http://", "https://")) else "command"
+    return Subject(target=target, **rest), choice
+
+
+# ── replaying ──
+
+
+def _read_replay(token: str, names: list[str]) -> tuple[str, Any]:
+    try:
+        step, case = read_replay_token(expanded(token))
+    except ValueError:
+        step, case = "", None
+    name = step.partition(":")[0]
+    if name not in [*names, "server.ends"] or not isinstance(case, dict):
+        raise InvalidSelection(f"replay {token!r} is not what a report printed behind --replay; copy it whole")
+    return name, case
+
+
+def _narrow(exam: Examination, case: dict[str, Any]) -> None:
+    """Leave the tool of a finding and its input; readers that show the state stay."""
+    for tool in exam.tools:
+        if tool.name != case.get("tool"):
+            continue
+        given = case.get("input")
+        if isinstance(given, dict):
+            others = [each for each in tool.inputs if each != tool.fix(given)]
+            tool.inputs = [tool.fix(given), *others]
+
+
+# ── the report ──
+
+
+def _report(
+    subject: Subject,
+    choice: Choice,
+    exam: Examination,
+    permissions: Permissions,
+    how: Callable[[str], str],
+) -> Report:
+    clauses = clauses_of(subject.kind)
+    outcomes = []
+    for clause in clauses:
+        found = [_finding(subject, choice, fault, clause) for fault in exam.faults if fault.clause == clause.id]
+        checks = {fault.check for fault in exam.faults if fault.clause == clause.id}
+        status = "broken" if found else "kept" if clause.id in exam.examined else "not_checked"
+        outcomes.append(
+            ClauseOutcome(
+                id=clause.id,
+                level=clause.level,
+                text=clause.text,
+                law=None,
+                status=status,  # type: ignore[arg-type]  # one of the three words above
+                how=[how(name) for name in sorted(checks) if name != "server.ends"],
+                backends=["asyncio"] if status != "not_checked" else [],
+                findings=found,
+            )
+        )
+    report = Report(
+        module=subject.shown if subject.kind == "python" else subject.without_secrets(exam.link.name),
+        type=_TYPES[subject.kind],
+        source=subject.shown,
+        verdict="conforms",
+        seed=0,
+        backends=["asyncio"],
+        clauses=outcomes,
+        selected=[] if choice.replay is None else [choice.replay.rpartition(":")[0]],
+    )
+    report.notes = _notes(subject, choice, exam, permissions, report)
+    report.verdict = _verdict(report, permissions)
+    return report
+
+
+def _verdict(report: Report, permissions: Permissions) -> Verdict:
+    if report.violations:
+        return "violations"
+    return "unchecked" if permissions.undecided or not permissions.called else "conforms"
+
+
+def _finding(subject: Subject, choice: Choice, fault: ServerFault, clause: Any) -> Finding:
+    shown = subject.shown_input(fault.tool or "", fault.given)
+    case: dict[str, Any] = {}
+    if fault.tool is not None:
+        fixed = subject.fixed(fault.tool)
+        case = {"tool": fault.tool}
+        if fault.given is not None:
+            case["input"] = {key: value for key, value in fault.given.items() if key not in fixed}
+    token = shortened(replay_token(f"{fault.check}:asyncio", case))
+    words = [*subject.command(choice.arguments_file), *choice.words(), "--replay", token]
+    return Finding(
+        clause=clause.id,
+        level=clause.level,
+        what=(f"{fault.tool}: " if fault.tool else "") + subject.without_secrets(fault.what),
+        check=fault.check,
+        backend="asyncio",
+        input=None if fault.given is None else {"tool": fault.tool, "input": _inert(shown)},
+        location=fault.location,
+        hint=clause.hint,
+        reproduce=shlex.join(words),
+    )
+
+
+def _inert(value: Any) -> Any:
+    """Return an input without the shapes of secrets."""
+    text = json.dumps(value, ensure_ascii=True)
+    shown = redact_text(text)
+    if shown == text:
+        return value
+    try:
+        return json.loads(shown)
+    except ValueError:
+        return HIDDEN
+
+
+def _notes(subject: Subject, choice: Choice, exam: Examination, permissions: Permissions, report: Report) -> list[str]:
+    notes = []
+    if permissions.undecided:
+        command = [*subject.command(choice.arguments_file), *choice.words()]
+        names = ", ".join(permissions.undecided)
+        notes.append(f"neither called nor skipped: {names}; decide with {permissions.to_type(command)}")
+    elif not permissions.called:
+        notes.append("no tool was called, so only the list was examined")
+    if choice.replay is None:
+        reasons: dict[str, list[str]] = {}
+        for clause in report.unexamined:
+            lost = "the connection was lost before" if exam.link.is_lost else "no permitted call shows it"
+            reasons.setdefault(exam.reasons.get(clause, lost), []).append(clause)
+        notes += [f"{reason}; not examined: {', '.join(ids)}" for reason, ids in reasons.items()]
+    return notes
+
+
+def read_arguments(text: str) -> Mapping[str, Mapping[str, Any]]:
+    """Read the file of fixed arguments: an object by the names of tools, ``*`` for every tool.
+
+    Raises:
+        InvalidSelection: It is not such an object.
+    """
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise InvalidSelection(f"--arguments: the file is not JSON: {error}") from error
+    if not isinstance(value, dict) or not all(isinstance(member, dict) for member in value.values()):
+        raise InvalidSelection(
+            '--arguments: expected an object by the names of tools, such as {"search": {"index": "books"}, "*": {}}'
+        )
+    return value

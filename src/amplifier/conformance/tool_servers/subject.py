@@ -1,0 +1,165 @@
+"""The server or Python object under examination, how it is started, and what must stay secret."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import urlsplit, urlunsplit
+
+import attrs
+
+from amplifier._internal.json import redact_text
+from amplifier.errors import AmplifierError
+
+HIDDEN = "[REDACTED]"
+_SHORTEST_SECRET = 4
+_PASSED = ("PATH", "LANG")
+_VARIABLE = re.compile(r"\$\{(\w+)\}")
+_SECRET_OPTION = re.compile(r"(?i)^--?[\w-]*(key|token|secret|password|passwd|auth)[\w-]*$")
+
+
+class SubjectProblem(AmplifierError, ValueError):
+    """The server or object cannot be examined as it was named. The text says what to do."""
+
+
+def as_names(names: Iterable[str]) -> tuple[str, ...]:
+    """Return names as a tuple; one text is one name."""
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
+@attrs.frozen(kw_only=True)
+class Subject:
+    """What is examined, and with which settings.
+
+    Attributes:
+        kind: ``command`` for a program, ``url`` for a remote server, ``python`` for an object.
+        target: The command line, the URL or ``package:object`` as it was given.
+        env: Names of variables of this process that a program gets.
+        headers: Headers for a URL as they were given. ``${NAME}`` in them is a variable.
+        arguments: Fixed values of arguments by tool, and under ``*`` for every tool.
+        folder: The user's working directory, for files and Python packages.
+        auth: Makes the object that adds a login to requests to a URL, or None.
+    """
+
+    kind: Literal["command", "url", "python"]
+    target: str
+    env: tuple[str, ...] = attrs.field(default=(), converter=as_names)
+    headers: Mapping[str, str] = attrs.field(factory=dict)
+    arguments: Mapping[str, Mapping[str, Any]] = attrs.field(factory=dict)
+    folder: Path = attrs.field(factory=Path.cwd)
+    auth: Callable[[], Any] | None = None
+
+    def __attrs_post_init__(self) -> None:
+        if not self.target.strip():
+            raise SubjectProblem("there is nothing to examine: the command is empty")
+        if self.kind == "url" and self.env:
+            raise SubjectProblem("--env is for a command. A URL takes --header")
+        if self.kind != "url" and self.headers:
+            raise SubjectProblem("--header is for a URL. A command takes --env")
+        for name in self.env:
+            if name not in os.environ:
+                raise SubjectProblem(f"--env {name}: there is no such variable here; set it first")
+        for name in (name for value in self.headers.values() for name in _VARIABLE.findall(value)):
+            if name not in os.environ:
+                raise SubjectProblem(f"--header names ${{{name}}}, and there is no such variable; set it first")
+        if self.kind == "python" and not re.fullmatch(r"[^:]+:[\w.]+", self.target):
+            raise SubjectProblem(f"{self.target!r} is not package:object, such as my_package.tools:search")
+        self.words()
+
+    # ── starting it ──
+
+    def words(self) -> list[str]:
+        """Return the program and its arguments; none for a URL.
+
+        Raises:
+            SubjectProblem: The command line has an open quote.
+        """
+        if self.kind == "url":
+            return []
+        if self.kind == "python":
+            program = str(Path(__file__).with_name("python_tools.py"))
+            places = json.dumps([str(self.folder), *(entry for entry in sys.path if entry)])
+            return [sys.executable, "-P", program, places, self.target]
+        try:
+            return shlex.split(self.target)
+        except ValueError as error:
+            raise SubjectProblem(f"{self.target!r} is not a command line: {error}") from error
+
+    def environment(self, home: Path) -> dict[str, str]:
+        """Return everything that a program sees of the environment."""
+        found = {name: os.environ[name] for name in (*_PASSED, *self.env) if name in os.environ}
+        return {"PATH": os.defpath, **found, "HOME": str(home)}
+
+    def sent_headers(self) -> dict[str, str]:
+        """Return the headers with the values of their variables."""
+        return {name: _VARIABLE.sub(lambda found: os.environ[found[1]], value) for name, value in self.headers.items()}
+
+    def fixed(self, tool: str) -> dict[str, Any]:
+        """Return the arguments whose values the user has fixed for a tool."""
+        return {**self.arguments.get("*", {}), **self.arguments.get(tool, {})}
+
+    # ── showing it ──
+
+    @property
+    def shown(self) -> str:
+        """The target without secrets."""
+        if self.kind == "url":
+            parts = urlsplit(self.target)
+            return redact_text(urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", "")))
+        if self.kind == "python":
+            return self.target
+        words = self.words()
+        shown = [
+            HIDDEN if index and _SECRET_OPTION.match(words[index - 1]) and not word.startswith("-") else word
+            for index, word in enumerate(words)
+        ]
+        return self.without_secrets(redact_text(shlex.join(shown)))
+
+    def command(self, arguments_file: str | None = None) -> list[str]:
+        """Return the command line that examines it again, without secrets."""
+        words = ["amplifier", "validate", "python" if self.kind == "python" else "mcp", self.shown]
+        for name in self.env:
+            words += ["--env", name]
+        for name, value in self.headers.items():
+            words += ["--header", f"{name}={value if _VARIABLE.search(value) else HIDDEN}"]
+        return [*words, *(["--arguments", arguments_file] if arguments_file else [])]
+
+    def without_secrets(self, text: str) -> str:
+        """Return a text without values of variables, headers and fixed arguments."""
+        for secret in self._secrets():
+            text = text.replace(secret, HIDDEN)
+        return redact_text(text)
+
+    def shown_input(self, tool: str, given: Any) -> Any:
+        """Return an input for a report: fixed arguments are named, not shown."""
+        if not isinstance(given, dict):
+            return given
+        fixed = self.fixed(tool)
+        return {key: "(from --arguments)" if key in fixed else value for key, value in given.items()}
+
+    def _secrets(self) -> list[str]:
+        values = [os.environ.get(name, "") for name in self.env]
+        for value in self.sent_headers().values():
+            values += [value, *value.split()[1:]]
+        values += [text for given in self.arguments.values() for text in _texts(given)]
+        if self.kind == "url":
+            parts = urlsplit(self.target)
+            values += [parts.password or "", *(pair.partition("=")[2] for pair in parts.query.split("&"))]
+        return sorted({value for value in values if len(value) >= _SHORTEST_SECRET}, key=len, reverse=True)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for member in value.values():
+            yield from _texts(member)
+    elif isinstance(value, Sequence):
+        for member in value:
+            yield from _texts(member)
