@@ -39,7 +39,7 @@ from ._git_call import (
 from ._git_client import MAX_FILES
 from ._git_files import read_text, settings
 from ._git_history import TrackedPlaces
-from ._git_hooks import remove_tree
+from ._git_hooks import remove_tree, run_with_hooks
 from ._git_words import READING, Refused, Words, read_words
 from ._own_files import folder_of
 from ._places import inside_another
@@ -218,7 +218,7 @@ class GitBroker:
                 _copy(descriptor, copies[path])
         request = Request(words, variables, copies, streams, (connection, self._stop_read))
         call = GitCall(surroundings, repository, request, scratch, self.notes.append)
-        return f"exit {call.run(self._tracked_in)}"
+        return f"exit {call.run(self._tracked_in, run_with_hooks)}"
 
     # ── which calls ──
 

@@ -19,8 +19,7 @@ from amplifier._internal.programs import is_below
 
 from ._git_files import Finding, findings, path_in, pointer_target, read_text, settings, take_out
 from ._git_history import State, TrackedPlaces, UsersHistory, files_at
-from ._git_hooks import Hooks
-from ._git_profile import GitProfile, filters, start_in_bubblewrap
+from ._git_profile import GitProfile, start_in_bubblewrap
 from ._git_words import Refused, Words, check_words
 from ._own_files import folder_of
 from ._places import Places, inside_another
@@ -195,11 +194,12 @@ class GitCall:
             if poll.poll(0):
                 os.write(self._errors, f"amplifier: {text}\n".encode(errors="replace")[: select.PIPE_BUF])
 
-    def run(self, tracked: Callable[[Repository], TrackedPlaces]) -> int:
+    def run(self, tracked: Callable[[Repository], TrackedPlaces], steps: Callable[[GitCall], int]) -> int:
         """Run it; returns the exit code.
 
         Args:
             tracked: Returns the protected places of the work tree that git may write.
+            steps: Runs git itself and what comes with it; returns the exit code.
         """
         words = self.request.words
         try:
@@ -208,7 +208,7 @@ class GitCall:
             with self._open_folders():
                 self._shown = [*self._folders_to_read()]
                 self._tracked = tracked(self.repository)
-                code = self._run_steps()
+                code = steps(self)
                 return 1 if self.settle(self._tracked) and code == 0 else code
         except Refused as error:
             self.say(f"{error}. The sandbox runs git without other programs; {ADVICE}.")
@@ -311,29 +311,6 @@ class GitCall:
     def sees(self, path: str) -> bool:
         """Check whether the command sees a folder, which the profile can show as well."""
         return is_seen(self.surroundings.places, path)
-
-    # ── steps ──
-
-    def _run_steps(self) -> int:
-        words = self.request.words
-        subcommand = words.subcommand
-        hooks = Hooks(self)
-        is_verified = not words.has("--no-verify", "-n" if subcommand == "commit" else "")
-        if is_verified and (code := hooks.before()) != 0:
-            return code
-        checked = hooks.of_message() if subcommand == "commit" else []
-        checked = [name for name in checked if is_verified or name != "commit-msg"]
-        with hooks.watched() as heads:
-            code = self.git(words.command())
-            if code == 0 and checked:
-                code = hooks.check_message(checked, heads)
-        if code == 0:
-            hooks.after(heads)
-        if code != 0 and (names := filters(map(self.path_of, self.opened))):
-            self.say(f"the filters {', '.join(names)} of this repository are programs, and none runs here; {ADVICE}.")
-        elif code != 0 and subcommand in ("merge", "pull") and len(words.rest) > 1:
-            self.say(f"a merge of more than two branches or with another strategy needs a shell; {ADVICE}.")
-        return code
 
     def git(
         self,

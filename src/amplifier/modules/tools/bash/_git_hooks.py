@@ -13,16 +13,14 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from io import BufferedReader
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 
+from ._git_call import ADVICE, Bind, GitCall
 from ._git_files import read_text, settings
-from ._git_profile import identity_of
+from ._git_profile import filters, identity_of
 from ._own_files import folder_of
-
-if TYPE_CHECKING:
-    from ._git_call import Bind, GitCall
 
 OBJECTS = "/run/amplifier-git-objects"
 """Where the copy finds the objects of the repository."""
@@ -41,6 +39,28 @@ _NOT_RUN: Mapping[str, tuple[str, ...]] = {
 }
 _NEVER_RUN = ("reference-transaction", "post-index-change")
 _NULL = "0" * 40
+
+
+def run_with_hooks(call: GitCall) -> int:
+    """Run a git call, with the hooks before and after it; returns the exit code."""
+    words, hooks = call.request.words, Hooks(call)
+    subcommand = words.subcommand
+    is_verified = not words.has("--no-verify", "-n" if subcommand == "commit" else "")
+    if is_verified and (code := hooks.before()) != 0:
+        return code
+    checked = hooks.of_message() if subcommand == "commit" else []
+    checked = [name for name in checked if is_verified or name != "commit-msg"]
+    with hooks.watched() as heads:
+        code = call.git(words.command())
+        if code == 0 and checked:
+            code = hooks.check_message(checked, heads)
+    if code == 0:
+        hooks.after(heads)
+    if code != 0 and (names := filters(map(call.path_of, call.opened))):
+        call.say(f"the filters {', '.join(names)} of this repository are programs, and none runs here; {ADVICE}.")
+    elif code != 0 and subcommand in ("merge", "pull") and len(words.rest) > 1:
+        call.say(f"a merge of more than two branches or with another strategy needs a shell; {ADVICE}.")
+    return code
 
 
 @attrs.define
