@@ -104,7 +104,7 @@ def test_the_base_install_is_small(empty: Environment) -> None:
 
 
 def test_importing_every_package_of_the_base_install_works(empty: Environment, tmp_path: Path) -> None:
-    packages = "compat, conformance, contracts, errors, events, kernel, live, loading, models, plan, testing, tracing"
+    packages = "compat, conformance, contracts, errors, events, kernel, loading, models, plan, shared_sessions, testing, tracing"
     finished = empty.python(f"import amplifier\nfrom amplifier import {packages}\nprint(amplifier.__file__)", tmp_path)
     assert finished.returncode == 0, finished.stderr
     assert Path(finished.stdout.strip()).is_relative_to(empty.packages)

@@ -123,7 +123,7 @@ def test_the_first_repositories_are_mounted_and_those_of_commands_are_not(tmp_pa
     workspace = found.workspace(f"{os.path.realpath(tmp_path)}/work")
     before = found.look(workspace)
     outside("for i in $(seq 60); do mkdir -p z$i/.git; done; git init -q made", tmp_path / "work")
-    found.note_made(before, found.look(workspace), ())
+    found.note_made(before, found.look(workspace), by_git=(), aside=())
     outside("for i in $(seq 60); do mkdir -p a$i; touch a$i/.envrc; done", tmp_path / "work")
     places = found.places(workspace, found.look(workspace))
     assert {f"{workspace}/.git", f"{workspace}/deep/down/here/.git"} <= {*places.protected}

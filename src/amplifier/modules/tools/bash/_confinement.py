@@ -351,7 +351,8 @@ class Sandbox:
             settled.by_git += made
             changed = [path for path in changed if not is_covered(path, frozenset(made))]
         self._keep_aside(changed, before, after, settled)
-        self.finder.note_made(before, after, {*settled.by_git, *(each.path for each in settled.aside)})
+        aside = {each.path for each in settled.aside}
+        self.finder.note_made(before, after, by_git=frozenset(settled.by_git), aside=aside)
         for note in settled.notes:
             logger.warning("tool bash: %s", note)
 

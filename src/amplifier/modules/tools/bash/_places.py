@@ -172,15 +172,28 @@ class PlaceFinder:
             self._made &= found
         return swept
 
-    def note_made(self, before: Swept, after: Swept, aside: Container[str]) -> None:
+    def note_made(self, before: Swept, after: Swept, *, by_git: Container[str], aside: Container[str]) -> None:
         """Note the places that a command has made, and that did not have to be allowed: repositories, and copies.
 
         They are compared, not mounted: a command may make them again at any time. What has mounts in it could not be
         removed, and git calls in it would need help.
+
+        Args:
+            before: What there was before the command.
+            after: What there is now.
+            by_git: What git has written in work trees. In one that a command has made it counts as made too.
+            aside: What has to be allowed.
         """
-        new = {found for path, found in after.places.items() if path not in after.led and not is_covered(path, aside)}
+        old = set(before.places.values())
+        new = {path: found for path, found in after.places.items() if found not in old and path not in after.led}
         with self._lock:
-            self._made |= new - set(before.places.values())
+            made = {path for path in after.repositories if new.get(path) or after.places.get(path) in self._made}
+            trees = {path.removesuffix("/.git") for path in made if path.endswith("/.git")}
+            self._made |= {
+                found
+                for path, found in new.items()
+                if not is_covered(path, aside) and (not is_covered(path, by_git) or is_covered(path, trees))
+            }
 
     def places(self, workspace: str, swept: Swept) -> Places:
         """Return the places for one command.
