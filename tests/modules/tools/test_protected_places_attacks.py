@@ -201,8 +201,15 @@ COMMANDS = {
 LOOKING = "git status; git diff; git log -1 -p; git add -A; git commit -q --allow-empty -m person; git checkout -q -b b$RANDOM"
 
 
+# Each makes some sixty repositories. Which of many are mounted is also tested without commands, above.
+_SLOW = ("the 51st repository", "sixty empty ones")
+
+
 @sandboxed
-@pytest.mark.parametrize(("script", "command"), COMMANDS.values(), ids=COMMANDS)
+@pytest.mark.parametrize(
+    ("script", "command"),
+    [pytest.param(*each, id=name, marks=[pytest.mark.slow] * (name in _SLOW)) for name, each in COMMANDS.items()],
+)
 async def test_a_command_plants_nothing_that_a_person_runs(
     script: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

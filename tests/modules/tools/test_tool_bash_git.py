@@ -603,6 +603,8 @@ A_DAY: list[tuple[str, dict[str, str]]] = [
 ]
 
 
+# Each of these calls has a test of its own above.
+@pytest.mark.slow
 @in_bubblewrap
 async def test_an_agent_works_with_git_without_a_question(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It clones, branches, edits, commits with a hook, rebases, stashes and uses a worktree in mode ``full``."""

@@ -126,18 +126,14 @@ async def test_branches_that_differ_in_protected_files(desk: Desk) -> None:
         " git commit -q -am more",
         desk.folder,
     )
-    for branch in ("hooks", "none", "main", "old", "hooks", "main"):
+    for branch in ("hooks", "none", "main"):
         output = await desk.run(f"git switch -q {branch}; git status --porcelain")
         assert output["stdout"] == "", (branch, output)
         assert not any("aside" in note for note in output.get("protected", ())), (branch, output)
-        if branch in ("main", "hooks"):
-            await desk.fail("echo evil > .envrc")
-            await desk.fail("echo evil > tools/pre-commit")
-    await desk.run("git worktree add -q ../work/tree old && cat tree/.envrc && test -d tree/.vscode")
-    output = await desk.run("git switch -q none; git switch -q -c mine main; echo evil > .envrc; true")
-    assert (desk.folder / ".envrc").read_text() == "2\n"
-    await desk.run("git switch -q none")
-    output = await desk.run("git switch -q main; rm -f .envrc; echo evil > .envrc")
+    await desk.fail("echo evil > .envrc || echo evil > tools/pre-commit")
+    await desk.run("git worktree add -q tree old; test -d tree/.vscode && grep e1 tree/.envrc")
+    await desk.run("git switch -q none; rm -rf tree; git worktree prune")
+    await desk.run("git switch -q main; rm -f .envrc; echo evil > .envrc")
     assert not (desk.folder / ".envrc").exists()
 
 
