@@ -252,6 +252,7 @@ class Sandbox:
             broker: GitBroker | None = None
             stack.callback(lambda: self._settle(workspace, before, places, snapshot, settled, broker))
             more = list[str]()
+            is_entry = self.finder.protected.is_entry
             if self.git is not None:
                 surroundings = Surroundings(
                     profile=self.git,
@@ -262,7 +263,7 @@ class Sandbox:
                     limits=self._limits(),
                     environment=environment,
                     baselines=self._baselines,
-                    obeyed=lambda path: path in before.led or self.finder.protected.is_entry(path),
+                    obeyed=lambda path: path in before.led or is_entry(path),
                 )
                 broker = GitBroker(surroundings)
                 more, variables = stack.enter_context(broker.opened())
