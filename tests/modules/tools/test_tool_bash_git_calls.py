@@ -151,6 +151,20 @@ async def test_a_repository_of_the_agents_is_not_the_users_in_the_next_session(d
     assert (desk.folder / "r" / ".envrc").read_text() == "mine\n"
 
 
+async def test_a_work_tree_of_a_repository_elsewhere_has_its_users_commits(tmp_path, monkeypatch):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    outside(f"git init -q -b main . && {HISTORY}", elsewhere)
+    desk = await opened(tmp_path, monkeypatch, readable=[str(tmp_path)])
+    outside(f"rm -rf .git file; git -C {elsewhere} worktree add -q {desk.folder}/tree old", desk.folder)
+    await desk.run("true")
+    await desk.run("cd tree; cat .envrc")
+    record = UsersHistory((elsewhere / ".git").stat().st_ino)
+    with record.during_call(str(elsewhere / ".git")):
+        assert record._record is not None
+        assert len(record._record.users) == 1
+
+
 async def test_a_commit_of_the_user_between_two_calls_counts(desk: Desk) -> None:
     outside(HISTORY, desk.folder)
     await desk.run("git switch -q -c topic && git commit -q --allow-empty -m mine")

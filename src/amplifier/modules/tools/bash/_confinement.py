@@ -334,7 +334,7 @@ class Sandbox:
             if (found in covered and path not in self._unclean) or is_placeholder(path):
                 continue
             if path in after.repositories:
-                if not is_covered(path, mounted):
+                if not is_covered(path, mounted) and any(is_below(path, root) for root in roots):
                     self._note_changeable(path, found[1])
                 notes = _judge_repository(path, roots, after.repositories, snapshot.findings)
                 settled.notes += notes
