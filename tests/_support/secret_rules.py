@@ -1,4 +1,4 @@
-"""Derives ``src/amplifier/_json/secret_rules.json`` from the rules of gitleaks.
+"""Derives ``src/amplifier/_internal/json/secret_rules.json`` from the rules of gitleaks.
 
 Usage: ``python -m tests._support.secret_rules path/to/gitleaks.toml revision``. The rules are facts about other people's tokens: how they
 begin, and which service's name is before those that have no shape of their own. The table keeps these facts, not the programs around them:
@@ -22,7 +22,7 @@ from typing import Any
 
 from tests._support.tree import ROOT
 
-TABLE = ROOT / "src" / "amplifier" / "_json" / "secret_rules.json"
+TABLE = ROOT / "src" / "amplifier" / "_internal" / "json" / "secret_rules.json"
 LICENSE = TABLE.with_name("gitleaks-license.txt")
 # What the redaction has its own code for: names of secrets, headers, private keys, JWTs, webhooks, credentials in URLs.
 _OWN = frozenset(

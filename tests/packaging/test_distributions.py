@@ -51,6 +51,8 @@ def test_the_wheel_holds_every_file_of_the_package_and_nothing_else(wheel: zipfi
         "amplifier/models/models.schema.json",
         "amplifier/plan/mount-plan.schema.json",
         "amplifier/cli/commands/scaffold/tool.py.txt",
+        "amplifier/modules/tools/bash/seccomp/x86_64.bpf",
+        "amplifier/modules/tools/bash/seccomp/aarch64.bpf",
         "amplifier/cli/commands/scaffold/pyproject.toml.txt",
         f"amplifier-{amplifier.__version__}.dist-info/licenses/LICENSE",
     ],
@@ -102,7 +104,7 @@ def test_the_base_install_is_small(empty: Environment) -> None:
 
 
 def test_importing_every_package_of_the_base_install_works(empty: Environment, tmp_path: Path) -> None:
-    packages = "compat, conformance, contracts, errors, events, kernel, live, loading, models, plan, testing, tracing"
+    packages = "compat, conformance, contracts, errors, events, kernel, loading, models, plan, shared_sessions, testing, tracing"
     finished = empty.python(f"import amplifier\nfrom amplifier import {packages}\nprint(amplifier.__file__)", tmp_path)
     assert finished.returncode == 0, finished.stderr
     assert Path(finished.stdout.strip()).is_relative_to(empty.packages)

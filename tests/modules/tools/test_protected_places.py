@@ -25,6 +25,12 @@ def real(path: Path) -> str:
     return os.path.realpath(path)
 
 
+def existing(folder: Path | str, places: ProtectedPlaces = PLACES) -> set[str]:
+    """Return the places in a folder that are not in another one of them."""
+    found = places.sweep.look([str(folder)]).places
+    return {path for path in found if not any(path.startswith(f"{each}/") for each in found)}
+
+
 def git(folder: Path, *arguments: str) -> None:
     identity = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "protocol.file.allow=always")
     subprocess.run(["git", *identity, *arguments], cwd=folder, check=True, capture_output=True)
@@ -125,10 +131,9 @@ def test_real_bare_repository_and_separate_git_folder_are_protected(tmp_path: Pa
     git(repository, "worktree", "add", "-q", f"{root}/second")
     for path in ("x/config", "data/config", "tree/.git", "second/.git", "project/.git/worktrees/second/gitdir"):
         assert PLACES.judge(f"{root}/{path}", root=root).verdict == "ask", path
-    found = PLACES.existing_below(f"{root}/tree")
-    assert set(found) == {f"{root}/tree/.git", f"{root}/data"}
+    assert existing(f"{root}/tree") == {f"{root}/tree/.git", f"{root}/data"}
     # What the pointer of a worktree leads to is outside of the folder.
-    assert f"{root}/project/.git" in PLACES.existing_below(f"{root}/second")
+    assert f"{root}/project/.git" in existing(f"{root}/second")
 
 
 def test_what_the_configuration_of_a_repository_names_is_protected(repository: Path) -> None:
@@ -143,7 +148,7 @@ def test_what_the_configuration_of_a_repository_names_is_protected(repository: P
     for path in ("tools/hooks/pre-commit", "filter.sh", "more.config"):
         assert PLACES.judge(f"{root}/{path}", root=root).verdict == "ask", path
     assert PLACES.judge(f"{root}/src/a.py", root=root).verdict == "none"
-    found = {path.removeprefix(f"{root}/") for path in PLACES.existing_below(root)}
+    found = {path.removeprefix(f"{root}/") for path in existing(root)}
     assert found == {".git", "tools/hooks", "filter.sh", "more.config"}
 
 
@@ -155,7 +160,7 @@ def test_existing_places_are_found_at_any_depth(repository: Path) -> None:
         (repository / name).touch()
     (repository / "real.json").touch()
     (repository / ".mcp.json").symlink_to("real.json")
-    found = {path.removeprefix(f"{repository}/") for path in PLACES.existing_below(str(repository))}
+    found = {path.removeprefix(f"{repository}/") for path in existing(repository)}
     assert found == {
         *(".git", "vendor/deep/nested/.git", "fixtures/bare.git", ".envrc", "services/api/.vscode", "a/.github/hooks"),
         *(".mcp.json", "real.json"),
@@ -167,7 +172,7 @@ def test_fifo_in_the_place_of_a_configuration_is_not_waited_for(repository: Path
     os.mkfifo(repository / ".git" / "config")
     os.mkfifo(repository / ".git" / "commondir")
     assert PLACES.judge(f"{repository}/a.py", root=str(repository)).verdict == "none"
-    assert PLACES.existing_below(str(repository)) == [f"{repository}/.git"]
+    assert existing(repository) == {f"{repository}/.git"}
 
 
 def test_plan_adds_and_allows(tmp_path: Path) -> None:
@@ -343,6 +348,22 @@ async def test_place_that_changed_after_the_judgement_is_refused(repository: Pat
         assert (repository / ".git" / "config").read_text() == before
         (repository / "link").unlink()
         (repository / "link").symlink_to("notes")
+
+
+async def test_folder_that_is_moved_to_a_protected_name_is_not_written(repository: Path, monkeypatch) -> None:
+    """A command moves it between the check and the moment the file gets its name."""
+    (repository / "conf").mkdir()
+    synced = os.fsync
+
+    def move(descriptor: int) -> None:
+        synced(descriptor)
+        if (repository / "conf").exists():
+            (repository / "conf").rename(repository / ".vscode")
+
+    monkeypatch.setattr(os, "fsync", move)
+    (result,) = await run(repository, plan(write("conf/tasks.json")), Person())
+    assert "being tampered with" in result["content"]
+    assert list((repository / ".vscode").iterdir()) == []
 
 
 async def test_editor_is_not_given_a_protected_file(repository: Path) -> None:

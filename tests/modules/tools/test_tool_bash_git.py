@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,13 +16,11 @@ import pytest
 
 from amplifier import agent, on
 from amplifier.events import TOOL_POST
-from amplifier.models import HookResult
 from amplifier.modules.hooks.approval import MODES
 from amplifier.modules.tools import bash as tool_bash
 from amplifier.modules.tools.bash import _confinement
 from amplifier.modules.tools.bash._git_files import findings, is_harmless, pointer_target, take_out
 from amplifier.testing import TestCoordinator, script
-from tests._support.tree import ROOT
 from tests.modules.tools.test_tool_bash_sandbox import SANDBOXES, _bubblewrap_on_the_path, in_bubblewrap, run
 
 __all__ = ["_bubblewrap_on_the_path"]
@@ -78,11 +75,12 @@ async def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return await opened(tmp_path, monkeypatch)
 
 
-async def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **config: Any) -> Desk:
+async def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: str = "", **config: Any) -> Desk:
     folder, home = tmp_path / "work", tmp_path / "home"
     folder.mkdir()
     home.mkdir()
-    (home / ".gitconfig").write_text("[user]\n\tname = Ada\n\temail = ada@example.org\n[alias]\n\tx = !touch ran\n")
+    own = "[user]\n\tname = Ada\n\temail = ada@example.org\n[alias]\n\tx = !touch ran\n"
+    (home / ".gitconfig").write_text(own + settings)
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
     made = outside("git init -q -b main . && echo one > file && git add . && git commit -q -m one", folder)
@@ -342,31 +340,6 @@ async def test_settings_of_the_user_stay(desk: Desk) -> None:
     assert "description = d" in after
 
 
-# ── other protected places ───────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize(("lets_pass", "allowed"), [(None, True), (True, True), (False, True), (False, False)])
-async def test_a_new_protected_place_is_named_and_asked_about(lets_pass, allowed, desk, monkeypatch):
-    asked = []
-
-    async def process(result: HookResult, event: str, hook_name: str = "unknown") -> HookResult:
-        if result.action != "ask_user":
-            return result
-        asked.append(result.approval_prompt)
-        return HookResult(action="continue") if allowed else HookResult(action="deny", reason="no")
-
-    monkeypatch.setattr(desk.coordinator, "process_hook_result", process)
-    if lets_pass is not None:
-        desk.coordinator.register_capability("approval.lets_pass", lambda tool, given: lets_pass)
-    output = await desk.run("mkdir -p deep/.vscode && echo x > deep/.vscode/tasks.json")
-    place = desk.folder / "deep" / ".vscode"
-    assert place.exists() is allowed
-    assert str(place) in output["protected"][0]
-    assert len(asked) == (lets_pass is False)
-    if asked:
-        assert str(place) in str(asked[0])
-
-
 # ── the rest of the sandbox ──────────────────────────────────────────────────────────────────────
 
 
@@ -441,19 +414,6 @@ async def test_the_home_on_the_search_path_is_not_shown(tmp_path, monkeypatch):
             await tool_bash.mount(coordinator, {"working_dir": str(tmp_path / "work"), "sandbox": "bwrap"})
             result = await run(coordinator, f"cat {tmp_path}/home/secret")
         assert "CANARY" not in result.output["stdout"], entry
-
-
-def test_the_filters_are_the_ones_that_libseccomp_makes():
-    """Where its bindings are installed, for the system's Python (Debian: python3-seccomp)."""
-    python = shutil.which("python3", path="/usr/bin")
-    found = (
-        python and subprocess.run([python, "-c", "import seccomp"], capture_output=True, check=False).returncode == 0
-    )
-    if not found:
-        pytest.skip("needs python3-seccomp")
-    script = ROOT / "tests" / "_support" / "seccomp_filters.py"
-    done = subprocess.run([str(python), str(script), "--check"], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
 
 
 # ── the list of harmless settings ────────────────────────────────────────────────────────────────
@@ -643,6 +603,8 @@ A_DAY: list[tuple[str, dict[str, str]]] = [
 ]
 
 
+# Each of these calls has a test of its own above.
+@pytest.mark.slow
 @in_bubblewrap
 async def test_an_agent_works_with_git_without_a_question(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It clones, branches, edits, commits with a hook, rebases, stashes and uses a worktree in mode ``full``."""

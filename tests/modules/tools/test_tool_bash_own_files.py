@@ -106,7 +106,7 @@ REPLACING = [
     "printf 'home = %s/fake\\n' $PWD > V/pyvenv.cfg",
     "cp planted.py S/sitecustomize.py; cp planted.py S/usercustomize.py",
     'echo \'import os; open("MARKER", "w")\' > S/evil.pth',
-    "cat planted.py >> S/amplifier/_supervisor.py",
+    "cat planted.py >> S/amplifier/_internal/supervisor.py",
     "cat planted.py >> S/amplifier/modules/tools/_matcher_process.py",
     "cat planted.py >> S/amplifier/modules/tools/web/__init__.py",
     "mkdir S/httpcore2; cp planted.py S/httpcore2/__init__.py; cp planted.py S/uvloop.py",
@@ -200,7 +200,7 @@ def test_no_command_changes_a_package_that_is_installed_in_place(environment):
     commands = [
         "for file in $(find project/amplifier -name '*.py'); do cat planted.py >> $file; done",
         "for folder in $(find project/amplifier -type d); do cp planted.py $folder/planted.py; done",
-        "mv project/amplifier/_programs.py x; mv project/amplifier x; mv project x",
+        "mv project/amplifier/_internal/programs.py x; mv project/amplifier x; mv project x",
     ]
     variables = {**os.environ, "PYTHONPATH": str(project), "PYTHONDONTWRITEBYTECODE": "1"}
     assert escaped(own, workspace, commands, marker, "asyncio", **variables) == []
@@ -314,7 +314,7 @@ async def test_what_a_configuration_of_git_names_cannot_be_changed(
     coordinator = await opened(work, sandbox="bwrap")
     result = await run(coordinator, "mkdir -p named && echo x > named/pre-commit || echo x > named")
     if not exists:
-        assert "was renamed to named.amplifier-aside" in result.output["protected"][0]
+        assert "is called named.amplifier-aside now" in result.output["protected"][0]
     else:
         assert not result.success
     assert (await run(coordinator, "echo x > other")).success

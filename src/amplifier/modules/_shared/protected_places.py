@@ -18,11 +18,9 @@ import functools
 import os
 import re
 import site
-import stat
 import sys
 import sysconfig
-import unicodedata
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import translate
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -34,13 +32,17 @@ from amplifier.contracts import Coordinator
 from amplifier.errors import PlanError
 
 from .configuration import list_of, option, record
+from .git_configuration import named_by_configuration
+from .place_sweep import Sweep, fold, is_git_layout, repositories_above
 from .session import default_sessions_directory
 
 # ── the list ──────────────────────────────────────────────────────────────────────────────────────
 
 _GIT = "git runs programs that its files name"
+_VERSIONS = "version control runs programs that its files name"
 _AGENT = "agents start programs, servers and hooks that it names"
 _EDITOR = "editors start programs that it names"
+_SERVER = "language servers run what it names"
 _SHELL = "shells run it when someone enters the folder"
 _HOOKS = "git runs it when someone commits"
 _PACKAGES = "package managers load code that it names"
@@ -49,27 +51,69 @@ _PYTHON = "Python runs it whenever it starts"
 
 ENTRIES: Final = {
     ".git": _GIT,
-    **dict.fromkeys((".hg", ".jj", ".sl"), "version control runs programs that its files name"),
+    # A working copy of Subversion names no program, so `.svn` is not among them.
+    **dict.fromkeys((".hg", ".jj", ".sl", "_darcs", ".bzr", ".pijul"), _VERSIONS),
+    **dict.fromkeys((".fslckout", "_FOSSIL_", ".fossil-settings"), _VERSIONS),
     ".amplifier": _AGENT,
-    ".mcp.json": _AGENT,
-    **dict.fromkeys((".agents", ".claude", ".claude.json", ".codex", ".gemini", ".qwen", ".opencode"), _AGENT),
-    **dict.fromkeys(("opencode.json", "opencode.jsonc", ".crush.json", "crush.json"), _AGENT),
-    **dict.fromkeys((".cursor", ".windsurf", ".kiro", ".roo", ".cline", ".clinerules"), _AGENT),
-    **dict.fromkeys((".continue", ".aider.conf.yml", ".amazonq", ".augment", ".junie"), _AGENT),
-    **dict.fromkeys((".trae", ".factory", ".goose", ".copilot", ".github/hooks"), _AGENT),
+    **dict.fromkeys((".mcp.json", ".mcp", ".agents", ".agent", ".claude", ".claude.json", ".claude-plugin"), _AGENT),
+    **dict.fromkeys((".codex", ".gemini", ".qwen", ".opencode", "opencode.json", "opencode.jsonc"), _AGENT),
+    **dict.fromkeys(
+        (".crush.json", "crush.json", ".crush", ".cursor", ".windsurf", ".kiro", ".roo", ".roomodes"), _AGENT
+    ),
+    **dict.fromkeys((".cline", ".clinerules", ".kilocode", ".kilocodemodes", ".openhands", ".continue"), _AGENT),
+    **dict.fromkeys((".continuerc.json", ".aider*.yml", ".amazonq", ".augment", ".junie", ".trae", ".factory"), _AGENT),
+    **dict.fromkeys(
+        (".goose", ".copilot", ".github/hooks", ".github/agents", ".pi", ".vibe", ".kimi", ".grok"), _AGENT
+    ),
+    **dict.fromkeys((".amp", ".qoder", ".lingma", ".iflow", ".warp", ".rovodev", ".serena", ".zencoder"), _AGENT),
+    **dict.fromkeys((".codebuddy", ".tabnine", ".firebender", "firebender.json", "gptme.toml"), _AGENT),
+    # It has scripts for when a work tree is opened.
+    "conductor.json": _AGENT,
     **dict.fromkeys((".vscode", "*.code-workspace", ".vscode-server", ".vs"), _EDITOR),
-    **dict.fromkeys((".idea", ".run", ".fleet", ".zed", ".nova", ".helix"), _EDITOR),
-    **dict.fromkeys((".devcontainer*", ".vim", ".vimrc", ".nvimrc", ".exrc", ".gvimrc"), _EDITOR),
-    **dict.fromkeys((".nvim.lua", ".lvimrc", ".dir-locals.el", ".dir-locals-2.el"), _EDITOR),
-    **dict.fromkeys((".envrc", ".direnv", ".autoenv", ".autoenv.zsh"), _SHELL),
-    **dict.fromkeys((".mise", ".mise.toml", "mise.toml", ".mise.*.toml", "mise.*.toml"), _SHELL),
-    **dict.fromkeys((".config/mise", ".config/mise.toml", ".tool-versions"), _SHELL),
-    **dict.fromkeys((".husky", ".githooks", ".lefthook", "lefthook.y*ml", ".lefthook.y*ml"), _HOOKS),
-    **dict.fromkeys((".pre-commit-config.y*ml", ".overcommit.yml", ".lintstagedrc*"), _HOOKS),
-    **dict.fromkeys((".yarnrc", ".yarnrc.yml", ".yarn/releases", ".yarn/plugins"), _PACKAGES),
+    **dict.fromkeys((".idea", ".ijwb", ".aswb", ".clwb", ".run", ".fleet", ".zed", ".nova", ".helix"), _EDITOR),
+    **dict.fromkeys((".lapce", ".theia", ".devcontainer*", ".codesandbox", ".stackblitzrc", ".replit"), _EDITOR),
+    **dict.fromkeys((".gitpod.y*ml", "*.sublime-project", "*.sublime-workspace", ".kateproject*"), _EDITOR),
+    **dict.fromkeys((".vim", ".vimrc", "_vimrc", ".nvim", ".nvimrc", ".exrc", "_exrc", ".gvimrc"), _EDITOR),
+    **dict.fromkeys((".nvim.lua", ".lazy.lua", ".lvimrc", ".dir-locals.el", ".dir-locals-2.el"), _EDITOR),
+    # Emacs runs the Lisp in it when it restores a desktop.
+    ".emacs.desktop": _EDITOR,
+    # Eclipse, and what uses its Java tools: builders and annotation processors.
+    **dict.fromkeys((".project", ".settings", ".externalToolBuilders", ".classpath", ".factorypath"), _EDITOR),
+    **dict.fromkeys(("nbproject", ".spyproject", "*.Rproj", ".Rprofile", ".RData"), _EDITOR),
+    # Language servers: each has the command line of a program, or code, which they run when a file is opened.
+    **dict.fromkeys(("rust-analyzer.toml", ".rust-analyzer.toml", ".neoconf.json", ".nlsp-settings"), _SERVER),
+    **dict.fromkeys((".luarc.json*", ".bsp", "buildServer.json", ".sourcekit-lsp", "omnisharp.json"), _SERVER),
+    **dict.fromkeys((".lsp", "hie.yaml", ".merlin", ".clangd", ".ccls", ".ycm_extra_conf.py"), _SERVER),
+    ".ropeproject": _SERVER,
+    **dict.fromkeys(
+        (".envrc", ".direnv", ".direnvrc", ".autoenv", ".autoenv*.zsh", ".autoenv.leave", ".env.leave"), _SHELL
+    ),
+    **dict.fromkeys((".mise", ".mise*.toml", ".mise.*.toml", "mise.toml", "mise.*.toml", ".rtx*.toml"), _SHELL),
+    **dict.fromkeys(("mise/config*.toml", "mise/conf.d", ".config/mise", ".config/mise*.toml"), _SHELL),
+    **dict.fromkeys((".miserc.toml", ".rvmrc", ".shadowenv.d", ".bash_enter", ".bash_leave"), _SHELL),
+    # A version may be `path:./bin`.
+    ".tool-versions": _SHELL,
+    **dict.fromkeys((".husky", ".huskyrc*", ".githooks", ".git-hooks", ".lefthook", ".lefthook-local"), _HOOKS),
+    **dict.fromkeys(("lefthook.*", ".lefthook.*", "lefthook-local.*", ".lefthook-local.*"), _HOOKS),
+    **dict.fromkeys(
+        (
+            ".config/lefthook*",
+            ".pre-commit-config.y*ml",
+            "prek.toml",
+            "hk.pkl",
+            "hk.local.pkl",
+            ".config/hk.pkl",
+            ".config/hk.local.pkl",
+        ),
+        _HOOKS,
+    ),
+    **dict.fromkeys((".overcommit.yml", ".local-overcommit.yml", ".lintstagedrc*", "lint-staged.config.*"), _HOOKS),
+    **dict.fromkeys((".simple-git-hooks.*", "simple-git-hooks.*", ".rusty-hook.toml", "captainhook*.json"), _HOOKS),
+    **dict.fromkeys(("grumphp.y*ml*", ".grumphp.y*ml*"), _HOOKS),
+    **dict.fromkeys((".yarnrc", ".yarnrc.yml", ".yarn/releases", ".yarn/plugins", ".yarn/sdks"), _PACKAGES),
     **dict.fromkeys((".npmrc", ".pnpmfile.*js", "bunfig.toml", ".bundle/config"), _PACKAGES),
     **dict.fromkeys((".cargo/config", ".cargo/config.toml"), _TOOLCHAIN),
-    **dict.fromkeys(("rust-toolchain", "rust-toolchain.toml"), _TOOLCHAIN),
+    **dict.fromkeys(("rust-toolchain", "rust-toolchain.toml", ".prototools", "global.json"), _TOOLCHAIN),
 }
 """Names that are protected at any depth, with the reason; ``a/b`` is a ``b`` in any ``a``."""
 
@@ -89,6 +133,10 @@ _OF_HOME: Final = (
 """Places of a home folder that a login, a shell or a desktop obeys."""
 
 
+_MAX_FOLDERS: Final = 20_000
+"""Of a root that are looked at for one write: a home folder has more."""
+
+
 @attrs.frozen
 class Judgement:
     """Whether a place may be changed without a question.
@@ -101,6 +149,9 @@ class Judgement:
     verdict: Literal["none", "ask", "refuse"]
     reason: str = ""
 
+
+ASIDE: Final = ".amplifier-aside"
+"""Ends the name of what was taken out or is kept aside, in the same folder. No program obeys such a name."""
 
 UNPROTECTED: Final = Judgement("none")
 
@@ -131,21 +182,23 @@ class ProtectedPlaces:
     Attributes:
         added: Further names, as in `ENTRIES`, or absolute paths; each is asked about.
         allowed: Names or absolute paths that are not asked about. The agent's own code stays refused.
+        sweep: Finds the places in a folder.
     """
 
     added: tuple[str, ...] = ()
     allowed: tuple[str, ...] = ()
+    sweep: Sweep = attrs.field(init=False, eq=False, repr=False, default=attrs.Factory(Sweep, takes_self=True))
 
-    def judge(self, path: str, *, root: str = "/", by_command: bool = False) -> Judgement:
+    def judge(self, path: str, *, root: str = "/") -> Judgement:
         """Judge a change of a file or folder, which need not exist.
 
-        Looks at the file system for repositories on the way to it. Blocks as long as that takes.
+        Looks at the file system: at the repositories around it, and at what changed in the root since the last time.
+        Blocks as long as that takes.
 
         Args:
             path: The real path: absolute, and without a symbolic link on the way to its last name.
             root: The folder that a person gave to the agent, a real path. Its own names and those above
                 it protect nothing: people have working directories such as `~/.cursor/worktrees/x`.
-            by_command: Whether a command changes it: what package managers have to write is left alone.
         """
         for place in own_places():
             if is_below(path, place):
@@ -158,70 +211,54 @@ class ProtectedPlaces:
         for pattern in self.added:
             if _matches(pattern, path, names):
                 return Judgement("ask", f"the plan protects {pattern!r}")
-        reason = _reason_by_name(names, {} if by_command else _ENTRIES_FOR_FILE_TOOLS)
+        reason = _reason_by_name(names, _ENTRIES_FOR_FILE_TOOLS)
         if reason is None:
             reason = _reason_by_place(path, root)
         if reason is None and (repository := _bare_repository(path, root)) is not None:
             reason = f"{repository} is a git repository, and {_GIT}"
-        if reason is None and (setting := _named_by_repository(path)) is not None:
-            reason = f"git's configuration {setting} names it"
+        if reason is None:
+            reason = self._reason_by_leader(path, root)
         return UNPROTECTED if reason is None else Judgement("ask", reason)
 
-    def existing_below(self, folder: str) -> list[str]:
-        """Return what a command must not change in a folder: what exists now, at any depth.
+    def _reason_by_leader(self, path: str, root: str) -> str | None:
+        """Return why a place is protected that something else leads to."""
+        if root != "/" and is_below(path, root):
+            led = self.sweep.look([root], most_folders=_MAX_FOLDERS).led
+        else:
+            led = {
+                place: f"{folder}/.git"
+                for folder in repositories_above(path)
+                for place in named_by_configuration(folder)
+            }
+        folded = _folded_path(path)
+        for place, leader in led.items():
+            if is_below(folded, _folded_path(place)):
+                return f"{leader} leads programs to it"
+        return None
 
-        Symbolic links are not followed. A link with a protected name is returned itself, and the
-        place that it leads to as well. So is what a file ``.git`` or ``commondir`` names, and what the
-        configuration of a repository names, also outside of the folder. Nothing below a returned
-        place is returned.
+    def reason_for(self, path: str) -> str:
+        """Return why a place is protected by its name; empty if it is not."""
+        return _reason_by_name(_folded_names(path), {}, only_last=True) or ""
 
-        Args:
-            folder: A real path.
-
-        Raises:
-            OSError: The folder itself cannot be listed.
-        """
-        found: dict[str, None] = {}
-        pending = [folder]
-        while pending:
-            here = pending.pop()
-            try:
-                with os.scandir(here) as listing:
-                    entries = {entry.name: entry for entry in listing}
-            except OSError:
-                if here == folder:
-                    raise
-                continue
-            if here != folder and is_git_layout(entries) and not self._is_allowed(here):
-                found[here] = None
-                continue
-            if here == folder and is_git_layout(entries):
-                found |= dict.fromkeys(f"{here.rstrip('/')}/{name}" for name in entries)
-                continue
-            for name, entry in entries.items():
-                path = f"{here.rstrip('/')}/{name}"
-                if (self.added or may_be_entry(name)) and self.is_entry(path):
-                    found[path] = None
-                    if entry.is_symlink() and os.path.exists(path):  # noqa: PTH110 - text in, text out
-                        found[os.path.realpath(path)] = None
-                    if _fold(name) == ".git":
-                        found |= dict.fromkeys(named_by_pointer(path))
-                        found |= dict.fromkeys(named_by_configuration(here))
-                elif entry.is_dir(follow_symlinks=False):
-                    pending.append(path)
-        return [path for path in found if not any(is_below(path, other) for other in found if other != path)]
+    def may_be_entry(self, name: str) -> bool:
+        """Check whether a name can be the last one of an entry, whatever is before it."""
+        return bool(self.added) or _may_be_entry(name)
 
     def is_entry(self, path: str) -> bool:
         """Check whether the last name of a path is one of the list: the top of a place that commands must not change."""
         names = _folded_names(path)
-        if self._is_allowed(path, names):
+        if self.is_allowed(path) or path.endswith(ASIDE):
             return False
         reason = _reason_by_name(names, {}, only_last=True)
         return reason is not None or any(_matches(each, path, names, only_last=True) for each in self.added)
 
-    def _is_allowed(self, path: str, names: tuple[str, ...] | None = None) -> bool:
-        names = _folded_names(path) if names is None else names
-        return any(_matches(pattern, path, names) for pattern in self.allowed)
+    def is_allowed(self, path: str) -> bool:
+        """Check whether the plan leaves a path unprotected."""
+        return bool(self.allowed) and any(_matches(pattern, path, _folded_names(path)) for pattern in self.allowed)
+
+    def names_after(self, name: str) -> tuple[str, ...]:
+        """Return the last names of entries that begin with a name and have two, such as ``hooks`` after ``.github``."""
+        return _NAMES_AFTER.get(fold(name), ())
 
 
 def protected_places(coordinator: Coordinator) -> ProtectedPlaces:
@@ -268,23 +305,19 @@ def _own_places(search_path: str) -> tuple[str, ...]:
 # ── names ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-@functools.lru_cache(maxsize=4096)
-def _fold(name: str) -> str:
-    """Return a name as the most tolerant file system compares it."""
-    if name.isascii():
-        return name.lower()
-    normal = unicodedata.normalize("NFKC", name).casefold()
-    return "".join(character for character in normal if unicodedata.category(character) != "Cf")
-
-
 def _folded_names(path: str) -> tuple[str, ...]:
-    return tuple(_fold(name) for name in path.split("/") if name)
+    return tuple(fold(name) for name in path.split("/") if name)
 
 
 @functools.lru_cache(maxsize=1024)
 def _compiled(pattern: str) -> tuple[re.Pattern[str], ...]:
     # Brackets are parts of file names here.
-    return tuple(re.compile(translate(_fold(name).replace("[", "[[]"))) for name in pattern.split("/") if name)
+    return tuple(re.compile(translate(fold(name).replace("[", "[[]"))) for name in pattern.split("/") if name)
+
+
+@functools.lru_cache(maxsize=4096)
+def _folded_path(path: str) -> str:
+    return "/".join(map(fold, path.split("/")))
 
 
 def _ends_at(pattern: str, names: Sequence[str], *, only_last: bool) -> bool:
@@ -306,14 +339,23 @@ def _matches(pattern: str, path: str, names: Sequence[str], *, only_last: bool =
     return _ends_at(pattern, names, only_last=only_last)
 
 
-_LITERAL: Final = {_fold(entry): entry for entry in ENTRIES if not {"*", "/"} & set(entry)}
+_LITERAL: Final = {fold(entry): entry for entry in ENTRIES if not {"*", "/"} & set(entry)}
 _PATTERNS: Final = tuple(entry for entry in ENTRIES if {"*", "/"} & set(entry))
-_LAST_NAMES: Final = frozenset(_fold(entry.rsplit("/", 1)[-1]) for entry in ENTRIES if "*" not in entry)
-_LAST_PATTERNS: Final = re.compile("|".join(translate(_fold(entry)) for entry in ENTRIES if "*" in entry))
+_LAST_NAMES: Final = frozenset(fold(entry.rsplit("/", 1)[-1]) for entry in ENTRIES if "*" not in entry)
+_LAST_PATTERNS: Final = re.compile("|".join(translate(fold(entry)) for entry in ENTRIES if "*" in entry))
 
 
-def may_be_entry(name: str) -> bool:
-    last = name.lower() if name.isascii() else _fold(name)
+_NAMES_AFTER: Final[dict[str, tuple[str, ...]]] = {}
+for _entry in ENTRIES:
+    if "/" in _entry:
+        _first, _, _last = _entry.partition("/")
+        _NAMES_AFTER[_first] = (*_NAMES_AFTER.get(_first, ()), _last)
+
+
+def _may_be_entry(name: str) -> bool:
+    if name.endswith(ASIDE):
+        return False
+    last = name.lower() if name.isascii() else fold(name)
     return last in _LAST_NAMES or _LAST_PATTERNS.match(last) is not None
 
 
@@ -354,12 +396,6 @@ def _search_path() -> Iterator[str]:
 # ── git ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-def is_git_layout(names: Iterable[str]) -> bool:
-    """Check whether git would take a folder with these names for a repository."""
-    found = {_fold(name) for name in names}
-    return "head" in found and ("commondir" in found or {"objects", "refs"} <= found)
-
-
 def _bare_repository(path: str, root: str) -> str | None:
     """Return the folder on the way to a path that is a repository, or would be one with this path in it."""
     folder, _, name = path.rpartition("/")
@@ -372,117 +408,3 @@ def _bare_repository(path: str, root: str) -> str | None:
 
 def _existing(folder: str) -> list[str]:
     return [name for name in ("HEAD", "commondir", "objects", "refs") if os.path.lexists(f"{folder}/{name}")]
-
-
-def named_by_pointer(path: str) -> Iterator[str]:
-    """Yield the git folders that a ``.git`` leads to, as real paths."""
-    folder = os.path.realpath(path)
-    if stat.S_ISREG(_mode(folder)):
-        text = _text(folder)
-        target = _path_in(text.removeprefix("gitdir: ")) if text.startswith("gitdir: ") else ""
-        if not target:
-            return
-        folder = os.path.realpath(f"{os.path.dirname(folder)}/{target}" if target[0] != "/" else target)  # noqa: PTH120
-        yield folder
-    common = _path_in(_text(f"{folder}/commondir"))
-    if common:
-        yield os.path.realpath(common if common[0] == "/" else f"{folder}/{common}")
-
-
-def _path_in(text: str) -> str:
-    """Return the path in the text of a file of git's, which takes away ends of lines and no blanks."""
-    return text.rstrip("\r\n").partition("\0")[0]
-
-
-# Keys whose value is a program or a file of more configuration; the rest of the words are text.
-_KEY: Final = re.compile(
-    r"(?:core\.(?:hookspath|fsmonitor|editor|pager|sshcommand|askpass|gitproxy|attributesfile)"
-    r"|include(?:if\..*)?\.path|(?:filter\..*)\.(?:clean|smudge|process)|diff\.(?:external|.*\.(?:textconv|command))"
-    r"|merge\..*\.driver|(?:difftool|mergetool|man|browser|trailer|hook|guitool)\..*\.(?:cmd|path|command)"
-    r"|gpg\.(?:.*\.)?program|credential\.(?:.*\.)?helper|pager\..*|sequence\.editor"
-    r"|interactive\.difffilter|uploadpack\.packobjectshook)",
-    re.IGNORECASE,
-)
-_WHOLE: Final = ("core.hookspath", "core.attributesfile")
-_SECTION: Final = re.compile(r'^\s*\[\s*([\w.-]+)(?:\s+"((?:[^"\\]|\\.)*)")?\s*\](.*)$')
-_LINE: Final = re.compile(r"^\s*([A-Za-z][\w-]*)\s*=\s*(.*?)\s*$")
-_MAX_FILES: Final = 50
-
-
-def named_by_configuration(worktree: str) -> list[str]:
-    """Return the existing places that the configuration of a repository, and that of its user, names."""
-    git = os.path.realpath(f"{worktree}/.git")
-    folders = [git, *named_by_pointer(f"{worktree}/.git")] if os.path.lexists(git) else []
-    home = os.path.realpath(Path.home())
-    user = os.environ.get("XDG_CONFIG_HOME") or f"{home}/.config"
-    pending = [f"{folder}/{name}" for folder in folders for name in ("config", "config.worktree")]
-    pending += [f"{user}/git/config", f"{home}/.gitconfig", "/etc/gitconfig"]
-    seen: set[str] = set()
-    named: dict[str, None] = {}
-    while pending and len(seen) < _MAX_FILES:
-        file = pending.pop()
-        if file in seen:
-            continue
-        seen.add(file)
-        for key, value in _settings(_text(file)):
-            if not _KEY.fullmatch(key):
-                continue
-            is_file = key.startswith("include")
-            words = [value] if is_file or key in _WHOLE else re.split(r"[\s'\";|&<>()=]+", value.lstrip("!"))
-            for word in words:
-                if "/" not in word and not is_file and key not in _WHOLE:
-                    continue
-                base = os.path.dirname(file) if is_file else worktree  # noqa: PTH120
-                path = os.path.realpath(os.path.join(base, os.path.expanduser(word)))  # noqa: PTH111, PTH118
-                is_whole = is_file or key in _WHOLE
-                if word and not is_below(worktree, path) and (is_whole or stat.S_ISREG(_mode(path))):
-                    named[path] = None
-                    if is_file:
-                        pending.append(path)
-    return list(named)
-
-
-def _settings(text: str) -> Iterator[tuple[str, str]]:
-    """Yield the keys and values of a file of git's configuration, as far as a program's name needs it."""
-    section = ""
-    for line in text.replace("\\\n", " ").splitlines():
-        rest = line
-        if header := _SECTION.match(line):
-            section = header[1] if header[2] is None else f"{header[1]}.{header[2]}"
-            rest = header[3]
-        if setting := _LINE.match(rest):
-            value = setting[2]
-            if len(value) > 1 and value[0] == value[-1] == '"':
-                value = value[1:-1]
-            yield f"{section}.{setting[1]}".lower(), value.replace('\\"', '"')
-
-
-def _named_by_repository(path: str) -> str | None:
-    """Return the repository whose configuration names a place, or a folder that it lies in."""
-    folder = path.rsplit("/", 1)[0]
-    while folder:
-        if os.path.lexists(f"{folder}/.git"):
-            named = named_by_configuration(folder)
-            return f"of {folder}" if any(is_below(path, place) for place in named) else None
-        folder = folder.rsplit("/", 1)[0]
-    return None
-
-
-def _mode(path: str) -> int:
-    try:
-        return os.stat(path).st_mode  # noqa: PTH116 - text in
-    except OSError:
-        return 0
-
-
-def _text(file: str) -> str:
-    """Return the beginning of a regular file; a command may have put a pipe in its place."""
-    try:
-        descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
-    except OSError:
-        return ""
-    try:
-        is_regular = stat.S_ISREG(os.fstat(descriptor).st_mode)
-        return os.read(descriptor, 1 << 20).decode("utf-8", "surrogateescape") if is_regular else ""
-    finally:
-        os.close(descriptor)

@@ -7,13 +7,11 @@ runs a command in namespaces of its own, and `amplifier._internal.supervisor` en
 from __future__ import annotations
 
 import functools
-import json
 import logging
 import os
 import stat
 import subprocess
 import sys
-import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -24,15 +22,18 @@ import attrs
 from amplifier._internal.programs import find_program, is_below, isolated_python_command
 from amplifier.errors import ModuleLoadError
 
+from ..._shared.place_sweep import Swept
 from ..._shared.processes import can_supervise
 from ..._shared.protected_places import ProtectedPlaces
-from ._git_broker import Bind, GitBroker
-from ._git_files import NOT_CLEAN, Finding, findings, pointer_target, read_text, set_aside, take_out
-from ._git_profile import HELPER, GitProfile, open_git_profile
+from ._aside import Aside, content, keep_aside
+from ._git_broker import GitBroker
+from ._git_call import Baselines, Surroundings
+from ._git_files import NOT_CLEAN, Finding, findings, open_up, pointer_target, read_text, set_aside, take_out
+from ._git_history import UsersHistory
+from ._git_profile import GitProfile, open_git_profile
 from ._options import BashOptions
-from ._own_files import imported_from, own_files_problem, placeholders
-from ._places import PlaceFinder, Places
-from ._sweep import Swept
+from ._own_files import imported_from, is_placeholder, own_files_problem, placeholders
+from ._places import PlaceFinder, Places, is_covered, topmost
 
 logger = logging.getLogger("amplifier.modules.tools")
 
@@ -159,12 +160,14 @@ class Settled:
     """What was found in the writable folders after a command.
 
     Attributes:
-        notes: What was taken out of repositories, as sentences.
-        new: Protected places that exist now, and did not before.
+        notes: What was taken out of repositories, and of what could not be kept aside, as sentences.
+        aside: Places that a command made or changed, which are kept aside until someone allows them.
+        by_git: Protected places that git may have written, which were looked at already.
     """
 
     notes: list[str] = attrs.field(factory=list)
-    new: list[str] = attrs.field(factory=list)
+    aside: list[Aside] = attrs.field(factory=list)
+    by_git: list[str] = attrs.field(factory=list)
 
 
 @attrs.frozen(kw_only=True)
@@ -204,8 +207,9 @@ class Sandbox:
     finder: PlaceFinder | None = None
     git: GitProfile | None = None
     git_problem: str | None = None
-    _git_lock: threading.Lock = attrs.field(factory=threading.Lock)
+    _baselines: Baselines = attrs.field(factory=Baselines)
     _unclean: set[str] = attrs.field(factory=set)
+    _changeable: set[int] = attrs.field(factory=set)
 
     @property
     def network(self) -> bool:
@@ -244,19 +248,24 @@ class Sandbox:
         with ExitStack() as stack:
             places = attrs.evolve(places, missing=stack.enter_context(placeholders(places.missing)))
             settled = Settled()
-            stack.callback(self._settle, workspace, before, places, _Snapshot.of(places, before), settled)
+            snapshot = _Snapshot.of(places, before)
+            broker: GitBroker | None = None
+            stack.callback(lambda: self._settle(workspace, before, places, snapshot, settled, broker))
             more = list[str]()
+            is_entry = self.finder.protected.is_entry
             if self.git is not None:
-                broker = GitBroker(
-                    self.git,
+                surroundings = Surroundings(
+                    profile=self.git,
                     places=places,
                     roots=self.finder.roots(workspace),
-                    hook=lambda binds, mounts, folder: self._hook(places, binds, mounts, folder),
-                    environment=environment,
-                    lock=self._git_lock,
                     temporary=[*TEMPORARY, self.finder.home],
+                    wrapper=lambda mounts, folder: self._wrapper(_that_exist(places), folder, mounts, CONFINEMENT),
+                    limits=self._limits(),
+                    environment=environment,
+                    baselines=self._baselines,
+                    obeyed=lambda path: path in before.led or is_entry(path),
                 )
-                stack.callback(lambda: settled.notes.extend(broker.notes))
+                broker = GitBroker(surroundings)
                 more, variables = stack.enter_context(broker.opened())
                 environment = {**environment, **variables}
             wrapper = self._wrapper(places, workspace, more)
@@ -299,66 +308,120 @@ class Sandbox:
             options=options,
         )
 
-    @contextmanager
-    def _hook(
-        self, places: Places, binds: Sequence[Bind], mounts: Sequence[str], folder: str
-    ) -> Iterator[tuple[list[str], list[int]]]:
-        """Prepare a hook of a repository, which runs as commands do."""
-        wrapper = self._wrapper(places, folder, mounts, CONFINEMENT)
-        program = system_call_filter()
-        assert program is not None
-        descriptor = os.memfd_create("filter")
-        try:
-            os.write(descriptor, program)
-            os.lseek(descriptor, 0, os.SEEK_SET)
-            given = json.dumps({"noexec": [], "binds": [*binds], "limits": self._limits()})
-            yield isolated_python_command(HELPER, given, *wrapper, "--seccomp", str(descriptor)), [descriptor]
-        finally:
-            os.close(descriptor)
-
-    def reason_for(self, path: str) -> str:
-        """Return why a place is protected, as a sentence."""
-        return "" if self.finder is None else self.finder.protected.judge(path).reason
-
     # ── after a command ──
 
-    def _settle(self, workspace: str, before: Swept, places: Places, snapshot: _Snapshot, settled: Settled) -> None:
-        """Take out of repositories what makes git run programs, and find what is new."""
+    def _settle(
+        self,
+        workspace: str,
+        before: Swept,
+        places: Places,
+        snapshot: _Snapshot,
+        settled: Settled,
+        broker: GitBroker | None,
+    ) -> None:
+        """Take out of repositories what makes git run programs, and keep aside what else programs obey by themselves."""
         assert self.finder is not None
-        after = self.finder.look(workspace)
+        if broker is not None:
+            settled.notes += broker.notes
+            settled.by_git += broker.tracked()
+        after = self._look_into_all(workspace, before, settled)
         roots = self.finder.roots(workspace)
-        mounted = {before.places[path] for path in places.protected if path in before.places}
+        mounted = frozenset(places.protected)
+        # Nothing of it could be changed or replaced, wherever it was moved with the folder that it is in.
+        covered = {found for path, found in before.places.items() if is_covered(path, mounted)}
+        by_git, changed = frozenset(settled.by_git), list[str]()
         for path, found in after.places.items():
-            if found in mounted and path not in self._unclean:
+            if (found in covered and path not in self._unclean) or is_placeholder(path):
                 continue
-            was_there = before.places.get(path) == found
             if path in after.repositories:
+                if not is_covered(path, mounted) and any(is_below(path, root) for root in roots):
+                    self._note_changeable(path, found[1])
                 notes = _judge_repository(path, roots, after.repositories, snapshot.findings)
                 settled.notes += notes
                 # Another command may have moved it meanwhile, so that nothing could be taken out.
                 self._unclean.discard(path)
                 if any(NOT_CLEAN in note for note in notes):
                     self._unclean.add(path)
-            elif was_there and snapshot.signatures.get(path) == _signature(path):
+            elif before.places.get(path) == found and snapshot.signatures.get(path) == _signature(path):
                 continue
-            elif self.finder.protected.is_entry(path):
-                settled.new.append(path)
-            elif any(is_below(path, root) for root in roots):
-                settled.notes += set_aside(path, "git's configuration or a link of a protected name leads to it")
+            elif not is_covered(path, by_git) and any(is_below(path, root) for root in roots):
+                changed.append(path)
+        if broker is not None and changed:
+            made = broker.of_the_user(topmost(changed))
+            settled.notes += [f"{path}: git made it as the repository had it" for path in made]
+            settled.by_git += made
+            changed = [path for path in changed if not is_covered(path, frozenset(made))]
+        self._keep_aside(changed, before, after, settled)
+        aside = {each.path for each in settled.aside}
+        self.finder.note_made(before, after, by_git=frozenset(settled.by_git), aside=aside)
         for note in settled.notes:
             logger.warning("tool bash: %s", note)
+
+    def _note_changeable(self, path: str, number: int) -> None:
+        """Note that commands commit to a repository without a call that tells their commits from the user's."""
+        if number not in self._changeable and os.path.isdir(path):  # noqa: PTH112 - text in
+            with suppress(OSError):
+                UsersHistory(number).disown()
+                self._changeable.add(number)
+
+    def _look_into_all(self, workspace: str, before: Swept, settled: Settled) -> Swept:
+        """Return the protected places that exist now, after folders that a command made unreadable are readable again."""
+        assert self.finder is not None
+        after = self.finder.look(workspace)
+        # Another folder may have the name of one that was closed before.
+        tried = set(before.closed.items())
+        while closed := set(after.closed.items()) - tried:
+            tried |= closed
+            for path, _ in closed:
+                open_up(path)
+            after = self.finder.look(workspace)
+        for path, _ in set(after.closed.items()) - set(before.closed.items()):
+            settled.notes.append(f"{path} cannot be looked into; look at it before you run anything there")
+        return after
+
+    def _keep_aside(self, changed: Sequence[str], before: Swept, after: Swept, settled: Settled) -> None:
+        assert self.finder is not None
+        protected = self.finder.protected
+        tops = topmost(path for path in changed if protected.is_entry(path))
+        gone, names = set[str](), {path.rpartition("/")[2] for path in tops}
+        known = {content(path) for path in before.places if path.rpartition("/")[2] in names and path not in tops}
+        for path in tops:
+            found = content(path)
+            if (found is None or found not in known) and _put_aside(path, protected.reason_for(path), settled):
+                gone.add(path)
+        for path in topmost(path for path in changed if not is_covered(path, gone) and not protected.is_entry(path)):
+            leader = after.led.get(path, "")
+            # A link that is gone leads nowhere.
+            if not is_covered(leader, gone):
+                _put_aside(path, f"{leader} leads programs to it", settled)
+
+
+def _put_aside(path: str, reason: str, settled: Settled) -> bool:
+    try:
+        settled.aside.append(keep_aside(path, reason))
+    except OSError as error:
+        problem = f"{path} was made or changed by a command, and could not be renamed: {error.strerror}"
+        settled.notes.append(f"{problem}. {reason}; look at it before you use it")
+        return False
+    return True
+
+
+def _that_exist(places: Places) -> Places:
+    """Return the places without those that git has removed since."""
+    return attrs.evolve(places, protected=tuple(path for path in places.protected if os.path.lexists(path)))
 
 
 @attrs.frozen
 class _Snapshot:
-    """What can be told of protected places that are too many to be mounted, or are links, before a command."""
+    """What can be told before a command of the protected places that are not mounted."""
 
     findings: frozenset[Finding]
     signatures: dict[str, tuple[Any, ...]]
 
     @classmethod
     def of(cls, places: Places, swept: Swept) -> _Snapshot:
-        uncovered = [path for path in swept.places if path not in places.protected]
+        mounted = frozenset(places.protected)
+        uncovered = [path for path in swept.places if not is_covered(path, mounted)]
         return cls(
             frozenset(
                 finding
@@ -366,11 +429,8 @@ class _Snapshot:
                 if path in swept.repositories and os.path.realpath(path) == path and os.path.isdir(path)  # noqa: PTH112
                 for finding in findings(path)
             ),
-            {path: _signature(path) for path in uncovered},
+            {path: _signature(path) for path in uncovered if path not in swept.repositories},
         )
-
-
-_MOST_SIGNED = 2_000
 
 
 def _signature(path: str) -> tuple[Any, ...]:
@@ -382,7 +442,7 @@ def _signature(path: str) -> tuple[Any, ...]:
         except OSError:
             continue
         result.append((each, found.st_ino, found.st_mode, found.st_ctime_ns))
-        if stat.S_ISDIR(found.st_mode) and len(pending) < _MOST_SIGNED:
+        if stat.S_ISDIR(found.st_mode):
             with suppress(OSError):
                 pending += sorted(f"{each}/{name}" for name in os.listdir(each))  # noqa: PTH208 - text
     return tuple(result)

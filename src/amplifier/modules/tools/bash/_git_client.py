@@ -12,7 +12,7 @@ import socket
 import stat
 import sys
 
-MAX_FILES = 8
+MAX_FILES = 200
 PASSED = ("GIT_EDITOR", "GIT_SEQUENCE_EDITOR", "GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "TZ")
 PASSED_PREFIXES = ("GIT_AUTHOR_", "GIT_COMMITTER_")
 
@@ -48,11 +48,12 @@ def main() -> None:
         sent = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
         broker.sendmsg([len(text).to_bytes(4, "big")], sent)
         broker.sendall(text)
-        answer = broker.recv(64) or b"exit 125"
-    word, _, code = answer.decode().partition(" ")
+        answer = b"".join(iter(lambda: broker.recv(1 << 16), b"")) or b"exit 125"
+    word, _, rest = answer.decode(errors="surrogateescape").partition(" ")
     if word == "exit":
-        sys.exit(int(code))
-    os.execv(real, [real, *arguments])
+        sys.exit(int(rest))
+    # An alias of the user's is replaced by what it stands for.
+    os.execv(real, [real, *(json.loads(rest) if rest else arguments)])
 
 
 if __name__ == "__main__":

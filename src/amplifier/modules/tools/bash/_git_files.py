@@ -17,16 +17,15 @@ import shutil
 import stat
 import subprocess
 from collections.abc import Iterator, Mapping
-from functools import cache
+from functools import cache, lru_cache
 
 import attrs
 
 from amplifier._internal.programs import find_program
 
+from ..._shared.protected_places import ASIDE
 from ._own_files import folder_of
 
-ASIDE = ".amplifier-aside"
-"""Ends the name of what was taken out, in the same folder."""
 NOT_CLEAN = "could not be made harmless"
 _MAX_FILE = 1 << 20
 _MAX_FOLDERS = 2_000
@@ -162,6 +161,13 @@ def git_program() -> str | None:
 
 def settings(text: str) -> list[tuple[str, str]] | None:
     """Return the settings in a file's text in order, read by git itself without what the file includes; None if git cannot read it."""
+    found = _settings(text)
+    return None if found is None else [*found]
+
+
+# Each call looks at the same configuration several times.
+@lru_cache(maxsize=64)
+def _settings(text: str) -> tuple[tuple[str, str], ...] | None:
     program = git_program()
     if program is None:
         return None
@@ -183,7 +189,7 @@ def settings(text: str) -> list[tuple[str, str]] | None:
     if done.returncode != 0:
         return None
     rows = done.stdout.decode("utf-8", "surrogateescape").split("\0")[:-1]
-    return [(key, value if is_given else "true") for key, is_given, value in (row.partition("\n") for row in rows)]
+    return tuple((key, value if is_given else "true") for key, is_given, value in (row.partition("\n") for row in rows))
 
 
 def harmless_text(pairs: list[tuple[str, str]], folder: str | None = None) -> str:
@@ -261,6 +267,14 @@ def findings(git: str) -> list[Finding]:
     Args:
         git: The folder, as a real path.
     """
+    if not os.access(git, os.R_OK | os.X_OK):
+        open_up(git)
+    for folder, names, _ in os.walk(git):
+        # A folder that can't be listed can still be used by those who know its names.
+        names[:] = [name for name in names if name not in ("objects", "lfs", "annex")]
+        for name in names:
+            if not os.access(inner := f"{folder}/{name}", os.R_OK | os.X_OK):
+                open_up(inner)
     found = [*_of_odd_files(git)]
     for folder in git_folders(git):
         is_worktree = os.path.basename(os.path.dirname(folder)) == "worktrees"  # noqa: PTH119, PTH120 - text in, text out
@@ -284,6 +298,18 @@ def findings(git: str) -> list[Finding]:
             if not is_worktree or target != own:
                 found.append(Finding(common, "it leads git to another configuration", "file"))
     return found
+
+
+def open_up(path: str) -> bool:
+    """Give a folder's owner all rights to it again; returns whether that worked. Follows no link."""
+    try:
+        # The folder of any name in it.
+        with folder_of(f"{path}/HEAD") as folder:
+            mode = stat.S_IMODE(os.fstat(folder).st_mode)
+            os.chmod(f"/proc/self/fd/{folder}", mode | stat.S_IRWXU)  # noqa: PTH101 - by its descriptor
+    except OSError:
+        return False
+    return True
 
 
 def git_folders(git: str) -> Iterator[str]:
@@ -388,7 +414,7 @@ def _of_todo(path: str) -> Iterator[Finding]:
         yield Finding(path, "it is no file", "file")
 
 
-def read_text(path: str) -> str | None:
+def read_text(path: str, most: int = _MAX_FILE) -> str | None:
     """Return the text of a regular file, reached without a link in its last name; None for anything else."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
@@ -396,9 +422,9 @@ def read_text(path: str) -> str | None:
         return None
     try:
         found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode) or found.st_size > _MAX_FILE:
+        if not stat.S_ISREG(found.st_mode) or found.st_size > most:
             return None
-        return os.read(descriptor, _MAX_FILE).decode("utf-8", "surrogateescape")
+        return os.read(descriptor, most).decode("utf-8", "surrogateescape")
     finally:
         os.close(descriptor)
 
@@ -442,6 +468,8 @@ def take_out(found: list[Finding], before: dict[str, str] | None = None) -> list
 def _taken_out(path: str, kind: str, before: dict[str, str]) -> str:
     name = os.path.basename(path)  # noqa: PTH119 - text in, text out
     with folder_of(path) as folder:
+        if not os.access(f"/proc/self/fd/{folder}", os.W_OK):
+            open_up(os.path.dirname(path))  # noqa: PTH120 - text in, text out
         if kind == "hook":
             descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
             try:

@@ -7,14 +7,18 @@ shell between two gits; it is there for them alone.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
+import logging
 import os
 import re
+import select
+import signal
 import stat
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import attrs
@@ -24,8 +28,12 @@ from amplifier._internal.programs import find_program, is_below, isolated_python
 from ._git_files import git_program, harmless_text, pointer_target, read_text, settings
 from ._places import Places
 
+logger = logging.getLogger("amplifier.modules.tools")
+
 HELPER = str(Path(__file__).with_name("_noexec.py"))
 _PROBING = 30.0
+_DYING = 10.0
+"""Seconds for processes that were killed to be gone."""
 _HOME = "/h"
 # git starts these under names of their own; they are all one program.
 _LINKS = (
@@ -64,6 +72,74 @@ _OFF = {
 }
 
 
+@attrs.frozen
+class Started:
+    """A program in a bubblewrap that tells the id of the first process inside.
+
+    Attributes:
+        process: bubblewrap.
+        told: The descriptor that it tells it by; `wait` closes it.
+    """
+
+    process: subprocess.Popen[bytes]
+    told: int
+
+    def wait(self, stopping: Sequence[int], seconds: float | None = None) -> int:
+        """Wait until all processes in the sandbox are gone; return the exit code of the program.
+
+        bubblewrap itself ends earlier than they do, if it is killed or if the program left some running.
+
+        Args:
+            stopping: Descriptors that end it when they become readable.
+            seconds: How long it may take.
+        """
+        with contextlib.ExitStack() as stack:
+            stack.callback(os.close, self.told)
+            ended = os.pidfd_open(self.process.pid)
+            stack.callback(os.close, ended)
+            poll = select.poll()
+            for descriptor in (ended, self.told, *stopping):
+                poll.register(descriptor, select.POLLIN)
+            text, first = b"", None
+            while True:
+                ready = {descriptor for descriptor, _ in poll.poll(None if seconds is None else seconds * 1000)}
+                if self.told in ready:
+                    data = os.read(self.told, 4096)
+                    text += data
+                    if not data:
+                        poll.unregister(self.told)
+                    elif first is None and (found := re.search(rb'"child-pid": (\d+)\s', text)):
+                        # It is gone already if it can't be opened.
+                        with contextlib.suppress(OSError):
+                            first = os.pidfd_open(int(found[1]))
+                            stack.callback(os.close, first)
+                elif ended in ready:
+                    break
+                elif not ready or ready & {*stopping}:
+                    with contextlib.suppress(OSError):
+                        os.killpg(self.process.pid, signal.SIGKILL)
+                    stopping, seconds = (), None
+                    for descriptor in ready - {self.told, ended}:
+                        poll.unregister(descriptor)
+            code = self.process.wait()
+            if first is not None and not select.select([first], [], [], _DYING)[0]:
+                logger.warning("tool bash: processes of a git call do not end although they were killed")
+        return code if code >= 0 else 128 - code
+
+
+@contextlib.contextmanager
+def told_by_bubblewrap() -> Iterator[tuple[int, tuple[str, ...], int]]:
+    """Have a pipe for the start of a bubblewrap: what is written to, the option, and what is read from, which stays open."""
+    told, telling = os.pipe()
+    try:
+        yield telling, ("--info-fd", str(telling)), told
+    except BaseException:
+        os.close(told)
+        raise
+    finally:
+        os.close(telling)
+
+
 @attrs.frozen(kw_only=True)
 class GitProfile:
     """How git calls are run.
@@ -79,6 +155,7 @@ class GitProfile:
         limits: Limits of resources.
         user: The harmless part of the user's configuration, as the text of a file.
         user_in_sandbox: The same for git that a command runs itself.
+        aliases: Of the user.
     """
 
     bubblewrap: str
@@ -91,6 +168,7 @@ class GitProfile:
     limits: Mapping[str, int]
     user: str
     user_in_sandbox: str
+    aliases: Mapping[str, str] = attrs.field(factory=dict)
 
     def start(
         self,
@@ -104,7 +182,9 @@ class GitProfile:
         files: Mapping[str, str],
         streams: tuple[int, int, int],
         scratch: str,
-    ) -> subprocess.Popen[bytes]:
+        shown: Sequence[str] = (),
+        opened: Sequence[str] = (),
+    ) -> Started:
         """Start a call.
 
         Args:
@@ -117,11 +197,17 @@ class GitProfile:
             files: Further files that it may read, by the path that it knows them by.
             streams: Its input, output and errors.
             scratch: A folder for what this call needs.
+            shown: Further folders that it reads.
+            opened: Protected places that it may change all the same.
         """
-        subcommand = next((word for word in arguments if not word.startswith("-")), "")
-        opened = list(writable)
+        folders = list(writable)
         command = [self.bubblewrap, *self.confinement, *(("--share-net",) if self.network else ())]
         command += self._root(shell=not _TRANSPORTS.isdisjoint(arguments))
+        for path in sorted(shown):
+            command += ("--ro-bind", path, path)
+        for path in places.hidden:
+            if any(is_below(path, folder) for folder in shown):
+                command += ("--tmpfs", path) if Path(path).is_dir() else ("--ro-bind", "/dev/null", path)
         for root in sorted({*roots, *places.pinned}):
             command += ("--bind", root, root)
         binds = []
@@ -134,8 +220,8 @@ class GitProfile:
             if stat.S_ISDIR(_mode_in(descriptor, "hooks")):
                 command += ("--ro-bind", f"{source}/hooks", f"{path}/hooks")
         for path in places.protected:
-            is_open = any(is_below(path, folder) for folder in opened) or _is_pointer(path, opened)
-            if not is_open and os.path.lexists(path):
+            is_open = any(is_below(path, folder) for folder in folders) or _is_pointer(path, folders)
+            if not is_open and path not in opened and os.path.lexists(path):
                 command += ("--ro-bind", path, path)
         for path in places.hidden_inside:
             command += ("--tmpfs", path) if Path(path).is_dir() else ("--ro-bind", "/dev/null", path)
@@ -144,26 +230,9 @@ class GitProfile:
         user = f"{scratch}/gitconfig"
         Path(user).write_text(self.user, encoding="utf-8", errors="surrogateescape")
         command += ("--ro-bind", user, f"{_HOME}/.gitconfig", "--remount-ro", "/", "--chdir", directory)
-        descriptor = os.memfd_create("filter")
-        try:
-            os.write(descriptor, self.filter)
-            os.lseek(descriptor, 0, os.SEEK_SET)
-            command += ("--seccomp", str(descriptor), "--", self.git, *arguments)
-            given = json.dumps({"noexec": [*roots], "binds": binds, "limits": dict(self.limits)})
-            return subprocess.Popen(
-                isolated_python_command(HELPER, given, *command),
-                env={**self._environment(writable.values()), **environment},
-                cwd="/",
-                stdin=streams[0],
-                stdout=streams[1],
-                stderr=streams[2],
-                pass_fds=(descriptor,),
-                start_new_session=True,
-            )
-        except OSError as error:
-            raise OSError(error.errno, f"git {subcommand}: {error.strerror}") from None
-        finally:
-            os.close(descriptor)
+        given = json.dumps({"noexec": [*sorted({*shown, *roots})], "binds": binds, "limits": dict(self.limits)})
+        environment = {**self._environment(writable.values()), **environment}
+        return start_in_bubblewrap(given, command, [self.git, *arguments], self.filter, environment, streams)
 
     def _root(self, *, shell: bool) -> list[str]:
         files = {self.git: self.git, f"{self.core}/git": self.git}
@@ -208,6 +277,46 @@ class GitProfile:
         return environment
 
 
+def start_in_bubblewrap(
+    given: str,
+    wrapper: Sequence[str],
+    arguments: Sequence[str],
+    system_calls: bytes,
+    environment: Mapping[str, str],
+    streams: tuple[int, int, int],
+) -> Started:
+    """Start a program in a bubblewrap that `_noexec` prepares the mounts for.
+
+    Args:
+        given: The argument of `_noexec`.
+        wrapper: bubblewrap with its options.
+        arguments: The program and its arguments.
+        system_calls: The filter.
+        environment: All the program gets to see.
+        streams: Its input, output and errors.
+    """
+    with told_by_bubblewrap() as (telling, option, told):
+        descriptor = os.memfd_create("filter")
+        try:
+            os.write(descriptor, system_calls)
+            os.lseek(descriptor, 0, os.SEEK_SET)
+            process = subprocess.Popen(
+                isolated_python_command(
+                    HELPER, given, *wrapper, "--seccomp", str(descriptor), *option, "--", *arguments
+                ),
+                env=dict(environment),
+                cwd="/",
+                stdin=streams[0],
+                stdout=streams[1],
+                stderr=streams[2],
+                pass_fds=(descriptor, telling),
+                start_new_session=True,
+            )
+        finally:
+            os.close(descriptor)
+        return Started(process, told)
+
+
 def identity_of(descriptor: int) -> tuple[int, int]:
     """Return the device and inode of an open folder."""
     found = os.fstat(descriptor)
@@ -243,7 +352,7 @@ def open_git_profile(
     libraries = _libraries(tuple(programs))
     if libraries is None:
         return None, "the libraries of git are not known: ldd is missing"
-    user, user_in_sandbox = _user_configuration()
+    user, user_in_sandbox, aliases = _user_configuration()
     profile = GitProfile(
         bubblewrap=bubblewrap,
         git=git,
@@ -255,6 +364,7 @@ def open_git_profile(
         limits=limits,
         user=user,
         user_in_sandbox=user_in_sandbox,
+        aliases=aliases,
     )
     problem = _problem(profile.bubblewrap, profile.git, lambda: _try(profile))
     return (None, problem) if problem else (profile, None)
@@ -276,7 +386,7 @@ def _try(profile: GitProfile) -> str | None:
         work = f"{os.path.realpath(scratch)}/work"
         Path(work).mkdir()
         with Path(os.devnull).open("rb+") as null:
-            process = profile.start(
+            started = profile.start(
                 ["version"],
                 places=nothing,
                 roots=[work],
@@ -287,12 +397,7 @@ def _try(profile: GitProfile) -> str | None:
                 streams=(null.fileno(), null.fileno(), errors.fileno()),
                 scratch=scratch,
             )
-        try:
-            code = process.wait(_PROBING)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-            return "git does not end in a sandbox of its own"
+        code = started.wait((), _PROBING)
         errors.seek(0)
         text = " ".join(errors.read(1000).decode(errors="replace").split())
     return None if code == 0 else f"git does not run in a sandbox of its own: {text or f'exit code {code}'}"
@@ -327,14 +432,15 @@ def _libraries(programs: tuple[str, ...]) -> tuple[str, ...] | None:
 # ── configuration of the user ─────────────────────────────────────────────────────────────────────
 
 
-def _user_configuration() -> tuple[str, str]:
-    """Return the harmless part of the user's configuration: for git in its profile, and in the sandbox."""
+def _user_configuration() -> tuple[str, str, dict[str, str]]:
+    """Return the harmless part of the user's configuration, for git in its profile and in the sandbox, and the aliases."""
     pairs = [*_user_settings("--system"), *_user_settings("--global")]
     names = dict.fromkeys(key.rpartition(".")[0][len("filter.") :] for key, _ in pairs if key.startswith("filter."))
     required = "".join(f'[filter "{name}"]\n\trequired = true\n' for name in names)
     # In the sandbox there are programs, so what the machine sets for everyone is left as it is.
     included = "[include]\n\tpath = /etc/gitconfig\n"
-    return harmless_text(pairs) + required, included + harmless_text(_user_settings("--global"))
+    aliases = {key.partition(".")[2]: value for key, value in pairs if key.startswith("alias.")}
+    return harmless_text(pairs) + required, included + harmless_text(_user_settings("--global")), aliases
 
 
 def _user_settings(scope: str) -> list[tuple[str, str]]:

@@ -6,13 +6,14 @@ import os
 import stat
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
 
 import attrs
 
 from amplifier._internal.programs import is_below, isolated_python
 
+from ..._shared.place_sweep import Swept
 from ..._shared.protected_places import ProtectedPlaces, own_places
 from ..._shared.session import default_sessions_directory
 from ._options import BashOptions
@@ -24,7 +25,6 @@ from ._own_files import (
     links_on,
     own_folders,
 )
-from ._sweep import Sweep, Swept
 
 # Where other users, other programs and services keep what is theirs.
 _HIDDEN = ("/home", "/root", "/run", "/tmp", "/var/tmp", "/var/lib/docker", "/boot", "/lost+found")
@@ -41,7 +41,7 @@ _OF_HOME = (
     *(".zlogin", ".gitconfig", ".vimrc", ".xprofile", ".local/bin"),
 )
 _MAX_MOUNTS = 50
-"""Of protected places: the time for each grows with their number."""
+"""Of protected places, those that existed first and the highest first: the time for each grows with their number."""
 _MAX_DEPTH = 2
 _MOST_ENTRIES = 2_000
 # Inside of a working directory that is a home folder.
@@ -63,10 +63,9 @@ class Places:
         pinned: Folders below something writable that cannot be renamed or removed: what follows lies in them.
         protected: Cannot be changed although it is below something writable.
         missing: Does not exist, and cannot be created although it is below something writable.
-        hidden_inside: Not seen although it is below something writable.
+        hidden_inside: Not seen although it is below something writable or readable.
         sockets: Covered: a mount that is read-only does not keep anyone from connecting to one.
         repositories: Of the protected ones, what belongs to git.
-        unmounted: Protected places that are too many to be mounted; compared after the command instead.
     """
 
     hidden: tuple[str, ...]
@@ -78,7 +77,6 @@ class Places:
     hidden_inside: tuple[str, ...]
     sockets: tuple[str, ...] = ()
     repositories: tuple[str, ...] = ()
-    unmounted: tuple[str, ...] = ()
 
     def changeable(self) -> dict[str, tuple[int, int] | None]:
         """What is mounted writable, and what is mounted where commands may change something: path, and what lies there now."""
@@ -120,8 +118,10 @@ class PlaceFinder:
             path for path in programs if not any(is_below(folder, os.path.realpath(path)) for folder in private)
         ]
         self._helpers = helper_programs()
-        self._sweep = Sweep(protected)
+        self.protected: ProtectedPlaces = protected
         self._lock = threading.Lock()
+        self._first: set[tuple[int, int]] | None = None
+        self._made: set[tuple[int, int]] = set()
         self._changeable = {workspace, *self.writable}
         for folder in self._changeable:
             check_search_path(folder)
@@ -160,15 +160,40 @@ class PlaceFinder:
         writable = sorted({workspace, *self.writable})
         return [folder for folder in writable if not inside_another(folder, writable)]
 
-    @property
-    def protected(self) -> ProtectedPlaces:
-        """The list of protected places."""
-        return self._sweep.protected
-
     def look(self, workspace: str) -> Swept:
         """Return the protected places that exist now."""
+        skip = [*own_places(), *self._state, *self._asked]
+        swept = self.protected.sweep.look(self.roots(workspace), skip=skip, second_names=True)
+        found = set(swept.places.values())
         with self._lock:
-            return self._sweep.look(self.roots(workspace), skip=[*own_places(), *self._state, *self._asked])
+            if self._first is None:
+                self._first = found
+            # Another folder may get the number of one that is gone.
+            self._made &= found
+        return swept
+
+    def note_made(self, before: Swept, after: Swept, *, by_git: Container[str], aside: Container[str]) -> None:
+        """Note the places that a command has made, and that did not have to be allowed: repositories, and copies.
+
+        They are compared, not mounted: a command may make them again at any time. What has mounts in it could not be
+        removed, and git calls in it would need help.
+
+        Args:
+            before: What there was before the command.
+            after: What there is now.
+            by_git: What git has written in work trees. In one that a command has made it counts as made too.
+            aside: What has to be allowed.
+        """
+        old = set(before.places.values())
+        new = {path: found for path, found in after.places.items() if found not in old and path not in after.led}
+        with self._lock:
+            made = {path for path in after.repositories if new.get(path) or after.places.get(path) in self._made}
+            trees = {path.removesuffix("/.git") for path in made if path.endswith("/.git")}
+            self._made |= {
+                found
+                for path, found in new.items()
+                if not is_covered(path, aside) and (not is_covered(path, by_git) or is_covered(path, trees))
+            }
 
     def places(self, workspace: str, swept: Swept) -> Places:
         """Return the places for one command.
@@ -195,6 +220,9 @@ class PlaceFinder:
             )
 
         hidden_inside = [path for path in inside({*secrets, *self._asked, *self._state}) if os.path.lexists(path)]
+        # What the plan hides stays hidden in a folder that it makes readable.
+        named = sorted({*self._asked, *self._state} - {*hidden_inside, *writable})
+        hidden_inside += [path for path in named if inside_another(path, readable) and os.path.lexists(path)]
 
         def seen(paths: Iterable[str]) -> list[str]:
             return [path for path in inside(paths) if not any(is_below(path, each) for each in hidden_inside)]
@@ -204,9 +232,12 @@ class PlaceFinder:
         of_home = {f"{self.home}/{name}" for name in _OF_HOME}
         listed = seen({*swept.places, *(path for path in of_home if os.path.lexists(path))})
         listed = [path for path in listed if not any(is_below(path, each) for each in own_inside)]
-        listed = sorted((path for path in listed if not inside_another(path, listed)), key=_by_depth)
+        with self._lock:
+            first, made = self._first or set(), {path for path, found in swept.places.items() if found in self._made}
+        listed = topmost(path for path in listed if not is_covered(path, made))
+        listed.sort(key=lambda path: (swept.places.get(path) not in first, path.count("/"), path))
         protected = [path for path in own_inside if not inside_another(path, own_inside)]
-        mounted, unmounted = listed[:_MAX_MOUNTS], listed[_MAX_MOUNTS:]
+        mounted = listed[:_MAX_MOUNTS]
         missing = {_first_missing(path) for path in seen({*own, *of_home} - set(protected))}
         missing = {
             path
@@ -234,17 +265,29 @@ class PlaceFinder:
             hidden_inside=tuple(hidden_inside),
             sockets=tuple(sockets),
             repositories=tuple(path for path in mounted if path in swept.repositories),
-            unmounted=tuple(unmounted),
         )
-
-
-def _by_depth(path: str) -> tuple[int, str]:
-    return path.count("/"), path
 
 
 def inside_another(path: str, folders: Iterable[str]) -> bool:
     """Whether a path is below one of some folders and not that folder itself."""
     return any(is_below(path, folder) and path != folder for folder in folders)
+
+
+def topmost(paths: Iterable[str]) -> list[str]:
+    """Return the paths that are not below another one of them."""
+    found = list[str]()
+    # With a slash before all other characters, what is in a folder follows it.
+    for path in sorted(set(paths), key=lambda path: path.replace("/", "\0")):
+        if not found or not is_below(path, found[-1]):
+            found.append(path)
+    return found
+
+
+def is_covered(path: str, folders: Container[str]) -> bool:
+    """Check whether a path is, or is below, one of many."""
+    while path and path not in folders:
+        path = path.rpartition("/")[0]
+    return bool(path)
 
 
 def _first_missing(path: str) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import os
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ import attrs
 from amplifier._internal.programs import find_program
 from amplifier._internal.supervisor import PR_GET_DUMPABLE, PR_SET_DUMPABLE, prctl
 from amplifier.contracts import Coordinator
-from amplifier.errors import ModuleLoadError
+from amplifier.errors import ModuleLoadError, NoOneToAskError
 from amplifier.events import TOOL_POST
 from amplifier.models import HookResult, ToolResult
 
@@ -31,9 +32,9 @@ from ..._shared.protected_places import protected_places
 from ..._shared.session import working_directory
 from ..._shared.worker_threads import Stop, Stopped, Workers, poll_until
 from .._base import BuiltinTool, characters, option, tool_input, whole
+from ._aside import Aside
 from ._command import Outcome, run_command
 from ._confinement import Confined, Sandbox, choose_sandbox, import_warning
-from ._git_files import set_aside
 from ._options import DEFAULT_TIMEOUT, BashOptions
 
 logger = logging.getLogger("amplifier.modules.tools")
@@ -67,6 +68,7 @@ _COMMAND = attrs.evolve(
     expected="text without NUL characters",
     accepts=lambda value: isinstance(value, str) and "\0" not in value,
 )
+_MAX_QUESTION_CHARACTERS = 100_000
 _MOST_TRIES = 3
 """For bubblewrap: a socket of another program that was to be covered may be gone when it starts."""
 
@@ -134,31 +136,33 @@ class BashTool(BuiltinTool):
         except Stopped:  # by `stop_all`; a cancelled call does not get here
             raise ToolFailure("Cancelled", "ended, because the session is being closed") from None
         settled = outcome[1].settled
-        notes = [*settled.notes, *[await self._ask_about(path, values["command"]) for path in settled.new]]
+        notes = [*settled.notes, *await self._ask_about(settled.aside)]
         if notes:
             await self._tell("\n".join(notes))
         return _result(*outcome, seconds, notes)
 
-    async def _ask_about(self, path: str, command: str) -> str:
-        """Ask about a place that programs outside obey, and that a command has made; returns the sentence about it.
+    async def _ask_about(self, kept: Sequence[Aside]) -> list[str]:
+        """Ask about places that programs outside obey, and that a command has made; returns a sentence about each.
 
-        Where the session asks about no command, it is only named.
+        They are out of the way until someone allows them.
         """
-        lets_pass = self._coordinator.get_capability("approval.lets_pass")
-        reason = await anyio.to_thread.run_sync(self._sandbox.reason_for, path)
-        if lets_pass is None or lets_pass(self._name, {"command": command}):
-            return f"{path} is new; {reason}"
+        if not kept:
+            return []
+        listed = "\n".join(f"{shown(each.path, 500)} ({each.reason})" for each in kept)
         question = HookResult(
             action="ask_user",
-            approval_prompt=f"Keep {shown(path, 200)}, which a command has made? {reason}.",
-            approval_options=["Keep", "Rename"],
+            approval_prompt=f"Keep what a command has made, and other programs obey by themselves?\n{listed}",
+            approval_options=["Keep", "Leave aside"],
             approval_default="deny",
         )
-        answer = await self._coordinator.process_hook_result(question, TOOL_POST, _MODULE)
-        if answer.action == "continue":
-            return f"{path} is new and was allowed; {reason}"
-        notes = await anyio.to_thread.run_sync(set_aside, path, f"new, and not allowed; {reason}")
-        return " ".join(notes)
+        is_allowed = False
+        if len(listed) <= _MAX_QUESTION_CHARACTERS:
+            with contextlib.suppress(NoOneToAskError):
+                answer = await self._coordinator.process_hook_result(question, TOOL_POST, _MODULE)
+                is_allowed = answer.action == "continue"
+        if is_allowed:
+            return await anyio.to_thread.run_sync(lambda: [_kept(each) for each in kept])
+        return [f"{each.path} is not allowed, and is called {each.name} now: {each.reason}" for each in kept]
 
     async def _tell(self, text: str) -> None:
         message = HookResult(user_message=text, user_message_level="warning")
@@ -190,6 +194,12 @@ class BashTool(BuiltinTool):
         for stop in running:
             stop.request()
         return bool(running)
+
+
+def _kept(each: Aside) -> str:
+    if each.put_back():
+        return f"{each.path} was allowed: {each.reason}"
+    return f"{each.path} was allowed, and is still called {each.name}: something else has its name, or it is gone"
 
 
 _DENIED = re.compile(

@@ -152,11 +152,19 @@ def _refuse_if_changed(
     directory: int, place: ConfinedPath, temporary: str, written: os.stat_result, expected: Version | None
 ) -> None:
     found = os.stat(temporary, dir_fd=directory, follow_symlinks=False)
-    if not os.path.samestat(found, written):
+    # Judged by its path, it must not be moved to where nothing may be written.
+    if not _is_at(directory, place.parent.path) or not os.path.samestat(found, written):
         raise ToolFailure("Changed", f"{shown(place.path)}: its directory is being tampered with; nothing was changed")
     now = _replaceable(directory, place)
     if expected is not None and (now is None or _version(now) != expected):
         raise ToolFailure("Changed", f"{shown(place.path)} was changed by another process meanwhile; read it again")
+
+
+def _is_at(directory: int, path: str) -> bool:
+    try:
+        return os.path.samestat(os.fstat(directory), os.lstat(path))
+    except OSError:
+        return False
 
 
 def _sync_directory(directory: int) -> None:
