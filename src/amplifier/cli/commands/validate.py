@@ -12,7 +12,7 @@ import anyio
 import attrs
 import click
 
-from amplifier._json import visible_text
+from amplifier._internal.json import visible_text
 from amplifier.cli._error_messages import error_message
 from amplifier.cli._exit_codes import CommandError
 from amplifier.cli.terminal.output import StandardStreams

@@ -31,14 +31,9 @@ from mcp_types import (
 )
 from pydantic import ValidationError
 
-from amplifier.modules._shared.message_lines import LineSplitter, LineTooLong, read_chunk, write_all
-from amplifier.modules._shared.processes import (
-    HAS_PROC,
-    ProcessTree,
-    ServiceProcess,
-    descendants,
-    read_proc,
-)
+from amplifier._internal.message_lines import LineSplitter, LineTooLong, read_chunk, write_all
+from amplifier._internal.processes import HAS_PROC, descendants, read_proc
+from amplifier.modules._shared.processes import ProcessTree, ServiceProcess
 
 from .subject import Subject, SubjectProblem
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import attrs
 
-from amplifier._json import visible_text
-from amplifier._spelling import suggestion
+from amplifier._internal.json import visible_text
+from amplifier._internal.spelling import suggestion
 from amplifier.errors import AmplifierError
 
 

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 import anyio.to_thread
 import attrs
 
-from amplifier._json import redact_text
-from amplifier._spelling import suggestion
-from amplifier.conformance._report import ClauseOutcome, Finding, Report, Verdict
+from amplifier._internal.json import redact_text
+from amplifier._internal.spelling import suggestion
 from amplifier.conformance.engine.job import (
     InvalidSelection,
     expanded,
@@ -25,6 +24,7 @@ from amplifier.conformance.engine.job import (
     replay_token,
     shortened,
 )
+from amplifier.conformance.report import ClauseOutcome, Finding, Report, Verdict
 from amplifier.conformance.target.mounted import CANARY
 from amplifier.errors import MissingExtraError
 

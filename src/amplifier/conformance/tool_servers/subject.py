@@ -14,7 +14,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import attrs
 
-from amplifier._json import redact_text
+from amplifier._internal.json import redact_text
 from amplifier.errors import AmplifierError
 
 HIDDEN = "[REDACTED]"
