@@ -90,7 +90,7 @@ def validate_mcp(server: tuple[str, ...], header: tuple[str, ...], **options: An
             raise CommandError(f"--header {name!r}: expected NAME=VALUE")
         headers[name] = value
     if target.startswith(("http://", "https://")):
-        return _examine("url", target, headers=headers, auth=_login_for(target), **options)
+        return _examine("url", target, headers=headers, auth=login_for(target), **options)
     return _examine("command", target, headers=headers, **options)
 
 
@@ -109,7 +109,7 @@ def validate_python(target: str, **options: Any) -> int:
     return _examine("python", target, **options)
 
 
-def _login_for(url: str) -> Any:
+def login_for(url: str) -> Any:
     """Return what makes the login of a configured server of this URL; None if there is none."""
     from amplifier.cli.agent.configuration import read_configuration  # noqa: PLC0415  # for URLs only
     from amplifier.modules.tools.mcp import login_of, read_mcp_options  # noqa: PLC0415
