@@ -36,7 +36,7 @@ def test_each_fault_is_found_in_its_tool(tmp_path, monkeypatch):
     """A tool that deletes is never called, because it was skipped."""
     monkeypatch.setenv("PROOF", str(tmp_path / "proof"))
     skip = ["delete_everything"]
-    report = examine(PLANTED, call_all=True, skip=skip, env=["PROOF"], call_seconds=5)
+    report = examine(PLANTED, call_all=True, skip=skip, env=["PROOF"], call_seconds=3)
     found = {(each.clause, (each.input or {}).get("tool")) for each in report.violations}
     assert found == FOUND | {("S12", None)}
     assert report.verdict == "violations"

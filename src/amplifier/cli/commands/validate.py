@@ -43,7 +43,7 @@ _examining: Decorator = add_options(
         "arguments_file",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
         metavar="FILE",
-        help='Fixed values of arguments, as JSON: {"TOOL": {"NAME": "VALUE"}}; the tool * stands for all.',
+        help='Fixed values of arguments, as JSON: {"TOOL": {"NAME": "VALUE"}}; * stands for all that have it.',
     ),
     click.option("--env", multiple=True, metavar="NAME", help="A variable of yours that the program gets."),
     click.option("--max-calls", type=click.IntRange(1), default=200, show_default=True, help="Calls of each tool."),
@@ -80,7 +80,7 @@ def validate_mcp(server: tuple[str, ...], header: tuple[str, ...], **options: An
     first, and at a terminal a question offers the rest. A COMMAND runs in a fresh folder with a fresh HOME, and gets PATH, LANG and the variables of --env. A
     URL is called with the headers, or with the login of `amplifier mcp login`.
 
-    Exit codes: 0 its tools keep every clause, 1 they break a required one, 2 they could not be checked, or it is open whether some may be called.
+    Exit codes: 0 its tools keep every clause that was examined, 1 they break a required one, 2 they could not be checked, or it is open whether some may be called.
     """
     target = server[0] if len(server) == 1 else shlex.join(server)
     headers = {}
@@ -104,7 +104,7 @@ def validate_python(target: str, **options: Any) -> int:
     process of its own, on asyncio, in a fresh folder with a fresh HOME, with PATH, LANG and the variables of --env. Nothing is called that was not permitted:
     functions declare nothing, so permit them with --call NAME or --call-all.
 
-    Exit codes: 0 they keep every clause, 1 they break a required one, 2 they could not be checked, or it is open whether some may be called.
+    Exit codes: 0 they keep every clause that was examined, 1 they break a required one, 2 they could not be checked, or it is open whether some may be called.
     """
     return _examine("python", target, **options)
 

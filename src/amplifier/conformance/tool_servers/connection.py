@@ -46,6 +46,7 @@ _MAX_PAGES = 100
 _MAX_WAITING = 1024
 _MAX_STDERR = 4096
 _MAX_429_SECONDS = 60.0
+_DYING_SECONDS = 5.0
 _MAX_429_TRIES = 10
 
 # Folders in which package runners and interpreters keep copies of what they downloaded or compiled.
@@ -236,7 +237,10 @@ class Link:
         except (httpx2.HTTPError, OSError, anyio.ClosedResourceError, anyio.BrokenResourceError) as error:
             text = f"{type(error).__name__}: {error}"
         self.is_lost = self.is_lost or kind == "lost"
-        if kind == "lost":
+        if kind == "lost" and self.process is not None:
+            # The end of its output is seen a moment before the end of the program.
+            with anyio.move_on_after(_DYING_SECONDS):
+                await self.process.wait_for_death()
             text = self.how_it_ended() or text
         return Reply(kind=kind, text=self.subject.without_secrets(text), seconds=time.monotonic() - started)
 
