@@ -41,7 +41,7 @@ pytestmark = [
 @contextmanager
 def serving(notes: Path, limit: str = "") -> Iterator[str]:
     command = [sys.executable, str(HERE / "sound.py"), "0", str(notes), limit]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=notes.parent) as process:
         assert process.stdout is not None
         try:
             yield f"http://127.0.0.1:{int(process.stdout.readline())}/mcp"

@@ -132,6 +132,7 @@ class CleanupStack:
             The first KeyboardInterrupt or exit, for the caller to raise.
         """
         interrupt: BaseException | None = None
+        error: BaseException | None = None
         known = set(self._waiting(owner))
         if not known:
             return None
@@ -142,7 +143,7 @@ class CleanupStack:
             while (entry := next(self._waiting(owner), None)) is not None:
                 self.discard(entry)
                 began = time.monotonic()
-                error: BaseException | None = DeadlinePassed(0.0)
+                error = DeadlinePassed(0.0)
                 # A step that was added meanwhile runs only if there is time. Otherwise steps
                 # that add steps would never end.
                 if entry in known or not budget.is_used_up:
@@ -163,8 +164,8 @@ class CleanupStack:
             return interrupt
         finally:
             deadline.close()
-            # An exception that names its own frame is a reference cycle.
-            del interrupt
+            # The frames in the traceback of an error lead back to this one.
+            del interrupt, error
 
     def _log_waiting(self, owner: str | CleanupEntry | None) -> None:
         """Log the steps that are still to run, because the loop may be stopped before they do."""
