@@ -34,7 +34,7 @@ from pydantic import ValidationError
 
 from amplifier._internal.message_lines import LineSplitter, LineTooLong, read_chunk, write_all
 from amplifier._internal.processes import HAS_PROC, descendants, read_proc
-from amplifier.modules._shared.processes import ProcessTree, ServiceProcess
+from amplifier.modules.tools.mcp import ProcessTree, ServiceProcess
 
 from .subject import Subject, SubjectProblem
 
