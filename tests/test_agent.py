@@ -183,7 +183,6 @@ async def test_an_engine_takes_a_function_that_makes_sessions(tmp_path):
     [
         ("anthropic:claude-x", {"module": "provider-anthropic", "config": {"default_model": "claude-x"}}),
         ("openai:gpt-x", {"module": "provider-openai", "config": {"default_model": "gpt-x"}}),
-        ("local:some.gguf", {"module": "provider-local", "config": {"model_path": "some.gguf"}}),
         ("offline", {"module": "provider-offline"}),
         (
             "openai-compatible:qwen3:8b@http://127.0.0.1:11434/v1",

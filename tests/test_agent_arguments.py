@@ -70,7 +70,7 @@ def test_a_wrong_argument_is_one_sentence(argument: str, given: Any, message: st
     assert "\n" not in str(caught.value)
 
 
-EXAMPLES = "such as 'anthropic:claude-sonnet-4-5', 'openai:gpt-5', 'openai-compatible:MODEL@URL', 'local:FILE.gguf' or"
+EXAMPLES = "such as 'anthropic:claude-sonnet-4-5', 'openai:gpt-5', 'openai-compatible:MODEL@URL' or"
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,9 @@ EXAMPLES = "such as 'anthropic:claude-sonnet-4-5', 'openai:gpt-5', 'openai-compa
         ("gpt-5", "got 'gpt-5'; did you mean 'openai:gpt-5'?"),
         ("ofline", "got 'ofline'; did you mean 'offline'?"),
         ("offline:x", "model: expected 'offline' alone, got 'offline:x'"),
-        ("local", "model: expected a file after 'local', as in 'local:FILE.gguf', got 'local'"),
+        ("local", "got 'local'; provider-local was removed: serve the model with Ollama or llama.cpp's server and use"),
+        ("local:some.gguf", "model: expected 'openai-compatible:MODEL@URL', got 'local:some.gguf'; provider-local was removed"),
+        ("models/Some.GGUF", "model: expected 'openai-compatible:MODEL@URL', got 'models/Some.GGUF'; provider-local was"),
         ("openai-compatible:x", "model: expected 'openai-compatible:MODEL@URL', got 'openai-compatible:x'"),
         ("openai-compatible", "model: expected 'openai-compatible:MODEL@URL', got 'openai-compatible'"),
     ],

@@ -91,7 +91,7 @@ def agent(
 
     Args:
         model: ``"provider:model"``, such as ``"anthropic:claude-sonnet-4-5"``; ``"openai-compatible:MODEL@URL"``,
-            ``"local:FILE.gguf"``, ``"offline"``; a provider, or the entry of one as in a plan.
+            ``"offline"``; a provider, or the entry of one as in a plan.
         tools: Functions, tools, other agents with a ``name`` and a ``description``, ids of modules or entries as in a plan.
         hooks: Functions marked with `amplifier.on`, ids of modules or entries as in a plan.
         mcp: MCP servers: commands to start, URLs, or entries as in the configuration of ``tool-mcp``.

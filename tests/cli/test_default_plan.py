@@ -103,7 +103,7 @@ def test_a_tool_without_its_package_or_its_module_is_left_out(installed):
 
 
 def test_error_for_an_unknown_provider_lists_the_installed_ones():
-    with pytest.raises(CommandError, match="no provider 'tool-bash' is installed; there are: anthropic, local, mock"):
+    with pytest.raises(CommandError, match="no provider 'tool-bash' is installed; there are: anthropic, mock"):
         build_plan(EVERYTHING, provider="tool-bash", environment={})
 
 
@@ -132,7 +132,7 @@ URL = "http://127.0.0.1:1/v1"
             {"module": "provider-openai-compatible", "config": {"default_model": "x", "base_url": URL}},
             "x",
         ),
-        ("local:a.gguf", None, {"module": "provider-local", "config": {"model_path": "a.gguf"}}, None),
+        ("a.gguf", "openai-compatible", {"module": "provider-openai-compatible"}, "a.gguf"),
         ("offline", None, {"module": "provider-offline"}, None),
     ],
 )
@@ -151,6 +151,9 @@ def test_named_model_is_used(model, provider, entry, asked):
         ("openai:gpt-5", "anthropic", "-p anthropic and -m openai:gpt-5 name two providers"),
         ("antropic:claude-x", None, "no provider 'antropic' is installed; there are: .*; did you mean 'anthropic'"),
         ("openai", None, "expected a model after 'openai'"),
+        ("local:a.gguf", None, "got 'local:a.gguf'; provider-local was removed: serve the model with Ollama or"),
+        ("a.gguf", None, "the model 'a.gguf': expected 'openai-compatible:MODEL@URL', got 'a.gguf'; provider-local"),
+        ("a.gguf", "local", "no provider 'local' is installed; provider-local was removed: serve the model"),
         ("openai-compatible:x", None, "expected 'openai-compatible:MODEL@URL'"),
     ],
 )
@@ -225,9 +228,3 @@ def test_paths_the_user_chose_are_kept(tmp_path):
         ],
     }
     assert with_storage_paths(plan, sessions=tmp_path) == plan
-
-
-def test_a_model_that_runs_on_this_machine_is_named_to_its_provider(installed):
-    made = build_plan(EVERYTHING, provider="local", model="smollm2", environment={})
-    [entry] = made.plan["providers"]
-    assert entry == {"module": "provider-local", "config": {"model": "smollm2"}}

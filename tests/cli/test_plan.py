@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from amplifier.cli import main
-from amplifier.plan import check_plan
+from amplifier.plan import LOCAL_MODEL_ADVICE, check_plan
 from tests._support.terminal import run_without
 from tests.loading._forge import distribution
 
@@ -66,11 +66,11 @@ def test_a_misspelt_section_is_a_problem_with_the_name_that_was_meant(check):
 
 def test_a_built_in_module_whose_extra_is_missing_is_a_problem(check, monkeypatch):
     monkeypatch.setitem(sys.modules, "truststore", None)
-    monkeypatch.setitem(sys.modules, "xllamacpp", None)
+    monkeypatch.setitem(sys.modules, "httpx2", None)
     sourced = {"module": "tool-web", "source": "./mine"}
-    given = {**GOOD, "providers": ["provider-local"], "tools": ["tool-web", "tool-todo", sourced]}
+    given = {**GOOD, "providers": ["provider-openai"], "tools": ["tool-web", "tool-todo", sourced]}
     expected = [
-        ("$.providers[0]", "provider-local", "xllamacpp", "local"),
+        ("$.providers[0]", "provider-openai", "httpx2", "openai"),
         ("$.tools[0]", "tool-web", "truststore", "providers"),
     ]
     assert check(given, 1)[0].splitlines() == [
@@ -78,6 +78,11 @@ def test_a_built_in_module_whose_extra_is_missing_is_a_problem(check, monkeypatc
         f"install it with: pip install 'amplifier[{extra}]'"
         for path, module_id, package, extra in expected
     ]
+
+
+def test_plan_with_the_removed_provider_is_told_what_to_write(check):
+    reported = check({**GOOD, "providers": ["provider-local"]}, 1)[0]
+    assert reported == f"FILE: $.providers[0]: no module 'provider-local' is installed; {LOCAL_MODEL_ADVICE}\n"
 
 
 @pytest.mark.parametrize("text", ["", "[]", "7", "null"])

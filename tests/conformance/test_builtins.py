@@ -29,7 +29,6 @@ CHECKED: dict[str, dict[str, Any]] = {
     "loop-events": {},
     "loop-streaming": {},
     "provider-anthropic": {"config": SERVICE},
-    "provider-local": {},
     "provider-mock": {},
     "provider-offline": {},
     "provider-openai": {"config": {**SERVICE, "base_url": "{service}/auto/v1"}},
@@ -84,8 +83,8 @@ SET_UP = {
 """The modules that decline, in files that give them what they need."""
 SET_UP_CONFIG = {"directory": "{directory}"}
 BACKENDS = ("asyncio", "trio")
-DECLINES = {"hooks-otel", "provider-local", "provider-replay"}
-"""Modules that mount nothing without OpenTelemetry in the process, a model file of some hundred megabytes or a file of recordings; only
+DECLINES = {"hooks-otel", "provider-replay"}
+"""Modules that mount nothing without OpenTelemetry in the process, or a file of recordings; only
 their mount is examined. `SET_UP` has the rest."""
 
 

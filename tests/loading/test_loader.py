@@ -420,6 +420,13 @@ async def test_not_found_suggests_nothing_far_off(wanted):
     assert "search paths (none given, and AMPLIFIER_MODULES names none)" in caught.value.searched
 
 
+async def test_removed_provider_is_not_found_and_what_replaces_it_is_named():
+    with pytest.raises(
+        ModuleNotFoundError, match=r"no module 'provider-local' was found; provider-local was removed: .*base_url"
+    ):
+        await ModuleLoader().load("provider-local")
+
+
 # ── the rest ─────────────────────────────────────────────────────────────────────────────────────
 
 

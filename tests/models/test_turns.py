@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
@@ -11,7 +13,8 @@ from hypothesis import strategies as st
 
 from amplifier.events import PROVIDER_REQUEST, PROVIDER_RESPONSE, TOOL_ERROR, TOOL_POST
 from amplifier.models import TextDelta, ToolFinished, ToolStarted, TurnEvent
-from amplifier.models.turns import ModelAnswer, ToolOutcome, TurnRecord
+from amplifier.models.answers import PartialAnswer, answer_format
+from amplifier.models.turns import ModelAnswer, ToolOutcome, TurnEvents, TurnRecord
 
 
 def asked() -> TurnEvent:
@@ -53,6 +56,64 @@ def test_only_the_text_of_an_answer_that_is_not_complete_is_unfinished():
     for event in (asked(), wrote("one"), answered(), asked(), wrote("two")):
         record.add(event)
     assert record.unfinished == "two"
+
+
+def folded(length: int) -> Callable[[], object]:
+    """A fold that has much text, and takes one piece more."""
+    record = TurnRecord()
+    record.add(wrote("x" * length))
+    return lambda: record.add(wrote("piece"))
+
+
+def reported(length: int) -> Callable[[], object]:
+    """The same for a provider that reports pieces, which a loop reports once more."""
+    events = TurnEvents()
+
+    def report(text: str, again: str) -> object:
+        piece = {"request_id": "1", "block_type": "text", "text": text}
+        events("llm:stream_block_delta", piece)
+        return events("content_block:delta", {"block_type": "text", "delta": again})
+
+    report("x" * length, "x")
+    return lambda: report("piece", "x")
+
+
+def parsed(length: int) -> Callable[[], object]:
+    """The same for an answer with a type."""
+    partial = PartialAnswer(answer_format({"type": "object"}))
+    partial.add('{"a": "' + "x" * length)
+    return lambda: partial.add("piece")
+
+
+@pytest.mark.parametrize("having", [folded, reported, parsed])
+def test_a_piece_costs_the_same_however_long_the_answer_is(having):
+    length = 1_000_000
+    add = having(length)
+    add()
+    tracemalloc.start()
+    try:
+        add()
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < length / 50
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 20])
+def test_text_that_provider_and_loop_report_in_different_pieces_comes_once(size):
+    text = "It rains today."
+    events = TurnEvents()
+    seen = [
+        events("llm:stream_block_delta", {"request_id": "1", "block_type": "text", "text": text[at : at + 4]})
+        for at in range(0, len(text), 4)
+    ]
+    seen += [
+        events("content_block:delta", {"block_type": "text", "delta": text[at : at + size]})
+        for at in range(0, len(text), size)
+    ]
+    assert "".join(event.text for event in seen if isinstance(event, TextDelta)) == text
+    more = events("content_block:delta", {"block_type": "text", "delta": " More."})
+    assert isinstance(more, TextDelta)
 
 
 def test_usage_adds_up_and_the_latest_call_names_model_and_stop_reason():

@@ -48,7 +48,6 @@ from amplifier.modules.hooks.otel import OtelOptions
 from amplifier.modules.hooks.redaction import RedactionOptions
 from amplifier.modules.loop import TurnOptions
 from amplifier.modules.providers.anthropic import AnthropicOptions
-from amplifier.modules.providers.local import Options as LocalOptions
 from amplifier.modules.providers.mock import _Options as MockOptions
 from amplifier.modules.providers.offline import OfflineOptions
 from amplifier.modules.providers.openai import _Options as OpenAIOptions
@@ -89,7 +88,6 @@ CASES: Mapping[str, Case] = {
     "loop-events": Case(TurnOptions, ("loops",)),
     "loop-streaming": Case(TurnOptions, ("loops",)),
     "provider-anthropic": Case(AnthropicOptions),
-    "provider-local": Case(LocalOptions),
     "provider-mock": Case(MockOptions),
     "provider-offline": Case(OfflineOptions),
     "provider-openai": Case(OpenAIOptions, ("provider-openai", "provider-anthropic")),
@@ -118,7 +116,6 @@ def state(tmp_path, monkeypatch):
     for variable in ("ANTHROPIC", "OPENAI", "OPENAI_COMPATIBLE"):
         monkeypatch.delenv(f"{variable}_API_KEY", raising=False)
         monkeypatch.delenv(f"{variable}_BASE_URL", raising=False)
-    monkeypatch.delenv("AMPLIFIER_LOCAL_MODEL", raising=False)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
 

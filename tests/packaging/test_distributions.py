@@ -81,7 +81,7 @@ def test_the_metadata_matches_the_code(wheel: zipfile.ZipFile) -> None:
     assert metadata["License-Expression"] == "MIT"
     assert metadata["Requires-Python"] == ">=3.11"
     assert set(metadata.get_all("Provides-Extra") or []) == {
-        "all", "anthropic", "cli", "durable", "local", "mcp", "openai", "otel", "providers", "serve", "testing", "trio",
+        "all", "anthropic", "cli", "durable", "mcp", "openai", "otel", "providers", "serve", "testing", "trio",
     }  # fmt: skip
 
 
@@ -156,7 +156,6 @@ async def main():
             {"module": "provider-anthropic", "config": {"api_key": "x"}},
             {"module": "provider-openai", "config": {"api_key": "x"}},
             {"module": "provider-openai-compatible", "config": {"base_url": "http://localhost:1/v1", "model": "x"}},
-            {"module": "provider-local", "config": {"model_path": "x.gguf"}},
             "provider-offline",
         ],
         "tools": ["tool-web"],
@@ -168,7 +167,6 @@ async def main():
 
 anyio.run(main)
 """
-    (tmp_path / "x.gguf").write_bytes(b"GGUF" + bytes(100))
     finished = empty.python(program, tmp_path)
     assert finished.returncode == 0, finished.stderr
     named = dict(re.findall(r"^(\S+) .*amplifier\[(\w+)\]", finished.stdout, re.MULTILINE))
@@ -176,8 +174,7 @@ anyio.run(main)
         "provider-anthropic": "anthropic",
         "provider-openai": "openai",
         "provider-openai-compatible": "openai",
-        "provider-local": "local",
-        "tool-web": "web",
+        "tool-web": "providers",
         "hooks-otel": "otel",
     }
 

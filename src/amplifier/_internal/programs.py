@@ -96,11 +96,6 @@ def isolated_python_command(*arguments: str) -> list[str]:
     return [isolated_python(), "-I", "-S", *arguments]
 
 
-def absolute_entries(path: str) -> str:
-    """A list of folders, such as ``PYTHONPATH``, without relative and empty entries."""
-    return os.pathsep.join(entry for entry in path.split(os.pathsep) if os.path.isabs(entry))  # noqa: PTH117 - as above
-
-
 def is_below(path: str, folder: str) -> bool:
     """Whether a path is a folder or something in it; both are absolute, and compared as text."""
     return path == folder or path.startswith(f"{folder.rstrip('/')}/")

@@ -20,6 +20,7 @@ from amplifier._internal.reading import can_call, show
 from amplifier._internal.spelling import did_you_mean
 from amplifier.errors import MissingExtraError, ModuleConflictError, ModuleLoadError, ModuleNotFoundError
 from amplifier.models import ModuleInfo
+from amplifier.plan import LOCAL_MODEL_ADVICE
 from amplifier.plan.dicts import places_of
 from amplifier.plan.spec import MODULE_ID_RULE, is_module_id
 
@@ -392,6 +393,8 @@ class ModuleLoader:
         known = {*self._registered, *installed_claims(), *(each.module_id for each in modules_in(search_paths))}
         suggestion = nearest_module(module_id, known)
         hint = f"; {did_you_mean(suggestion)}" if suggestion else "."
+        if module_id == _REMOVED_PROVIDER:
+            suggestion, hint = None, f"; {LOCAL_MODEL_ADVICE}."
         places = "".join(f"\n  - {place}" for place in searched)
         return ModuleNotFoundError(
             f"no module {module_id!r} was found{hint} Looked in:{places}\n"
@@ -505,11 +508,12 @@ REQUIRED_PACKAGES: Final[Mapping[str, tuple[str, str]]] = {
     "provider-anthropic": ("httpx2", "anthropic"),
     "provider-openai": ("httpx2", "openai"),
     "provider-openai-compatible": ("httpx2", "openai"),
-    "provider-local": ("xllamacpp", "local"),
     "tool-mcp": ("mcp", "mcp"),
     "tool-web": ("truststore", "providers"),
 }
 """Built-in modules that need a package of an extra: the package's import name, and the extra."""
+
+_REMOVED_PROVIDER: Final = "provider-local"
 
 _ORDER = ["orchestrator", "context", "provider", "tool", "hook", "resolver"]
 
@@ -599,6 +603,8 @@ def _problem(module_id: str, source: Any, known: list[str]) -> str | None:
         return f"module {module_id!r} needs {package}, which is not installed; install it with: {install}"
     if used is not None:
         return None
+    if module_id == _REMOVED_PROVIDER:
+        return f"no module {module_id!r} is installed; {LOCAL_MODEL_ADVICE}"
     near = nearest_module(module_id, known)
     advice = "install it, name its folder in AMPLIFIER_MODULES or give its 'source'"
     return f"no module {module_id!r} is installed; {advice if near is None else did_you_mean(near)}"

@@ -128,7 +128,8 @@ class PartialAnswer:
 
     def __init__(self, answer_format: AnswerFormat[Any]) -> None:
         self._format = answer_format
-        self._text = ""
+        self._pieces: list[str] = []
+        self._length = 0
         self._next = 0.0
         self._last: Any = None
 
@@ -136,15 +137,18 @@ class PartialAnswer:
         """Take the next piece; whether `value` has changed."""
         from jiter import from_json  # noqa: PLC0415 — of an extra
 
-        self._text += piece
-        if len(self._text) < self._next:
+        self._pieces.append(piece)
+        self._length += len(piece)
+        if self._length < self._next:
             return False
-        self._next = 0 if len(self._text) < _ALWAYS_BELOW else len(self._text) * _GROWTH
-        begin = self._text.find("{")
+        self._next = 0 if self._length < _ALWAYS_BELOW else self._length * _GROWTH
+        text = "".join(self._pieces)
+        self._pieces = [text]
+        begin = text.find("{")
         if begin < 0:
             return False
         try:
-            value = from_json(self._text[begin:].encode(errors="replace"), partial_mode="trailing-strings")
+            value = from_json(text[begin:].encode(errors="replace"), partial_mode="trailing-strings")
         except ValueError:
             return False
         if self._format.is_wrapped:

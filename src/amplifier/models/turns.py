@@ -297,7 +297,7 @@ class TurnEvents:
     def __init__(self, new_answer: Callable[[], PiecewiseAnswer] | None = None) -> None:
         self._is_asked = True
         self._request: Any = None
-        self._reported = self._own = ""  # the text that the provider, and the loop, have reported of the present answer
+        self._reported = _ReportedText()  # by the provider, of the present answer
         self._in_pieces: set[Any] = set()  # the blocks that the loop has reported so
         self._new_answer = new_answer
         self._answer: PiecewiseAnswer | None = None
@@ -334,7 +334,7 @@ class TurnEvents:
             return self._of_provider(event, data)
         made, index = _typed(event, data), data.get("block_index")
         if event in (PROVIDER_REQUEST, CONTENT_BLOCK_RESET, TOOL_PRE):
-            self._reported = self._own = ""
+            self._reported = _ReportedText()
             self._in_pieces.clear()
         if event in (PROVIDER_REQUEST, PROVIDER_RETRY):
             self._is_asked, self._request = True, None
@@ -349,27 +349,57 @@ class TurnEvents:
         return made
 
     def _of_loop(self, event: str, data: dict[str, Any], text: str) -> TurnEvent:
-        if self._reported:
-            self._own += text
-            if self._reported.startswith(self._own):
+        if self._reported.pieces:
+            if self._reported.goes_on_with(text):
                 return _make(TurnEvent, name=event, data=data)
-            self._reported = ""  # another text
+            self._reported = _ReportedText()  # another text
         return _make(TextDelta, name=event, data=data, text=text)
 
     def _of_provider(self, event: str, data: dict[str, Any]) -> TurnEvent:
         request, text = data.get("request_id"), str(data.get("text") or "")
         if self._is_asked and self._request in (None, request):  # else it is about another call, such as one of a hook
             is_over = event == LLM_STREAM_ABORTED
-            if self._reported and (is_over or self._request is None):
-                discarded, self._reported, self._request = self._reported, "", None if is_over else request
+            if self._reported.pieces and (is_over or self._request is None):
+                discarded, self._reported = "".join(self._reported.pieces), _ReportedText()
+                self._request = None if is_over else request
                 return _make(AnswerReset, name=event, data=data, text=discarded)
             self._request = request
             if event == LLM_STREAM_BLOCK_DELTA and data.get("block_type") == "text":
-                self._reported += text
+                if text:
+                    self._reported.pieces.append(text)
                 return _make(TextDelta, name=event, data=data, text=text)
             if event == LLM_STREAM_BLOCK_DELTA:
                 return _make(ThinkingDelta, name=event, data=data, text=text)
         return _make(TurnEvent, name=event, data=data)
+
+
+class _ReportedText:
+    """What a provider has reported of an answer, which its loop may report once more in other pieces.
+
+    Attributes:
+        pieces: What the provider has reported.
+    """
+
+    __slots__ = ("_at", "_piece", "pieces")
+
+    def __init__(self) -> None:
+        self.pieces: list[str] = []
+        self._piece = self._at = 0  # the loop has come to this character of this piece
+
+    def goes_on_with(self, text: str) -> bool:
+        """Whether what the loop reports next is what the provider has reported next. Each character is compared once."""
+        done = 0
+        while done < len(text):
+            if self._piece == len(self.pieces):
+                return False
+            piece = self.pieces[self._piece]
+            size = min(len(piece) - self._at, len(text) - done)
+            if not text.startswith(piece[self._at : self._at + size], done):
+                return False
+            done, self._at = done + size, self._at + size
+            if self._at == len(piece):
+                self._piece, self._at = self._piece + 1, 0
+        return True
 
 
 def _make(kind: type[_EventT], **fields: Any) -> _EventT:
@@ -440,32 +470,36 @@ TEXT_FIELDS: Final = ("block", "block_index", "block_type", "delta", "discarded"
 
 @attrs.define
 class TurnText:
-    """The text of a turn, for those who can only add to what they have shown.
+    """The text of a turn, for those who can only add to what they have shown."""
 
-    Attributes:
-        unfinished: What was streamed of an answer that is not complete.
-    """
-
-    unfinished: str = attrs.field(default="", init=False)
+    _unfinished: list[str] = attrs.field(factory=list, init=False)  # a str would be copied for each piece
     _is_answered: bool = attrs.field(default=False, init=False)  # the text of the latest model call was streamed
     _has_text: bool = attrs.field(default=False, init=False)
+
+    @property
+    def unfinished(self) -> str:
+        """What was streamed of an answer that is not complete."""
+        return "".join(self._unfinished)
 
     def add(self, event: TurnEvent) -> str:
         """Add one event; returns the new text in it. The texts of different model calls are separated by a blank line."""
         if isinstance(event, TextDelta):
             return self._new(event.text)
         if isinstance(event, AnswerReset):
-            was_shown, self.unfinished = bool(self.unfinished), ""
+            was_shown = bool(self._unfinished)
+            self._unfinished.clear()
             return BEGINS_AGAIN if was_shown else ""
         if event.name == PROVIDER_REQUEST:
-            self.unfinished, self._is_answered = "", False
+            self._unfinished.clear()
+            self._is_answered = False
         elif event.name == PROVIDER_RESPONSE:
-            self.unfinished = ""
+            self._unfinished.clear()
         return ""
 
     def rest(self, result: str | None) -> str:
         """The answer, if it was not streamed."""
-        new, self.unfinished = "" if self._is_answered else self._new(result or ""), ""
+        new = "" if self._is_answered else self._new(result or "")
+        self._unfinished.clear()
         return new
 
     def _new(self, text: str) -> str:
@@ -473,7 +507,7 @@ class TurnText:
             return ""
         separator = "\n\n" if self._has_text and not self._is_answered else ""
         self._has_text = self._is_answered = True
-        self.unfinished += text
+        self._unfinished.append(text)
         return separator + text
 
 

@@ -6,7 +6,15 @@ order session, providers, tools, hooks. A misspelt section or key is a problem, 
 resembles none that is known is a warning, because applications keep data of their own in plans.
 """
 
-from ._model_names import MODEL_EXAMPLES, ModelName, family_provider, names_provider, read_model_name
+from ._model_names import (
+    LOCAL_MODEL_ADVICE,
+    MODEL_EXAMPLES,
+    ModelName,
+    family_provider,
+    is_local_model,
+    names_provider,
+    read_model_name,
+)
 from ._reading import check_plan, parse_plan, plan_schema
 from ._types import (
     BudgetDict,
@@ -34,6 +42,7 @@ from .spec import (
 )
 
 __all__ = [
+    "LOCAL_MODEL_ADVICE",
     "MODEL_EXAMPLES",
     "BudgetDict",
     "BudgetLimits",
@@ -54,6 +63,7 @@ __all__ = [
     "check_plan",
     "expand_variables",
     "family_provider",
+    "is_local_model",
     "is_module_id",
     "merge_plans",
     "names_provider",

@@ -12,17 +12,21 @@ from amplifier._internal.spelling import did_you_mean, nearest, suggestion
 from amplifier.errors import PlanError
 
 MODEL_EXAMPLES = (
-    "'provider:model', such as 'anthropic:claude-sonnet-4-5', 'openai:gpt-5', 'openai-compatible:MODEL@URL', "
-    "'local:FILE.gguf' or 'offline'"
+    "'provider:model', such as 'anthropic:claude-sonnet-4-5', 'openai:gpt-5', 'openai-compatible:MODEL@URL' "
+    "or 'offline'"
 )
+LOCAL_MODEL_ADVICE = (
+    "provider-local was removed: serve the model with Ollama or llama.cpp's server and use provider-openai-compatible, "
+    "with 'openai-compatible:MODEL@http://127.0.0.1:8080/v1' as the model or with that address as base_url in a plan"
+)
+"""What to write instead of provider-local and of the path of a model file."""
 
-_PROVIDERS = ("anthropic", "openai", "openai-compatible", "local", "offline", "mock")
+_PROVIDERS = ("anthropic", "openai", "openai-compatible", "offline", "mock")
 _PREFIX = "provider-"
 _WITHOUT_MODEL = ("offline", "mock")
 _FORMS = {
     "offline": "'offline' alone",
     "mock": "'mock' alone",
-    "local": "a file after 'local', as in 'local:FILE.gguf'",
     "openai-compatible": "'openai-compatible:MODEL@URL'",
 }
 _FAMILIES = {"claude": "anthropic", "gpt": "openai"}
@@ -34,7 +38,7 @@ class ModelName:
 
     Attributes:
         provider: The module id of the provider, such as ``provider-openai``.
-        model: The model to request; None if the provider has one of its own, or runs a file.
+        model: The model to request; None if the provider has one of its own.
         config: What the provider needs to answer with it, as in a plan.
     """
 
@@ -54,6 +58,13 @@ def names_provider(name: str, is_installed: Callable[[str], bool]) -> bool:
     return provider in _PROVIDERS or bool(colon and is_installed(f"{_PREFIX}{provider}"))
 
 
+def is_local_model(name: str, is_installed: Callable[[str], bool]) -> bool:
+    """Return whether the name of a model is one for provider-local, such as ``local`` or a GGUF file."""
+    if names_provider(name, is_installed):
+        return False
+    return name.partition(":")[0].strip() == "local" or name.strip().lower().endswith(".gguf")
+
+
 def family_provider(model: str) -> str | None:
     """Return the module id of the provider that a model without one belongs to, such as ``gpt-5``; None if unknown."""
     family = _FAMILIES.get(model.partition("-")[0].lower())
@@ -67,6 +78,8 @@ def read_model_name(name: str, is_installed: Callable[[str], bool]) -> ModelName
         PlanError: It does not name both; the message says what was probably meant.
     """
     provider, _, rest = (part.strip() for part in name.partition(":"))
+    if is_local_model(name, is_installed):
+        raise PlanError([("$", f"expected 'openai-compatible:MODEL@URL', got {show(name)}; {LOCAL_MODEL_ADVICE}")])
     if not names_provider(name, is_installed) or (not rest and provider not in _PROVIDERS):
         raise PlanError([("$", f"expected {MODEL_EXAMPLES}, got {show(name)}{_meant(name)}")])
     model, _, url = rest.partition("@") if provider == "openai-compatible" else (rest, "", "no")
@@ -76,8 +89,6 @@ def read_model_name(name: str, is_installed: Callable[[str], bool]) -> ModelName
     module_id = f"{_PREFIX}{provider}"
     if not rest:
         return ModelName(provider=module_id)
-    if provider == "local":
-        return ModelName(provider=module_id, config={"model_path": rest})
     config = {"default_model": model} | ({"base_url": url} if provider == "openai-compatible" else {})
     return ModelName(provider=module_id, model=model, config=config)
 

@@ -195,7 +195,8 @@ async def test_connections_are_used_again(service, server):
         for _ in range(3):
             await opened.provider.complete(ask())
     assert len(server.requests) == 3
-    assert server.connections == 1
+    # An unknown server without TLS may close a connection after each answer, as llama.cpp's does.
+    assert server.connections == (len(server.requests) if service.name == "openai-compatible" else 1)
 
 
 async def test_bytes_may_be_split_anywhere(service, server):

@@ -136,7 +136,7 @@ def test_signal_ends_the_server_while_a_question_waits(backend, home, workdir, p
     ("options", "message"),
     [
         ([], "AMPLIFIER_SERVE_TOKEN: expected at least 16"),
-        (["--no-token", "-p", "local", "--port", "0"], "no model named"),  # before the first client comes
+        (["--no-token", "-p", "openai-compatible", "--port", "0"], "no address"),  # before the first client comes
         (["--host", "0.0.0.0"], "needs --allow-host"),
         (["--host", "0.0.0.0", "--no-token"], "on this machine only"),
         (["--host", "no-such-host.invalid"], "cannot listen on no-such-host.invalid"),
@@ -148,7 +148,7 @@ def test_signal_ends_the_server_while_a_question_waits(backend, home, workdir, p
 def test_wrong_options_are_refused_with_the_reason(options, message, home, workdir, plan):
     (workdir / "short").write_text("short")
     words, extra = (
-        ("serve", *([] if "local" in options else [plan])),
+        ("serve", *([] if "openai-compatible" in options else [plan])),
         {} if options else {"AMPLIFIER_SERVE_TOKEN": "short"},
     )
     finished = run_cli(*words, *options, home=home, cwd=workdir, extra=extra)

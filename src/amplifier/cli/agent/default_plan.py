@@ -20,10 +20,12 @@ from amplifier.errors import PlanError
 from amplifier.loading.found import BUILT_IN_SOURCE
 from amplifier.loading.loader import missing_package
 from amplifier.plan import (
+    LOCAL_MODEL_ADVICE,
     ModelName,
     check_plan,
     expand_variables,
     family_provider,
+    is_local_model,
     merge_plans,
     names_provider,
     read_model_name,
@@ -193,6 +195,8 @@ def _read_model(
     if model is None:
         return None
     if not _names_provider(model, available):
+        if is_default and provider is None and is_local_model(model, available.__contains__):
+            _read_full_name(model, available)
         family = family_provider(model) if is_default else None
         return ModelName(provider=provider or family or "", model=model)
     named = _read_full_name(model, available)
@@ -209,8 +213,8 @@ def _read_full_name(model: str, available: Collection[str]) -> ModelName:
         raise CommandError(f"the model {model!r}: {error.problems[0][1]}") from None
 
 
-_ANY_NAME: Final = ("provider-openai-compatible", "provider-local")
-"""Providers whose models may have a colon in their names, such as ``llama3:8b``."""
+_ANY_NAME: Final = "provider-openai-compatible"
+"""The provider whose models may have a colon in their names, such as ``llama3:8b``."""
 
 
 def _with_named_model(
@@ -223,7 +227,7 @@ def _with_named_model(
     """
     plan = built.plan
     if named.model is not None:
-        if ":" in named.model and not is_chosen and built.provider not in _ANY_NAME:
+        if ":" in named.model and not is_chosen and built.provider != _ANY_NAME:
             _provider_id(named.model.partition(":")[0], available)
         if built.provider == OFFLINE_PROVIDER:
             raise CommandError(_no_provider(named.model))
@@ -307,12 +311,12 @@ def _choose_provider(
 
 
 def available_providers(available: Collection[str], configuration: Configuration) -> list[str]:
-    """Return the configured ones, those with a key, and the local one if it is installed."""
+    """Return the configured ones, and those with a key."""
     load_keys()
     keyed = [module_id for variable, module_id in API_KEYS.items() if os.environ.get(variable)]
     keyed += [module_id for module_id in configuration.below("modules") if module_id.startswith("provider-")]
     configured = [_provider_id(name, available) for name in (configuration.get("provider"),) if name is not None]
-    found = [each for each in (*configured, *keyed, "provider-local") if each in available]
+    found = [each for each in (*configured, *keyed) if each in available]
     return [each for each in dict.fromkeys(found) if missing_package(each) is None]
 
 
@@ -320,6 +324,8 @@ def _provider_id(wanted: str, available: Collection[str]) -> str:
     for module_id in (wanted, f"provider-{wanted}"):
         if module_id.startswith("provider-") and module_id in available:
             return module_id
+    if wanted in ("local", "provider-local"):
+        raise CommandError(f"no provider {wanted!r} is installed; {LOCAL_MODEL_ADVICE}")
     known = sorted(name.removeprefix("provider-") for name in available if name.startswith("provider-"))
     meant = suggestion(wanted.removeprefix("provider-"), known)
     raise CommandError(f"no provider {wanted!r} is installed; there are: {', '.join(known) or 'none'}{meant}")
@@ -370,8 +376,7 @@ def with_budget(plan: dict[str, Any], *, cost: float | None, tokens: int | None)
 
 
 def _with_model(plan: dict[str, Any], model: str) -> dict[str, Any]:
-    """The loop requests a model by name; a provider that runs one itself has to know which before it starts."""
-    chosen, session = {"config": {"model": model}}, plan.get("session")
-    plan = change_module(plan, "provider-local", partial(merge_plans, chosen))
+    """The plan whose loop requests that model."""
+    session = plan.get("session")
     loop = module_of(session.get("orchestrator") if isinstance(session, dict) else None)
-    return change_module(plan, loop, partial(merge_plans, overlay=chosen))
+    return change_module(plan, loop, partial(merge_plans, overlay={"config": {"model": model}}))

@@ -45,7 +45,7 @@ def models(provider: str | None, search: str, backend: str, as_json: bool) -> in
     installed, configuration = installed_ids(), read_configuration(Path.cwd())
     names = available_providers(installed, configuration) if provider is None else [provider]
     if not names:
-        raise CommandError("no key of a provider is set and no local model is installed; see `amplifier doctor`")
+        raise CommandError("no key of a provider is set and none is configured; see `amplifier doctor`")
     plans = {name: build_plan(installed, provider=name, configuration=configuration).plan for name in names}
     found, problems = anyio.run(_list, plans, backend=backend)
     rows = [row for row in found if search.casefold() in row["model"].casefold()]

@@ -83,6 +83,7 @@ class _Stream:
     """The stream of the running turn: its events by name, and their fields. None for all."""
 
     take: TakeEvent
+    stop_waiting: Callable[[], None]
     events: frozenset[str] | None
     fields: tuple[str, ...] | None
 
@@ -362,7 +363,7 @@ class HookRegistry:
         if self._stream is not None and result.action != "deny" and self._stream.reads(event):
             is_closing = self._budget is not None and self._budget.until != math.inf
             # Terminal events have a deadline of seconds, and must be emitted in any case.
-            may_wait = event not in TERMINAL_EVENTS and not is_closing
+            may_wait = event not in TERMINAL_EVENTS and not is_closing and not _is_inside_terminal()
             final = self._payload_for(self._stream, result.data or {}, is_stamped=bool(handlers))
             full = self._stream.take(event, final, may_wait=may_wait)
             if full is not None:
@@ -382,6 +383,7 @@ class HookRegistry:
     def stream_into(
         self,
         take: TakeEvent | None,
+        stop_waiting: Callable[[], None] = lambda: None,
         *,
         events: frozenset[str] | None = None,
         fields: tuple[str, ...] | None = None,
@@ -390,10 +392,16 @@ class HookRegistry:
 
         Args:
             take: Gets a payload of its own, after all handlers. None ends it.
+            stop_waiting: Lets emitters continue that wait for room.
             events: The events that are read. None for all.
             fields: The fields that are read. None for all.
         """
-        self._stream = None if take is None else _Stream(take, events, fields)
+        self._stream = None if take is None else _Stream(take, stop_waiting, events, fields)
+
+    def stop_waiting(self) -> None:
+        """Let emitters continue that wait for the reader of a stream, because the session closes."""
+        if self._stream is not None:
+            self._stream.stop_waiting()
 
     def _payload_for(self, stream: _Stream, data: dict[str, JSON], *, is_stamped: bool) -> dict[str, JSON]:
         if not is_stamped and self._defaults:
@@ -549,6 +557,16 @@ class Nesting:
 
 
 _innermost: ContextVar[Nesting | None] = ContextVar("amplifier_innermost_dispatch", default=None)
+
+
+def _is_inside_terminal() -> bool:
+    """Return whether a handler of a terminal event is running, such as one that reports a child."""
+    nesting = _innermost.get()
+    while nesting is not None:
+        if nesting.event in TERMINAL_EVENTS and not nesting.is_over:
+            return True
+        nesting = nesting.outer
+    return False
 
 
 def _order(registration: Registration) -> tuple[int, int]:

@@ -479,7 +479,7 @@ class AmplifierSession:
             lifecycle.turn = turn
             if stream is None:
                 return await run_in_child(turn.run, name=f"amplifier turn {self.session_id}")
-            stream.has_turn.set()
+            stream.begin()
             return await turn.run()
         finally:
             try:
@@ -494,8 +494,11 @@ class AmplifierSession:
 
     async def _require_turn(self, stream: TurnStream[Any] | None) -> None:
         """Raise if a turn is already running. Wait for an abandoned text stream first."""
-        text_turn = self._text_turn
-        if text_turn is not None and text_turn is not stream and not text_turn.is_over:
+        is_in_time = True
+        # Another caller that waited too may have begun a text stream meanwhile.
+        while is_in_time and (text_turn := self._text_turn) is not None:
+            if text_turn is stream or text_turn.is_over:
+                break
             if not text_turn.is_left:
                 raise SessionBusyError(
                     f"session {self.session_id!r} is busy with a turn whose text is not read to "
@@ -503,8 +506,9 @@ class AmplifierSession:
                     "`async with session.stream_text(...) as pieces:`, or `await pieces.aclose()`",
                     session_id=self.session_id,
                 )
-            with anyio.move_on_after(self.coordinator.deadlines.cleanup):
+            with anyio.move_on_after(self.coordinator.deadlines.cleanup) as limit:
                 await text_turn.wait_over()
+            is_in_time = not limit.cancelled_caught
         self._lifecycle.require_turn()
 
     def _require_own_loop(self) -> None:
@@ -549,7 +553,8 @@ class AmplifierSession:
                 try:
                     await run()
                 finally:
-                    self._text_turn = None
+                    if self._text_turn is events:
+                        self._text_turn = None
 
             self.coordinator.hosting.spawn(run_and_forget, events.task_name)
             self._text_turn = events

@@ -87,6 +87,7 @@ class TurnStream(Generic[T]):
         has_turn: Set when the turn has claimed the session, or has ended.
         is_over: True when nothing of the turn is left.
         is_left: True when no one reads the stream any more.
+        is_read: True while a reader waits for the next part.
     """
 
     def __init__(
@@ -101,7 +102,7 @@ class TurnStream(Generic[T]):
         self._coordinator = coordinator
         self._group: TaskGroup | None = None
         self._entered_in: object = None
-        self._is_entered = self._has_begun = self._is_read = self._is_abandoned = False
+        self._is_entered = self._has_begun = self._has_claimed = self._is_abandoned = False
         self._is_text_only = text_only
         self._thread = 0
         self._over: anyio.Event | None = None
@@ -110,11 +111,13 @@ class TurnStream(Generic[T]):
         self._needs_news = False
         self._room = anyio.Semaphore(MAX_BUFFERED)
         self._error: BaseException | None = None
+        self._stop_asking: Callable[[], None] | None = None
         reader = None if answer_format is None else _reader_of(answer_format)
         self._typed = TurnEvents() if reader is None else TurnEvents(reader)
         self.has_turn: anyio.Event = anyio.Event()
         self.is_over: bool = False
         self.is_left: bool = False
+        self.is_read: bool = False
         self.result: T | None = None
 
     async def __aenter__(self) -> Self:
@@ -143,6 +146,8 @@ class TurnStream(Generic[T]):
 
     async def start(self, spawn: Spawn) -> None:
         """Start the turn in a task, and wait until it has claimed the session."""
+        if self.is_over:
+            return
         if not self._is_entered:
             self._prepare()
         spawn(self._run)
@@ -272,7 +277,7 @@ class TurnStream(Generic[T]):
             self._news.release()
 
     def _wake_emitters(self) -> None:
-        """Let emitters continue that wait for room, which no reader will make any more."""
+        """Let emitters continue that wait for room, because no reader may make any more."""
         for _ in range(self._room.statistics().tasks_waiting):
             self._room.release()
 
@@ -301,19 +306,23 @@ class TurnStream(Generic[T]):
 
     async def _wait_for_news(self) -> None:
         """Wait until something is ready, or the turn is over."""
-        self._is_read = True
+        self.is_read = True
         try:
             while not (self._ready or self.is_over):
                 self._needs_news = True
                 await self._news.acquire()
         finally:
-            self._is_read = self._needs_news = False
+            self.is_read = self._needs_news = False
 
     def require_reader(self) -> None:
         """Check that there is no second reader, and that the reader is on the turn's loop."""
-        if self._is_read:
+        if self.is_read:
             rule = "a stream has one reader"
             raise SessionStateError(f"{rule}, and another task is waiting for its next part; read it there only")
+        self.require_loop()
+
+    def require_loop(self) -> None:
+        """Check that the caller is on the turn's loop."""
         if self._is_entered and self._thread != threading.get_ident():
             rule = "a stream is read on the event loop on which its turn runs"
             raise SessionStateError(f"{rule}; this is another thread")
@@ -332,19 +341,7 @@ class TurnStream(Generic[T]):
         self._has_begun = True
         if self.is_over:
             return
-        hooks = self._coordinator.hooks
-        stop_asking: Callable[[], None] | None = None
         try:
-            loop = self._coordinator.get("orchestrator")
-            if getattr(loop, "reports_pieces", False) is not True:
-                # Our providers report pieces to those who ask for this event by name.
-                stop_asking = hooks.register(LLM_STREAM_BLOCK_DELTA, _ask_for, name="session.stream")
-            if self._is_text_only:
-                hooks.stream_into(self._pass_on, events=TEXT_EVENTS, fields=TEXT_FIELDS)
-            else:
-                hooks.stream_into(self._pass_on)
-            # The task has a context of its own.
-            _inside_streamed.set((*_inside_streamed.get(), self._room))
             with self._turn_scope:
                 self.result = await self._run_turn(self)
         except BaseException as exc:  # noqa: BLE001 — raised by the iteration
@@ -356,10 +353,28 @@ class TurnStream(Generic[T]):
             self._hand_over_interrupt()
         finally:
             self.is_over = True
-            hooks.stream_into(None)
-            if stop_asking is not None:
-                stop_asking()
+            # Otherwise the events are those of the turn that keeps the session busy.
+            if self._has_claimed:
+                self._coordinator.hooks.stream_into(None)
+            if self._stop_asking is not None:
+                self._stop_asking()
             self._end()
+
+    def begin(self) -> None:
+        """Take the events from now on. The turn's task calls this when it has claimed the session."""
+        hooks = self._coordinator.hooks
+        loop = self._coordinator.get("orchestrator")
+        if getattr(loop, "reports_pieces", False) is not True:
+            # Our providers report pieces to those who ask for this event by name.
+            self._stop_asking = hooks.register(LLM_STREAM_BLOCK_DELTA, _ask_for, name="session.stream")
+        if self._is_text_only:
+            hooks.stream_into(self._pass_on, self._wake_emitters, events=TEXT_EVENTS, fields=TEXT_FIELDS)
+        else:
+            hooks.stream_into(self._pass_on, self._wake_emitters)
+        # The task has a context of its own.
+        _inside_streamed.set((*_inside_streamed.get(), self._room))
+        self._has_claimed = True
+        self.has_turn.set()
 
     def _pass_on(self, event: str, data: dict[str, Any], *, may_wait: bool) -> Awaitable[None] | None:
         """Hand an event over to the reader. Only a full buffer makes its emitter wait."""
@@ -431,8 +446,7 @@ class TextStream:
         self._events.require_reader()
         try:
             if not self._thread and not self._is_over:
-                self._thread = threading.get_ident()
-                await self._start()
+                await self._begin()
             while not self._is_over:
                 try:
                     event = await anext(self._events)
@@ -454,11 +468,23 @@ class TextStream:
             raise
         raise StopAsyncIteration
 
+    async def _begin(self) -> None:
+        self._thread = threading.get_ident()
+        self._events.is_read = True
+        try:
+            await self._start()
+        finally:
+            self._events.is_read = False
+
     async def aclose(self) -> None:
         """Stop the turn, unless it is over, and wait until it has unwound. Idempotent.
 
         From inside the turn, such as in a handler of one of its events, it doesn't wait.
+
+        Raises:
+            SessionStateError: The turn runs on another event loop.
         """
+        self._events.require_loop()
         self._is_over = True
         if self._thread:
             self._events.leave()

@@ -202,6 +202,8 @@ class Turn:
         self._session_closes = True
         if self._scope is not None:
             self._scope.cancel()
+        # Shielded emitters are left, whose reader may be the code that closes the session.
+        self._coordinator.hooks.stop_waiting()
         self._over = self._over or anyio.Event()
         with cancel_scope(current_time() + seconds):
             if not self._is_over:

@@ -1,4 +1,4 @@
-"""The processes that modules start: commands, MCP servers, the local model, the programs of a search.
+"""The processes that modules start: commands, MCP servers, the programs of a search.
 
 A program is started directly, or on Linux below the supervisor, which sees every process that the program starts and ends
 them all, also when this process is killed. `ServiceProcess` is one that the event loop waits for, `WorkerProcess` one that

@@ -9,10 +9,12 @@ from __future__ import annotations
 import copy
 import itertools
 import random
+import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from decimal import Decimal
+from functools import partial
 from typing import Any, TypeVar
 
 import anyio
@@ -44,6 +46,7 @@ from amplifier.models import (
     ChatRequest,
     ChatResponse,
     ContentBlockUnion,
+    HookResult,
     StreamChunk,
     TextBlock,
     ThinkingBlock,
@@ -382,12 +385,14 @@ class ProviderCaller:
         await self._hooks.emit(CONTENT_BLOCK_RESET, {"provider": self.name, "discarded": discarded})
 
     async def _pass_on(self, chunk: StreamChunk) -> None:
-        self._reported.note(chunk)
+        reported = self._reported
+        reported.note(chunk)
         # Most events are pieces, and without listeners nothing is made of them.
         emit, is_heard, index, kind = self._hooks.emit, self._is_heard, chunk.index, chunk.block_type
         if chunk.kind == "block_delta":
-            if is_heard(CONTENT_BLOCK_DELTA):
-                await emit(CONTENT_BLOCK_DELTA, {"block_index": index, "block_type": kind, "delta": chunk.text})
+            details: dict[str, Any] = {"block_index": index, "block_type": kind, "delta": chunk.text}
+            left = await emit(CONTENT_BLOCK_DELTA, details) if is_heard(CONTENT_BLOCK_DELTA) else HookResult()
+            reported.add_piece(left, details)
             if kind in ("thinking", "reasoning") and is_heard(THINKING_DELTA):
                 await emit(THINKING_DELTA, {"block_index": index, "delta": chunk.text})
         elif chunk.kind == "block_start":
@@ -396,7 +401,8 @@ class ProviderCaller:
                 start["metadata"] = {"tool_name": chunk.tool_name, "is_answer": chunk.tool_name == self._answer_tool}
             await emit(CONTENT_BLOCK_START, start)
         elif chunk.kind == "block_end" and chunk.block is not None:
-            await emit(CONTENT_BLOCK_END, {"block_index": index, "block": self._shown(chunk.block)})
+            details = {"block_index": index, "block": self._shown(chunk.block)}
+            reported.add_block(await emit(CONTENT_BLOCK_END, details), details)
             if isinstance(chunk.block, ThinkingBlock):
                 await emit(THINKING_FINAL, {"block_index": index, "text": chunk.block.thinking})
 
@@ -406,7 +412,7 @@ class _Reported:
 
     Attributes:
         is_void: True if the answer comes again from its beginning, which listeners have not been told.
-        text: Its text, in pieces.
+        text: Its text, in pieces, as hooks have left them: what one has taken out stays out when it is taken back.
     """
 
     __slots__ = ("_has_begun", "_in_pieces", "is_void", "text")
@@ -422,16 +428,26 @@ class _Reported:
         self.is_void = self._has_begun
 
     def note(self, chunk: StreamChunk) -> None:
-        """Note a piece that is passed on."""
+        """Note a piece before it is passed on."""
         self._has_begun = True
-        if chunk.kind == "block_delta":
-            if chunk.block_type == "text" and chunk.text:
-                self._in_pieces.add(chunk.index)
-                self.text.append(chunk.text)
-        elif chunk.kind == "block_start":
+        if chunk.kind == "block_start":
             self._in_pieces.discard(chunk.index)
-        elif isinstance(chunk.block, TextBlock) and chunk.index not in self._in_pieces:
-            self.text.append(chunk.block.text)
+
+    def add_piece(self, left: HookResult, details: dict[str, Any]) -> None:
+        """Add a piece that listeners have received, unless a hook has denied it."""
+        if left.action != "deny" and details["block_type"] == "text":
+            self._in_pieces.add(details["block_index"])
+            self._add((left.data or details).get("delta"))
+
+    def add_block(self, left: HookResult, details: dict[str, Any]) -> None:
+        """Add a block that listeners have received whole."""
+        block = (left.data or details).get("block")
+        if left.action != "deny" and details["block_index"] not in self._in_pieces and isinstance(block, dict):
+            self._add(block.get("text") if block.get("type") == "text" else None)
+
+    def _add(self, text: object) -> None:
+        if isinstance(text, str) and text:
+            self.text.append(text)
 
 
 def _own(call: ToolCall) -> ToolCall:
@@ -468,7 +484,9 @@ class ReceivedStream:
     def receiving(self) -> Iterator[None]:
         """Listen during a call."""
         handlers = {LLM_STREAM_BLOCK_START: self._start, LLM_STREAM_BLOCK_DELTA: self._delta}
-        removers = [self._hooks.register(event, handler, name="live text") for event, handler in handlers.items()]
+        # Last, so that it takes what the other hooks have left of a piece.
+        register = partial(self._hooks.register, priority=sys.maxsize, name="live text")
+        removers = [register(event, handler) for event, handler in handlers.items()]
         outer = _receiving.set(self)
         try:
             yield

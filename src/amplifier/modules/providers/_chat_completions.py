@@ -325,13 +325,10 @@ class ConfiguredModels(ModelCatalogue):
     Attributes:
         context_window: Their context window.
         max_tokens: Their limit on output tokens.
-        capabilities: What they can do.
     """
 
     context_window: int
     max_tokens: int
-    capabilities: tuple[str, ...] = ("tools", "streaming")
-    path: str | None = "/models"
 
     def look_up(self, model: str) -> ModelInfo:
         """The configured properties, for any model."""
@@ -340,7 +337,7 @@ class ConfiguredModels(ModelCatalogue):
             display_name=model,
             context_window=self.context_window,
             max_output_tokens=self.max_tokens,
-            capabilities=list(self.capabilities),
+            capabilities=["tools", "streaming"],
         )
 
     def listed(self, given: dict[str, Any]) -> ModelInfo:

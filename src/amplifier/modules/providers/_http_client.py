@@ -171,20 +171,18 @@ class HttpClient:
         base_url: The address that paths are relative to.
         headers: Sent with every request.
         connect_timeout: Seconds to reach the server; the deadlines of a call bound everything else.
-        is_local: Whether the server is on this machine: then no proxy is used, and no connection is kept.
+        keep_connections: Whether a connection serves several requests.
     """
 
     def __init__(
-        self, base_url: str, headers: Mapping[str, str], *, connect_timeout: float, is_local: bool = False
+        self, base_url: str, headers: Mapping[str, str], *, connect_timeout: float, keep_connections: bool = True
     ) -> None:
         self._client = httpx2.AsyncClient(
             base_url=base_url,
             headers=headers,
-            # Reading certificates blocks, and a server on this machine has none.
-            verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if is_local else _certificates(),
+            verify=_certificates(),
             timeout=httpx2.Timeout(None, connect=connect_timeout),
-            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=0 if is_local else 100),
-            trust_env=not is_local,
+            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=100 if keep_connections else 0),
         )
 
     @asynccontextmanager

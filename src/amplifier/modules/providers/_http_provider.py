@@ -229,12 +229,11 @@ class HttpProvider(StreamingProvider):
         return copy.deepcopy(self._info)
 
     async def list_models(self) -> list[ModelInfo]:
-        """The service's list of models; the configured one if it has none, or it cannot be read."""
-        path, configured = self._catalogue.path, [self._catalogue.look_up(self._options.default_model)]
-        if path is None:
-            return configured
+        """The service's list of models; the configured one if it cannot be read."""
+        configured = [self._catalogue.look_up(self._options.default_model)]
+        context = self._context(None, _LISTING_SECONDS)
         try:
-            async with self._client.open("GET", path, None, self._context(None, _LISTING_SECONDS)) as response:
+            async with self._client.open("GET", self._catalogue.path, None, context) as response:
                 return self._catalogue.read(await response.receive_json())
         except (LLMError, LookupError, TypeError, AttributeError, ValueError) as exc:
             logger.warning("%s: the list of models could not be read (%s); it has the configured one", self.name, exc)
@@ -405,7 +404,11 @@ def _build_client(service: Service, options: ProviderOptions) -> HttpClient:
     if wrong:
         problem = f"a header holds only printable ASCII characters, but {', '.join(wrong)} has others; was the key copied whole and alone?"
         raise PlanError([("$", problem)], subject=f"invalid config of {service.module}")
-    return client(options.base_url or service.base_url, headers, connect_timeout=options.connect_timeout)
+    address = options.base_url or service.base_url
+    # llama.cpp's server closes a connection right after a stream, without announcing it: a request that still uses the
+    # connection is lost. Connecting anew costs little without TLS.
+    keep_connections = bool(service.base_url) or address.startswith("https:")
+    return client(address, headers, connect_timeout=options.connect_timeout, keep_connections=keep_connections)
 
 
 def import_client(module: str, extra: str) -> type[HttpClient]:

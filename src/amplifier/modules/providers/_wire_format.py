@@ -143,10 +143,10 @@ class ModelCatalogue(ABC):
     """Describes a service's models by name, and reads the service's list of models.
 
     Attributes:
-        path: The path of the list below the base URL; None if the service has none.
+        path: The path of the list below the base URL.
     """
 
-    path: str | None = "/models"
+    path: str = "/models"
 
     @abstractmethod
     def look_up(self, model: str) -> ModelInfo:

@@ -140,7 +140,7 @@ def thinks_adaptively(model: str) -> bool:
 class ClaudeModels(ModelCatalogue):
     """The catalogue of provider-anthropic."""
 
-    path: str | None = "/v1/models?limit=1000"
+    path: str = "/v1/models?limit=1000"
 
     def look_up(self, model: str) -> ModelInfo:
         """The properties of a model, derived from its name."""

@@ -35,7 +35,7 @@ _ATTACHED = ("<file>", "<file name=")  # the text of a file in the prompt, as `a
 _CALL_ID = re.compile(r"offline_(\d{1,4})_\d+(?:_\d+)?")
 DISCLAIMER = (
     "provider-offline is no language model: fixed rules for a few instructions, such as `list the files` or `read README.md`.\n"
-    "For a model set ANTHROPIC_API_KEY or OPENAI_API_KEY and run `amplifier run -p anthropic` or `-p openai`; `-p local` runs one here."
+    "For a model set ANTHROPIC_API_KEY or OPENAI_API_KEY and run `amplifier run -p anthropic` or `-p openai`."
 )
 
 _Groups = Mapping[str, str]
