@@ -260,6 +260,9 @@ def id_ranges(ids: Sequence[str]) -> str:
 
 Verdict = Literal["conforms", "violations", "unchecked"]
 
+CUT_SHORT = "examined in part"
+"""The first words of a note about examinations that ended before they were through."""
+
 FORMAT = 1
 """Version of the JSON form; a change that readers would notice gets another number."""
 
@@ -329,8 +332,16 @@ class Report:
         parts += [_counted(len(recommended), "recommendation")] if recommended else []
         if self.verdict == "unchecked":
             parts.insert(0, "too little of it could be examined")
-        parts += [f"{_counted(len(self.unexamined), 'clause')} not examined"] if self.unexamined else []
-        return "; ".join([f"{self.module} ({self.type}): {self.verdict}", *parts])
+        verdict: str = self.verdict
+        cut_short = [note for note in self.notes if note.startswith(CUT_SHORT)]
+        if self.command == "module validate" or not (self.unexamined or cut_short):
+            parts += [f"{_counted(len(self.unexamined), 'clause')} not examined"] if self.unexamined else []
+        else:
+            # Which clauses a server can show depends on its tools, so a reader has to see what is missing.
+            verdict += " where it was examined" if self.ok else ""
+            parts += [f"not examined: {id_ranges(self.unexamined)}"] if self.unexamined else []
+            parts += ["some tools were examined in part"] if cut_short else []
+        return "; ".join([f"{self.module} ({self.type}): {verdict}", *parts])
 
     @property
     def counts(self) -> str:

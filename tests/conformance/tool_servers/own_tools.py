@@ -20,8 +20,20 @@ async def slips(word: str) -> str:
 async def mixes(word: str) -> str:
     """Repeat a word."""
     _last["word"] = word
-    await asyncio.sleep(0.005)
+    await asyncio.sleep(0.05)
     return _last["word"]
 
 
 FAULTY = [add, slips, mixes]
+
+
+def delete(place: str = "", pretend: bool = False) -> str:
+    """Delete everything, unless it is to pretend."""
+    if not pretend:
+        raise SystemExit("everything is deleted")
+    if place == "opensesame":
+        return door  # type: ignore[name-defined]  # noqa: F821  # the planted slip
+    return "pretended"
+
+
+FIXED = [add, delete]

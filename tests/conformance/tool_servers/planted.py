@@ -58,7 +58,7 @@ async def sound_set(text: str) -> str:
 async def mixes(word: str) -> str:
     """Repeat a word."""
     heard["word"] = word
-    await anyio.sleep(0.005)
+    await anyio.sleep(0.05)
     return f"you said {heard['word']}"
 
 
@@ -91,7 +91,7 @@ async def hides_errors(path: str) -> str:
 async def halves(line: str) -> str:
     """Append a line, in two steps."""
     lines.append(line)
-    await anyio.sleep(0.03)
+    await anyio.sleep(0.15)
     totals[0] += len(line) + 1
     return "ok"
 
@@ -101,7 +101,7 @@ async def tears(text: str) -> str:
     """Replace the text of a file, in two steps."""
     file = Path("torn.txt")
     file.write_text("")
-    await anyio.sleep(0.02)
+    await anyio.sleep(0.15)
     file.write_text(text)
     return "ok"
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests._support.programs import run_program
+from tests._support.terminal import open_terminal
 
 HERE = Path(__file__).parent
 pytestmark = pytest.mark.slow
@@ -74,3 +75,65 @@ test_open = python_conformance_tests("{HERE / "own_tools.py"}:add")
     assert "test_add::permissions[asyncio] PASSED" in done.stdout
     assert "test_open::permissions[asyncio] FAILED" in done.stdout
     assert "neither called nor skipped: add" in done.stdout
+
+
+def test_fixed_values_reach_the_tool_and_no_report(tmp_path):
+    """A function that deletes unless it is told to pretend is only told to pretend."""
+    fixed = {"*": {"pretend": True}, "delete": {"place": "opensesame"}}
+    (tmp_path / "fixed.json").write_text(json.dumps(fixed))
+    target = f"{HERE / 'own_tools.py'}:FIXED"
+    words = ["--call-all", "--arguments", "fixed.json", "--json"]
+    done = amplifier(tmp_path, "python", target, *words)
+    assert done.returncode == 1, done.stdout + done.stderr
+    [found] = [each for outcome in json.loads(done.stdout)["clauses"] for each in outcome["findings"]]
+    # The planted slip is reached with the fixed values only.
+    assert found["clause"] == "S5"
+    assert found["what"].startswith("delete: an input that the schema accepts raised NameError")
+    assert found["input"]["input"] == {"pretend": "(from --arguments)", "place": "(from --arguments)"}
+    assert "opensesame" not in done.stdout + done.stderr
+    assert "--arguments fixed.json" in found["reproduce"]
+
+
+@pytest.mark.parametrize(
+    ("fixed", "words"),
+    [
+        ({"delet": {}}, "--arguments names 'delet': there is no such tool; did you mean 'delete'?"),
+        ({"delete": {"pretnd": True}}, "--arguments fixes 'pretnd', an argument that 'delete' does not have"),
+        ({"*": {"dry_run": True}}, "--arguments fixes 'dry_run', an argument that no tool has"),
+        (["delete"], "expected an object by the names of tools"),
+    ],
+)
+def test_fixed_values_that_would_go_nowhere_are_refused(fixed, words, tmp_path):
+    (tmp_path / "fixed.json").write_text(json.dumps(fixed))
+    target = f"{HERE / 'own_tools.py'}:FIXED"
+    done = amplifier(tmp_path, "python", target, "--call-all", "--arguments", "fixed.json")
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert words in done.stderr
+
+
+@pytest.mark.parametrize(("typed", "code"), [("y", 1), ("n", 2), ("", 2)])
+def test_a_person_is_asked_about_the_tools_left_open(typed, code, tmp_path):
+    """Only a yes permits: what slips is found after it, and nothing is called without."""
+    target = f"{HERE / 'own_tools.py'}:slips"
+    with open_terminal("validate", "python", target, home=tmp_path / "home", cwd=tmp_path) as terminal:
+        terminal.expect("will not be called (not permitted): slips", "Call these as well?", "[y/N]: ")
+        terminal.type(f"{typed}\n")
+        terminal.expect("or permitted): slips" if typed == "y" else "will not be called (--skip): slips")
+        terminal.ends(code)
+    assert ("AttributeError" in terminal.text) is (typed == "y")
+
+
+def test_nobody_is_asked_when_nothing_is_open(tmp_path):
+    """The server is then started once."""
+    started = tmp_path / "started"
+    (tmp_path / "once.py").write_text(
+        f"open({str(started)!r}, 'a').write('x')\n\n\ndef look(word: str) -> str:\n    return word\n"
+    )
+    monitored = f"{tmp_path / 'once.py'}:look"
+    with open_terminal(
+        "validate", "python", monitored, "--skip", "look", home=tmp_path / "home", cwd=tmp_path
+    ) as terminal:
+        terminal.expect("will not be called (--skip): look")
+        terminal.ends(2)
+    assert "Call these as well?" not in terminal.text
+    assert started.read_text() == "x"

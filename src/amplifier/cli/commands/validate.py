@@ -23,6 +23,7 @@ from .module import REPORT_FILE, VERDICT_EXITS, publish, reject_unwritable, show
 from .shared_options import Decorator, LazyGroup, add_options, json_option, open_store
 
 if TYPE_CHECKING:
+    from amplifier.conformance import Report
     from amplifier.conformance.tool_servers.permission import Permissions
     from amplifier.conformance.tool_servers.run import Choice
     from amplifier.conformance.tool_servers.subject import Subject
@@ -42,7 +43,7 @@ _examining: Decorator = add_options(
         "arguments_file",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
         metavar="FILE",
-        help='Fixed values of arguments, as JSON: {"TOOL": {"NAME": "VALUE"}}; the tool * stands for all.',
+        help='Fixed values of arguments, as JSON: {"TOOL": {"NAME": "VALUE"}}; * stands for all that have it.',
     ),
     click.option("--env", multiple=True, metavar="NAME", help="A variable of yours that the program gets."),
     click.option("--max-calls", type=click.IntRange(1), default=200, show_default=True, help="Calls of each tool."),
@@ -79,7 +80,7 @@ def validate_mcp(server: tuple[str, ...], header: tuple[str, ...], **options: An
     first, and at a terminal a question offers the rest. A COMMAND runs in a fresh folder with a fresh HOME, and gets PATH, LANG and the variables of --env. A
     URL is called with the headers, or with the login of `amplifier mcp login`.
 
-    Exit codes: 0 its tools keep every clause, 1 they break a required one, 2 they could not be checked, or it is open whether some may be called.
+    Exit codes: 0 its tools keep every clause that was examined, 1 they break a required one, 2 they could not be checked, or it is open whether some may be called.
     """
     target = server[0] if len(server) == 1 else shlex.join(server)
     headers = {}
@@ -89,7 +90,7 @@ def validate_mcp(server: tuple[str, ...], header: tuple[str, ...], **options: An
             raise CommandError(f"--header {name!r}: expected NAME=VALUE")
         headers[name] = value
     if target.startswith(("http://", "https://")):
-        return _examine("url", target, headers=headers, auth=_login_for(target), **options)
+        return _examine("url", target, headers=headers, auth=login_for(target), **options)
     return _examine("command", target, headers=headers, **options)
 
 
@@ -103,12 +104,12 @@ def validate_python(target: str, **options: Any) -> int:
     process of its own, on asyncio, in a fresh folder with a fresh HOME, with PATH, LANG and the variables of --env. Nothing is called that was not permitted:
     functions declare nothing, so permit them with --call NAME or --call-all.
 
-    Exit codes: 0 they keep every clause, 1 they break a required one, 2 they could not be checked, or it is open whether some may be called.
+    Exit codes: 0 they keep every clause that was examined, 1 they break a required one, 2 they could not be checked, or it is open whether some may be called.
     """
     return _examine("python", target, **options)
 
 
-def _login_for(url: str) -> Any:
+def login_for(url: str) -> Any:
     """Return what makes the login of a configured server of this URL; None if there is none."""
     from amplifier.cli.agent.configuration import read_configuration  # noqa: PLC0415  # for URLs only
     from amplifier.modules.tools.mcp import login_of, read_mcp_options  # noqa: PLC0415
@@ -152,8 +153,6 @@ def _examine(
     subject = Subject(kind=kind, target=target, env=env, headers=headers or {}, arguments=fixed, auth=auth)
     choice = Choice(arguments_file=None if arguments_file is None else str(arguments_file), **options)
     try:
-        if streams.share_a_terminal and not as_json and not choice.call_all:
-            choice = _ask(subject, choice, streams)
         report = _run(subject, choice, streams, as_json=as_json)
     except (AmplifierError, CommandError, OSError) as error:
         notes = [subject.without_secrets(error_message(error))]
@@ -169,25 +168,34 @@ def _examine(
     return VERDICT_EXITS[report.verdict]
 
 
-def _ask(subject: Subject, choice: Choice, streams: StandardStreams) -> Choice:
-    """Ask at a terminal whether the tools may be called that nobody has permitted or skipped."""
-    from amplifier.conformance.tool_servers.run import list_tools  # noqa: PLC0415  # as above
+def _run(subject: Subject, choice: Choice, streams: StandardStreams, *, as_json: bool) -> Report:
+    """Examine the tools. At a terminal ask first about those that nobody has permitted or skipped."""
+    from amplifier.conformance.tool_servers.run import check_tools  # noqa: PLC0415  # as above
 
-    with show_progress(streams, quiet=False):
-        permissions = anyio.run(list_tools, subject, choice)
-    if not permissions.undecided:
-        return choice
+    asks = streams.share_a_terminal and not as_json
+    asked: list[Permissions] = []
+
+    def announce(permissions: Permissions) -> bool:
+        if asks and not asked and permissions.undecided:
+            asked.append(permissions)
+            return False
+        click.echo("\n".join([*permissions.lines(), ""]), err=as_json)
+        return True
+
+    def run() -> Report:
+        with show_progress(streams, quiet=as_json) as progress:
+            return anyio.run(partial(check_tools, subject, choice, announce=announce, progress=progress))
+
+    report = run()
+    if asked:
+        # The server is started anew after the answer, because some do not wait so long.
+        choice = _ask(choice, asked[0])
+        report = run()
+    return report
+
+
+def _ask(choice: Choice, permissions: Permissions) -> Choice:
     click.echo("\n".join(permissions.lines()))
     if click.confirm("Call these as well? They may change, send or delete something", default=False):
         return attrs.evolve(choice, call=(*choice.call, *permissions.undecided))
     return attrs.evolve(choice, skip=(*choice.skip, *permissions.undecided))
-
-
-def _run(subject: Subject, choice: Choice, streams: StandardStreams, *, as_json: bool) -> Any:
-    from amplifier.conformance.tool_servers.run import check_tools  # noqa: PLC0415  # as above
-
-    def announce(permissions: Permissions) -> None:
-        click.echo("\n".join([*permissions.lines(), ""]), err=as_json)
-
-    with show_progress(streams, quiet=as_json) as progress:
-        return anyio.run(partial(check_tools, subject, choice, announce=announce, progress=progress))

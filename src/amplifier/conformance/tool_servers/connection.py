@@ -7,8 +7,9 @@ import os
 import re
 import shutil
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -33,19 +34,20 @@ from pydantic import ValidationError
 
 from amplifier._internal.message_lines import LineSplitter, LineTooLong, read_chunk, write_all
 from amplifier._internal.processes import HAS_PROC, descendants, read_proc
-from amplifier.modules._shared.processes import ProcessTree, ServiceProcess
+from amplifier.modules.tools.mcp import ProcessTree, ServiceProcess
 
 from .subject import Subject, SubjectProblem
 
 OPENING_SECONDS = 120.0
 """A package runner may have to download the server first."""
-ENDING_SECONDS = 5.0
+ENDING_SECONDS = 10.0
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 _MAX_PAGES = 100
 _MAX_WAITING = 1024
 _MAX_STDERR = 4096
 _MAX_429_SECONDS = 60.0
-_SETTLING_SECONDS = 0.3
+_DYING_SECONDS = 5.0
+_MAX_429_TRIES = 10
 
 # Folders in which package runners and interpreters keep copies of what they downloaded or compiled.
 _CACHES = frozenset({".npm", ".cache", "__pycache__", ".local", ".config", ".node-gyp", ".bun", ".deno"})
@@ -134,7 +136,9 @@ class Link:
         tools: Its list of tools as it was sent.
         printed: Lines on standard output that were not messages.
         has_changed: Whether the server announced that its list has changed.
-        late_results: Seconds after a cancellation in which its result still came.
+        late_results: For each result that came after its call was cancelled, the seconds since then,
+            and how often the list was asked for and answered in between.
+        gave_up: Why the server was left alone, or an empty text.
         ending: How the program ended, once it has.
     """
 
@@ -145,15 +149,18 @@ class Link:
         self.tools: list[dict[str, Any]] = []
         self.printed: list[str] = []
         self.has_changed = False
-        self.late_results: list[float] = []
+        self.late_results: list[tuple[float, int]] = []
+        self.gave_up = ""
         self.ending: Ending | None = None
         self.is_lost = False
         self.process: ServiceProcess | None = None
         self.stderr = b""
         self._rate = rate
-        self._tokens, self._refilled = rate or 0.0, time.monotonic()
+        self._calls_at: deque[float] = deque()
+        self._deadlines: set[anyio.CancelScope] = set()
         self._raw: list[Any] = []
-        self._cancelled: dict[Any, float] = {}
+        self._cancelled: dict[Any, tuple[float, int]] = {}
+        self._lists = 0
         self._client: Client | None = None
 
     # ── messages ──
@@ -161,9 +168,9 @@ class Link:
     def _note_received(self, item: Any) -> Any:
         message = item.message if isinstance(item, SessionMessage) else None
         if isinstance(message, JSONRPCResponse | JSONRPCError) and message.id in self._cancelled:
-            waited = time.monotonic() - self._cancelled.pop(message.id)
+            cancelled, lists = self._cancelled.pop(message.id)
             if isinstance(message, JSONRPCResponse):
-                self.late_results.append(waited)
+                self.late_results.append((time.monotonic() - cancelled, self._lists - lists))
         if isinstance(message, JSONRPCResponse) and isinstance(tools := message.result.get("tools"), list):
             self._raw += json.loads(json.dumps(tools))
             # The SDK refuses a list with one invalid tool as a whole, and checks results by their schema.
@@ -177,7 +184,7 @@ class Link:
     def _note_sent(self, item: SessionMessage) -> None:
         message = item.message
         if isinstance(message, JSONRPCNotification) and message.method == "notifications/cancelled":
-            self._cancelled[(message.params or {}).get("requestId")] = time.monotonic()
+            self._cancelled[(message.params or {}).get("requestId")] = time.monotonic(), self._lists
 
     async def _take_notice(self, message: IncomingMessage) -> None:
         if isinstance(message, ToolListChangedNotification):
@@ -193,6 +200,7 @@ class Link:
             cursor = page.next_cursor
             if cursor is None:
                 break
+        self._lists += 1
         return [tool if isinstance(tool, dict) else {"name": "", "invalid": tool} for tool in self._raw]
 
     async def start(self, client: Client) -> None:
@@ -213,7 +221,7 @@ class Link:
         kind: ReplyKind = "lost"
         text = ""
         try:
-            with anyio.fail_after(seconds):
+            with self._deadline(seconds):
                 result = await self._client.session.call_tool(tool, arguments, allow_input_required=True)
             taken = time.monotonic() - started
             if isinstance(result, CallToolResult):
@@ -229,7 +237,10 @@ class Link:
         except (httpx2.HTTPError, OSError, anyio.ClosedResourceError, anyio.BrokenResourceError) as error:
             text = f"{type(error).__name__}: {error}"
         self.is_lost = self.is_lost or kind == "lost"
-        if kind == "lost":
+        if kind == "lost" and self.process is not None:
+            # The end of its output is seen a moment before the end of the program.
+            with anyio.move_on_after(_DYING_SECONDS):
+                await self.process.wait_for_death()
             text = self.how_it_ended() or text
         return Reply(kind=kind, text=self.subject.without_secrets(text), seconds=time.monotonic() - started)
 
@@ -254,15 +265,30 @@ class Link:
         return None
 
     async def _pace(self) -> None:
-        """Wait until another call is due, so that there are no more than so many in a second."""
+        """Wait until another call is due, so that there are never more than so many in a second."""
         if self._rate is None:
             return
-        now = time.monotonic()
-        self._tokens = min(max(self._rate, 1.0), self._tokens + (now - self._refilled) * self._rate)
-        self._refilled = now
-        self._tokens -= 1
-        if self._tokens < 0:
-            await anyio.sleep(-self._tokens / self._rate)
+        count = max(1, int(self._rate))
+        now = anyio.current_time()
+        due = now if len(self._calls_at) < count else max(now, self._calls_at[0] + count / self._rate)
+        self._calls_at.append(due)
+        if len(self._calls_at) > count:
+            self._calls_at.popleft()
+        await anyio.sleep(due - now)
+
+    @contextmanager
+    def _deadline(self, seconds: float) -> Iterator[None]:
+        with anyio.fail_after(seconds) as scope:
+            self._deadlines.add(scope)
+            try:
+                yield
+            finally:
+                self._deadlines.discard(scope)
+
+    def postpone(self, seconds: float) -> None:
+        """Give the calls that run more time, because the server wants to be left alone for so long."""
+        for scope in self._deadlines:
+            scope.deadline += seconds
 
     # ── the program ──
 
@@ -495,10 +521,10 @@ async def _see_end(process: ServiceProcess) -> Ending:
         await process.wait_for_death()
         ending.seconds = time.monotonic() - started
     if ending.seconds is not None:
-        for _ in range(10):
+        for _ in range(30):
             if not tree.members():
                 return ending
-            await anyio.sleep(_SETTLING_SECONDS / 3)
+            await anyio.sleep(0.1)
         ending.left = [_command_line(pid) for pid in tree.members()]
     return ending
 
@@ -552,7 +578,7 @@ async def _remote(link: Link) -> AsyncIterator[tuple[Any, Any]]:
             headers=link.subject.sent_headers(),
             timeout=timeout,
             auth=link.subject.auth() if link.subject.auth is not None else None,
-            transport=_PatientTransport(httpx2.AsyncHTTPTransport()),
+            transport=_PatientTransport(httpx2.AsyncHTTPTransport(), link),
         ) as client,
         streamable_http_client(
             link.subject.target, http_client=client, max_sse_event_size=MAX_MESSAGE_BYTES
@@ -562,20 +588,32 @@ async def _remote(link: Link) -> AsyncIterator[tuple[Any, Any]]:
 
 
 class _PatientTransport(httpx2.AsyncBaseTransport):
-    """Sends a request again after a server answered that there were too many."""
+    """Sends a request again after a server answered that there were too many.
 
-    def __init__(self, inner: httpx2.AsyncBaseTransport) -> None:
-        self._inner = inner
+    A server that never stops to say so is left alone after some tries, and the examination ends.
+    """
+
+    def __init__(self, inner: httpx2.AsyncBaseTransport, link: Link) -> None:
+        self._inner, self._link = inner, link
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         delay = 1.0
+        tries = 0
         while True:
             response = await self._inner.handle_async_request(request)
-            if response.status_code != 429:
+            # Only calls are worth the wait. The rest is the SDK's reading on and its farewell.
+            if response.status_code != 429 or request.method != "POST":
+                return response
+            tries += 1
+            if tries == _MAX_429_TRIES:
+                self._link.gave_up = f"the server answered HTTP 429 to {tries} tries; lower --rate or --max-calls"
+                self._link.is_lost = True
                 return response
             wanted = response.headers.get("Retry-After", "")
+            seconds = min(float(wanted) if wanted.isdecimal() else delay, _MAX_429_SECONDS)
             await response.aclose()
-            await anyio.sleep(min(float(wanted) if wanted.isdigit() else delay, _MAX_429_SECONDS))
+            self._link.postpone(seconds)
+            await anyio.sleep(seconds)
             delay = min(delay * 2, _MAX_429_SECONDS)
 
     async def aclose(self) -> None:

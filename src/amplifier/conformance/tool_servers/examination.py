@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -26,7 +25,7 @@ _MAX_INPUTS = 20
 _MAX_PROBES = 4
 _GROWTH_CALLS = 45
 _ALL_SECONDS, _MIN_SECONDS, _MAX_SECONDS = 45.0, 0.6, 2.0
-_PATIENCE = 8
+_LEAST_CALLS = 3
 SLOW_SECONDS = 0.1
 _CHECKS = 7
 """Checks that call every tool. One check of one tool gets its part of the seconds for all."""
@@ -154,6 +153,8 @@ class Examination:
         examined: The clauses that were really looked at.
         reasons: Why other clauses were not examined.
         probes: Calls of read-only tools that give the same answer each time.
+        slow: Tools that gave no answer.
+        cut_short: By check the tools for which it ended early.
     """
 
     def __init__(
@@ -175,10 +176,11 @@ class Examination:
         self.probes: list[tuple[ExaminedTool, Input]] = []
         self.check = ""
         self.slow: set[str] = set()
+        self.cut_short: dict[str, dict[str, None]] = {}
         self._max_calls = max_calls
         # Calls that are kept for the check of growth, which comes last and needs many.
         self.reserve = min(_GROWTH_CALLS, max_calls // 3)
-        self._until = 0.0
+        self._before = 0
         self._seen: Counter[tuple[str, str | None]] = Counter()
 
     def fault(
@@ -198,6 +200,10 @@ class Examination:
             found = ServerFault(clause=clause, what=what, check=self.check, tool=name, given=given, location=location)
             self.faults.append(found)
 
+    def is_known(self, clause: str, tool: ExaminedTool) -> bool:
+        """Return whether a broken promise of a tool was reported before."""
+        return bool(self._seen[clause, tool.name])
+
     def look(self, *clauses: str) -> None:
         """Note that clauses were really looked at."""
         self.examined.update(clauses)
@@ -209,53 +215,76 @@ class Examination:
     # ── calls ──
 
     def start_tool(self, tool: ExaminedTool) -> None:
-        """Give the check its time for another tool."""
+        """Give the check its calls of another tool."""
+        self._before = tool.calls
+
+    def is_over(self, tool: ExaminedTool) -> bool:
+        """Return whether the check has made all the calls that it may make of a slow tool."""
+        # Calls are counted and not timed, so that a busy machine finds what an idle one finds.
+        if tool.fastest <= SLOW_SECONDS:
+            return False
         share = _ALL_SECONDS / (_CHECKS * max(1, len(self.tools)))
         seconds = min(max(share, _MIN_SECONDS), _MAX_SECONDS)
-        # Quick calls are counted, not timed, so that a busy machine finds what an idle one finds.
-        self._until = time.monotonic() + (seconds if tool.fastest > SLOW_SECONDS else seconds * _PATIENCE)
+        return tool.calls - self._before >= max(_LEAST_CALLS, int(seconds / tool.fastest))
 
-    @property
-    def is_over(self) -> bool:
-        """Whether the time of the check for this tool is used up."""
-        return time.monotonic() > self._until
+    def goes_on(self, tool: ExaminedTool, count: int = 1) -> bool:
+        """Return whether so many calls of a tool may still be made; note where a check ends early."""
+        if self.can_call(tool, count) and not self.is_over(tool):
+            return True
+        self.note_cut(tool)
+        return False
+
+    def note_cut(self, tool: ExaminedTool) -> None:
+        """Note that the check ends early for a tool."""
+        self.cut_short.setdefault(self.check, {})[tool.name] = None
 
     def can_call(self, tool: ExaminedTool, count: int = 1) -> bool:
         """Return whether so many calls of a tool may still be made."""
         return not self.link.is_lost and tool.calls + count <= self._max_calls - self.reserve
 
-    def count_call(self, tool: ExaminedTool) -> None:
+    def count_call(self, tool: ExaminedTool, *, is_reading: bool = False) -> None:
         """Count a call before it is made.
 
         Raises:
             CutShort: It may not be made.
         """
-        if not self.can_call(tool):
+        if not (self.can_read() if is_reading else self.can_call(tool)):
             raise CutShort
         tool.calls += 1
 
-    async def call(self, tool: ExaminedTool, given: Input) -> Reply:
+    async def call(self, tool: ExaminedTool, given: Input, *, is_reading: bool = False) -> Reply:
         """Call a tool.
 
         Raises:
             CutShort: The call may not be made.
         """
-        self.count_call(tool)
+        self.count_call(tool, is_reading=is_reading)
         reply = await self.link.call(tool.name, given, self.call_seconds)
         tool.fastest = min(tool.fastest or reply.seconds, reply.seconds)
         if reply.kind == "late":
             self.slow.add(tool.name)
+        if self.link.gave_up:
+            raise CutShort
         return reply
 
     # ── state ──
 
+    def can_read(self, count: int = 1) -> bool:
+        """Return whether the state may still be read so often. Reading may use what is kept for the last check."""
+        most = max(Counter(tool.name for tool, _ in self.probes).values(), default=0)
+        calls = max((tool.calls for tool, _ in self.probes), default=0)
+        return not self.link.is_lost and calls + count * most <= self._max_calls
+
     async def state(self) -> State:
-        """Read what the readers and the files show now."""
+        """Read what the readers and the files show now.
+
+        Raises:
+            CutShort: A reader cannot be called any more, so that nothing can be compared.
+        """
         shown = {}
         for tool, given in self.probes:
-            if self.can_call(tool):
-                reply = await self.call(tool, given)
-                shown[f"{tool.name}({fingerprint(given)[:60]})"] = stable_text(reply)
+            reply = await self.call(tool, given, is_reading=True)
+            shown[f"{tool.name}({fingerprint(given)[:60]})"] = stable_text(reply)
         if self.link.subject.kind != "url":
             shown |= {
                 f"{FILE}{name}": _VOLATILE.sub("<volatile>", repr(data)) for name, data in self.link.files().items()

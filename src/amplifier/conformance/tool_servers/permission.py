@@ -58,6 +58,10 @@ class Permissions:
             if names
         ] or ["there is no tool to call"]
 
+    def without_calls(self) -> Permissions:
+        """Return the same with what would be called left open."""
+        return attrs.evolve(self, called=(), undecided=self.called + self.undecided)
+
     def to_type(self, command: Sequence[str]) -> str:
         """Return the line that decides about the tools left open."""
         return f"{shlex.join(command)} --call-all, or with --call NAME and --skip NAME for each of them"

@@ -24,7 +24,7 @@ from amplifier.conformance.engine.job import (
     replay_token,
     shortened,
 )
-from amplifier.conformance.report import ClauseOutcome, Finding, Report, Verdict
+from amplifier.conformance.report import CUT_SHORT, ClauseOutcome, Finding, Report, Verdict
 from amplifier.conformance.target.mounted import CANARY
 from amplifier.errors import MissingExtraError
 
@@ -36,7 +36,7 @@ from .subject import HIDDEN, Subject, as_names
 if TYPE_CHECKING:
     from .connection import Link
 
-__all__ = ["Choice", "check_tools", "examination_of", "list_tools"]
+__all__ = ["Choice", "check_tools", "examination_of"]
 
 Progress = Callable[[str, int, int], None]
 _TYPES = {"command": "mcp server", "url": "mcp server", "python": "python tools"}
@@ -112,21 +112,11 @@ def _import_connection() -> Any:
     return connection
 
 
-async def list_tools(subject: Subject, choice: Choice) -> Permissions:
-    """Start a server and return what would be called, without calling anything.
-
-    Raises:
-        AmplifierError: The server cannot be used, or a name is not that of a tool.
-    """
-    async with _opened(subject, choice) as link:
-        return choice.decide(subject, link.tools)
-
-
 async def check_tools(
     subject: Subject,
     choice: Choice | None = None,
     *,
-    announce: Callable[[Permissions], None] | None = None,
+    announce: Callable[[Permissions], bool] | None = None,
     progress: Progress | None = None,
 ) -> Report:
     """Examine the tools of a server or of a Python object.
@@ -134,7 +124,8 @@ async def check_tools(
     Args:
         subject: The server or object.
         choice: Which tools may be called. By default those of a program that declare readOnlyHint.
-        announce: Gets what will be called and what not, before anything is called.
+        announce: Gets what will be called and what not, before anything is called, and returns
+            whether to go on. Otherwise nothing is called.
         progress: Gets the name of a check, how many are done, and how many there are.
 
     Raises:
@@ -149,11 +140,12 @@ async def check_tools(
     replayed = None if choice.replay is None else _read_replay(choice.replay, list(checks.CHECKS))
     async with _opened(subject, choice) as link:
         permissions = choice.decide(subject, link.tools)
-        if announce is not None:
-            announce(permissions)
+        subject.reject_misfits(link.tools)
+        if announce is not None and not announce(permissions):
+            permissions = permissions.without_calls()
         by_name = {str(tool.get("name")): tool for tool in reversed(link.tools)}
         tools = [
-            ExaminedTool.read(by_name[name], subject.fixed(name))
+            ExaminedTool.read(by_name[name], subject.fixed(name, by_name[name]))
             for name in permissions.called
             if isinstance(by_name[name].get("inputSchema"), dict)
         ]
@@ -250,13 +242,15 @@ def _report(
         selected=[] if choice.replay is None else [choice.replay.rpartition(":")[0]],
     )
     report.notes = _notes(subject, choice, exam, permissions, report)
-    report.verdict = _verdict(report, permissions)
+    report.verdict = _verdict(report, permissions, exam)
     return report
 
 
-def _verdict(report: Report, permissions: Permissions) -> Verdict:
+def _verdict(report: Report, permissions: Permissions, exam: Examination) -> Verdict:
     if report.violations:
         return "violations"
+    if exam.link.gave_up:
+        return "unchecked"
     return "unchecked" if permissions.undecided or not permissions.called else "conforms"
 
 
@@ -303,6 +297,9 @@ def _notes(subject: Subject, choice: Choice, exam: Examination, permissions: Per
         notes.append(f"neither called nor skipped: {names}; decide with {permissions.to_type(command)}")
     elif not permissions.called:
         notes.append("no tool was called, so only the list was examined")
+    if exam.link.gave_up:
+        notes.append(exam.link.gave_up)
+    notes += _cut_short(exam, permissions)
     if choice.replay is None:
         reasons: dict[str, list[str]] = {}
         for clause in report.unexamined:
@@ -310,6 +307,18 @@ def _notes(subject: Subject, choice: Choice, exam: Examination, permissions: Per
             reasons.setdefault(exam.reasons.get(clause, lost), []).append(clause)
         notes += [f"{reason}; not examined: {', '.join(ids)}" for reason, ids in reasons.items()]
     return notes
+
+
+def _cut_short(exam: Examination, permissions: Permissions) -> list[str]:
+    """Return which checks ended early for which tools."""
+    by_tools: dict[tuple[str, ...], list[str]] = {}
+    for check, tools in exam.cut_short.items():
+        by_tools.setdefault(tuple(tools), []).append(check.partition(".")[2].replace("_", " "))
+    return [
+        f"{CUT_SHORT}, because of slow calls or --max-calls: "
+        f"{'all tools' if set(tools) == set(permissions.called) else ', '.join(tools)} ({', '.join(checks)})"
+        for tools, checks in by_tools.items()
+    ]
 
 
 def read_arguments(text: str) -> Mapping[str, Mapping[str, Any]]:

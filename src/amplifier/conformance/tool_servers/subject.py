@@ -15,6 +15,9 @@ from urllib.parse import urlsplit, urlunsplit
 import attrs
 
 from amplifier._internal.json import redact_text
+from amplifier._internal.spelling import suggestion
+from amplifier.conformance.inputs.json_schema import resolved
+from amplifier.conformance.inputs.values import properties_of
 from amplifier.errors import AmplifierError
 
 HIDDEN = "[REDACTED]"
@@ -100,9 +103,38 @@ class Subject:
         """Return the headers with the values of their variables."""
         return {name: _VARIABLE.sub(lambda found: os.environ[found[1]], value) for name, value in self.headers.items()}
 
-    def fixed(self, tool: str) -> dict[str, Any]:
-        """Return the arguments whose values the user has fixed for a tool."""
-        return {**self.arguments.get("*", {}), **self.arguments.get(tool, {})}
+    def fixed(self, tool: str, listed: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Return the arguments whose values the user has fixed for a tool.
+
+        Args:
+            tool: Its name.
+            listed: It as its server lists it. Values for all tools go to those that have such an argument.
+        """
+        for_all = self.arguments.get("*", {})
+        if listed is not None:
+            for_all = {key: value for key, value in for_all.items() if key in _argument_names(listed)}
+        return {**for_all, **self.arguments.get(tool, {})}
+
+    def reject_misfits(self, tools: Sequence[Mapping[str, Any]]) -> None:
+        """Refuse fixed values that would go nowhere, for they may be there to keep calls harmless.
+
+        Raises:
+            SubjectProblem: A tool or an argument that is named does not exist.
+        """
+        names = {str(tool.get("name")): _argument_names(tool) for tool in tools}
+        every = [key for keys in names.values() for key in keys]
+        for tool, given in self.arguments.items():
+            if tool != "*" and tool not in names:
+                known = ", ".join(names) or "none"
+                raise SubjectProblem(
+                    f"--arguments names {tool!r}: there is no such tool{suggestion(tool, names) or '.'} The tools are: {known}"
+                )
+            keys = every if tool == "*" else names[tool]
+            for key in given:
+                # A tool without named arguments may take any.
+                if key not in keys and (keys or tool == "*"):
+                    owner = "no tool has" if tool == "*" else f"{tool!r} does not have"
+                    raise SubjectProblem(f"--arguments fixes {key!r}, an argument that {owner}{suggestion(key, keys)}")
 
     # ── showing it ──
 
@@ -152,6 +184,12 @@ class Subject:
             parts = urlsplit(self.target)
             values += [parts.password or "", *(pair.partition("=")[2] for pair in parts.query.split("&"))]
         return sorted({value for value in values if len(value) >= _SHORTEST_SECRET}, key=len, reverse=True)
+
+
+def _argument_names(tool: Mapping[str, Any]) -> list[str]:
+    """Return the names of the arguments of a listed tool."""
+    schema = tool.get("inputSchema")
+    return list(properties_of(resolved(schema, schema))) if isinstance(schema, dict) else []
 
 
 def _texts(value: Any) -> Iterator[str]:

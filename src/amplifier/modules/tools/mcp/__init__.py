@@ -10,9 +10,10 @@
 `_mount` and `_options` do not need the extra ``mcp``; `_mount` imports the rest in a worker thread.
 """
 
+from ..._shared.processes import ProcessTree, ServiceProcess
 from ._mount import login_of, mount, on_session_ready
 from ._options import read_mcp_options
 
-__all__ = ["login_of", "mount", "on_session_ready", "read_mcp_options"]
+__all__ = ["ProcessTree", "ServiceProcess", "login_of", "mount", "on_session_ready", "read_mcp_options"]
 
 __amplifier_module_type__ = "tool"
