@@ -141,7 +141,7 @@ async def test_without_the_client_the_extra_is_named(monkeypatch):
     monkeypatch.delattr(tool_web, "_fetcher", raising=False)
     monkeypatch.delattr(tool_web, "_urls", raising=False)
     monkeypatch.setitem(sys.modules, "h11", None)
-    with pytest.raises(MissingExtraError, match=r"amplifier\[web\]"):
+    with pytest.raises(MissingExtraError, match=r"amplifier\[providers\]"):
         await Desk.open(None, tool_web)
 
 
