@@ -122,3 +122,9 @@ def test_progress_is_shown_at_a_terminal_and_removed_before_the_report(tmp_path)
         terminal.ends(0)
     erased, report = terminal.screen.rfind("\x1b[2K"), terminal.screen.find("tool-todo (tool):")
     assert 0 <= erased < report
+
+
+def test_both_names_of_the_command_work_in_one_process(cli):
+    for name in (("validate", "module"), ("module", "validate")):
+        cli(*name, "tool-todo", "--static")
+        assert cli(*name, "--help").out.count("--debug") == 1

@@ -79,7 +79,10 @@ class LazyGroup(click.Group):
 
     def add_command(self, cmd: click.Command, name: str | None = None) -> None:
         """Add a command."""
-        super().add_command(debug_option(cmd), name)
+        # A command that is in two groups has the option already.
+        if all("--debug" not in parameter.opts for parameter in cmd.params):
+            cmd = debug_option(cmd)
+        super().add_command(cmd, name)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import the command, if there is one of that name."""
