@@ -150,17 +150,9 @@ def _do_nothing() -> None:
     return None
 
 
-_second: tuple[int, str] = (-1, "")
-"""The latest second of an event, and its text."""
-
-
 def timestamp() -> str:
     """Return the time of an event, such as ``2026-01-31T12:00:00.000001+00:00``."""
-    global _second  # noqa: PLW0603 — formatting a date takes longer than the rest of an event
     # Virtual clocks replace time_ns(), but not datetime.now().
     seconds, nanoseconds = divmod(time.time_ns(), 1_000_000_000)
-    known, text = _second
-    if known != seconds:
-        text = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
-        _second = seconds, text
-    return f"{text}.{nanoseconds // 1000:06d}+00:00"
+    moment = datetime.fromtimestamp(seconds, UTC).replace(microsecond=nanoseconds // 1000)
+    return moment.isoformat(timespec="microseconds")
