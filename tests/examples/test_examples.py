@@ -121,7 +121,7 @@ def test_the_custom_tool_keeps_its_contract_by_the_test_beside_it(tmp_path):
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(EXAMPLES / "test_custom_tool.py")]
     ended = run_program(command, cwd=tmp_path)
     assert ended.returncode == 0, ended.stdout
-    assert re.search(r"^80 passed", ended.stdout, re.MULTILINE)
+    assert re.search(r"^82 passed", ended.stdout, re.MULTILINE)
 
 
 def test_every_example_is_in_the_list_and_in_a_test():

@@ -39,7 +39,7 @@ from amplifier.plan import is_module_id, type_from_id
 
 from .importing import MODULE_PREFIX, find_installed, held_roots
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 ENTRY_POINT_GROUP: Final = "amplifier.modules"
 BUILT_IN_SOURCE: Final = "builtin"

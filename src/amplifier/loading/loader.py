@@ -53,7 +53,7 @@ from .importing import (
 )
 from .loaded import LoadedModule, examine_imported, examine_registered, find_target, usable_here
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 Listing = dict[str, tuple[FoundModule, ...]]
 

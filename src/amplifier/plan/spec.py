@@ -130,20 +130,20 @@ _name = Kind(
     lambda value: type(value) is str and bool(value.strip()),
     schema={"type": "string", "pattern": _NOT_BLANK},
 )
-mapping = Kind(
+mapping: Kind = Kind(
     "a mapping",
     lambda value: type(value) is dict or isinstance(value, Mapping),
     # A module's config is the very dict of the plan. An object may lie about its class.
     lambda value: value if issubclass(type(value), dict) else dict(value),
     schema={"type": "object"},
 )
-module_id = Kind(
+module_id: Kind = Kind(
     MODULE_ID_RULE.removeprefix("expected "),
     is_module_id,
     schema={"type": "string", "pattern": f"^{MODULE_ID.pattern}$"},
 )
 _distribution = object_with({"distribution": attrs.evolve(_name, expected="the name of an installed distribution")})
-source = Kind(
+source: Kind = Kind(
     "a source",
     lambda value: True,
     _checked_source,

@@ -149,7 +149,8 @@ class Reader:
 
     def __init__(self, log: EventLog, position: int) -> None:
         self._log = log
-        self._given = self.position = position
+        self._given = position
+        self.position: int = position
 
     def next_nowait(self) -> list[tuple[int, bytes]] | None:
         """What `next` returns, if there is something already; None if not."""

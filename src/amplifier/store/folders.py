@@ -19,7 +19,7 @@ try:
 except ImportError:  # not a POSIX system
     fcntl = None  # type: ignore[assignment]
 
-logger = logging.getLogger("amplifier.store")
+logger: logging.Logger = logging.getLogger("amplifier.store")
 
 LOCK_FILE = "lock"
 
@@ -168,7 +168,7 @@ class SessionLock:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise SessionLockedError(folder, lock_holder(folder)) from None
-            self.was_used = os.fstat(self._file).st_size > 0
+            self.was_used: bool = os.fstat(self._file).st_size > 0
             with suppress(OSError):  # for the message of whoever comes second
                 os.truncate(self._file, 0)
                 os.pwrite(self._file, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(), 0)

@@ -145,14 +145,14 @@ class Link:
     def __init__(self, subject: Subject, folder: Path, rate: float | None) -> None:
         self.subject = subject
         self.folder = folder
-        self.name = ""
+        self.name: str = ""
         self.tools: list[dict[str, Any]] = []
         self.printed: list[str] = []
-        self.has_changed = False
+        self.has_changed: bool = False
         self.late_results: list[tuple[float, int]] = []
         self.gave_up = ""
         self.ending: Ending | None = None
-        self.is_lost = False
+        self.is_lost: bool = False
         self.process: ServiceProcess | None = None
         self.stderr = b""
         self._rate = rate

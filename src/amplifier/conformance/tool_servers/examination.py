@@ -179,7 +179,7 @@ class Examination:
         self.cut_short: dict[str, dict[str, None]] = {}
         self._max_calls = max_calls
         # Calls that are kept for the check of growth, which comes last and needs many.
-        self.reserve = min(_GROWTH_CALLS, max_calls // 3)
+        self.reserve: int = min(_GROWTH_CALLS, max_calls // 3)
         self._before = 0
         self._seen: Counter[tuple[str, str | None]] = Counter()
 

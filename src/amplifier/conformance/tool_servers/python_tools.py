@@ -38,7 +38,7 @@ class Adapted:
     def __init__(
         self, name: str, description: str, schema: dict[str, Any], call: Call, hints: dict[str, Any] | None = None
     ) -> None:
-        self.listed = {
+        self.listed: dict[str, Any] = {
             "name": name,
             "description": description or "",
             "inputSchema": schema,

@@ -130,7 +130,9 @@ class StartedProcess:
     ) -> None:
         options: dict[str, Any] = {"stdin": stdin, "stdout": subprocess.PIPE, "stderr": stderr, "bufsize": bufsize}
         options |= {"cwd": directory, "start_new_session": True}
-        self.is_unstarted = False
+        self.is_unstarted: bool = False
+        self.process: subprocess.Popen[bytes]
+        self.group: int
         self.news: int | None = None
         self._is_supervised = confinement is not None
         self._control: int | None = None
@@ -317,6 +319,9 @@ class ServiceProcess(StartedProcess):
         self._is_released = False
         child = self.process
         self._pipes = [pipe for pipe in (child.stdin, child.stdout, child.stderr) if pipe is not None]
+        self.stdin: int
+        self.stdout: int
+        self.stderr: int
         self.stdin, self.stdout, self.stderr = (pipe.fileno() for pipe in self._pipes)
         for descriptor in (self.stdin, self.stdout, self.stderr):
             os.set_blocking(descriptor, False)

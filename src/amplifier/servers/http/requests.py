@@ -78,7 +78,7 @@ class Problem(Exception):
         self.status = status
         self.message = message
         self.code = code
-        self.headers = headers or {}
+        self.headers: dict[str, str] = headers or {}
 
     @classmethod
     def of_all(cls, problems: Iterable[tuple[str, str]], *, code: str = "invalid_request") -> Self:
