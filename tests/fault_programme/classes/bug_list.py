@@ -262,8 +262,8 @@ BUGS: Final = (
     _hole(
         "of the package only a part is read-only",
         "_internal/programs.py",
-        "PACKAGE = str(Path(__file__).parent)",
-        'PACKAGE = str(Path(__file__).parent / "modules")',
+        "PACKAGE = str(Path(__file__).parents[1])",
+        'PACKAGE = str(Path(__file__).parents[1] / "modules")',
         _OWN_FILES,
         "installed_in_place",
     ),
@@ -318,8 +318,8 @@ BUGS: Final = (
     _hole(
         "hooks of git can be written",
         "modules/tools/bash/_places.py",
-        "        mounted, unmounted = listed[:_MAX_MOUNTS], listed[_MAX_MOUNTS:]\n",
-        "        mounted, unmounted = listed[:0], listed[_MAX_MOUNTS:]\n",
+        "        mounted = listed[:_MAX_MOUNTS]\n",
+        "        mounted = listed[:0]\n",
         _OWN_FILES,
         "repository_and_configuration_are_read_only",
     ),
