@@ -105,5 +105,5 @@ def test_a_planted_bug_matches_the_sources_exactly_once(bug, monkeypatch, tmp_pa
 
 
 def test_a_bug_that_matches_nothing_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"0 times in events\.py; expected once"):
+    with pytest.raises(ValueError, match=r"0 times in errors\.py; expected once"):
         planted_bugs.plant(tmp_path, "errors.py", "no such text", "")
