@@ -162,10 +162,10 @@ def test_a_folder_that_cannot_be_listed_is_opened_again() -> None:
     """Its names can be used by whoever knows them, so it could hide a repository."""
     with tempfile.TemporaryDirectory() as name:
         base = Path(name)
-        (base / "work").mkdir()
-        (base / "work").chmod(0o777)
-        found = found_by_another_user(_CLOSED, base, "work", f"{base}/work")
-    d = f"{base}/work/d"
+        (base / "tree").mkdir()
+        (base / "tree").chmod(0o777)
+        found = found_by_another_user(_CLOSED, base, "tree", f"{base}/tree")
+    d = f"{base}/tree/d"
     assert found == [[d], [f"{d}/e"], [f"{d}/e/.vscode"]]
 
 
