@@ -193,7 +193,7 @@ def _filled(template: str, words: dict[str, str]) -> str:
 
 # ── checking a module ──
 
-VERDICT_EXITS = {"conforms": Exit.OK, "violations": Exit.FAILED, "unchecked": Exit.USAGE}
+_VERDICT_EXITS = {"conforms": Exit.OK, "violations": Exit.FAILED, "unchecked": Exit.USAGE}
 _BACKEND = click.Choice(["asyncio", "trio"])
 REPORT_FILE = click.Path(dir_okay=False, path_type=Path)
 
@@ -241,14 +241,27 @@ def validate(target: str, html: Path | None, junit: Path | None, verbose: bool, 
             if (command := fitting_command(target)) is not None:
                 raise CommandError(f"{error_message(error)}\nTry: {command}", exit_code=Exit.USAGE) from error
         raise
+    return finish(report, wanted, streams, verbose=verbose, as_json=as_json)
+
+
+def finish(
+    report: Report,
+    files: dict[str, Path],
+    streams: StandardStreams,
+    *,
+    verbose: bool,
+    as_json: bool,
+) -> int:
+    """Print a report, write its files, keep it, and return the exit code of its verdict."""
     if as_json:
         streams.out.line(to_json(report))
     else:
         show_report(report, streams.out, verbose=verbose)
-    publish(report, wanted)
-    with suppress(OSError):  # the page that lists reports does without this one
+    publish(report, files)
+    # The page that lists reports can do without one that could not be kept.
+    with suppress(OSError):
         open_store().keep_report(report.module, report.verdict, "\n".join(report.lines()))
-    return VERDICT_EXITS[report.verdict]
+    return _VERDICT_EXITS[report.verdict]
 
 
 def publish(report: Report, files: dict[str, Path]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,10 +16,9 @@ from amplifier.cli._error_messages import error_message
 from amplifier.cli._exit_codes import CommandError
 from amplifier.cli.terminal.output import StandardStreams
 from amplifier.errors import AmplifierError
-from amplifier.models import to_json
 
-from .module import REPORT_FILE, VERDICT_EXITS, publish, reject_unwritable, show_progress, show_report
-from .shared_options import Decorator, LazyGroup, add_options, json_option, open_store
+from .module import REPORT_FILE, finish, publish, reject_unwritable, show_progress
+from .shared_options import Decorator, LazyGroup, add_options, json_option
 
 if TYPE_CHECKING:
     from amplifier.conformance import Report
@@ -158,14 +156,7 @@ def _examine(
         notes = [subject.without_secrets(error_message(error))]
         publish(Report(module=subject.shown, source=subject.shown, verdict="unchecked", seed=0, notes=notes), files)
         raise
-    if as_json:
-        streams.out.line(to_json(report))
-    else:
-        show_report(report, streams.out, verbose=verbose)
-    publish(report, files)
-    with suppress(OSError):  # the page that lists reports does without this one
-        open_store().keep_report(report.module, report.verdict, "\n".join(report.lines()))
-    return VERDICT_EXITS[report.verdict]
+    return finish(report, files, streams, verbose=verbose, as_json=as_json)
 
 
 def _run(subject: Subject, choice: Choice, streams: StandardStreams, *, as_json: bool) -> Report:
