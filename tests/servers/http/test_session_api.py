@@ -370,6 +370,15 @@ async def test_shutdown_closes_the_sessions_and_ends_the_responses_of_watchers()
         assert (answer.status, answer.json()["error"]["code"]) == (503, "stopping")
 
 
+async def test_shutdown_is_not_taken_for_the_end_of_a_conversation():
+    async with serving() as client:
+        session_id = await client.open_session()
+        await client.app.shut_down()
+        for path in ("", "/events?after=0"):
+            answer = await client.ask("GET", f"/api/sessions/{session_id}{path}")
+            assert (answer.status, answer.json()["error"]["code"]) == (503, "stopping")
+
+
 @pytest.mark.virtual_time
 async def test_shutdown_stops_turns_that_wait_for_an_answer_at_once(tmp_path):
     async with serving() as client:

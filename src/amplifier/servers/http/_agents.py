@@ -109,10 +109,14 @@ class Agents:
     def __repr__(self) -> str:
         return f"{len(self.live)} sessions, {len(self._running)} turns{', stopping' if self._stopping else ''}"
 
-    def require_room(self) -> None:
-        """Check that a turn could begin now."""
+    def require_running(self) -> None:
+        """Check that the server is not being stopped."""
         if self._stopping:
             raise Problem(503, "the server is being stopped", code="stopping", headers={"Retry-After": "5"})
+
+    def require_room(self) -> None:
+        """Check that a turn could begin now."""
+        self.require_running()
         if len(self._running) >= self.limits.turns:
             message = f"{self.limits.turns} turns are running, which is the limit; try again later"
             raise Problem(429, message, code="too_many_turns", headers={"Retry-After": "1"})

@@ -134,6 +134,8 @@ class SessionApi:
     def _found(self, session_id: str) -> LiveSession[_About]:
         live = self._live.find(session_id)
         if live is None:
+            # A page must not take the end of the server for the end of its conversation.
+            self._agents.require_running()
             raise _missing(session_id)
         return live
 
