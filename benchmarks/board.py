@@ -63,7 +63,11 @@ class Row:
         return self.value >= self.target if self.sense == "at least" else self.value <= self.target
 
     def line(self) -> str:
-        wanted = "" if self.target is None else f"{self.sense} {self.target:g}" + ("" if self.is_met else "  MISSED")
+        wanted = (
+            ""
+            if self.target is None
+            else f"{self.sense} {self.target:g}" + ("" if self.is_met else "  MISSED")
+        )
         spread = f"{shown(self.low)}..{shown(self.high)}" if self.low != self.high else ""
         who = f" ({self.rival})" if self.rival and self.rival != PUBLISHED else ""
         figure = f"{shown(self.value)} {self.unit}".replace(" x", "x")
@@ -84,18 +88,37 @@ class Board:
         self.rows.append(attrs.evolve(row, group=self.group))
         return row
 
-    def duel(self, work: str, theirs: Side, ours: Side, *, rival: str = PUBLISHED, **options: Any) -> Row:
+    def duel(
+        self, work: str, theirs: Side, ours: Side, *, rival: str = PUBLISHED, **options: Any
+    ) -> Row:
         """Time both sides; the row has how many times faster ours is."""
         return self.score(work, fight(theirs, ours), rival=rival, **options)
 
-    def score(self, work: str, bout: Bout, *, rival: str = PUBLISHED, target: float | None = None, **more: Any) -> Row:
+    def score(
+        self,
+        work: str,
+        bout: Bout,
+        *,
+        rival: str = PUBLISHED,
+        target: float | None = None,
+        **more: Any,
+    ) -> Row:
         """The row of a duel that was fought."""
         more.setdefault("ours", micro(bout.our_us))
         more.setdefault("theirs", micro(bout.their_us))
         more["by_clock"] = bout.wall_ratio
         return self.spread(work, bout.ratios, rival=rival, target=target, **more)
 
-    def multiple(self, work: str, base: Side, ours: Side, *, rival: str, at_most: float | None, **options: Any) -> Row:
+    def multiple(
+        self,
+        work: str,
+        base: Side,
+        ours: Side,
+        *,
+        rival: str,
+        at_most: float | None,
+        **options: Any,
+    ) -> Row:
         """The row with the cost of ours as a multiple of the base."""
         bout = fight(base, ours, **options)
         costs = [1 / ratio for ratio in bout.ratios]
@@ -104,13 +127,23 @@ class Board:
 
     def spread(self, work: str, values: Sequence[float], *, rival: str = "", **more: Any) -> Row:
         """A row of many values: their median and quartiles."""
-        low, middle, high = statistics.quantiles(values, n=4) if len(values) > 1 else [values[0]] * 3
+        low, middle, high = (
+            statistics.quantiles(values, n=4) if len(values) > 1 else [values[0]] * 3
+        )
         return self.add(Row(work=work, rival=rival, value=middle, low=low, high=high, **more))
 
     def figure(self, work: str, value: float, unit: str, **more: Any) -> Row:
         """A row of one value."""
         return self.add(
-            Row(work=work, rival=more.pop("rival", ""), value=value, low=value, high=value, unit=unit, **more)
+            Row(
+                work=work,
+                rival=more.pop("rival", ""),
+                value=value,
+                low=value,
+                high=value,
+                unit=unit,
+                **more,
+            )
         )
 
     def write(self, about: dict[str, Any], path: Path = RESULTS, *, is_whole: bool = False) -> None:
@@ -122,10 +155,14 @@ class Board:
             is_whole: Forget what was there; otherwise only rows of the same work and rival are replaced.
         """
         known = [] if is_whole else read(path).get("rows", [])
-        fresh = {(row.work, row.rival): attrs.asdict(row) | {"met": row.is_met} for row in self.rows}
+        fresh = {
+            (row.work, row.rival): attrs.asdict(row) | {"met": row.is_met} for row in self.rows
+        }
         kept = {(row["work"], row["rival"]): row for row in known}
         path.parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps({"about": about, "rows": list((kept | fresh).values())}, indent=1, ensure_ascii=False)
+        text = json.dumps(
+            {"about": about, "rows": list((kept | fresh).values())}, indent=1, ensure_ascii=False
+        )
         path.write_text(text + "\n", encoding="utf-8")
 
 
@@ -140,7 +177,13 @@ def read(path: Path = RESULTS) -> dict[str, Any]:
 
 def shown(value: float) -> str:
     """A figure with about three digits."""
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
+    return (
+        f"{value:,.0f}"
+        if abs(value) >= 100
+        else f"{value:.1f}"
+        if abs(value) >= 10
+        else f"{value:.2f}"
+    )
 
 
 def micro(microseconds: float) -> str:

@@ -15,7 +15,16 @@ from benchmarks.board import HEADING, RESULTS, Board
 from benchmarks.duel import QUICK
 
 _BOARD = Board()
-_COMPARED = ("amplifier-core", "anyio", "trio", "pluggy", "pydantic-ai-slim", "openai-agents", "langgraph", "langchain")
+_COMPARED = (
+    "amplifier-core",
+    "anyio",
+    "trio",
+    "pluggy",
+    "pydantic-ai-slim",
+    "openai-agents",
+    "langgraph",
+    "langchain",
+)
 
 if hasattr(os, "sched_setaffinity"):
     # One core for us and all we start. This favours the published kernel, whose calls hop between threads.
@@ -30,8 +39,12 @@ def board(request: pytest.FixtureRequest) -> Board:
 
 def pytest_configure(config: pytest.Config) -> None:
     # Sessions that were opened by hand are dropped with their event loop, which is not timed.
-    config.addinivalue_line("filterwarnings", "ignore:session .* was dropped while it was open:ResourceWarning")
-    config.addinivalue_line("markers", "orientation: rows without a target, left out of a first look")
+    config.addinivalue_line(
+        "filterwarnings", "ignore:session .* was dropped while it was open:ResourceWarning"
+    )
+    config.addinivalue_line(
+        "markers", "orientation: rows without a target, left out of a first look"
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -49,13 +62,19 @@ def pytest_sessionfinish() -> None:
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     if not _BOARD.rows:
         return
-    _BOARD.write(about(), is_whole=config.args == ["benchmarks"] and not config.getoption("keyword"))
-    terminalreporter.section("ratios: how many times faster ours is" + (", at a first look" if QUICK else ""))
+    _BOARD.write(
+        about(), is_whole=config.args == ["benchmarks"] and not config.getoption("keyword")
+    )
+    terminalreporter.section(
+        "ratios: how many times faster ours is" + (", at a first look" if QUICK else "")
+    )
     terminalreporter.write_line(HEADING)
     for row in _BOARD.rows:
         terminalreporter.write_line(row.line())
     missed = [row.work for row in _BOARD.rows if not row.is_met]
-    terminalreporter.write_line(f"{len(_BOARD.rows)} rows, {len(missed)} targets missed; written to {RESULTS}")
+    terminalreporter.write_line(
+        f"{len(_BOARD.rows)} rows, {len(missed)} targets missed; written to {RESULTS}"
+    )
 
 
 def about() -> dict[str, Any]:

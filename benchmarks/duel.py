@@ -93,7 +93,9 @@ class Bout:
     @property
     def wall_ratio(self) -> float:
         """The same by the clock, its median."""
-        return statistics.median(t.wall / o.wall for o, t in zip(self.ours, self.theirs, strict=True))
+        return statistics.median(
+            t.wall / o.wall for o, t in zip(self.ours, self.theirs, strict=True)
+        )
 
     @property
     def our_us(self) -> float:
@@ -116,7 +118,9 @@ def fight(theirs: Side, ours: Side, *, rounds: int = ROUNDS, seconds: float = SE
     return Bout(ours=tuple(samples[True]), theirs=tuple(samples[False]))
 
 
-def fight_for_more(few: tuple[Side, Side], many: tuple[Side, Side], more: int, *, rounds: int = ROUNDS) -> Bout:
+def fight_for_more(
+    few: tuple[Side, Side], many: tuple[Side, Side], more: int, *, rounds: int = ROUNDS
+) -> Bout:
     """What each further one costs: the difference between many and few, divided by how many more they are.
 
     Args:
@@ -124,7 +128,12 @@ def fight_for_more(few: tuple[Side, Side], many: tuple[Side, Side], more: int, *
         many: Theirs and ours with ``more`` of them added.
         more: How many were added.
     """
-    sides = {("theirs", 0): few[0], ("ours", 0): few[1], ("theirs", 1): many[0], ("ours", 1): many[1]}
+    sides = {
+        ("theirs", 0): few[0],
+        ("ours", 0): few[1],
+        ("theirs", 1): many[0],
+        ("ours", 1): many[1],
+    }
     counts = {key: calibrated(side, SECONDS) for key, side in sides.items()}
     further: dict[str, list[Sample]] = {"theirs": [], "ours": []}
     for number in range(rounds):
@@ -134,7 +143,9 @@ def fight_for_more(few: tuple[Side, Side], many: tuple[Side, Side], more: int, *
             taken[key] = sides[key](counts[key]) / counts[key]
         for whose, samples in further.items():
             low, high = taken[whose, 0], taken[whose, 1]
-            samples.append(Sample(max(high.cpu - low.cpu, 1e-9), max(high.wall - low.wall, 1e-9)) / more)
+            samples.append(
+                Sample(max(high.cpu - low.cpu, 1e-9), max(high.wall - low.wall, 1e-9)) / more
+            )
     return Bout(ours=tuple(further["ours"]), theirs=tuple(further["theirs"]))
 
 

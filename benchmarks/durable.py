@@ -91,7 +91,9 @@ def place_of(kind: str, folder: Path) -> Iterator[str]:
 
 def _run(code: str, *words: object) -> list[float]:
     command = [sys.executable, "-c", code, *map(str, words)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=True
+    )
     return [float(word) for word in done.stdout.split()]
 
 
@@ -118,7 +120,9 @@ class LookingModel(ScriptedModel):
         done = sum(message.role == "assistant" for message in request.messages)
         if done == self._answers:
             return ChatResponse(content=[TextBlock(text="Done.")])
-        return ChatResponse(content=[], tool_calls=[ToolCall(id=f"look-{done}", name="look", arguments={})])
+        return ChatResponse(
+            content=[], tool_calls=[ToolCall(id=f"look-{done}", name="look", arguments={})]
+        )
 
 
 def looking_session(session_id: str) -> AmplifierSession:
@@ -146,7 +150,9 @@ async def cost_per_step(kind: str, place: str, may: str) -> tuple[float, float]:
     ):
         for number in range(ROUNDS):
             for steps in (SHORT, LONG):
-                used["bare", steps].append(await cpu_of(partial(anyio.to_thread.run_sync, run_bare, steps)))
+                used["bare", steps].append(
+                    await cpu_of(partial(anyio.to_thread.run_sync, run_bare, steps))
+                )
                 async with looking_session(f"{steps}-{may}") as session:
                     used["plain", steps].append(await cpu_of(partial(session.execute, "go")))
                 turn = await engine.start(f"{steps}-{may}-{number}", "go")
@@ -189,7 +195,9 @@ async def takeover(kind: str, place: str, backend: str, folder: Path, how: str) 
             return time.perf_counter() - began
 
 
-async def turns_per_second(kind: str, place: str, backend: str, folder: Path, processes: int) -> float:
+async def turns_per_second(
+    kind: str, place: str, backend: str, folder: Path, processes: int
+) -> float:
     """With worker processes that have run a turn each; a turn has 5 model calls and 16 tool calls that write to the disk."""
     with worker_processes(kind, backend, place, folder) as workers:
         async with open_engine(kind, place, lease=LEASE, patience=60.0) as engine:
@@ -206,7 +214,10 @@ async def turns_per_second(kind: str, place: str, backend: str, folder: Path, pr
 
 async def measure(kind: str, backend: str) -> str:
     """One line of the table."""
-    with tempfile.TemporaryDirectory(prefix="amplifier-durable-") as name, place_of(kind, Path(name)) as place:
+    with (
+        tempfile.TemporaryDirectory(prefix="amplifier-durable-") as name,
+        place_of(kind, Path(name)) as place,
+    ):
         folder = Path(name)
         url = f"sqlite:///{name}/bare.sqlite" if kind == "sqlite" else place
         bare_idle = await anyio.to_thread.run_sync(_run, BARE, url, IDLE_SECONDS, 1.0)
@@ -217,7 +228,11 @@ async def measure(kind: str, backend: str) -> str:
         cells += [f"{idle[0]:.1f}", f"{bare_idle[0]:.1f}"]
         cells += [f"{await pickup(kind, place, seconds):.2f}" for seconds in (1.0, 0.2)]
         for how in ("kill", "suspend"):
-            cells.append(f"{await takeover(kind, place, backend, folder, how):.1f}" if kind == "postgres" else "—")
+            cells.append(
+                f"{await takeover(kind, place, backend, folder, how):.1f}"
+                if kind == "postgres"
+                else "—"
+            )
         for processes in (1, 2) if kind == "postgres" else (1,):
             cells.append(f"{await turns_per_second(kind, place, backend, folder, processes):.1f}")
     return f"| {kind} | {backend} | {' | '.join(cells)} |"

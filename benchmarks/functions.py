@@ -22,7 +22,9 @@ class Weather:
     async def execute(self, input: dict[str, Any]) -> ToolResult:  # noqa: A002 — the contract's name
         city, days = input.get("city"), input.get("days", 3)
         if not isinstance(city, str) or not isinstance(days, int):
-            return ToolResult(success=False, error={"message": "expected a city, and days as an integer"})
+            return ToolResult(
+                success=False, error={"message": "expected a city, and days as an integer"}
+            )
         return ToolResult(output=[city] * days)
 
 
@@ -45,7 +47,9 @@ async def cost(tool: Any) -> float:
 async def main() -> None:
     """Print both, and the difference."""
     of_class, of_function = await cost(Weather()), await cost(FunctionTool(weather))
-    print(f"class {of_class:.1f} µs, function {of_function:.1f} µs, difference {of_function - of_class:.1f} µs")
+    print(
+        f"class {of_class:.1f} µs, function {of_function:.1f} µs, difference {of_function - of_class:.1f} µs"
+    )
 
 
 if __name__ == "__main__":

@@ -61,7 +61,11 @@ def fields_of(make: Make) -> tuple[str, ...] | None:
     return None if make is taking_all else FIELDS
 
 
-KINDS: dict[str, Make] = {"": looking, " with an await": waiting, " with the whole payload": taking_all}
+KINDS: dict[str, Make] = {
+    "": looking,
+    " with an await": waiting,
+    " with the whole payload": taking_all,
+}
 """The kinds of handlers by what a row says behind their number."""
 
 

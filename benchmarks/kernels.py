@@ -107,7 +107,9 @@ class InProcessLoader:
     def __init__(self, modules: dict[str, Any]) -> None:
         self._modules = modules
 
-    async def load(self, module_id: str, config: Any = None, source_hint: Any = None, **_: Any) -> Any:
+    async def load(
+        self, module_id: str, config: Any = None, source_hint: Any = None, **_: Any
+    ) -> Any:
         mount = self._modules[module_id]
 
         async def mount_with_config(coordinator: Any) -> Any:

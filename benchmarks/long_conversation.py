@@ -35,7 +35,9 @@ class Provider:
     async def list_models(self) -> list[Any]:
         return []
 
-    async def complete(self, request: amplifier.ChatRequest, **options: Any) -> amplifier.ChatResponse:
+    async def complete(
+        self, request: amplifier.ChatRequest, **options: Any
+    ) -> amplifier.ChatResponse:
         return amplifier.ChatResponse(content=[amplifier.TextBlock(text="Done.")])
 
     def parse_tool_calls(self, response: amplifier.ChatResponse) -> list[amplifier.ToolCall]:
@@ -54,17 +56,30 @@ async def one_call_after(
     async def mount_provider(coordinator: Any, config: Any) -> None:
         await coordinator.mount("providers", Provider(), name="bench")
 
-    modules = {"loop-basic": loop_basic.mount, "context-simple": context_simple.mount, "provider-bench": mount_provider}
-    hooks = [] if log is None else [{"module": name, "source": "builtin"} for name in BUILT_IN_HOOKS]
-    hooks += [] if log is None else [{"module": "hooks-logging", "source": "builtin", "config": {"path": str(log)}}]
-    session = amplifier.AmplifierSession({**PLAN, "hooks": hooks}, loader=amplifier.ModuleLoader(modules=modules))
+    modules = {
+        "loop-basic": loop_basic.mount,
+        "context-simple": context_simple.mount,
+        "provider-bench": mount_provider,
+    }
+    hooks = (
+        [] if log is None else [{"module": name, "source": "builtin"} for name in BUILT_IN_HOOKS]
+    )
+    hooks += (
+        []
+        if log is None
+        else [{"module": "hooks-logging", "source": "builtin", "config": {"path": str(log)}}]
+    )
+    session = amplifier.AmplifierSession(
+        {**PLAN, "hooks": hooks}, loader=amplifier.ModuleLoader(modules=modules)
+    )
     await session.initialize()
     handler = make(nothing_to_say)
     for number in range(handlers):
         session.coordinator.hooks.register("*", handler, name=f"h{number}", fields=fields_of(make))
     context: Any = session.coordinator.get("context")
     history = [
-        {"role": ("user", "assistant")[at % 2], "content": text} for at, text in enumerate(exchanged_texts(size))
+        {"role": ("user", "assistant")[at % 2], "content": text}
+        for at, text in enumerate(exchanged_texts(size))
     ]
     await context.set_messages(history)
     await session.execute("go")

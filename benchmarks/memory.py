@@ -28,7 +28,9 @@ def resident() -> int:
     statm = Path("/proc/self/statm")
     if statm.exists():
         return int(statm.read_text().split()[1]) * resource.getpagesize()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
+        1 if sys.platform == "darwin" else 1024
+    )
 
 
 async def by_hand(kernel: Kernel, count: int, watched: list[weakref.ref[Any]]) -> float:
@@ -55,7 +57,9 @@ async def by_hand(kernel: Kernel, count: int, watched: list[weakref.ref[Any]]) -
     taken = resident() - before
     for session in sessions:
         # Of the published kernel's sessions the module is watched: nothing else of them can be.
-        watched.append(weakref.ref(session if kernel.is_ours else session.coordinator.get("context")))
+        watched.append(
+            weakref.ref(session if kernel.is_ours else session.coordinator.get("context"))
+        )
     del session
     await empty()
     return taken
@@ -72,7 +76,9 @@ async def in_tasks(
 
     async def live(opened: asyncio.Semaphore, leave: asyncio.Event) -> None:
         async with kernel.session(loader) as session:
-            watched.append(weakref.ref(session if kernel.is_ours else session.coordinator.get("context")))
+            watched.append(
+                weakref.ref(session if kernel.is_ours else session.coordinator.get("context"))
+            )
             opened.release()
             await leave.wait()
 
@@ -111,7 +117,11 @@ def main() -> None:
     who, how, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
     kernel = {"ours": OURS, "theirs": THEIRS}[who]
     watched: list[weakref.ref[Any]] = []
-    ways = {"by-hand": by_hand, "in-tasks": in_tasks, "in-turn": partial(in_tasks, one_after_another=True)}
+    ways = {
+        "by-hand": by_hand,
+        "in-tasks": in_tasks,
+        "in-turn": partial(in_tasks, one_after_another=True),
+    }
     taken = asyncio.run(ways[how](kernel, count, watched))
     gc.collect()
     alive = sum(reference() is not None for reference in watched)

@@ -55,7 +55,9 @@ def _missed_words(missed: list[dict[str, Any]]) -> str:
     if not missed:
         return "none was missed"
     return (
-        "1 was missed; its median is bold" if len(missed) == 1 else f"{len(missed)} were missed; their medians are bold"
+        "1 was missed; its median is bold"
+        if len(missed) == 1
+        else f"{len(missed)} were missed; their medians are bold"
     )
 
 
@@ -69,13 +71,17 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
     for row in rows:
         spread = f"{shown(row['low'])} … {shown(row['high'])}" if row["low"] != row["high"] else ""
         value = _value(row) if row["met"] else f"**{_value(row)}**"
-        lines.append(f"| {_with_rival(row)} | {row['theirs']} | {row['ours']} | {value} | {spread} | {_target(row)} |")
+        lines.append(
+            f"| {_with_rival(row)} | {row['theirs']} | {row['ours']} | {value} | {spread} | {_target(row)} |"
+        )
     notes = dict.fromkeys(row["note"] for row in rows if row["note"])
     return [*lines, *(f"\n{note[0].upper()}{note[1:]}." for note in notes)]
 
 
 def _value(row: dict[str, Any]) -> str:
-    return f"{shown(row['value'])}×" if row["unit"] == "x" else f"{_plain(row['value'])} {row['unit']}"
+    return (
+        f"{shown(row['value'])}×" if row["unit"] == "x" else f"{_plain(row['value'])} {row['unit']}"
+    )
 
 
 def _target(row: dict[str, Any]) -> str:
@@ -100,12 +106,22 @@ def main() -> int:
     if not found or not found_end:
         print(f"{PAGE} lacks {BEGIN} or {END}", file=sys.stderr)
         return 1
-    PAGE.write_text(f"{before}{BEGIN}\n\n{results_section(results)}\n\n{END}{after}", encoding="utf-8")
+    PAGE.write_text(
+        f"{before}{BEGIN}\n\n{results_section(results)}\n\n{END}{after}", encoding="utf-8"
+    )
     order = list(GROUPS)
-    ratios = [row for row in results["rows"] if row["unit"] == "x" and row["sense"] == "at least" and row["target"]]
+    ratios = [
+        row
+        for row in results["rows"]
+        if row["unit"] == "x" and row["sense"] == "at least" and row["target"]
+    ]
     ratios.sort(key=lambda row: order.index(row["group"]))
-    chosen = [(_with_rival(row), row["value"], row["low"], row["high"], row["target"]) for row in ratios]
-    PLOT.write_text(bars(chosen, title="How many times faster, and the target of each"), encoding="utf-8")
+    chosen = [
+        (_with_rival(row), row["value"], row["low"], row["high"], row["target"]) for row in ratios
+    ]
+    PLOT.write_text(
+        bars(chosen, title="How many times faster, and the target of each"), encoding="utf-8"
+    )
     print(f"wrote {PAGE} and {PLOT}")
     return 0
 

@@ -6,9 +6,49 @@ import random
 from typing import Any
 
 WORDS = [
-    *["the", "a", "file", "model", "reads", "writes", "then", "decides", "because", "function", "returns", "value"],
-    *["error", "line", "path", "test", "module", "result", "agent", "tool", "call", "answer", "next", "step", "check"],
-    *["find", "open", "close", "run", "build", "None", "true", "config", "session", "event", "hook", "order"],
+    *[
+        "the",
+        "a",
+        "file",
+        "model",
+        "reads",
+        "writes",
+        "then",
+        "decides",
+        "because",
+        "function",
+        "returns",
+        "value",
+    ],
+    *[
+        "error",
+        "line",
+        "path",
+        "test",
+        "module",
+        "result",
+        "agent",
+        "tool",
+        "call",
+        "answer",
+        "next",
+        "step",
+        "check",
+    ],
+    *[
+        "find",
+        "open",
+        "close",
+        "run",
+        "build",
+        "None",
+        "true",
+        "config",
+        "session",
+        "event",
+        "hook",
+        "order",
+    ],
 ]
 
 
@@ -26,7 +66,10 @@ def chat_request(*, messages: int, seed: int = 7) -> dict[str, Any]:
                 "name": f"tool_{number}",
                 "parameters": {
                     "type": "object",
-                    "properties": {"path": {"type": "string", "description": speech(40)}, "limit": {"type": "integer"}},
+                    "properties": {
+                        "path": {"type": "string", "description": speech(40)},
+                        "limit": {"type": "integer"},
+                    },
                     "required": ["path"],
                 },
                 "description": speech(160),
@@ -86,7 +129,12 @@ def _thought_and_call(speech: _Speech, number: int) -> dict[str, Any]:
 
 
 def _result_as_data(speech: _Speech, number: int) -> dict[str, Any]:
-    output = {"path": "src/file.py", "lines": [speech(60) for _ in range(8)], "truncated": False, "score": 0.5}
+    output = {
+        "path": "src/file.py",
+        "lines": [speech(60) for _ in range(8)],
+        "truncated": False,
+        "score": 0.5,
+    }
     block = {"type": "tool_result", "tool_call_id": _call_id(number - 1), "output": output}
     return {"role": "tool", "content": [block], "tool_call_id": _call_id(number - 1)}
 
@@ -101,7 +149,10 @@ def _remark(speech: _Speech, number: int) -> dict[str, Any]:
 
 def _picture(speech: _Speech, number: int) -> dict[str, Any]:
     source = {"type": "base64", "media_type": "image/png", "data": speech.opaque(800)}
-    return {"role": "user", "content": [{"type": "text", "text": speech(200)}, {"type": "image", "source": source}]}
+    return {
+        "role": "user",
+        "content": [{"type": "text", "text": speech(200)}, {"type": "image", "source": source}],
+    }
 
 
 def _marked_call(speech: _Speech, number: int) -> dict[str, Any]:
@@ -123,7 +174,9 @@ def _marked_call(speech: _Speech, number: int) -> dict[str, Any]:
 def _result_as_text(speech: _Speech, number: int) -> dict[str, Any]:
     return {
         "role": "tool",
-        "content": [{"type": "tool_result", "tool_call_id": _call_id(number - 1), "output": speech(1300)}],
+        "content": [
+            {"type": "tool_result", "tool_call_id": _call_id(number - 1), "output": speech(1300)}
+        ],
     }
 
 

@@ -41,7 +41,9 @@ def bars(rows: Sequence[tuple[str, float, float, float, float]], *, title: str) 
         x = _place(10**power, decades)
         bottom = TOP + STEP * len(rows)
         lines.append(f'<line class="grid" x1="{x}" x2="{x}" y1="{TOP - 4}" y2="{bottom}"/>')
-        lines.append(f'<text class="faint" x="{x}" y="{bottom + 18}" text-anchor="middle">{10**power:,}×</text>')
+        lines.append(
+            f'<text class="faint" x="{x}" y="{bottom + 18}" text-anchor="middle">{10**power:,}×</text>'
+        )
     for number, row in enumerate(rows):
         lines += _row(row, TOP + STEP * number, decades)
     return "\n".join([*lines, "</svg>"]) + "\n"

@@ -48,7 +48,9 @@ class Image(Open):
     visibility: Visibility | None = None
 
 
-Block = Annotated[Text | Thinking | ToolCallPart | ToolResultPart | Image, Field(discriminator="type")]
+Block = Annotated[
+    Text | Thinking | ToolCallPart | ToolResultPart | Image, Field(discriminator="type")
+]
 
 
 class Message(Open):

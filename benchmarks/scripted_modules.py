@@ -11,7 +11,14 @@ import attrs
 
 from benchmarks.handlers import looking
 
-EVENTS = ("prompt:submit", "provider:request", "provider:response", "tool:pre", "tool:post", "prompt:complete")
+EVENTS = (
+    "prompt:submit",
+    "provider:request",
+    "provider:response",
+    "tool:pre",
+    "tool:post",
+    "prompt:complete",
+)
 
 
 @attrs.frozen(kw_only=True)
@@ -44,7 +51,9 @@ def modules_for(library: Any, **options: Any) -> dict[str, Any]:
     script, core = Script(**options), _message_models(library)
 
     async def mount_loop(coordinator: Any, config: dict[str, Any]) -> None:
-        await coordinator.mount("orchestrator", Nothing() if script.trivial else Loop(coordinator, core, script))
+        await coordinator.mount(
+            "orchestrator", Nothing() if script.trivial else Loop(coordinator, core, script)
+        )
 
     async def mount_context(coordinator: Any, config: dict[str, Any]) -> None:
         await coordinator.mount("context", Memory())
@@ -97,7 +106,10 @@ class Provider:
             await script.pause()
         usage = core.Usage(input_tokens=10, output_tokens=5, total_tokens=15)
         if self._steps_since_the_prompt(request) < script.steps:
-            calls = [core.ToolCall(id=f"c{n}", name="look", arguments={"n": n}) for n in range(script.tools)]
+            calls = [
+                core.ToolCall(id=f"c{n}", name="look", arguments={"n": n})
+                for n in range(script.tools)
+            ]
             blocks = [core.ToolCallBlock(id=c.id, name=c.name, input=c.arguments) for c in calls]
             return core.ChatResponse(content=blocks, tool_calls=calls, usage=usage)
         return core.ChatResponse(content=[core.TextBlock(text="Done.")], usage=usage)
@@ -141,7 +153,9 @@ class Memory:
     async def get_messages(self) -> list[dict[str, Any]]:
         return list(self.messages)
 
-    async def get_messages_for_request(self, token_budget: int | None = None, provider: Any = None) -> list[Any]:
+    async def get_messages_for_request(
+        self, token_budget: int | None = None, provider: Any = None
+    ) -> list[Any]:
         return list(self.messages)
 
     async def set_messages(self, messages: list[dict[str, Any]]) -> None:
@@ -168,7 +182,9 @@ class Loop:
     def __init__(self, coordinator: Any, core: Any, script: Script) -> None:
         self._coordinator, self._core, self._gather = coordinator, core, script.gather
 
-    async def execute(self, prompt: str, context: Any, providers: Any, tools: Any, hooks: Any, **_: Any) -> str:
+    async def execute(
+        self, prompt: str, context: Any, providers: Any, tools: Any, hooks: Any, **_: Any
+    ) -> str:
         core, emit = self._core, hooks.emit
         process = self._coordinator.process_hook_result
         await process(await emit("prompt:submit", {"prompt": prompt}), "prompt:submit", "loop")
@@ -176,11 +192,17 @@ class Loop:
         await context.add_message({"role": "user", "content": prompt})
         provider = next(iter(providers.values()))
         while True:
-            messages = [core.Message(**message) for message in await context.get_messages_for_request()]
+            messages = [
+                core.Message(**message) for message in await context.get_messages_for_request()
+            ]
             request = core.ChatRequest(messages=messages)
-            await process(await emit("provider:request", {"provider": "bench"}), "provider:request", "loop")
+            await process(
+                await emit("provider:request", {"provider": "bench"}), "provider:request", "loop"
+            )
             response = await provider.complete(request)
-            await emit("provider:response", {"provider": "bench", "tool_calls": bool(response.tool_calls)})
+            await emit(
+                "provider:response", {"provider": "bench", "tool_calls": bool(response.tool_calls)}
+            )
             calls = provider.parse_tool_calls(response)
             if not calls:
                 await emit("prompt:complete", {"prompt": prompt, "response": "Done."})
@@ -189,13 +211,19 @@ class Loop:
             if len(calls) == 1:
                 outputs = [await self._call(calls[0], tools, emit, process)]
             else:
-                outputs = await self._gather([self._call(call, tools, emit, process) for call in calls])
+                outputs = await self._gather(
+                    [self._call(call, tools, emit, process) for call in calls]
+                )
             for call, output in zip(calls, outputs, strict=True):
-                await context.add_message({"role": "tool", "tool_call_id": call.id, "content": str(output)})
+                await context.add_message(
+                    {"role": "tool", "tool_call_id": call.id, "content": str(output)}
+                )
 
     async def _call(self, call: Any, tools: Any, emit: Any, process: Any) -> Any:
         data = {"tool_name": call.name, "tool_call_id": call.id, "tool_input": call.arguments}
         await process(await emit("tool:pre", data), "tool:pre", "loop")
         result = await tools[call.name].execute(call.arguments)
-        await process(await emit("tool:post", {**data, "result": result.output}), "tool:post", "loop")
+        await process(
+            await emit("tool:post", {**data, "result": result.output}), "tool:post", "loop"
+        )
         return result.output

@@ -37,7 +37,13 @@ def streaming(answer: Answer) -> ASGIApp:
         async def lines() -> AsyncIterator[bytes]:
             async for text in answer(int(count), float(pause)):
                 choice = {"index": 0, "delta": {"content": text}, "finish_reason": None}
-                chunk = {"id": "x", "created": 1, "model": "m", "object": "chat.completion.chunk", "choices": [choice]}
+                chunk = {
+                    "id": "x",
+                    "created": 1,
+                    "model": "m",
+                    "object": "chat.completion.chunk",
+                    "choices": [choice],
+                }
                 yield b"data: " + json.dumps(chunk).encode() + b"\n\n"
             yield b"data: [DONE]\n\n"
 

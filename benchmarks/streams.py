@@ -49,7 +49,10 @@ class Pieces(StreamingProvider):
         block = TextBlock(text="piece " * int(count))
         yield StreamChunk(kind="block_end", index=0, block_type="text", block=block)
         usage = Usage(input_tokens=1, output_tokens=1, total_tokens=2)
-        yield StreamChunk(kind="response", response=ChatResponse(content=[block], usage=usage, finish_reason="stop"))
+        yield StreamChunk(
+            kind="response",
+            response=ChatResponse(content=[block], usage=usage, finish_reason="stop"),
+        )
 
 
 async def mount(coordinator: Any, config: Any = None) -> Any:
@@ -108,7 +111,15 @@ class Server:
     def __enter__(self) -> Self:
         with socket.create_server(("127.0.0.1", 0)) as free:
             self._port = int(free.getsockname()[1])
-        command = [sys.executable, "-W", "ignore", "-m", "benchmarks.stream_servers", *self._arguments, str(self._port)]
+        command = [
+            sys.executable,
+            "-W",
+            "ignore",
+            "-m",
+            "benchmarks.stream_servers",
+            *self._arguments,
+            str(self._port),
+        ]
         self._process = subprocess.Popen(command)
         until = time.monotonic() + 60
         while True:
@@ -145,7 +156,11 @@ class Server:
         async def turn(number: int) -> None:
             given: dict[str, Any] = {"messages": [message], "stream": True}
             if path == AG_UI:
-                given = {"messages": [{"id": "1", **message}], "threadId": f"thread-{number}", "runId": "run"}
+                given = {
+                    "messages": [{"id": "1", **message}],
+                    "threadId": f"thread-{number}",
+                    "runId": "run",
+                }
             answer = await ask(path, given)
             assert answer.count(b"piece ") >= PIECES, answer[-2000:]
 

@@ -38,7 +38,9 @@ class Sleepers:
             self.unwound += 1
 
 
-def stopping(kernel: Kernel, tools: int, times: int, seconds: float = 60) -> tuple[list[Sample], Sleepers]:
+def stopping(
+    kernel: Kernel, tools: int, times: int, seconds: float = 60
+) -> tuple[list[Sample], Sleepers]:
     """What it took from the request to the end of `execute`, and the tools."""
     taken: list[Sample] = []
 
@@ -67,7 +69,9 @@ def stopping(kernel: Kernel, tools: int, times: int, seconds: float = 60) -> tup
     return taken, kernel.run(main)
 
 
-@pytest.mark.parametrize(("kernel", "words"), [(OURS, ""), (OURS_ON_TRIO, ", trio")], ids=["asyncio", "trio"])
+@pytest.mark.parametrize(
+    ("kernel", "words"), [(OURS, ""), (OURS_ON_TRIO, ", trio")], ids=["asyncio", "trio"]
+)
 def test_stopping_a_turn_while_a_tool_sleeps(board, kernel, words):
     taken, sleepers = stopping(kernel, 1, 100 if QUICK else 1000)
     theirs = published_kernel_waits()
@@ -88,7 +92,9 @@ def test_stopping_a_turn_while_a_tool_sleeps(board, kernel, words):
     assert sleepers.began == sleepers.unwound == len(taken)
 
 
-@pytest.mark.parametrize(("kernel", "words"), [(OURS, ""), (OURS_ON_TRIO, ", trio")], ids=["asyncio", "trio"])
+@pytest.mark.parametrize(
+    ("kernel", "words"), [(OURS, ""), (OURS_ON_TRIO, ", trio")], ids=["asyncio", "trio"]
+)
 def test_stopping_a_turn_while_a_hundred_tools_sleep(board, kernel, words):
     taken, sleepers = stopping(kernel, 100, 10 if QUICK else 100)
     value = statistics.median(sample.wall for sample in taken)

@@ -79,7 +79,11 @@ def test_looking_things_up(board, name, argument):
 def test_processing_a_result(board, action, target):
     async def prepare(kernel: Kernel) -> Work:
         coordinator = (await kernel.opened()).coordinator
-        more = {"context_injection": "Mind the gap.", "context_injection_role": "user"} if action != "continue" else {}
+        more = (
+            {"context_injection": "Mind the gap.", "context_injection_role": "user"}
+            if action != "continue"
+            else {}
+        )
         result = kernel.package.HookResult(action=action, **more)
         context = coordinator.get("context")
 

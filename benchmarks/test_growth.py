@@ -130,14 +130,18 @@ def test_registering_many_handlers(board):
     async def prepare(size: int) -> Work:
         async def work() -> None:
             hooks = amplifier.HookRegistry()
-            undo = [hooks.register("tool:pre", handler, name=f"h{number}") for number in range(size)]
+            undo = [
+                hooks.register("tool:pre", handler, name=f"h{number}") for number in range(size)
+            ]
             await hooks.emit("tool:pre", {})
             for unregister in undo:
                 unregister()
 
         return work
 
-    report(board, f"registering and unregistering {SIZES[-1]:,} handlers", grown(OURS, SIZES, prepare))
+    report(
+        board, f"registering and unregistering {SIZES[-1]:,} handlers", grown(OURS, SIZES, prepare)
+    )
 
 
 def test_collecting_from_many_contributors(board):
@@ -228,7 +232,9 @@ async def built_in() -> Any:
         "tools": [{"module": "tool-bench"}],
     }
     modules = {"loop-basic": loop_basic.mount, "context-simple": context_simple.mount}
-    loader = amplifier.ModuleLoader(modules={**OURS.modules(), "provider-bench": mount_provider, **modules})
+    loader = amplifier.ModuleLoader(
+        modules={**OURS.modules(), "provider-bench": mount_provider, **modules}
+    )
     session = amplifier.AmplifierSession(plan, loader=loader)
     await session.initialize()
     return session

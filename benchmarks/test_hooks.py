@@ -20,7 +20,9 @@ def emitting(event: str, payload: dict[str, Any], handlers: int, make: Make = lo
     async def prepare(kernel: Kernel) -> Work:
         hooks = kernel.package.HookRegistry()
         handler = handler_of(kernel, make)
-        asks = {} if kernel is THEIRS else {"fields": fields_of(make)}  # the published kernel has no such option
+        asks = (
+            {} if kernel is THEIRS else {"fields": fields_of(make)}
+        )  # the published kernel has no such option
         for number in range(handlers):
             hooks.register(event, handler, name=f"h{number}", **asks)
         return lambda: hooks.emit(event, payload)
@@ -46,7 +48,9 @@ def test_emitting_a_small_payload(board, handlers, target):
 @pytest.mark.parametrize(("handlers", "target"), [(1, 15), (10, 30), (100, 40)])
 def test_emitting_a_small_payload_to_handlers_of_other_kinds(board, handlers, target, kind):
     prepare = emitting("tool:pre", SMALL, handlers, KINDS[kind])
-    board.duel(f"{words(handlers)}{kind}", THEIRS.timed(prepare), OURS.timed(prepare), target=target)
+    board.duel(
+        f"{words(handlers)}{kind}", THEIRS.timed(prepare), OURS.timed(prepare), target=target
+    )
 
 
 @pytest.mark.orientation

@@ -18,7 +18,9 @@ from packaging.requirements import Requirement
 import amplifier
 from benchmarks.duel import ROUNDS
 
-ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+ENVIRONMENT = {
+    name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"
+}
 
 
 FIRST_TURN = """
@@ -55,7 +57,9 @@ anyio.run(main, backend="BACKEND")
 def taken_by(*words: str) -> float:
     """Processor seconds of a fresh interpreter with these arguments."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run([sys.executable, "-I", *words], check=True, env=ENVIRONMENT, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        [sys.executable, "-I", *words], check=True, env=ENVIRONMENT, stdout=subprocess.DEVNULL
+    )
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
@@ -69,11 +73,18 @@ def test_cold_import(board):
     }
     for statement in statements.values():
         taken_by("-c", statement)
-    rounds = [{name: taken_by("-c", code) for name, code in statements.items()} for _ in range(ROUNDS)]
-    added = {who: [max(taken[who] - taken["empty"], 1e-6) for taken in rounds] for who in ("ours", "theirs")}
+    rounds = [
+        {name: taken_by("-c", code) for name, code in statements.items()} for _ in range(ROUNDS)
+    ]
+    added = {
+        who: [max(taken[who] - taken["empty"], 1e-6) for taken in rounds]
+        for who in ("ours", "theirs")
+    }
     ratios = [theirs / ours for ours, theirs in zip(added["ours"], added["theirs"], strict=True)]
     figures = {who: f"{statistics.median(values) * 1e3:.0f} ms" for who, values in added.items()}
-    board.spread("cold import of a session", ratios, rival="amplifier-core 2.0.2", target=1.8, **figures)
+    board.spread(
+        "cold import of a session", ratios, rival="amplifier-core 2.0.2", target=1.8, **figures
+    )
 
 
 @pytest.mark.parametrize(
@@ -98,12 +109,16 @@ def test_no_backend_is_imported(board):
     found = subprocess.run(
         [sys.executable, "-I", "-c", code], check=True, capture_output=True, text=True
     ).stdout.split()
-    board.figure("event loops imported by importing", len(found), "modules", target=0, sense="at most")
+    board.figure(
+        "event loops imported by importing", len(found), "modules", target=0, sense="at most"
+    )
 
 
 def test_size_of_the_base_install(board):
     """Everything that ``pip install`` without extras puts on the disk, compiled files left out as in the wheels."""
-    ours = size_of_ours() + sum(size_of(name) for name in requirements_of("amplifier") - {"amplifier"})
+    ours = size_of_ours() + sum(
+        size_of(name) for name in requirements_of("amplifier") - {"amplifier"}
+    )
     theirs = sum(size_of(name) for name in requirements_of("amplifier-core"))
     board.figure(
         "size of the base install",

@@ -27,12 +27,16 @@ def calling(*, on_island: bool, callback: bool) -> Side:
 
         await coordinator.mount("tools", Tool())
 
-    module = SimpleNamespace(mount=mount, __amplifier_backends__=("asyncio",)) if on_island else mount
+    module = (
+        SimpleNamespace(mount=mount, __amplifier_backends__=("asyncio",)) if on_island else mount
+    )
 
     def side(count: int) -> Sample:
         async def main() -> Sample:
             modules = {**OURS_ON_TRIO.modules(), "tool-bench": module}
-            session = amplifier.AmplifierSession(PLAN, loader=amplifier.ModuleLoader(modules=modules))
+            session = amplifier.AmplifierSession(
+                PLAN, loader=amplifier.ModuleLoader(modules=modules)
+            )
             session.coordinator.register_capability("application", _answer)
             async with session:
                 tool = session.coordinator.get("tools")["answer"]

@@ -27,7 +27,10 @@ TEN_TIMES = 10
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize(("rival", "module"), RIVALS, ids=[rival for rival, _ in RIVALS])
 def test_the_same_history_on_another_library(board, rival, module, size):
-    theirs, ours = f"benchmarks.rivals.{module}:prepare_long:{size}", f"benchmarks.rivals.ours:prepare_long:{size}"
+    theirs, ours = (
+        f"benchmarks.rivals.{module}:prepare_long:{size}",
+        f"benchmarks.rivals.ours:prepare_long:{size}",
+    )
     with Worker(theirs) as them, Worker(ours) as us:
         bout = fight(them, us, rounds=max(5, ROUNDS // 3))
     board.score(f"one model call after {size:,} messages", bout, rival=rival, target=TEN_TIMES)
@@ -40,7 +43,9 @@ def after(size: int, handlers: int = 0, make: Make = looking) -> Prepare:
     return prepare
 
 
-OF_EACH_KIND = pytest.mark.parametrize(("words", "make"), KINDS.items(), ids=["looking", "waiting", "taking-all"])
+OF_EACH_KIND = pytest.mark.parametrize(
+    ("words", "make"), KINDS.items(), ids=["looking", "waiting", "taking-all"]
+)
 
 
 @OF_EACH_KIND

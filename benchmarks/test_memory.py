@@ -13,7 +13,11 @@ SESSIONS = 1000 if QUICK else 10_000
 
 @pytest.mark.parametrize(
     ("how", "words", "target"),
-    [("by-hand", "", 7), ("in-tasks", ", in a task each", None), ("in-turn", ", in a task each, opened in turn", 8.5)],
+    [
+        ("by-hand", "", 7),
+        ("in-tasks", ", in a task each", None),
+        ("in-turn", ", in a task each, opened in turn", 8.5),
+    ],
 )
 def test_what_a_live_session_holds(board, how, words, target):
     ours, theirs = measured("ours", how, SESSIONS), measured("theirs", how, SESSIONS)

@@ -16,12 +16,15 @@ from benchmarks.payloads import chat_request, exchanged_texts
 DATA = chat_request(messages=200)
 TEXTS = {
     "messages": [
-        {"role": ("user", "assistant")[at % 2], "content": text} for at, text in enumerate(exchanged_texts(200))
+        {"role": ("user", "assistant")[at % 2], "content": text}
+        for at, text in enumerate(exchanged_texts(200))
     ],
     "stream": False,
 }
 OF_EACH_KIND = pytest.mark.parametrize(
-    ("kind", "data"), [("text messages", TEXTS), ("messages with blocks", DATA)], ids=["texts", "blocks"]
+    ("kind", "data"),
+    [("text messages", TEXTS), ("messages with blocks", DATA)],
+    ids=["texts", "blocks"],
 )
 
 
@@ -54,7 +57,9 @@ def test_writing_against_pydantic(board, kind, data):
 @pytest.fixture(scope="module")
 def requests() -> tuple[Any, ChatRequest]:
     published = pytest.importorskip("amplifier_core.message_models", reason="the published kernel")
-    return published.ChatRequest.model_validate_json(compact(DATA)), from_json(ChatRequest, compact(DATA))
+    return published.ChatRequest.model_validate_json(compact(DATA)), from_json(
+        ChatRequest, compact(DATA)
+    )
 
 
 @pytest.mark.orientation
@@ -62,7 +67,9 @@ def test_a_request_of_200_messages_against_the_published_kernel(board, requests)
     theirs, ours = requests
     text = compact(DATA)
     board.duel(
-        "encode a ChatRequest of 200 messages", timed_call(theirs.model_dump_json), timed_call(lambda: to_json(ours))
+        "encode a ChatRequest of 200 messages",
+        timed_call(theirs.model_dump_json),
+        timed_call(lambda: to_json(ours)),
     )
     sides = (
         timed_call(lambda: type(theirs).model_validate_json(text)),
@@ -77,7 +84,11 @@ def test_plain_data_and_construction(board, requests):
     published, result = type(theirs), pytest.importorskip("amplifier_core.models").HookResult
     for work, their_call, our_call in [
         ("ChatRequest to dicts", lambda: theirs.model_dump(mode="json"), lambda: to_dict(ours)),
-        ("ChatRequest from dicts", lambda: published.model_validate(DATA), lambda: from_dict(ChatRequest, DATA)),
+        (
+            "ChatRequest from dicts",
+            lambda: published.model_validate(DATA),
+            lambda: from_dict(ChatRequest, DATA),
+        ),
         ("ChatRequest from keywords", lambda: published(**DATA), lambda: ChatRequest(**DATA)),
         ("HookResult()", result, HookResult),
     ]:
@@ -88,8 +99,12 @@ def test_plain_data_and_construction(board, requests):
 def test_orjson_is_still_the_codec_to_choose():
     msgspec = pytest.importorskip("msgspec", reason="the codec we did not choose")
     text = orjson.dumps(DATA)
-    writing = fight(timed_call(lambda: msgspec.json.encode(DATA)), timed_call(lambda: orjson.dumps(DATA)))
-    reading = fight(timed_call(lambda: msgspec.json.decode(text)), timed_call(lambda: orjson.loads(text)))
+    writing = fight(
+        timed_call(lambda: msgspec.json.encode(DATA)), timed_call(lambda: orjson.dumps(DATA))
+    )
+    reading = fight(
+        timed_call(lambda: msgspec.json.decode(text)), timed_call(lambda: orjson.loads(text))
+    )
     writes, reads = (sorted(bout.ratios)[len(bout.ratios) // 2] for bout in (writing, reading))
     assert writes > 1.3
     assert writes * reads > 1

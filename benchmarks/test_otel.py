@@ -31,9 +31,15 @@ def turning(kernel: Kernel, *hooks: str) -> Side:
 
 
 @pytest.mark.orientation
-@pytest.mark.parametrize(("kernel", "words"), [(OURS, ""), (OURS_ON_TRIO, ", trio")], ids=["asyncio", "trio"])
+@pytest.mark.parametrize(
+    ("kernel", "words"), [(OURS, ""), (OURS_ON_TRIO, ", trio")], ids=["asyncio", "trio"]
+)
 def test_a_turn_with_traces_that_no_one_takes(board, kernel, words):
     without, with_traces = turning(kernel), turning(kernel, "hooks-otel")
     board.multiple(
-        f"turn with hooks-otel, nothing exported{words}", without, with_traces, rival="without it", at_most=None
+        f"turn with hooks-otel, nothing exported{words}",
+        without,
+        with_traces,
+        rival="without it",
+        at_most=None,
     )

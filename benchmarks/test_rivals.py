@@ -18,7 +18,10 @@ RIVALS = [
 
 @pytest.mark.parametrize(("rival", "work", "target"), RIVALS, ids=[rival for rival, _, _ in RIVALS])
 def test_the_same_turn_on_another_library(board, rival, work, target):
-    with Worker(f"benchmarks.rivals.{work}") as theirs, Worker("benchmarks.rivals.ours:prepare") as ours:
+    with (
+        Worker(f"benchmarks.rivals.{work}") as theirs,
+        Worker("benchmarks.rivals.ours:prepare") as ours,
+    ):
         bout = fight(theirs, ours, rounds=ROUNDS)
     board.score("the same turn", bout, rival=rival, target=target)
 
@@ -27,6 +30,9 @@ def test_the_same_turn_on_another_library(board, rival, work, target):
 @pytest.mark.parametrize(("rival", "work", "target"), RIVALS, ids=[rival for rival, _, _ in RIVALS])
 def test_the_same_turn_with_our_built_in_loop(board, rival, work, target):
     """For orientation: the loop and the context that we ship check, copy and announce more than the scripted ones."""
-    with Worker(f"benchmarks.rivals.{work}") as theirs, Worker("benchmarks.rivals.ours:prepare_built_in") as ours:
+    with (
+        Worker(f"benchmarks.rivals.{work}") as theirs,
+        Worker("benchmarks.rivals.ours:prepare_built_in") as ours,
+    ):
         bout = fight(theirs, ours, rounds=max(5, ROUNDS // 3))
     board.score("the same turn, our loop-basic and context-simple", bout, rival=rival)

@@ -44,14 +44,18 @@ async def commands(folder: Path, sandbox: str) -> tuple[float, float]:
 
 
 @pytest.mark.orientation
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="there are sandboxes for Linux only")
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="there are sandboxes for Linux only"
+)
 @pytest.mark.parametrize("sandbox", ["off", "bwrap"])
 def test_a_command_that_does_nothing(board, sandbox, tmp_path, monkeypatch):
     if sandbox == "bwrap":
         program = find_bubblewrap()
         assert program is not None, "bubblewrap is missing: run `make parts`"
         monkeypatch.setenv("PATH", f"{os.environ['PATH']}{os.pathsep}{Path(program).parent}")
-        monkeypatch.chdir(tmp_path)  # no program is trusted that comes from the repository around the current folder
+        monkeypatch.chdir(
+            tmp_path
+        )  # no program is trusted that comes from the repository around the current folder
     wall, spent = anyio.run(commands, tmp_path, sandbox)
     board.figure(
         f"tool-bash, a command that does nothing, sandbox {sandbox}",

@@ -31,7 +31,9 @@ def living(plan: dict[str, Any] | None = None) -> Prepare:
     return prepare
 
 
-@pytest.mark.parametrize(("kernel", "words", "target"), [(OURS, "", 4), (OURS_ON_TRIO, ", trio", 4)])
+@pytest.mark.parametrize(
+    ("kernel", "words", "target"), [(OURS, "", 4), (OURS_ON_TRIO, ", trio", 4)]
+)
 def test_open_a_trivial_turn_and_close(board, kernel, words, target):
     theirs, ours = THEIRS.timed(living()), kernel.timed(living())
     board.duel(f"session: open, turn, close{words}", theirs, ours, target=target)
@@ -72,7 +74,13 @@ async def mount(coordinator, config=None):
 def installed(tmp_path: Path) -> Iterator[dict[Kernel, dict[str, Any]]]:
     """A distribution with five modules for each kernel, and the plans that name them."""
     plans, lines = {}, ["[amplifier.modules]"]
-    kinds = {"loop": "orchestrator", "context": "context", "provider": "provider", "tool": "tool", "hooks": "hook"}
+    kinds = {
+        "loop": "orchestrator",
+        "context": "context",
+        "provider": "provider",
+        "tool": "tool",
+        "hooks": "hook",
+    }
     for kernel, name in ((OURS, "OURS"), (THEIRS, "THEIRS")):
         ids = {}
         for word, kind in kinds.items():
@@ -88,10 +96,14 @@ def installed(tmp_path: Path) -> Iterator[dict[Kernel, dict[str, Any]]]:
         }
     metadata = tmp_path / "bench_modules-1.0.dist-info"
     metadata.mkdir()
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: bench-modules\nVersion: 1.0\n", encoding="utf-8")
+    (metadata / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: bench-modules\nVersion: 1.0\n", encoding="utf-8"
+    )
     (metadata / "entry_points.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
     compileall.compile_dir(tmp_path, quiet=1)  # as an installation does
-    os.utime(tmp_path, (1_700_000_000, 1_700_000_000))  # long ago, not within this tick of the file system's clock
+    os.utime(
+        tmp_path, (1_700_000_000, 1_700_000_000)
+    )  # long ago, not within this tick of the file system's clock
     sys.path.append(str(tmp_path))
     importlib.invalidate_caches()
     yield plans

@@ -27,7 +27,9 @@ def stream_of() -> Iterator[Callable[[str, int], Worker]]:
 
         @cache
         def start(rival: str, pieces: int) -> Worker:
-            return stack.enter_context(Worker(f"benchmarks.rivals.{RIVALS[rival]}_turn:prepare_stream_of_{pieces}"))
+            return stack.enter_context(
+                Worker(f"benchmarks.rivals.{RIVALS[rival]}_turn:prepare_stream_of_{pieces}")
+            )
 
         yield start
 
@@ -56,7 +58,10 @@ def test_streamed_text_on_another_library(board, stream_of, rival, backend):
 
 @pytest.mark.parametrize("rival", RIVALS)
 def test_each_further_piece_on_another_library(board, stream_of, rival):
-    few, many = [(stream_of(rival, pieces), turns("asyncio", "text", pieces)) for pieces in (PIECES, MORE_PIECES)]
+    few, many = [
+        (stream_of(rival, pieces), turns("asyncio", "text", pieces))
+        for pieces in (PIECES, MORE_PIECES)
+    ]
     bout = fight_for_more(few, many, MORE_PIECES - PIECES, rounds=ROUNDS)
     board.score("each further piece", bout, rival=rival)
 
@@ -65,7 +70,9 @@ def test_each_further_piece_on_another_library(board, stream_of, rival):
 @pytest.mark.parametrize("how", ["text", "events"])
 def test_streamed_turn_and_the_same_turn_without_a_stream(board, how, backend):
     base, ours = turns(backend, "execute"), turns(backend, how)
-    board.multiple(f"streamed {how}, {backend}", base, ours, rival="execute", at_most=1.3, rounds=ROUNDS)
+    board.multiple(
+        f"streamed {how}, {backend}", base, ours, rival="execute", at_most=1.3, rounds=ROUNDS
+    )
 
 
 # ── behind a server ──
@@ -78,18 +85,27 @@ def test_streamed_turn_and_the_same_turn_without_a_stream(board, how, backend):
     ids=["chat", "ag-ui", "embedded"],
 )
 def test_server_and_bare_starlette(board, server, kind, path, at_most, backend):
-    bare, ours = server("starlette", backend).turns(CLIENTS), server(kind, backend).turns(CLIENTS, path)
+    bare, ours = (
+        server("starlette", backend).turns(CLIENTS),
+        server(kind, backend).turns(CLIENTS, path),
+    )
     name = f"{'stream_text in a route' if kind == 'embedded' else f'amplifier serve {path}'}, {backend}"
-    board.multiple(name, bare, ours, rival="bare Starlette", at_most=at_most, rounds=ROUNDS, seconds=SECONDS)
+    board.multiple(
+        name, bare, ours, rival="bare Starlette", at_most=at_most, rounds=ROUNDS, seconds=SECONDS
+    )
 
 
 @pytest.mark.parametrize("rival", RIVALS)
 def test_server_and_another_library_in_a_route(board, server, rival):
     theirs, ours = server(RIVALS[rival]).turns(CLIENTS), server("serve").turns(CLIENTS)
-    board.score(f"amplifier serve {CHAT}", fight(theirs, ours, rounds=ROUNDS, seconds=SECONDS), rival=rival)
+    board.score(
+        f"amplifier serve {CHAT}", fight(theirs, ours, rounds=ROUNDS, seconds=SECONDS), rival=rival
+    )
 
 
 def test_many_clients_and_bare_starlette(board, server):
     bare, ours = (server(kind).turns(MORE_CLIENTS, pause=0.05) for kind in ("starlette", "serve"))
     work = f"amplifier serve {CHAT}, {MORE_CLIENTS} clients"
-    board.multiple(work, bare, ours, rival="bare Starlette", at_most=None, rounds=ROUNDS, seconds=SECONDS)
+    board.multiple(
+        work, bare, ours, rival="bare Starlette", at_most=None, rounds=ROUNDS, seconds=SECONDS
+    )

@@ -19,7 +19,9 @@ def turning(**options: Any) -> Prepare:
     return prepare
 
 
-@pytest.mark.parametrize(("kernel", "words", "target"), [(OURS, "", 20), (OURS_ON_TRIO, ", trio", 20)])
+@pytest.mark.parametrize(
+    ("kernel", "words", "target"), [(OURS, "", 20), (OURS_ON_TRIO, ", trio", 20)]
+)
 def test_a_scripted_turn(board, kernel, words, target):
     theirs, ours = THEIRS.timed(turning()), kernel.timed(turning())
     board.duel(f"turn: 2 model calls, 1 tool, 8 events{words}", theirs, ours, target=target)
@@ -27,16 +29,23 @@ def test_a_scripted_turn(board, kernel, words, target):
 
 def test_a_turn_with_five_handlers_on_every_event(board):
     prepare = turning(handlers=5)
-    board.duel("turn, 5 handlers on every event", THEIRS.timed(prepare), OURS.timed(prepare), target=25)
+    board.duel(
+        "turn, 5 handlers on every event", THEIRS.timed(prepare), OURS.timed(prepare), target=25
+    )
 
 
 @pytest.mark.parametrize(
     ("words", "options", "more", "target"),
-    [("turn: each further step", {"steps": 6}, 5, 12), ("turn: each further parallel tool", {"tools": 11}, 10, 4)],
+    [
+        ("turn: each further step", {"steps": 6}, 5, 12),
+        ("turn: each further parallel tool", {"tools": 11}, 10, 4),
+    ],
 )
 def test_what_each_further_one_costs(board, words, options, more, target):
     few, many = turning(), turning(**options)
-    bout = fight_for_more((THEIRS.timed(few), OURS.timed(few)), (THEIRS.timed(many), OURS.timed(many)), more)
+    bout = fight_for_more(
+        (THEIRS.timed(few), OURS.timed(few)), (THEIRS.timed(many), OURS.timed(many)), more
+    )
     board.score(words, bout, target=target)
 
 
@@ -73,7 +82,9 @@ MANY = 300 if QUICK else 1000
 def test_turns_of_many_sessions(board, sessions):
     bout = fight(crowd(THEIRS, sessions), crowd(OURS, sessions), rounds=ROUNDS)
     per_second = {"ours": f"{1e6 / bout.our_us:,.0f}/s", "theirs": f"{1e6 / bout.their_us:,.0f}/s"}
-    board.score(f"turns per second, {sessions:,} sessions in one loop", bout, target=10, **per_second)
+    board.score(
+        f"turns per second, {sessions:,} sessions in one loop", bout, target=10, **per_second
+    )
 
 
 def test_what_a_thousand_sessions_lose_against_a_hundred(board):

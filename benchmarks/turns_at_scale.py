@@ -43,13 +43,20 @@ def empty_place(kind: str, place: str, name: str) -> str:
     return url.set(drivername="postgresql", database=name).render_as_string()
 
 
-async def throughput(kind: str, place: str, folder: Path, processes: int, turns: int, seconds: float) -> str:
+async def throughput(
+    kind: str, place: str, folder: Path, processes: int, turns: int, seconds: float
+) -> str:
     """One line of the table."""
-    with worker_processes(kind, "asyncio", place, folder, "quick", lease=LEASE, poll=POLL) as workers:
+    with worker_processes(
+        kind, "asyncio", place, folder, "quick", lease=LEASE, poll=POLL
+    ) as workers:
         async with open_engine(kind, place, lease=LEASE, poll=POLL, patience=60.0) as engine:
             for _ in range(processes):
                 await anyio.to_thread.run_sync(workers.start)
-            for turn in [await engine.start(f"first-{processes}-{number}", "go") for number in range(4 * processes)]:
+            for turn in [
+                await engine.start(f"first-{processes}-{number}", "go")
+                for number in range(4 * processes)
+            ]:
                 await engine.result(turn)
             light = []
             for number in range(LIGHT):
@@ -58,7 +65,10 @@ async def throughput(kind: str, place: str, folder: Path, processes: int, turns:
             for turn in light:
                 await engine.result(turn)
             found = [await engine.status(turn) for turn in light]
-            delays = sorted(float((folder / f"{each.session_id}.begun").read_text()) - each.started for each in found)
+            delays = sorted(
+                float((folder / f"{each.session_id}.begun").read_text()) - each.started
+                for each in found
+            )
             began, numbers = time.monotonic(), iter(range(turns))
 
             async def start_turns() -> None:
@@ -108,8 +118,12 @@ async def database_cost(place: str, folder: Path, turns: int) -> str:
             idle_since, idle = time.monotonic(), figures()
             await anyio.sleep(5)
             began, before = time.monotonic(), figures()
-            quiet = [(now - then) / (began - idle_since) for now, then in zip(before, idle, strict=True)]
-            for turn in [await engine.start(f"cost-{time.time()}-{number}", "go") for number in range(turns)]:
+            quiet = [
+                (now - then) / (began - idle_since) for now, then in zip(before, idle, strict=True)
+            ]
+            for turn in [
+                await engine.start(f"cost-{time.time()}-{number}", "go") for number in range(turns)
+            ]:
                 await engine.result(turn)
             seconds = time.monotonic() - began
             await anyio.sleep(1)
@@ -139,15 +153,27 @@ async def add_finished(place: str, folder: Path, turns: int) -> None:
             await engine.result(turn)
 
 
-async def measure(kinds: list[str], workers: list[int], turns: int, seconds: float, finished: int) -> None:
+async def measure(
+    kinds: list[str], workers: list[int], turns: int, seconds: float, finished: int
+) -> None:
     """Print the tables."""
-    print("| engine | workers | turns | turns/s | p50 of the delay, s | p99 |\n|---|---|---|---|---|---|", flush=True)
+    print(
+        "| engine | workers | turns | turns/s | p50 of the delay, s | p99 |\n|---|---|---|---|---|---|",
+        flush=True,
+    )
     costs: list[str] = []
     for kind in kinds:
-        with tempfile.TemporaryDirectory(prefix="amplifier-scale-") as name, place_of(kind, Path(name)) as place:
+        with (
+            tempfile.TemporaryDirectory(prefix="amplifier-scale-") as name,
+            place_of(kind, Path(name)) as place,
+        ):
             for processes in workers:
-                empty = await anyio.to_thread.run_sync(empty_place, kind, place, f"scale{processes}")
-                print(await throughput(kind, empty, Path(name), processes, turns, seconds), flush=True)
+                empty = await anyio.to_thread.run_sync(
+                    empty_place, kind, place, f"scale{processes}"
+                )
+                print(
+                    await throughput(kind, empty, Path(name), processes, turns, seconds), flush=True
+                )
             if kind == "postgres":
                 few = max(20, min(turns, 200))
                 costs.append(f"| {few} | {await database_cost(place, Path(name), few)} |")
@@ -166,7 +192,9 @@ def main() -> None:
     parser.add_argument("kinds", nargs="*", default=["postgres"])
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4, 8])
     parser.add_argument("--turns", type=int, default=10_000)
-    parser.add_argument("--seconds", type=float, default=600.0, help="at most so long for the turns of one line")
+    parser.add_argument(
+        "--seconds", type=float, default=600.0, help="at most so long for the turns of one line"
+    )
     parser.add_argument("--finished", type=int, default=1000)
     given = parser.parse_args()
     anyio.run(measure, given.kinds, given.workers, given.turns, given.seconds, given.finished)

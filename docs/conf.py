@@ -68,10 +68,14 @@ def read_page(_app: Sphinx, name: str, source: list[str]) -> None:
     text = source[0]
     if name.rpartition("/")[2] == "index":
         text += _contents(folder, text)
-    source[0] = _outside_fences(text, lambda prose: _LINK.sub(lambda link: _kept(folder, link), prose))
+    source[0] = _outside_fences(
+        text, lambda prose: _LINK.sub(lambda link: _kept(folder, link), prose)
+    )
 
 
-def add_search(app: Sphinx, name: str, _template: str, _context: dict[str, Any], _doctree: object) -> None:
+def add_search(
+    app: Sphinx, name: str, _template: str, _context: dict[str, Any], _doctree: object
+) -> None:
     """Give the search page a script of ours: what comes first, and excerpts where the site is opened as files."""
     if name == "search":
         app.add_js_file("search.js")
@@ -81,16 +85,23 @@ def write_page_texts(app: Sphinx, error: Exception | None) -> None:
     """Write the texts of all pages for that script."""
     if error is None and app.builder.name == "html":
         written = {
-            f"./{name}.html": (app.outdir / f"{name}.html").read_text(encoding="utf-8") for name in app.env.found_docs
+            f"./{name}.html": (app.outdir / f"{name}.html").read_text(encoding="utf-8")
+            for name in app.env.found_docs
         }
-        texts = {address: found[0] for address, html in written.items() if (found := _ARTICLE.search(html))}
+        texts = {
+            address: found[0]
+            for address, html in written.items()
+            if (found := _ARTICLE.search(html))
+        }
         script = f"const PAGE_TEXTS = {json.dumps(texts)};\n"
         (app.outdir / "_static" / "page_texts.js").write_text(script, encoding="utf-8")
 
 
 def _contents(folder: Path, text: str) -> str:
     """The pages below an index page that it links to, in its order, each once; a folder's pages belong to its own index."""
-    targets = dict.fromkeys(target.partition("#")[0] for _, target in _LINK.findall(_FENCE.sub("", text)))
+    targets = dict.fromkeys(
+        target.partition("#")[0] for _, target in _LINK.findall(_FENCE.sub("", text))
+    )
     pages = [target for target in targets if re.fullmatch(r"[^/]+\.md|[^./]+/index\.md", target)]
     listed = "\n".join(page.removesuffix(".md") for page in pages if (folder / page).is_file())
     return f"\n```{{toctree}}\n:hidden:\n:titlesonly:\n\n{listed}\n```\n"

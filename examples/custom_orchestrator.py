@@ -58,23 +58,34 @@ class FallbackLoop:
             status = "cancelled"
             raise
         finally:
-            with anyio.move_on_after(5, shield=True):  # also while the turn is being cancelled, but not for ever
+            with anyio.move_on_after(
+                5, shield=True
+            ):  # also while the turn is being cancelled, but not for ever
                 await turn.answer_open_calls()
                 await hooks.emit("execution:end", {"status": status})
-                await hooks.emit("orchestrator:complete", {"orchestrator": "loop-fallback", "status": status})
+                await hooks.emit(
+                    "orchestrator:complete", {"orchestrator": "loop-fallback", "status": status}
+                )
 
 
 class Turn:
     """What one call of `FallbackLoop.execute` works on."""
 
     def __init__(
-        self, context: Any, providers: dict[str, Any], tools: dict[str, Any], hooks: Any, coordinator: Any
+        self,
+        context: Any,
+        providers: dict[str, Any],
+        tools: dict[str, Any],
+        hooks: Any,
+        coordinator: Any,
     ) -> None:
         self.context, self.providers, self.tools = context, providers, tools
         self.hooks, self.coordinator = hooks, coordinator
         self.open_calls: list[Any] = []
         self.ephemeral: list[dict[str, Any]] = []  # for the next request only, never stored
-        self.later: list[tuple[Any, str]] = []  # verdicts that may store something: after the results of the tool calls
+        self.later: list[
+            tuple[Any, str]
+        ] = []  # verdicts that may store something: after the results of the tool calls
 
     def is_stopped(self) -> bool:
         return self.coordinator is not None and self.coordinator.cancellation.is_cancelled
@@ -112,7 +123,9 @@ class Turn:
                 break
             messages = await self.context.get_messages_for_request(provider=provider)
             messages += self.ephemeral
-            request = ChatRequest(messages=[as_message(each) for each in messages], tools=self.specs())
+            request = ChatRequest(
+                messages=[as_message(each) for each in messages], tools=self.specs()
+            )
             try:
                 response = await provider.complete(request)
             except Exception as error:
@@ -121,15 +134,23 @@ class Turn:
                     raise
                 continue
             self.ephemeral.clear()
-            await self.hooks.emit("provider:response", {"provider": name, "response": to_dict(response)})
+            await self.hooks.emit(
+                "provider:response", {"provider": name, "response": to_dict(response)}
+            )
             for index, block in enumerate(response.content):
-                await self.hooks.emit("content_block:end", {"block_index": index, "block": to_dict(block)})
+                await self.hooks.emit(
+                    "content_block:end", {"block_index": index, "block": to_dict(block)}
+                )
             return response, provider.parse_tool_calls(response)
         return None, []
 
     def specs(self) -> list[ToolSpec]:
         return [
-            ToolSpec(name=name, description=tool.description, parameters=tool_schema(tool) or {"type": "object"})
+            ToolSpec(
+                name=name,
+                description=tool.description,
+                parameters=tool_schema(tool) or {"type": "object"},
+            )
             for name, tool in self.tools.items()
         ]
 
@@ -165,9 +186,14 @@ class Turn:
 
     async def store(self, response: Any, calls: list[Any]) -> None:
         """Store an answer and remember the calls in it; in one step, or a cancelled turn could lose a result."""
-        message: dict[str, Any] = {"role": "assistant", "content": [to_dict(block) for block in response.content]}
+        message: dict[str, Any] = {
+            "role": "assistant",
+            "content": [to_dict(block) for block in response.content],
+        }
         if calls:
-            message["tool_calls"] = [{"id": call.id, "name": call.name, "arguments": call.arguments} for call in calls]
+            message["tool_calls"] = [
+                {"id": call.id, "name": call.name, "arguments": call.arguments} for call in calls
+            ]
         with anyio.CancelScope(shield=True):
             await self.context.add_message(message)
             self.open_calls = list(calls)
@@ -219,7 +245,9 @@ async def mount(coordinator: Any, config: dict[str, Any]) -> None:
     coordinator.mount("orchestrator", FallbackLoop(config))
 
 
-OVERLOADED = {"error": {"type": "ProviderUnavailableError", "message": "overloaded, try again later"}}
+OVERLOADED = {
+    "error": {"type": "ProviderUnavailableError", "message": "overloaded, try again later"}
+}
 PLAN = {
     "session": {"orchestrator": "loop-fallback", "context": "context-simple"},
     "providers": [
@@ -235,7 +263,12 @@ async def main(backend: str) -> None:
     async with AmplifierSession(PLAN, ModuleLoader(modules={"loop-fallback": mount})) as session:
         async with session.stream("list the files") as events:
             async for event in events:
-                if event.name in ("provider:request", "provider:error", "tool:pre", "execution:end"):
+                if event.name in (
+                    "provider:request",
+                    "provider:error",
+                    "tool:pre",
+                    "execution:end",
+                ):
                     detail = {
                         key: event.data[key]
                         for key in ("provider", "tool_name", "error", "status")

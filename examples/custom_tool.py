@@ -41,7 +41,9 @@ class WordCountTool:
         """Do the work; a failure is a result too."""
         text = input.get("text")
         if not isinstance(text, str):
-            return ToolResult(success=False, error={"message": f"text: expected a string, got {text!r}"})
+            return ToolResult(
+                success=False, error={"message": f"text: expected a string, got {text!r}"}
+            )
         async with self._one_at_a_time:
             words = await anyio.to_thread.run_sync(count, text)
             self._total += words

@@ -12,7 +12,14 @@ from fastapi import Depends, FastAPI, Request
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 
-from amplifier import AmplifierError, AmplifierSession, ExecutionTimeout, LLMError, ModuleLoader, PlanError
+from amplifier import (
+    AmplifierError,
+    AmplifierSession,
+    ExecutionTimeout,
+    LLMError,
+    ModuleLoader,
+    PlanError,
+)
 from amplifier.plan import PlanDict
 from amplifier.store import SessionLockedError
 
@@ -42,7 +49,9 @@ def make_app(plan: PlanDict, modules: dict[str, Any] | None = None) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         yield
-        with anyio.move_on_after(30):  # the server has cancelled the turns; give them time to unwind
+        with anyio.move_on_after(
+            30
+        ):  # the server has cancelled the turns; give them time to unwind
             for over in list(running):
                 await over.wait()
 
@@ -71,7 +80,9 @@ def make_app(plan: PlanDict, modules: dict[str, Any] | None = None) -> FastAPI:
             group.start_soon(cancel_when_client_leaves, request, group.cancel_scope)
             try:
                 answer = Answer(text=await session.execute(question.prompt))
-            except AmplifierError as error:  # here, because the task group would wrap it in an ExceptionGroup
+            except (
+                AmplifierError
+            ) as error:  # here, because the task group would wrap it in an ExceptionGroup
                 answer = await report(request, error)
             group.cancel_scope.cancel()
         return answer

@@ -36,7 +36,13 @@ class SmallLoop:
     """Ask the model, run the tools it wants, show it the results, until it answers in words."""
 
     async def execute(
-        self, prompt: str, context: Any, providers: dict[str, Any], tools: dict[str, Any], hooks: Any, coordinator: Any
+        self,
+        prompt: str,
+        context: Any,
+        providers: dict[str, Any],
+        tools: dict[str, Any],
+        hooks: Any,
+        coordinator: Any,
     ) -> str:
         await hooks.emit("execution:start", {"prompt": prompt})
         text, status = "", "error"
@@ -44,23 +50,37 @@ class SmallLoop:
             await context.add_message({"role": "user", "content": prompt})
             provider = next(iter(providers.values()))
             while True:
-                messages = [Message(**m) for m in await context.get_messages_for_request(provider=provider)]
+                messages = [
+                    Message(**m) for m in await context.get_messages_for_request(provider=provider)
+                ]
                 response = await provider.complete(ChatRequest(messages=messages))
                 calls = provider.parse_tool_calls(response)
-                text = "".join(block.text for block in response.content if isinstance(block, TextBlock))
-                await context.add_message({"role": "assistant", "content": text, "tool_calls": [c.id for c in calls]})
+                text = "".join(
+                    block.text for block in response.content if isinstance(block, TextBlock)
+                )
+                await context.add_message(
+                    {"role": "assistant", "content": text, "tool_calls": [c.id for c in calls]}
+                )
                 if not calls:
                     status = "completed"
                     return text
                 for call in calls:
                     result = await self._run(call, tools, hooks, coordinator)
-                    message = {"role": "tool", "tool_call_id": call.id, "content": result.get_serialized_output()}
+                    message = {
+                        "role": "tool",
+                        "tool_call_id": call.id,
+                        "content": result.get_serialized_output(),
+                    }
                     await context.add_message(message)
         finally:
             await hooks.emit("execution:end", {"response": text, "status": status})
 
-    async def _run(self, call: ToolCall, tools: dict[str, Any], hooks: Any, coordinator: Any) -> ToolResult:
-        verdict = await hooks.emit("tool:pre", {"tool_name": call.name, "tool_input": call.arguments})
+    async def _run(
+        self, call: ToolCall, tools: dict[str, Any], hooks: Any, coordinator: Any
+    ) -> ToolResult:
+        verdict = await hooks.emit(
+            "tool:pre", {"tool_name": call.name, "tool_input": call.arguments}
+        )
         verdict = await coordinator.process_hook_result(verdict, "tool:pre")
         if verdict.action == "deny":
             return ToolResult(success=False, error={"message": f"denied: {verdict.reason}"})
@@ -78,7 +98,9 @@ class ListMemory:
     async def add_message(self, message: dict[str, Any]) -> None:
         self.messages.append(dict(message))
 
-    async def get_messages_for_request(self, token_budget: int | None = None, provider: Any = None) -> list[Any]:
+    async def get_messages_for_request(
+        self, token_budget: int | None = None, provider: Any = None
+    ) -> list[Any]:
         return list(self.messages)
 
     async def get_messages(self) -> list[dict[str, Any]]:
@@ -109,7 +131,10 @@ class WordCountingProvider:
         if results:
             return ChatResponse(content=[TextBlock(text="\n".join(map(str, results)))])
         wanted = ("README.md", ".env")
-        calls = [ToolCall(id=f"call-{n}", name="count_words", arguments={"file": f}) for n, f in enumerate(wanted)]
+        calls = [
+            ToolCall(id=f"call-{n}", name="count_words", arguments={"file": f})
+            for n, f in enumerate(wanted)
+        ]
         return ChatResponse(content=[], tool_calls=calls)
 
     def parse_tool_calls(self, response: ChatResponse) -> list[ToolCall]:
@@ -154,7 +179,9 @@ async def mount_gate(coordinator: Any, config: dict[str, Any]) -> Callable[[], N
             return HookResult(action="deny", reason="that file holds secrets")
         return HookResult()
 
-    unregister: Callable[[], None] = coordinator.hooks.register("tool:pre", keep_secrets, name="keep-secrets")
+    unregister: Callable[[], None] = coordinator.hooks.register(
+        "tool:pre", keep_secrets, name="keep-secrets"
+    )
     return unregister
 
 
@@ -193,7 +220,9 @@ async def main(backend: str) -> None:
         assert context is not None  # the plan names one
         messages = await context.get_messages()
         print(f"  transcript: {len(messages)} messages, the last from {messages[-1]['role']}")
-    print(f"  closed: {session.status.status}, nothing left: {session.statistics().handlers} handlers")
+    print(
+        f"  closed: {session.status.status}, nothing left: {session.statistics().handlers} handlers"
+    )
 
 
 async def stop_when_waiting(session: AmplifierSession) -> None:

@@ -36,7 +36,9 @@ class Gate:
             return HookResult(action="deny", reason=f"{path} is kept secret")
         if data.get("tool_name") in ("write_file", "edit_file"):
             return HookResult(
-                action="ask_user", approval_prompt=f"May I write {path}?", approval_options=["Allow", "Deny"]
+                action="ask_user",
+                approval_prompt=f"May I write {path}?",
+                approval_options=["Allow", "Deny"],
             )
         return HookResult(action="continue")
 
@@ -54,7 +56,9 @@ async def mount(coordinator: Any, config: dict[str, Any]) -> Callable[[], None]:
 class Person:
     """The application's side: answers what hooks ask. A real one shows the question and waits."""
 
-    async def request_approval(self, prompt: str, options: list[str], timeout: float, default: str) -> str:
+    async def request_approval(
+        self, prompt: str, options: list[str], timeout: float, default: str
+    ) -> str:
         answer = "Allow" if "diary" in prompt else "Deny"
         print(f"  asked: {prompt} {answer}")
         return answer
@@ -78,12 +82,16 @@ def plan(gate: str, folder: str) -> dict[str, Any]:
         "session": {"orchestrator": "loop-basic", "context": "context-simple"},
         "providers": [{"module": "provider-offline"}],
         "tools": [{"module": "tool-filesystem", "config": {"allowed_paths": [folder]}}],
-        "hooks": [{"module": gate, "on_failure": "deny"}],  # if it cannot be mounted, the session does not open
+        "hooks": [
+            {"module": gate, "on_failure": "deny"}
+        ],  # if it cannot be mounted, the session does not open
     }
 
 
 async def ask(gate: str, folder: str, *prompts: str) -> None:
-    async with AmplifierSession(plan(gate, folder), ModuleLoader(modules=MODULES), approval_system=Person()) as session:
+    async with AmplifierSession(
+        plan(gate, folder), ModuleLoader(modules=MODULES), approval_system=Person()
+    ) as session:
         for prompt in prompts:
             answer = await session.execute(prompt)
             print(f"  {prompt} → {answer.splitlines()[0]}")
@@ -95,7 +103,9 @@ async def main(backend: str) -> None:
         await anyio.Path(folder, "notes.txt").write_text("Buy milk.\n")
         print(f"── a gate, on {backend}")
         await ask("hooks-gate", folder, "read notes.txt", "read .env")
-        await ask("hooks-gate", folder, 'write "dear diary" to diary.txt', 'write "nothing" to notes.txt')
+        await ask(
+            "hooks-gate", folder, 'write "dear diary" to diary.txt', 'write "nothing" to notes.txt'
+        )
         print("── a gate that fails; the kernel logs the reason on standard error")
         await ask("hooks-broken-gate", folder, "read notes.txt")
 

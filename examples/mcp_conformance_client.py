@@ -33,10 +33,14 @@ CLIENT_METADATA = "https://conformance-test.local/client-metadata.json"
 class Accepting:
     """A user who accepts everything, and leaves every field of a form as it is."""
 
-    async def request_approval(self, prompt: str, options: list[str], timeout: float, default: str) -> str:
+    async def request_approval(
+        self, prompt: str, options: list[str], timeout: float, default: str
+    ) -> str:
         return options[0]
 
-    async def request_input(self, prompt: str, schema: dict[str, Any], timeout: float) -> dict[str, Any] | None:
+    async def request_input(
+        self, prompt: str, schema: dict[str, Any], timeout: float
+    ) -> dict[str, Any] | None:
         """Fill in the defaults, and a true for what has none."""
         return {name: field.get("default", True) for name, field in schema["properties"].items()}
 
@@ -48,10 +52,18 @@ async def browse(page: str) -> None:
 
 def plan(address: str, tokens: str, context: dict[str, Any]) -> dict[str, Any]:
     """An agent with one server, which the suite plays."""
-    known: dict[str, Any] = {key: context[key] for key in ("client_id", "client_secret") if key in context}
+    known: dict[str, Any] = {
+        key: context[key] for key in ("client_id", "client_secret") if key in context
+    }
     who = known or {"client_metadata_url": CLIENT_METADATA}
     oauth = {"token_directory": tokens, **who}
-    server = {"url": address, "oauth": oauth, "prefix": "", "allow_unprefixed_names": True, "required": True}
+    server = {
+        "url": address,
+        "oauth": oauth,
+        "prefix": "",
+        "allow_unprefixed_names": True,
+        "required": True,
+    }
     return {
         "session": {"orchestrator": "loop-basic", "context": "context-simple"},
         "providers": [{"module": "provider-offline"}],

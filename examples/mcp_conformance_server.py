@@ -109,7 +109,9 @@ def test_multiple_content_types() -> list[TextContent | ImageContent | EmbeddedR
     return [
         TextContent(text="several kinds of content"),
         ImageContent(data=PIXEL, mime_type="image/png"),
-        text_resource("test://mixed-content-resource", json.dumps({"test": "data"}), "application/json"),
+        text_resource(
+            "test://mixed-content-resource", json.dumps({"test": "data"}), "application/json"
+        ),
     ]
 
 
@@ -149,7 +151,9 @@ async def test_tool_with_progress(ctx: Context) -> str:
 async def test_sampling(prompt: str, ctx: Context) -> str:
     """Ask the model of the client."""
     question = SamplingMessage(role="user", content=TextContent(text=prompt))
-    answer = await ctx.session.create_message([question], max_tokens=100, related_request_id=ctx.request_id)
+    answer = await ctx.session.create_message(
+        [question], max_tokens=100, related_request_id=ctx.request_id
+    )
     return f"the model said: {answer.content.text if isinstance(answer.content, TextContent) else answer.content}"
 
 
@@ -163,7 +167,9 @@ class Person(BaseModel):
     name: str = "John Doe"
     age: int = 30
     score: float = 95.5
-    status: Annotated[str, Field(json_schema_extra={"enum": ["active", "inactive", "pending"]})] = "active"
+    status: Annotated[str, Field(json_schema_extra={"enum": ["active", "inactive", "pending"]})] = (
+        "active"
+    )
     verified: bool = True
 
 
@@ -214,14 +220,20 @@ async def test_missing_capability(ctx: Context) -> str:
     declared = ctx.client_capabilities
     if declared is None or declared.sampling is None:
         needed: dict[str, Any] = {"requiredCapabilities": {"sampling": {}}}
-        raise MCPError(MISSING_REQUIRED_CLIENT_CAPABILITY, "the client has to declare sampling", needed)
+        raise MCPError(
+            MISSING_REQUIRED_CLIENT_CAPABILITY, "the client has to declare sampling", needed
+        )
     return "the client has a model"
 
 
 @server.tool()
 async def test_streaming_elicitation(ctx: Context) -> InputRequiredResult | str:
     """Ask the user, by a result that ends this request."""
-    return "answered" if ctx.input_responses else InputRequiredResult(input_requests={"user_name": ask_name()})
+    return (
+        "answered"
+        if ctx.input_responses
+        else InputRequiredResult(input_requests={"user_name": ask_name()})
+    )
 
 
 @server.tool()
@@ -232,7 +244,9 @@ async def test_reconnection(ctx: Context) -> str:
 
 
 @server.tool()
-def test_x_mcp_header(region: Annotated[str, Field(json_schema_extra={"x-mcp-header": "Region"})]) -> str:
+def test_x_mcp_header(
+    region: Annotated[str, Field(json_schema_extra={"x-mcp-header": "Region"})],
+) -> str:
     """Take an argument that is in a header of the request, too."""
     return f"region: {region}"
 
@@ -243,7 +257,9 @@ def test_x_mcp_header(region: Annotated[str, Field(json_schema_extra={"x-mcp-hea
 def ask_for(field: str, kind: str = "string", message: str = "") -> ElicitRequest:
     schema = {"type": "object", "properties": {field: {"type": kind}}, "required": [field]}
     return ElicitRequest(
-        params=ElicitRequestFormParams(message=message or f"What is the {field}?", requested_schema=schema)
+        params=ElicitRequestFormParams(
+            message=message or f"What is the {field}?", requested_schema=schema
+        )
     )
 
 
@@ -253,7 +269,9 @@ def ask_name() -> ElicitRequest:
 
 def ask_model(prompt: str) -> CreateMessageRequest:
     message = SamplingMessage(role="user", content=TextContent(text=prompt))
-    return CreateMessageRequest(params=CreateMessageRequestParams(messages=[message], max_tokens=50))
+    return CreateMessageRequest(
+        params=CreateMessageRequestParams(messages=[message], max_tokens=50)
+    )
 
 
 def said(ctx: Context, key: str, field: str) -> str | None:
@@ -267,27 +285,42 @@ def said(ctx: Context, key: str, field: str) -> str | None:
 async def test_input_required_result_elicitation(ctx: Context) -> str | InputRequiredResult:
     """Ask for a name."""
     name = said(ctx, "user_name", "name")
-    return f"Hello, {name}!" if name else InputRequiredResult(input_requests={"user_name": ask_name()})
+    return (
+        f"Hello, {name}!" if name else InputRequiredResult(input_requests={"user_name": ask_name()})
+    )
 
 
 def asks_once(name: str, requests: dict[str, InputRequest], state: str | None = None) -> None:
     """Add a tool that needs the answers to some requests at once."""
 
     async def tool(ctx: Context) -> str | InputRequiredResult:
-        if requests.keys() <= (ctx.input_responses or {}).keys() and (state is None or ctx.request_state == state):
+        if requests.keys() <= (ctx.input_responses or {}).keys() and (
+            state is None or ctx.request_state == state
+        ):
             return f"{name}: all is there; state-ok"
         return InputRequiredResult(input_requests=requests, request_state=state)
 
     server.add_tool(tool, name, description=f"Ask for {', '.join(requests)}.")
 
 
-asks_once("test_input_required_result_sampling", {"capital_question": ask_model("What is the capital of France?")})
+asks_once(
+    "test_input_required_result_sampling",
+    {"capital_question": ask_model("What is the capital of France?")},
+)
 asks_once("test_input_required_result_list_roots", {"client_roots": ListRootsRequest()})
-asks_once("test_input_required_result_request_state", {"confirm": ask_for("ok", "boolean")}, "asked")
-asks_once("test_input_required_result_tampered_state", {"confirm": ask_for("ok", "boolean")}, "asked")
+asks_once(
+    "test_input_required_result_request_state", {"confirm": ask_for("ok", "boolean")}, "asked"
+)
+asks_once(
+    "test_input_required_result_tampered_state", {"confirm": ask_for("ok", "boolean")}, "asked"
+)
 asks_once(
     "test_input_required_result_multiple_inputs",
-    {"user_name": ask_name(), "greeting": ask_model("Greet me."), "client_roots": ListRootsRequest()},
+    {
+        "user_name": ask_name(),
+        "greeting": ask_model("Greet me."),
+        "client_roots": ListRootsRequest(),
+    },
     "asked",
 )
 
@@ -385,13 +418,19 @@ def test_prompt_with_arguments(arg1: str, arg2: str) -> str:
 @server.prompt()
 def test_prompt_with_embedded_resource(resourceUri: str) -> list[UserMessage]:
     """A prompt with a resource."""
-    return [UserMessage(text_resource(resourceUri, "the resource")), UserMessage("Read the resource above.")]
+    return [
+        UserMessage(text_resource(resourceUri, "the resource")),
+        UserMessage("Read the resource above."),
+    ]
 
 
 @server.prompt()
 def test_prompt_with_image() -> list[UserMessage]:
     """A prompt with an image."""
-    return [UserMessage(ImageContent(data=PIXEL, mime_type="image/png")), UserMessage("Look at the image above.")]
+    return [
+        UserMessage(ImageContent(data=PIXEL, mime_type="image/png")),
+        UserMessage("Look at the image above."),
+    ]
 
 
 @server.prompt()
@@ -432,7 +471,9 @@ async def main(backend: str, port: int) -> None:
     with socket.create_server(("127.0.0.1", port)) as listening:
         config.bind = [f"fd://{listening.fileno()}"]
         config.loglevel = "ERROR"
-        serve: Callable[..., Awaitable[None]] = hypercorn.trio.serve if backend == "trio" else hypercorn.asyncio.serve
+        serve: Callable[..., Awaitable[None]] = (
+            hypercorn.trio.serve if backend == "trio" else hypercorn.asyncio.serve
+        )
         print(f"http://127.0.0.1:{listening.getsockname()[1]}/mcp", flush=True)
         await serve(server.streamable_http_app(), config, shutdown_trigger=anyio.sleep_forever)
 

@@ -18,14 +18,22 @@ from amplifier import AmplifierSession
 from amplifier.models import ToolFinished
 
 HERE = str(Path(__file__).resolve().parent)
-OFFLINE = {"module": "provider-offline"}  # no language model: fixed rules; provider-anthropic is one
+OFFLINE = {
+    "module": "provider-offline"
+}  # no language model: fixed rules; provider-anthropic is one
 
 SCRIPT = [  # what a model would decide: two readers at once, then an answer
     {
         "text": "I send two readers.",
         "tool_calls": [
-            {"name": "task", "arguments": {"agent": "reader", "instruction": "count the lines in agent.yaml"}},
-            {"name": "task", "arguments": {"agent": "reader", "instruction": "list the Python files"}},
+            {
+                "name": "task",
+                "arguments": {"agent": "reader", "instruction": "count the lines in agent.yaml"},
+            },
+            {
+                "name": "task",
+                "arguments": {"agent": "reader", "instruction": "list the Python files"},
+            },
         ],
     },
     "Both have reported.",
@@ -39,7 +47,12 @@ PLAN: dict[str, Any] = {
         "reader": {  # an overlay of this plan
             "description": "Reads files and reports what they say.",
             "providers": [OFFLINE],
-            "tools": [{"module": "tool-filesystem", "config": {"allowed_paths": [HERE], "read_only": True}}],
+            "tools": [
+                {
+                    "module": "tool-filesystem",
+                    "config": {"allowed_paths": [HERE], "read_only": True},
+                }
+            ],
         }
     },
 }
@@ -51,7 +64,9 @@ async def delegate() -> None:
         async with session.stream("What is in this folder?") as events:
             async for event in events:
                 if event.name == "task:agent_spawned":
-                    print(f"  spawned {event.data['agent']}, a child of {event.data['parent_session_id']}")
+                    print(
+                        f"  spawned {event.data['agent']}, a child of {event.data['parent_session_id']}"
+                    )
                 elif isinstance(event, ToolFinished):
                     response = event.data["result"]["output"]["response"]
                     print(f"  reader: {response.splitlines()[0]}")

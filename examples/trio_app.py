@@ -22,14 +22,25 @@ def plan(provider: dict[str, Any]) -> dict[str, Any]:
     return {
         "session": {"orchestrator": "loop-streaming", "context": "context-simple"},
         "providers": [provider],
-        "tools": [{"module": "tool-filesystem", "config": {"allowed_paths": [here], "read_only": True}}],
+        "tools": [
+            {"module": "tool-filesystem", "config": {"allowed_paths": [here], "read_only": True}}
+        ],
     }
 
 
-QUICK = plan({"module": "provider-offline"})  # no language model: fixed rules; provider-anthropic is one
-STUCK = plan({"module": "provider-mock", "config": {"responses": [{"text": "At last!", "delay": 3600}]}})
+QUICK = plan(
+    {"module": "provider-offline"}
+)  # no language model: fixed rules; provider-anthropic is one
+STUCK = plan(
+    {"module": "provider-mock", "config": {"responses": [{"text": "At last!", "delay": 3600}]}}
+)
 
-QUESTIONS = ["read agent.yaml", "list the Python files", "count the lines in trio_app.py", "count the files"]
+QUESTIONS = [
+    "read agent.yaml",
+    "list the Python files",
+    "count the lines in trio_app.py",
+    "count the files",
+]
 PATIENCE = 3  # seconds for one turn
 
 
@@ -74,7 +85,9 @@ async def stop_in_the_middle() -> None:
                 print(f"  {event.name}")
                 if event.name == "provider:request":
                     stop.cancel()
-    print(f"  stopped: {stop.cancelled_caught}; turn {session.status.status}, session {session.statistics().state}")
+    print(
+        f"  stopped: {stop.cancelled_caught}; turn {session.status.status}, session {session.statistics().state}"
+    )
 
 
 async def main() -> None:

@@ -36,7 +36,10 @@ PLAN: dict[str, Any] = {
     },
     # No language model: fixed rules, which write as slowly as a model does. provider-anthropic is one.
     "providers": [{"module": "provider-offline", "config": {"stream_delay_ms": 250}}],
-    "tools": [{"module": "tool-filesystem", "config": {"read_only": True}}, {"module": "tool-search"}],
+    "tools": [
+        {"module": "tool-filesystem", "config": {"read_only": True}},
+        {"module": "tool-search"},
+    ],
 }
 
 
@@ -53,7 +56,9 @@ def make_app(plan: dict[str, Any], modules: dict[str, Any] | None = None) -> Sta
                 await over.wait()
 
     def session_for(request: Request) -> AmplifierSession:
-        return AmplifierSession(plan, ModuleLoader(modules=modules), session_id=request.path_params["conversation"])
+        return AmplifierSession(
+            plan, ModuleLoader(modules=modules), session_id=request.path_params["conversation"]
+        )
 
     async def ask(request: Request) -> Turn:
         return Turn(session_for(request), (await request.body()).decode(errors="replace"), running)
@@ -86,12 +91,16 @@ class Turn(Response):
         self.running.add(over)
         try:
             async with self.session:
-                await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+                await send(
+                    {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+                )
                 async with anyio.create_task_group() as group:
                     group.start_soon(cancel_when_client_leaves, receive, group.cancel_scope)
                     await self.stream(send)
                     group.cancel_scope.cancel()
-            await send({"type": "http.response.body", "body": b""})  # now the conversation is free for the next request
+            await send(
+                {"type": "http.response.body", "body": b""}
+            )  # now the conversation is free for the next request
         finally:
             print(f"{self.session.session_id}: {self.session.status.status}", flush=True)
             self.running.discard(over)
@@ -104,7 +113,9 @@ class Turn(Response):
                     if (shown := show(event)) is not None:
                         await send(sse(*shown))
             await send(sse("done", events.result))
-        except AmplifierError as error:  # the status line has been sent: so the error is sent as an event
+        except (
+            AmplifierError
+        ) as error:  # the status line has been sent: so the error is sent as an event
             await send(sse("error", f"{type(error).__name__}: {error}"))
 
 
@@ -138,11 +149,15 @@ async def bad_request(request: Request, error: Exception) -> Response:
 
 async def not_available(request: Request, error: Exception) -> Response:
     if isinstance(error, SessionLockedError):
-        return JSONResponse({"error": "this conversation is busy with another turn"}, status_code=409)
+        return JSONResponse(
+            {"error": "this conversation is busy with another turn"}, status_code=409
+        )
     return JSONResponse({"error": str(error)}, status_code=503)
 
 
 if __name__ == "__main__":
     port = int(sys.argv[1]) if len(sys.argv) > 1 else 8000
     # Ctrl-C and SIGTERM: turns that run three seconds later are cancelled like those of clients that leave.
-    uvicorn.run(make_app(PLAN), host="127.0.0.1", port=port, access_log=False, timeout_graceful_shutdown=3)
+    uvicorn.run(
+        make_app(PLAN), host="127.0.0.1", port=port, access_log=False, timeout_graceful_shutdown=3
+    )

@@ -25,7 +25,11 @@ class Turn(Response):
 
     def __init__(self, conversation: str, prompt: str) -> None:
         super().__init__()
-        options: dict[str, Any] = {"approve": self.ask, "approval_timeout": 120, "memory": "conversations"}
+        options: dict[str, Any] = {
+            "approve": self.ask,
+            "approval_timeout": 120,
+            "memory": "conversations",
+        }
         self.session = agent(app.state.model, tools=[transfer], session_id=conversation, **options)
         self.conversation, self.prompt = conversation, prompt
         self.questions, self.answers = dict[str, anyio.Event](), dict[str, bool]()

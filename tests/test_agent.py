@@ -40,7 +40,10 @@ async def weather(city: str, days: int = 3) -> dict[str, int]:
 
 
 def plan_of(**sections: Any) -> dict[str, Any]:
-    return {"session": {"orchestrator": "loop-basic", "context": "context-simple", "strict": True}, **sections}
+    return {
+        "session": {"orchestrator": "loop-basic", "context": "context-simple", "strict": True},
+        **sections,
+    }
 
 
 async def messages_of(session: AmplifierSession) -> list[dict[str, Any]]:
@@ -71,9 +74,13 @@ async def test_functions_instances_and_mount_functions_are_modules():
     async def listen(event, data):
         heard.append(data["tool_name"])
 
-    provider = MockProvider([[("weather", {"city": "Oslo"}), ("own", {}), ("mounted", {}), ("held", {})], "Done."])
+    provider = MockProvider(
+        [[("weather", {"city": "Oslo"}), ("own", {}), ("mounted", {}), ("held", {})], "Done."]
+    )
     tools = [weather, MockTool("own"), {"module": mount, "config": {"a": 1}}, held]
-    async with AmplifierSession(plan_of(providers=[provider], tools=tools, hooks=[listen])) as session:
+    async with AmplifierSession(
+        plan_of(providers=[provider], tools=tools, hooks=[listen])
+    ) as session:
         assert await session.execute("go") == "Done."
         roles = [message["role"] for message in await messages_of(session)]
         assert roles == ["user", "assistant", *["tool"] * 4, "assistant"]
@@ -85,7 +92,11 @@ async def test_functions_instances_and_mount_functions_are_modules():
 @pytest.mark.parametrize(
     ("section", "thing", "message"),
     [
-        ("tools", MockTool, r"\$\.tools\[0\] is no tool: .* got the class MockTool; write MockTool\(…\)"),
+        (
+            "tools",
+            MockTool,
+            r"\$\.tools\[0\] is no tool: .* got the class MockTool; write MockTool\(…\)",
+        ),
         (
             "tools",
             MockProvider([]),
@@ -96,7 +107,11 @@ async def test_functions_instances_and_mount_functions_are_modules():
             weather,
             r"\$\.hooks\[0\] is no hook: .* got the function weather\(.*\) -> .* without @on; name its events, as in @on\('tool:pre'\)",
         ),
-        ("providers", weather, r"\$\.providers\[0\] is no provider: .* an object with name and complete"),
+        (
+            "providers",
+            weather,
+            r"\$\.providers\[0\] is no provider: .* an object with name and complete",
+        ),
     ],
 )
 async def test_what_a_section_does_not_take_is_an_error_that_names_it(section, thing, message):
@@ -109,27 +124,40 @@ async def test_what_a_section_does_not_take_is_an_error_that_names_it(section, t
 
 @pytest.mark.parametrize("thing", [3, 3.5, True, b"x", ["tool-todo"], {"x"}], ids=repr)
 async def test_what_is_no_module_at_all_is_a_problem_of_the_plan(thing):
-    with pytest.raises(PlanError, match=r"\$\.tools\[0\]: expected a module: its id, or a mapping with 'module'"):
+    with pytest.raises(
+        PlanError, match=r"\$\.tools\[0\]: expected a module: its id, or a mapping with 'module'"
+    ):
         AmplifierSession(plan_of(tools=[thing]))
 
 
 async def test_a_function_that_was_called_is_no_module():
     called = weather("Oslo")
     with pytest.raises(
-        PlanError, match=r"\$\.tools\[0\]: .*, got a coroutine; write the function itself, without \(…\)"
+        PlanError,
+        match=r"\$\.tools\[0\]: .*, got a coroutine; write the function itself, without \(…\)",
     ):
         agent("offline", tools=[called])
     called.close()
 
 
 def test_a_plan_with_things_has_no_json_and_the_error_names_each_of_them():
-    plan = plan_of(providers=[MockProvider([])], tools=["tool-todo", weather, {"module": MockTool("own")}])
+    plan = plan_of(
+        providers=[MockProvider([])], tools=["tool-todo", weather, {"module": MockTool("own")}]
+    )
     with pytest.raises(PlanError) as caught:
         plan_json(plan)
-    assert [path for path, _ in caught.value.problems] == ["$.providers[0]", "$.tools[1]", "$.tools[2].module"]
-    assert "got the function weather, which only this process has: write the id" in str(caught.value)
+    assert [path for path, _ in caught.value.problems] == [
+        "$.providers[0]",
+        "$.tools[1]",
+        "$.tools[2].module",
+    ]
+    assert "got the function weather, which only this process has: write the id" in str(
+        caught.value
+    )
     assert json.loads(plan_json(plan_of(tools=["tool-todo"]))) == plan_of(tools=["tool-todo"])
-    with pytest.raises(PlanError, match=r"\$\.tools\[0\]\.config\.client: expected a JSON value, got object"):
+    with pytest.raises(
+        PlanError, match=r"\$\.tools\[0\]\.config\.client: expected a JSON value, got object"
+    ):
         plan_json(plan_of(tools=[{"module": "tool-todo", "config": {"client": object()}}]))
     with pytest.raises(PlanError, match="expected a plan, which is a dict, got 3"):
         plan_json(3)  # type: ignore[arg-type]
@@ -139,7 +167,9 @@ def test_things_are_the_same_modules_in_every_process():
     def made() -> dict[str, Any]:
         async def mount(coordinator, config): ...
 
-        return plan_of(providers=[MockProvider([])], tools=[weather, {"module": mount, "config": {"a": mount}}])
+        return plan_of(
+            providers=[MockProvider([])], tools=[weather, {"module": mount, "config": {"a": mount}}]
+        )
 
     before = module_hashes(made())
     assert plan_changes(before, made()) == []
@@ -164,14 +194,20 @@ async def test_events_carry_the_ids_of_things():
 
 
 async def test_the_kit_refuses_a_plan_with_things():
-    with pytest.raises(ValueError, match=r"plan: \$\.tools\[0\] is the function weather; the module runs in a process"):
+    with pytest.raises(
+        ValueError,
+        match=r"plan: \$\.tools\[0\] is the function weather; the module runs in a process",
+    ):
         await check_module("tool-todo", plan={"tools": [weather]})
 
 
 async def test_an_engine_takes_a_function_that_makes_sessions(tmp_path):
     async with open_engine(tmp_path / "turns.db") as engine:
         for given in (plan_of(tools=[weather]), agent("offline")):
-            with pytest.raises(TypeError, match="expected a function that makes the session of a turn, because every"):
+            with pytest.raises(
+                TypeError,
+                match="expected a function that makes the session of a turn, because every",
+            ):
                 await engine.work(given)  # type: ignore[arg-type]
 
 
@@ -181,7 +217,10 @@ async def test_an_engine_takes_a_function_that_makes_sessions(tmp_path):
 @pytest.mark.parametrize(
     ("model", "entry"),
     [
-        ("anthropic:claude-x", {"module": "provider-anthropic", "config": {"default_model": "claude-x"}}),
+        (
+            "anthropic:claude-x",
+            {"module": "provider-anthropic", "config": {"default_model": "claude-x"}},
+        ),
         ("openai:gpt-x", {"module": "provider-openai", "config": {"default_model": "gpt-x"}}),
         ("offline", {"module": "provider-offline"}),
         (
@@ -217,8 +256,14 @@ def test_what_it_makes_is_a_plan(tmp_path):
     assert made.session_id == "main"
     assert made.config == {
         "session": {
-            "orchestrator": {"module": "loop-streaming", "config": {"system_prompt": "Be brief.\n\nBe polite."}},
-            "context": {"module": "context-persistent", "config": {"path": str(tmp_path / "talks")}},
+            "orchestrator": {
+                "module": "loop-streaming",
+                "config": {"system_prompt": "Be brief.\n\nBe polite."},
+            },
+            "context": {
+                "module": "context-persistent",
+                "config": {"path": str(tmp_path / "talks")},
+            },
             "strict": True,
             "budget": {"tool_calls": 5},
             "deadlines": {"turn": 60},
@@ -230,7 +275,11 @@ def test_what_it_makes_is_a_plan(tmp_path):
                 "module": "tool-mcp",
                 "config": {
                     "servers": {
-                        "server": {"required": True, "command": "bin/server.py", "args": ["--quick", "two words"]},
+                        "server": {
+                            "required": True,
+                            "command": "bin/server.py",
+                            "args": ["--quick", "two words"],
+                        },
                         "example-org": {"required": True, "url": "https://example.org/mcp"},
                         "own": {"required": True, "command": "x"},
                         "server-2": {"required": True, "command": "server"},
@@ -243,7 +292,9 @@ def test_what_it_makes_is_a_plan(tmp_path):
 
 
 async def test_a_server_that_does_not_start_fails_at_opening():
-    with pytest.raises(AmplifierError, match="the command 'no-such-server' was not found on the search path"):
+    with pytest.raises(
+        AmplifierError, match="the command 'no-such-server' was not found on the search path"
+    ):
         async with agent(script("Hi."), mcp=["no-such-server"]):
             pass
 
@@ -267,7 +318,9 @@ async def test_a_plan_takes_away_nothing_that_the_arguments_have_made(hooks):
 def test_an_approval_module_of_ones_own_is_the_only_one():
     own = {"module": "hooks-approval", "config": {"rules": []}, "on_failure": "deny"}
     assert agent("offline", approve="deny", hooks=[own]).config["hooks"] == [own]
-    assert agent("offline", approve="deny", plan={"hooks": ["hooks-approval"]}).config["hooks"] == ["hooks-approval"]
+    assert agent("offline", approve="deny", plan={"hooks": ["hooks-approval"]}).config["hooks"] == [
+        "hooks-approval"
+    ]
 
 
 async def test_the_tools_of_a_server_are_there():
@@ -279,10 +332,16 @@ async def test_the_tools_of_a_server_are_there():
 @pytest.mark.parametrize("is_partial", [False, True])
 @pytest.mark.parametrize(
     "options",
-    [{}, {"budget": {"tool_calls": 9}}, *({"approve": lambda _, a=answer: a} for answer in ("n", "Deny", 1, None))],
+    [
+        {},
+        {"budget": {"tool_calls": 9}},
+        *({"approve": lambda _, a=answer: a} for answer in ("n", "Deny", 1, None)),
+    ],
     ids=["no one", "no one, metered", "n", "Deny", "1", "None"],
 )
-async def test_a_marked_function_is_asked_about_in_every_wrapper_and_only_true_allows(is_partial, options):
+async def test_a_marked_function_is_asked_about_in_every_wrapper_and_only_true_allows(
+    is_partial, options
+):
     deleted: list[str] = []
 
     @tool(approve=True)
@@ -308,7 +367,11 @@ async def test_a_function_decides_about_tool_calls():
     provider = MockProvider([[call] for call in calls] + ["Done."])
     async with agent(provider, tools=[weather], approve=decide) as session:
         assert await session.execute("go") == "Done."
-        results = [message["content"] for message in await messages_of(session) if message["role"] == "tool"]
+        results = [
+            message["content"]
+            for message in await messages_of(session)
+            if message["role"] == "tool"
+        ]
     assert len(asked) == 2
     assert json.loads(results[0]) == {"Oslo": 3}
     assert results[1].startswith("denied")
@@ -319,7 +382,9 @@ async def test_a_function_decides_about_tool_calls():
 
 def test_options_of_run_are_those_of_agent():
     words_of_a_sub_agent = {"name", "description", "unknown"}
-    of_agent = [name for name in inspect.signature(agent).parameters if name not in words_of_a_sub_agent]
+    of_agent = [
+        name for name in inspect.signature(agent).parameters if name not in words_of_a_sub_agent
+    ]
     assert list(AgentOptions.__annotations__) == of_agent[1:]
 
 
@@ -372,5 +437,8 @@ except KeyboardInterrupt:
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_ctrl_c_ends_the_turn_and_closes_the_agent(backend):
     done = run_forked([sys.executable, "-c", INTERRUPTED, backend], text=True)
-    assert (done.stdout.split("\n"), done.stderr) == (["tool ended", "closed", "interrupted", ""], "")
+    assert (done.stdout.split("\n"), done.stderr) == (
+        ["tool ended", "closed", "interrupted", ""],
+        "",
+    )
     assert done.returncode == 0

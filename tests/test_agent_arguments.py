@@ -116,7 +116,18 @@ def test_a_wrong_list_of_a_plan_is_a_problem_of_the_plan():
 
 
 def test_none_is_as_good_as_no_argument():
-    names = ("tools", "hooks", "mcp", "instructions", "approve", "budget", "memory", "session_id", "plan", "name")
+    names = (
+        "tools",
+        "hooks",
+        "mcp",
+        "instructions",
+        "approve",
+        "budget",
+        "memory",
+        "session_id",
+        "plan",
+        "name",
+    )
     nothing: dict[str, Any] = dict.fromkeys((*names, "description"))
     assert agent("offline", **nothing).config == agent("offline").config
 
@@ -171,9 +182,15 @@ def pieces(event, data):
 @pytest.mark.parametrize(
     ("handler", "message"),
     [
-        (one, r"\$\.hooks\[0\] is no hook: .*, got the function one\(event\); a hook takes \(event, data\)"),
+        (
+            one,
+            r"\$\.hooks\[0\] is no hook: .*, got the function one\(event\); a hook takes \(event, data\)",
+        ),
         (three, r"got the function three\(event, data, more\); a hook takes \(event, data\)"),
-        (pieces, r"got the function pieces\(event, data\), which yields; a hook returns a HookResult or None"),
+        (
+            pieces,
+            r"got the function pieces\(event, data\), which yields; a hook returns a HookResult or None",
+        ),
     ],
 )
 async def test_a_handler_that_no_event_can_be_given_to_fails_at_opening(handler, message):
@@ -191,7 +208,9 @@ def test_an_object_that_is_no_tool_gets_the_sentence_that_tells_what_to_do(thing
     expected = r"tools\[0\]: expected a function, an object with name, description and execute\(input\), an agent"
     with pytest.raises(PlanError, match=expected):
         agent("offline", tools=[thing])
-    with pytest.raises(PlanError, match=r"hooks\[0\]: expected a function marked with @on, as in @on\('tool:pre'\)"):
+    with pytest.raises(
+        PlanError, match=r"hooks\[0\]: expected a function marked with @on, as in @on\('tool:pre'\)"
+    ):
         agent("offline", hooks=[thing])
 
 

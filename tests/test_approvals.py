@@ -128,12 +128,20 @@ async def test_tool_named_like_the_answer_is_asked_about():
 
 async def test_question_holds_what_it_is_about():
     person = Person()
-    async with agent(script(("undeclared", {"x": 1}), "Done."), tools=[undeclared], approve=person) as session:
+    async with agent(
+        script(("undeclared", {"x": 1}), "Done."), tools=[undeclared], approve=person
+    ) as session:
         await session.execute("go")
     (question,) = person.questions
     assert str(question) == question.text
-    assert question.text.startswith("Allow the tool undeclared of module tool-undeclared to run?\n  x: 1\n")
-    assert (question.tool, dict(question.arguments), question.module) == ("undeclared", {"x": 1}, "tool-undeclared")
+    assert question.text.startswith(
+        "Allow the tool undeclared of module tool-undeclared to run?\n  x: 1\n"
+    )
+    assert (question.tool, dict(question.arguments), question.module) == (
+        "undeclared",
+        {"x": 1},
+        "tool-undeclared",
+    )
     assert question.reason == "no rule is about this call of undeclared"
     assert question.seconds == 300
 
@@ -144,9 +152,13 @@ async def test_question_of_another_gate_names_the_tool():
         return HookResult(action="ask_user", approval_prompt="Really?")
 
     person = Person()
-    async with agent(script(("look", {"x": 1}), "Done."), tools=[look], hooks=[ask], approve=person) as session:
+    async with agent(
+        script(("look", {"x": 1}), "Done."), tools=[look], hooks=[ask], approve=person
+    ) as session:
         await session.execute("go")
-    assert [(question.text, question.tool) for question in person.questions] == [("Really?", "look")]
+    assert [(question.text, question.tool) for question in person.questions] == [
+        ("Really?", "look")
+    ]
 
 
 async def test_marked_function_asks_without_an_approval_module():
@@ -157,7 +169,9 @@ async def test_marked_function_asks_without_an_approval_module():
     def watch(event: str, data: dict[str, Any]) -> None:
         seen.append(data["prompt"])
 
-    async with agent(script(("always", {"x": 1}), "Done."), tools=[always], hooks=[watch]) as session:
+    async with agent(
+        script(("always", {"x": 1}), "Done."), tools=[always], hooks=[watch]
+    ) as session:
         session.coordinator.approval_system = system
         await session.execute("go")
         assert session.last_turn.tool_calls[0].success

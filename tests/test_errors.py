@@ -39,9 +39,15 @@ def real_tree() -> dict[str, tuple[str | None, str | None]]:
     found: dict[str, tuple[str | None, str | None]] = {}
     for name in errors.__all__:
         cls = getattr(errors, name)
-        ours = [base.__name__ for base in cls.__mro__[1:] if base.__name__ in errors.__all__ and _is_ours(base)]
+        ours = [
+            base.__name__
+            for base in cls.__mro__[1:]
+            if base.__name__ in errors.__all__ and _is_ours(base)
+        ]
         inherited = set(getattr(errors, ours[0]).__mro__) if ours else set()
-        foreign = [base.__name__ for base in cls.__mro__ if not _is_ours(base) and base not in inherited]
+        foreign = [
+            base.__name__ for base in cls.__mro__ if not _is_ours(base) and base not in inherited
+        ]
         found[name] = (ours[0] if ours else None, foreign[0] if ours and foreign else None)
     return found
 
@@ -55,7 +61,9 @@ def test_the_drawn_tree_is_the_real_one():
 
 
 def test_every_error_is_distinguished_from_its_neighbours_in_a_docstring():
-    assert [name for name in errors.__all__ if not (getattr(errors, name).__doc__ or "").strip()] == []
+    assert [
+        name for name in errors.__all__ if not (getattr(errors, name).__doc__ or "").strip()
+    ] == []
 
 
 def test_module_not_found_is_caught_as_the_builtin_too():
@@ -69,18 +77,30 @@ MESSAGE = "what was found, what was expected, what to do"
 
 SAMPLES: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "SessionBusyError": ((MESSAGE,), {"session_id": "s-1"}),
-    "ExecutionCancelled": ((MESSAGE,), {"session_id": "s-1", "was_immediate": False, "reason": "Ctrl-C"}),
+    "ExecutionCancelled": (
+        (MESSAGE,),
+        {"session_id": "s-1", "was_immediate": False, "reason": "Ctrl-C"},
+    ),
     "ExecutionDenied": ((MESSAGE,), {"event": "prompt:submit", "reason": "not today"}),
     "ExecutionTimeout": ((MESSAGE,), {"session_id": "s-1", "seconds": 2.5}),
     "BudgetError": ((MESSAGE,), {"what": "cost"}),
     "BudgetExceeded": (
         (MESSAGE,),
-        {"what": "cost", "limit": Decimal("0.5"), "used": Decimal("0.4"), "requested": 0.2, "session_id": "s-1"},
+        {
+            "what": "cost",
+            "limit": Decimal("0.5"),
+            "used": Decimal("0.4"),
+            "requested": 0.2,
+            "session_id": "s-1",
+        },
     ),
     "DeadlineExceeded": ((MESSAGE,), {"operation": "mount", "module": "tool-x", "seconds": 120.0}),
     "HookRecursionError": ((MESSAGE,), {"chain": ("tool:pre", "tool:post")}),
     "NoOneToAskError": ((MESSAGE,), {"keeps_turn": True}),
-    "PlanError": (([("$.session", "is missing"), ("$.tools[0]", "has no module")],), {"subject": "plan.yaml"}),
+    "PlanError": (
+        ([("$.session", "is missing"), ("$.tools[0]", "has no module")],),
+        {"subject": "plan.yaml"},
+    ),
     "ModelError": (([("content[2].text", "expected str, got int")],), {"subject": "Message"}),
     "ResultError": (
         ([("$.price", "expected a number")],),
@@ -88,13 +108,22 @@ SAMPLES: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     ),
     "ContractError": ((MESSAGE,), {"module": "loop-x", "clause": "ORC-1"}),
     "MissingExtraError": (("the command line",), {"extra": "cli", "missing": "click"}),
-    "ModuleNotFoundError": ((MESSAGE,), {"module_id": "tool-x", "searched": ("here", "there"), "suggestion": "tool-y"}),
+    "ModuleNotFoundError": (
+        (MESSAGE,),
+        {"module_id": "tool-x", "searched": ("here", "there"), "suggestion": "tool-y"},
+    ),
     "ModuleLoadError": ((MESSAGE,), {"module_id": "tool-x", "reason_code": "mount_failed"}),
     "OpeningErrors": ((MESSAGE, [ValueError("a"), OSError("b")]), {}),
     "ModuleConflictError": ((MESSAGE,), {"module_id": "tool-x", "reason_code": "conflict"}),
     "InvalidToolCallError": (
         (MESSAGE,),
-        {"tool_name": "search", "raw_arguments": "{", "provider": "p", "model": "m", "status_code": 200},
+        {
+            "tool_name": "search",
+            "raw_arguments": "{",
+            "provider": "p",
+            "model": "m",
+            "status_code": 200,
+        },
     ),
 }
 LLM_SAMPLE = {
@@ -158,16 +187,29 @@ def test_a_field_that_is_not_given_has_its_default(name, defaults):
 
 # ── errors of language models ────────────────────────────────────────────────────────────────────
 
-RETRYABLE = {"RateLimitError", "ProviderUnavailableError", "NetworkError", "LLMTimeoutError", "StreamError"}
+RETRYABLE = {
+    "RateLimitError",
+    "ProviderUnavailableError",
+    "NetworkError",
+    "LLMTimeoutError",
+    "StreamError",
+}
 
 
 @pytest.mark.parametrize("name", LLM_NAMES)
 def test_only_errors_that_pass_with_time_are_retryable_unless_the_provider_knows_better(name):
     error = getattr(errors, name)(MESSAGE)
     assert error.retryable is (name in RETRYABLE)
-    assert (error.provider, error.model, error.status_code, error.retry_after) == (None, None, None, None)
+    assert (error.provider, error.model, error.status_code, error.retry_after) == (
+        None,
+        None,
+        None,
+        None,
+    )
     assert error.delay_multiplier == 1.0
-    assert [getattr(errors, name)(MESSAGE, retryable=answer).retryable for answer in (True, False)] == [True, False]
+    assert [
+        getattr(errors, name)(MESSAGE, retryable=answer).retryable for answer in (True, False)
+    ] == [True, False]
 
 
 def test_an_invalid_tool_call_takes_no_retry_delays():
@@ -201,7 +243,9 @@ def test_repr_shows_what_differs_from_a_plain_error(error, shown):
 
 
 def test_several_problems_are_counted_and_listed():
-    error = errors.PlanError([("$.session", "is missing"), ("$.tools[0].module", "expected str, got None")])
+    error = errors.PlanError(
+        [("$.session", "is missing"), ("$.tools[0].module", "expected str, got None")]
+    )
     assert str(error) == (
         "invalid mount plan: 2 problems\n  - $.session: is missing\n  - $.tools[0].module: expected str, got None"
     )
@@ -227,7 +271,10 @@ def test_a_report_of_problems_loses_none_of_them(problems, subject):
                 "install it with: pip install 'amplifier[cli]'"
             ),
         ),
-        (None, "the command line needs an optional part; install it with: pip install 'amplifier[cli]'"),
+        (
+            None,
+            "the command line needs an optional part; install it with: pip install 'amplifier[cli]'",
+        ),
     ],
 )
 def test_a_missing_extra_error_names_what_to_install(missing, text):

@@ -25,8 +25,14 @@ def test_a_former_place_has_the_same_names_and_warns(former, place, monkeypatch)
 
 def test_the_warning_is_shown_to_the_program_that_imports():
     program = "".join(f"import {former}\n" for former in FORMER_PLACES)
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert ended.stderr.count("<string>:") == ended.stderr.count("DeprecationWarning") == len(FORMER_PLACES)
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert (
+        ended.stderr.count("<string>:")
+        == ended.stderr.count("DeprecationWarning")
+        == len(FORMER_PLACES)
+    )
 
 
 @pytest.mark.filterwarnings("ignore:amplifier.turns is now:DeprecationWarning")

@@ -130,7 +130,9 @@ def test_ctrl_c_ends_a_program_whose_function_blocks(backend, tmp_path):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_function_that_was_given_up_does_not_keep_the_program_alive(backend, tmp_path):
-    with program_at_terminal(tmp_path, BLOCKS.format(backend=backend, options="timeout=0.01")) as terminal:
+    with program_at_terminal(
+        tmp_path, BLOCKS.format(backend=backend, options="timeout=0.01")
+    ) as terminal:
         terminal.expect("done")
         assert terminal.end() == 0
         assert "Warning" not in terminal.text
@@ -338,7 +340,9 @@ if __name__ == "__main__":
 def test_a_program_with_functions_ends_without_warnings(backend, tmp_path):
     path = tmp_path / "program.py"
     path.write_text(ENDS)
-    finished = subprocess.run([sys.executable, "-X", "dev", path, backend], capture_output=True, text=True, check=False)
+    finished = subprocess.run(
+        [sys.executable, "-X", "dev", path, backend], capture_output=True, text=True, check=False
+    )
     assert (finished.stdout, finished.returncode) == ("done\n", 0)
     assert "Warning" not in finished.stderr
 
@@ -402,7 +406,9 @@ async def test_threads_that_an_isolated_function_has_left_do_not_delay_its_answe
         assert (await FunctionTool(leaves_a_thread).execute({})).output == "answered"
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere only the process group is known")
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="elsewhere only the process group is known"
+)
 async def test_processes_in_sessions_of_their_own_end_with_the_isolated_function(tmp_path):
     path = tmp_path / "first"
     assert (await FunctionTool(leaves_a_process).execute({"path": str(path)})).output == "answered"
@@ -417,7 +423,9 @@ async def test_processes_in_sessions_of_their_own_end_with_the_isolated_function
         os.kill(int(path.read_text()), 0)
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere only the process group is known")
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="elsewhere only the process group is known"
+)
 def test_an_isolated_function_ends_with_a_program_that_is_killed(tmp_path):
     path = tmp_path / "pid"
     code = (
@@ -455,7 +463,11 @@ except Exception as error:
 def test_a_function_that_another_process_cannot_import_is_refused_when_the_agent_opens(how):
     words = ["-c", AT_A_PROMPT] if how == "-c" else ["-"]
     finished = subprocess.run(
-        [sys.executable, *words], input="" if how == "-c" else AT_A_PROMPT, capture_output=True, text=True, check=False
+        [sys.executable, *words],
+        input="" if how == "-c" else AT_A_PROMPT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert "tool 'slow' cannot be isolated" in finished.stdout, finished
     assert "write it into a file and import it from there" in finished.stdout

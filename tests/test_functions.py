@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal, Required, TypedDict
 
 import annotated_types
@@ -119,7 +119,11 @@ TYPES: list[tuple[Any, st.SearchStrategy[Any]]] = [
     (Annotated[int, msgspec.Meta(ge=0)], st.integers(0, 9)),
     (Annotated[list[str], annotated_types.Len(1, 2)], st.lists(texts, min_size=1, max_size=2)),
     (list[Annotated[int, annotated_types.Gt(0)]], st.lists(st.integers(1, 9), max_size=2)),
-    (Point, st.builds(lambda x: {"x": x}, whole) | st.builds(lambda x, y: {"x": x, "y": y}, whole, whole)),
+    (
+        Point,
+        st.builds(lambda x: {"x": x}, whole)
+        | st.builds(lambda x, y: {"x": x, "y": y}, whole, whole),
+    ),
     (Row, st.builds(lambda n, m: {"name": n, "marks": m}, texts, st.lists(whole, max_size=2))),
     (Entry, st.builds(lambda k: {"key": k}, texts)),
     (list[Point], st.lists(st.builds(lambda x: {"x": x}, whole), max_size=2)),
@@ -127,7 +131,14 @@ TYPES: list[tuple[Any, st.SearchStrategy[Any]]] = [
     (Order | None, st.none() | st.builds(lambda n: {"number": n}, whole)),
     (Annotated[int, pydantic.Field(ge=3)], st.integers(3, 9)),
     (Size | None, st.sampled_from([None, 1, 2])),
-    (Options, st.builds(lambda k, n: {"key": k, "name": n}, st.integers(1, 9), st.lists(st.just("a"), max_size=2))),
+    (
+        Options,
+        st.builds(
+            lambda k, n: {"key": k, "name": n},
+            st.integers(1, 9),
+            st.lists(st.just("a"), max_size=2),
+        ),
+    ),
     (Tree, st.builds(lambda n, m: {"number": n, "name": [{"number": m}]}, whole, whole)),
     (Limited, st.builds(lambda n: {"number": n, "key": "a"}, st.integers(1, 9))),
     (Annotated[int | None, annotated_types.Ge(1)], st.none() | st.integers(1, 9)),
@@ -135,7 +146,10 @@ TYPES: list[tuple[Any, st.SearchStrategy[Any]]] = [
     (Annotated[float, annotated_types.Interval(gt=0, le=5)], st.floats(0.5, 5)),
     (tuple[int, str], st.builds(lambda n, t: [n, t], whole, texts)),
     (tuple[Point, ...], st.lists(st.builds(lambda x: {"x": x}, whole), max_size=2)),
-    (Point | Row | int, whole | st.builds(lambda x: {"x": x}, whole) | st.builds(lambda n: {"name": n}, texts)),
+    (
+        Point | Row | int,
+        whole | st.builds(lambda x: {"x": x}, whole) | st.builds(lambda n: {"name": n}, texts),
+    ),
     (Literal[1, "a", None], st.sampled_from([1, "a", None])),
     (Any, whole),
     (dict[int, str], st.dictionaries(whole.map(str), texts, max_size=2)),
@@ -147,7 +161,10 @@ TYPES: list[tuple[Any, st.SearchStrategy[Any]]] = [
         st.lists(st.dictionaries(st.sampled_from(["a", "1"]), whole, max_size=2), max_size=2),
     ),
     (dict[int, dict[int, int]] | None, st.none() | st.just({"1": {"-2": 3}})),
-    (Annotated[dict[int, int], annotated_types.MaxLen(1)], st.dictionaries(whole.map(str), whole, max_size=1)),
+    (
+        Annotated[dict[int, int], annotated_types.MaxLen(1)],
+        st.dictionaries(whole.map(str), whole, max_size=1),
+    ),
 ]
 anything = st.recursive(
     st.none() | st.booleans() | whole | st.floats(-10, 10) | st.sampled_from([1.0, -2.0, 1e30, 2**70]) | texts | st.sampled_from(["a", "red", ""]),
@@ -159,7 +176,9 @@ signatures = st.lists(
 )  # a type, and whether the argument has a default
 
 
-def function_of(signature: list[tuple[int, bool]]) -> tuple[Callable[..., Any], list[dict[str, Any]]]:
+def function_of(
+    signature: list[tuple[int, bool]],
+) -> tuple[Callable[..., Any], list[dict[str, Any]]]:
     """A function with this signature, which stores what it is called with."""
     calls: list[dict[str, Any]] = []
 
@@ -217,13 +236,22 @@ async def test_input_arrives_as_the_declared_types():
     seen: list[Any] = []
 
     async def take(
-        point: Point, row: Row, colour: Colour, day: datetime.date, at: Annotated[int, "how many"] = 3
+        point: Point,
+        row: Row,
+        colour: Colour,
+        day: datetime.date,
+        at: Annotated[int, "how many"] = 3,
     ) -> Point:
         seen.extend([point, row, colour, day, at])
         return point
 
     result = await FunctionTool(take).execute(
-        {"point": {"x": 1}, "row": {"name": "n", "marks": [1]}, "colour": "red", "day": "2026-01-02"}
+        {
+            "point": {"x": 1},
+            "row": {"name": "n", "marks": [1]},
+            "colour": "red",
+            "day": "2026-01-02",
+        }
     )
     assert seen == [Point(1), Row("n", [1]), Colour.RED, datetime.date(2026, 1, 2), 3]
     assert result.output == {"x": 1, "y": 1.0}
@@ -282,7 +310,9 @@ async def test_what_only_the_type_knows_goes_back_with_its_path(kind, value, pro
     assert result.error["message"].startswith(f"invalid input for take: {problem}")
 
 
-@pytest.mark.parametrize("given_input", [None, 3, "text", [], [{"city": "Oslo"}], {"city": None}, {}, {"City": "Oslo"}])
+@pytest.mark.parametrize(
+    "given_input", [None, 3, "text", [], [{"city": "Oslo"}], {"city": None}, {}, {"City": "Oslo"}]
+)
 async def test_input_that_is_no_object_with_the_arguments_is_refused(given_input):
     async def take(city: str) -> None: ...
 
@@ -399,9 +429,13 @@ async def test_an_isolated_function_runs_in_a_process_of_its_own():
 
 async def test_a_timeout_ends_the_process_of_an_isolated_function(tmp_path):
     path, timeout = tmp_path / "pid", 0.5
-    while not path.exists() or not path.read_text():  # a slow machine takes longer to start the process
+    while (
+        not path.exists() or not path.read_text()
+    ):  # a slow machine takes longer to start the process
         timeout *= 2
-        result = await FunctionTool(tool(isolate=True, timeout=timeout)(holds_for_a_time)).execute({"path": str(path)})
+        result = await FunctionTool(tool(isolate=True, timeout=timeout)(holds_for_a_time)).execute(
+            {"path": str(path)}
+        )
         assert result.error is not None
         assert result.error["type"] == "Timeout"
     pid = int(path.read_text())
@@ -423,7 +457,9 @@ async def test_a_cancelled_call_ends_the_process_of_an_isolated_function(tmp_pat
 async def test_errors_and_ends_of_an_isolated_function_reach_the_caller():
     with pytest.raises(ValueError, match="no such thing"):
         await FunctionTool(raises).execute({})
-    with pytest.raises(RuntimeError, match="the process of tool 'leaves' ended with 3 before it had answered"):
+    with pytest.raises(
+        RuntimeError, match="the process of tool 'leaves' ended with 3 before it had answered"
+    ):
         await FunctionTool(leaves).execute({})
     with pytest.raises(RuntimeError, match="cannot be sent between processes"):
         await FunctionTool(gives_a_lock).execute({})
@@ -442,7 +478,10 @@ async def test_an_async_function_that_takes_too_long_is_stopped():
             stopped.set()
 
     result = await FunctionTool(wait).execute({})
-    assert result.error == {"message": "wait took longer than 0.01 s and was stopped", "type": "Timeout"}
+    assert result.error == {
+        "message": "wait took longer than 0.01 s and was stopped",
+        "type": "Timeout",
+    }
     assert stopped.is_set()
 
 
@@ -462,7 +501,10 @@ async def test_its_own_timeout_error_is_not_taken_for_the_limit():
         ("text", "text"),
         (Point(1), {"x": 1, "y": 1.0}),
         (Order(number=2), {"number": 2, "items": []}),
-        ([Order(number=2), Colour.RED, datetime.date(2026, 1, 2)], [{"number": 2, "items": []}, "red", "2026-01-02"]),
+        (
+            [Order(number=2), Colour.RED, datetime.date(2026, 1, 2)],
+            [{"number": 2, "items": []}, "red", "2026-01-02"],
+        ),
         ({1: (2, 3)}, {"1": [2, 3]}),
     ],
     ids=repr,
@@ -500,8 +542,14 @@ async def test_a_tool_result_is_passed_on():
             "takes \\*\\*values; a model sends arguments by name, so write them out",
         ),
         (lambda: FunctionTool(takes_many), "takes \\*values; a model sends"),
-        (lambda: FunctionTool(unknown_name), "its type hints cannot be read: name 'Nowhere' is not defined"),
-        (lambda: FunctionTool(takes_a_lock), "tool 'takes_a_lock': argument 'lock': .* has no JSON Schema"),
+        (
+            lambda: FunctionTool(unknown_name),
+            "its type hints cannot be read: name 'Nowhere' is not defined",
+        ),
+        (
+            lambda: FunctionTool(takes_a_lock),
+            "tool 'takes_a_lock': argument 'lock': .* has no JSON Schema",
+        ),
         (
             lambda: FunctionTool(takes_lower_case),
             "argument 'text': the constraint Predicate.* has no JSON Schema; check",
@@ -510,18 +558,27 @@ async def test_a_tool_result_is_passed_on():
             lambda: FunctionTool(takes_flags),
             "argument 'flags': .*keys of dict.* are no text that a bool could be read from",
         ),
-        (lambda: FunctionTool(takes_pairs), "argument 'pairs': .* are no text that a tuple.* could be read from"),
+        (
+            lambda: FunctionTool(takes_pairs),
+            "argument 'pairs': .* are no text that a tuple.* could be read from",
+        ),
         (
             lambda: FunctionTool(tool(lambda text: text)),
             "'<lambda>' is no name for a tool; give it one",
         ),
-        (lambda: FunctionTool(tool(max)), "tool 'max' has no signature that Python can read: .*; wrap it in a def"),
+        (
+            lambda: FunctionTool(tool(max)),
+            "tool 'max' has no signature that Python can read: .*; wrap it in a def",
+        ),
         (lambda: FunctionTool(tool(print)), "tool 'print' takes \\*args; a model sends"),
         (lambda: tool(Point), "expected a function, got the class Point"),
         (lambda: FunctionTool(3), "expected a function, got int"),  # type: ignore[arg-type]
         (lambda: tool(nmae="x"), "nmae: unknown argument; did you mean .name."),
         (on, "expected names of events"),
-        (lambda: mount_hook(own_process), r"the function own_process\(.*\).* without @on; name its events, as in @on"),
+        (
+            lambda: mount_hook(own_process),
+            r"the function own_process\(.*\).* without @on; name its events, as in @on",
+        ),
         (
             lambda: FunctionTool(tool(isolate=True)(waits)),
             "cannot be isolated in a worker process, because it is async",
@@ -609,7 +666,9 @@ def takes_pairs(pairs: list[dict[tuple[int, int], int]]) -> None: ...
 # ── in a session ──
 
 
-def session_with(script: list[Any], *, tools: list[Any] = (), hooks: list[Any] = (), **more: Any) -> AmplifierSession:  # type: ignore[assignment]
+def session_with(
+    script: list[Any], *, tools: Sequence[Any] = (), hooks: Sequence[Any] = (), **more: Any
+) -> AmplifierSession:
     plan = {
         "session": {"orchestrator": "loop-basic", "context": "context-simple"},
         "providers": [MockProvider(script)],
@@ -622,7 +681,9 @@ def session_with(script: list[Any], *, tools: list[Any] = (), hooks: list[Any] =
 async def test_session_coordinator_and_call_are_injected_and_not_part_of_the_schema():
     seen: list[Any] = []
 
-    async def look(text: str, session: Session, coordinator: Coordinator, call: CurrentCall | None = None) -> str:
+    async def look(
+        text: str, session: Session, coordinator: Coordinator, call: CurrentCall | None = None
+    ) -> str:
         seen.extend([session.session_id, coordinator.session_id, call])
         return text
 
@@ -678,7 +739,9 @@ async def test_a_tool_that_needs_approval_is_asked_about(answer, runs):
     script = [[("send", {"text": "harmless"}), ("send", {"text": "all\u202e my money"})], "done"]
     async with session_with(script, tools=[send], approval_system=person) as session:
         assert await session.execute("go") == "done"
-    assert [request["prompt"] for request in person.requests] == ['Allow send with {"text": "all\\u202e my money"}?']
+    assert [request["prompt"] for request in person.requests] == [
+        'Allow send with {"text": "all\\u202e my money"}?'
+    ]
     assert sorted(called) == (["all\u202e my money", "harmless"] if runs else ["harmless"])
 
 
@@ -700,11 +763,17 @@ def test_a_function_that_decides_about_questions_gets_the_defaults_of_the_tool()
         return label
 
     made = FunctionTool(send)
-    assert [made.needs_approval(given) for given in ({}, {"count": 2}, {"count": 4})] == [False, False, True]
+    assert [made.needs_approval(given) for given in ({}, {"count": 2}, {"count": 4})] == [
+        False,
+        False,
+        True,
+    ]
     assert made.needs_approval({"label": "x"})  # it cannot decide about what it does not take
 
 
-def test_a_program_without_a_guard_does_not_run_again_in_the_process_of_an_isolated_function(tmp_path):
+def test_a_program_without_a_guard_does_not_run_again_in_the_process_of_an_isolated_function(
+    tmp_path,
+):
     (tmp_path / "program.py").write_text(
         """
 import anyio
@@ -723,12 +792,16 @@ async def main() -> None:
 anyio.run(main)
 """
     )
-    finished = subprocess.run([sys.executable, tmp_path / "program.py"], capture_output=True, text=True, check=False)
+    finished = subprocess.run(
+        [sys.executable, tmp_path / "program.py"], capture_output=True, text=True, check=False
+    )
     assert finished.stdout.count("done") == 1
     assert "if __name__ == '__main__'" in finished.stdout
 
 
-@pytest.mark.parametrize("value", [float("nan"), [float("inf")], {"a": "\ud800"}], ids=["nan", "inf", "surrogate"])
+@pytest.mark.parametrize(
+    "value", [float("nan"), [float("inf")], {"a": "\ud800"}], ids=["nan", "inf", "surrogate"]
+)
 async def test_what_is_no_json_is_an_error_for_the_model(value):
     def odd() -> Any:
         """Odd."""

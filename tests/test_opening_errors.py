@@ -64,7 +64,10 @@ async def test_busy_session_is_our_error():
         await go.wait()
         return "done"
 
-    async with agent(script(("wait", {}), "Done."), tools=[wait]) as session, anyio.create_task_group() as group:
+    async with (
+        agent(script(("wait", {}), "Done."), tools=[wait]) as session,
+        anyio.create_task_group() as group,
+    ):
         group.start_soon(session.execute, "go")
         await begun.wait()
         with pytest.raises(SessionBusyError) as caught:
@@ -89,7 +92,9 @@ def test_several_failures_can_be_split():
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_first_program_of_the_readme_prints_the_line_to_type(backend, tmp_path: Path):
-    program = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    program = re.search(
+        r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL
+    )
     assert program is not None
     text = program[1].replace("anyio.run(main)", f'anyio.run(main, backend="{backend}")')
     (tmp_path / "program.py").write_text(text, encoding="utf-8")
@@ -103,7 +108,10 @@ def test_first_program_of_the_readme_prints_the_line_to_type(backend, tmp_path: 
 def test_missing_key_reaches_the_page_of_a_web_service(tmp_path: Path):
     (tmp_path / "web_service.py").write_text(PROGRAM.read_text(encoding="utf-8"), encoding="utf-8")
     start = "import sys; sys.path.insert(0, '.'); import web_service, uvicorn; uvicorn.run(web_service.app, port=0)"
-    with serving("-c", start, cwd=tmp_path) as server, post(server, "/conversations/anna", prompt="hi") as response:
+    with (
+        serving("-c", start, cwd=tmp_path) as server,
+        post(server, "/conversations/anna", prompt="hi") as response,
+    ):
         ((kind, message),) = events(response)
     assert kind == "error"
     assert "export ANTHROPIC_API_KEY=..." in message

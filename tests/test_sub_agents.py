@@ -30,7 +30,9 @@ pytestmark = pytest.mark.virtual_time
 
 
 def delegating(name: str, *rest: Any) -> MockProvider:
-    return MockProvider([("task", {"agent": name, "instruction": "find it"}), *(rest or ("Done.",))])
+    return MockProvider(
+        [("task", {"agent": name, "instruction": "find it"}), *(rest or ("Done.",))]
+    )
 
 
 def researcher(provider: Any, **options: Any) -> AmplifierSession:
@@ -58,7 +60,9 @@ async def test_an_agent_among_the_tools_is_a_sub_agent():
 
 async def test_a_sub_agent_without_instructions_does_not_get_its_parents():
     inner = MockProvider(["x"])
-    async with agent(delegating("researcher"), tools=[researcher(inner)], instructions="Delegate.") as session:
+    async with agent(
+        delegating("researcher"), tools=[researcher(inner)], instructions="Delegate."
+    ) as session:
         await session.execute("go")
     assert [message.content for message in inner.requests[0].messages] == ["find it"]
 
@@ -73,7 +77,11 @@ def flat(event: TurnEvent) -> tuple[list[str], TurnEvent]:
 
 async def test_a_sub_agent_does_not_get_what_its_parent_was_configured_with():
     sub = researcher(MockProvider([("look", {}), ("look", {}), "found"]), tools=[MockTool("look")])
-    given = {"orchestrator": {"config": {"max_iterations": 2}}, "metadata": {"of": "the parent"}, "raw": True}
+    given = {
+        "orchestrator": {"config": {"max_iterations": 2}},
+        "metadata": {"of": "the parent"},
+        "raw": True,
+    }
     seen: list[dict[str, Any]] = []
 
     @on("session:fork")
@@ -94,7 +102,9 @@ async def test_the_deadline_of_the_parent_holds_for_a_sub_agent():
         """Waits."""
         await anyio.sleep_forever()
 
-    sub = researcher(MockProvider([("wait", {})]), tools=[wait], plan={"session": {"deadlines": {"turn": 500}}})
+    sub = researcher(
+        MockProvider([("wait", {})]), tools=[wait], plan={"session": {"deadlines": {"turn": 500}}}
+    )
     plan = {"session": {"deadlines": {"turn": 5}}}
     async with agent(delegating("researcher"), tools=[sub], plan=plan) as session:
         began = anyio.current_time()
@@ -104,18 +114,33 @@ async def test_the_deadline_of_the_parent_holds_for_a_sub_agent():
 
 
 async def test_events_of_sub_agents_are_in_the_stream_with_their_origin():
-    reader = agent(MockProvider([("look", {}), "deep"]), tools=[MockTool("look")], name="reader", description="Reads.")
+    reader = agent(
+        MockProvider([("look", {}), "deep"]),
+        tools=[MockTool("look")],
+        name="reader",
+        description="Reads.",
+    )
     middle = researcher(delegating("reader", "middle"), tools=[reader])
-    async with agent(delegating("researcher", "top"), tools=[middle]) as session, session.stream("go") as events:
+    async with (
+        agent(delegating("researcher", "top"), tools=[middle]) as session,
+        session.stream("go") as events,
+    ):
         streamed = [event async for event in events]
-    seen, paths = [flat(event) for event in streamed], {e.path for e in streamed if isinstance(e, SubAgentEvent)}
+    seen, paths = (
+        [flat(event) for event in streamed],
+        {e.path for e in streamed if isinstance(e, SubAgentEvent)},
+    )
     finished = [(path, event.tool_name) for path, event in seen if isinstance(event, ToolFinished)]
     assert finished == [(["researcher", "reader"], "look"), (["researcher"], "task"), ([], "task")]
     assert paths == {("researcher",), ("researcher", "reader")}
     own = [event.name for path, event in seen if not path]
-    assert own.count("session:start") == 1  # what sub-agents emit is not taken for what the agent does
+    assert (
+        own.count("session:start") == 1
+    )  # what sub-agents emit is not taken for what the agent does
     assert not any(
-        isinstance(event, TextDelta) and event.text in ("deep", "middle") for path, event in seen if not path
+        isinstance(event, TextDelta) and event.text in ("deep", "middle")
+        for path, event in seen
+        if not path
     )
     assert {event.data["session_id"] for path, event in seen if not path} == {session.session_id}
 
@@ -129,7 +154,11 @@ async def test_gates_and_approvals_of_the_parent_hold_for_its_sub_agents():
 
     @on("tool:pre", gate=True)
     async def judge(event: str, data: dict[str, Any]) -> HookResult:
-        return HookResult(action="deny", reason="no") if data["tool_name"] == "forbidden" else HookResult()
+        return (
+            HookResult(action="deny", reason="no")
+            if data["tool_name"] == "forbidden"
+            else HookResult()
+        )
 
     tools = [MockTool("forbidden"), MockTool("own"), MockTool("allowed")]
     deep = agent(
@@ -139,7 +168,9 @@ async def test_gates_and_approvals_of_the_parent_hold_for_its_sub_agents():
         description="Works.",
     )
     middle = researcher(delegating("deep"), tools=[deep])
-    async with agent(delegating("researcher"), tools=[middle], approve=decide, hooks=[judge]) as session:
+    async with agent(
+        delegating("researcher"), tools=[middle], approve=decide, hooks=[judge]
+    ) as session:
         await session.execute("go")
     assert [bool(tool.calls) for tool in tools] == [False, False, True]
     assert "allowed" in asked
@@ -171,7 +202,10 @@ async def test_a_stopped_parent_ends_its_sub_agent():
         return ""
 
     sub = researcher(MockProvider([[("wait", {})]]), tools=[wait])
-    async with agent(delegating("researcher"), tools=[sub]) as session, anyio.create_task_group() as group:
+    async with (
+        agent(delegating("researcher"), tools=[sub]) as session,
+        anyio.create_task_group() as group,
+    ):
 
         async def stop() -> None:
             await anyio.wait_all_tasks_blocked()
@@ -186,7 +220,10 @@ async def test_a_stopped_parent_ends_its_sub_agent():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"name": None}, r"tools\[0\]: a sub-agent needs words .* name='researcher', .* got name=None"),
+        (
+            {"name": None},
+            r"tools\[0\]: a sub-agent needs words .* name='researcher', .* got name=None",
+        ),
         ({"description": None}, r"needs words for the model that calls it"),
         ({"approve": "deny"}, r"has approve=…, but asks whom its parent asks"),
         ({"memory": "talks"}, r"has memory=…, but begins anew with every task"),
@@ -206,7 +243,8 @@ async def test_a_sub_agent_that_contains_itself_is_an_error():
     sub = researcher("offline")
     sub.config["tools"].append(sub)
     with pytest.raises(
-        ModuleLoadError, match=r"sub-agent 'researcher' cannot be opened: \$\.tools\[0\] is no tool: .*an agent"
+        ModuleLoadError,
+        match=r"sub-agent 'researcher' cannot be opened: \$\.tools\[0\] is no tool: .*an agent",
     ):
         async with agent("offline", tools=[sub]):
             pass
@@ -217,14 +255,18 @@ async def test_a_tool_with_the_name_through_which_sub_agents_are_called_is_an_er
         """Does something."""
         return text
 
-    with pytest.raises(AmplifierError, match=r"a tool is called 'task' already, .* @tool\(name='errand'\)"):
+    with pytest.raises(
+        AmplifierError, match=r"a tool is called 'task' already, .* @tool\(name='errand'\)"
+    ):
         async with agent("offline", tools=[task, researcher("offline")]):
             pass
 
 
 async def test_an_agent_in_the_tools_of_a_plan_is_an_error_that_says_where_it_belongs():
     plan = {"session": {"orchestrator": "loop-basic", "context": "context-simple", "strict": True}}
-    with pytest.raises(AmplifierError, match=r"\$\.tools\[0\] is no tool: .*an agent is a tool in agent\(…, tools"):
+    with pytest.raises(
+        AmplifierError, match=r"\$\.tools\[0\] is no tool: .*an agent is a tool in agent\(…, tools"
+    ):
         async with AmplifierSession({**plan, "tools": [researcher("offline")]}):
             pass
 
@@ -256,7 +298,8 @@ async def test_a_missing_key_of_a_sub_agent_fails_when_its_parent_opens(is_deep,
         sub = agent("offline", tools=[sub], name="chief", description="Delegates.")
     names = r"'chief' cannot be opened: sub-agent 'researcher'" if is_deep else "'researcher'"
     with pytest.raises(
-        ModuleLoadError, match=rf"sub-agent {names} cannot be opened: .*export ANTHROPIC_API_KEY=\.\.\."
+        ModuleLoadError,
+        match=rf"sub-agent {names} cannot be opened: .*export ANTHROPIC_API_KEY=\.\.\.",
     ) as caught:
         async with agent("offline", tools=[sub]):
             pass
@@ -278,7 +321,13 @@ async def test_a_sub_agent_is_opened_once_with_its_parent_and_once_for_each_task
 
         return mount
 
-    reader = agent(MockProvider(["deep"]), tools=[counted("reader")], hooks=[hear], name="reader", description="Reads.")
+    reader = agent(
+        MockProvider(["deep"]),
+        tools=[counted("reader")],
+        hooks=[hear],
+        name="reader",
+        description="Reads.",
+    )
     middle = researcher(delegating("reader", "middle"), tools=[reader, counted("researcher")])
     async with agent(delegating("researcher", "top"), tools=[middle]) as session:
         assert opened == ["researcher", "reader", "reader closed", "researcher closed"]
@@ -292,7 +341,9 @@ async def test_a_sub_agent_is_opened_once_with_its_parent_and_once_for_each_task
     ("model", "missing", "extra"),
     [("anthropic:claude-x", "httpx", "anthropic"), ("openai:gpt-x", "httpx", "openai")],
 )
-async def test_a_missing_extra_fails_at_opening_with_the_line_to_type(model, missing, extra, monkeypatch):
+async def test_a_missing_extra_fails_at_opening_with_the_line_to_type(
+    model, missing, extra, monkeypatch
+):
     for name in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY"):
         monkeypatch.setenv(name, "sk-test")
     monkeypatch.setitem(sys.modules, "httpx2", None)
@@ -307,15 +358,22 @@ async def test_a_provider_of_others_that_declines_fails_at_opening():
     async def mount(coordinator, config):
         logging.getLogger("other").warning("no key")
 
-    with pytest.raises(AmplifierError, match=r"no provider is mounted: .* declined; the reason is in the log"):
+    with pytest.raises(
+        AmplifierError, match=r"no provider is mounted: .* declined; the reason is in the log"
+    ):
         async with agent({"module": mount}):
             pass
     async with AmplifierSession(
-        {"session": {"orchestrator": "loop-basic", "context": "context-simple"}, "providers": [mount]}
+        {
+            "session": {"orchestrator": "loop-basic", "context": "context-simple"},
+            "providers": [mount],
+        }
     ) as session:
         assert session.failures == []
 
 
 def test_a_misspelt_provider_at_the_command_line_is_recognised():
-    with pytest.raises(CommandError, match=r"no provider 'antropic' is installed; .*; did you mean 'anthropic'\?"):
+    with pytest.raises(
+        CommandError, match=r"no provider 'antropic' is installed; .*; did you mean 'anthropic'\?"
+    ):
         _provider_id("antropic", ["provider-anthropic", "provider-openai"])

@@ -107,7 +107,11 @@ async def raw() -> Callable[[], Awaitable[Any]]:
 
     async def tools(state: State) -> dict[str, Any]:
         calls = state["messages"][-1]["tool_calls"]
-        return {"messages": [{"role": "tool", "content": "seen", "tool_call_id": call["id"]} for call in calls]}
+        return {
+            "messages": [
+                {"role": "tool", "content": "seen", "tool_call_id": call["id"]} for call in calls
+            ]
+        }
 
     def route(state: State) -> str:
         return "tools" if state["messages"][-1].get("tool_calls") else END

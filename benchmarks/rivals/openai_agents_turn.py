@@ -7,7 +7,16 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from typing import Any
 
-from agents import Agent, Model, ModelResponse, RunConfig, Runner, Usage, function_tool, set_tracing_disabled
+from agents import (
+    Agent,
+    Model,
+    ModelResponse,
+    RunConfig,
+    Runner,
+    Usage,
+    function_tool,
+    set_tracing_disabled,
+)
 from openai.types.responses import (
     Response,
     ResponseCompletedEvent,
@@ -33,7 +42,12 @@ class Scripted(Model):
         output: Any
         if self._calls % 2:
             output = ResponseFunctionToolCall(
-                arguments='{"n": 0}', call_id="c0", name="look", type="function_call", id="f0", status="completed"
+                arguments='{"n": 0}',
+                call_id="c0",
+                name="look",
+                type="function_call",
+                id="f0",
+                status="completed",
             )
         else:
             text = ResponseOutputText(annotations=[], text="Done.", type="output_text", logprobs=[])
@@ -74,7 +88,9 @@ async def prepare_long(size: int) -> Callable[[], Awaitable[Any]]:
 
     async def work() -> None:
         agent = Agent(name="bench", model=Scripted(calls=1))
-        result = await Runner.run(agent, [*history, {"role": "user", "content": "go"}], run_config=options)
+        result = await Runner.run(
+            agent, [*history, {"role": "user", "content": "go"}], run_config=options
+        )
         assert result.final_output == "Done."
 
     return work
@@ -98,13 +114,19 @@ class ScriptedStream(Scripted):
                 content_index=0, delta="piece ", item_id="m0", output_index=0, sequence_number=number,
                 type="response.output_text.delta", logprobs=[],
             )  # fmt: skip
-        text = ResponseOutputText(annotations=[], text="piece " * self._pieces, type="output_text", logprobs=[])
-        message = ResponseOutputMessage(id="m0", content=[text], role="assistant", status="completed", type="message")
+        text = ResponseOutputText(
+            annotations=[], text="piece " * self._pieces, type="output_text", logprobs=[]
+        )
+        message = ResponseOutputMessage(
+            id="m0", content=[text], role="assistant", status="completed", type="message"
+        )
         response = Response(
             id="r0", created_at=0, model="bench", object="response", output=[message], parallel_tool_calls=False,
             tool_choice="auto", tools=[],
         )  # fmt: skip
-        yield ResponseCompletedEvent(response=response, sequence_number=self._pieces, type="response.completed")
+        yield ResponseCompletedEvent(
+            response=response, sequence_number=self._pieces, type="response.completed"
+        )
 
 
 async def streamed_text(pieces: int, pause: float) -> AsyncIterator[str]:

@@ -8,7 +8,14 @@ from functools import partial
 from typing import Any
 
 from pydantic_ai import Agent
-from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, TextPart, ToolCallPart, UserPromptPart
+from pydantic_ai.messages import (
+    ModelMessage,
+    ModelRequest,
+    ModelResponse,
+    TextPart,
+    ToolCallPart,
+    UserPromptPart,
+)
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 
 from benchmarks.payloads import exchanged_texts
@@ -42,7 +49,9 @@ async def prepare_long(size: int) -> Callable[[], Awaitable[Any]]:
 
     agent = Agent(FunctionModel(model))
     history: list[ModelMessage] = [
-        ModelRequest(parts=[UserPromptPart(text)]) if at % 2 == 0 else ModelResponse(parts=[TextPart(text)])
+        ModelRequest(parts=[UserPromptPart(text)])
+        if at % 2 == 0
+        else ModelResponse(parts=[TextPart(text)])
         for at, text in enumerate(exchanged_texts(size))
     ]
 

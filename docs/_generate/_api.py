@@ -141,7 +141,9 @@ def _bound(node: ast.stmt) -> set[str]:
         return {node.name}
     if isinstance(node, ast.AnnAssign):
         return {ast.unparse(node.target)}
-    return {ast.unparse(target) for target in node.targets} if isinstance(node, ast.Assign) else set()
+    return (
+        {ast.unparse(target) for target in node.targets} if isinstance(node, ast.Assign) else set()
+    )
 
 
 def _names(module: str) -> list[str]:
@@ -153,11 +155,23 @@ def _names(module: str) -> list[str]:
 
 def api_index() -> str:
     """List the modules that programs may import."""
-    rows = [("[`amplifier`](amplifier.md)", "The names most programs need, gathered from the modules below.")]
+    rows = [
+        (
+            "[`amplifier`](amplifier.md)",
+            "The names most programs need, gathered from the modules below.",
+        )
+    ]
     for module, file in API_PAGES.items():
-        rows.append((f"[`{module}`]({file}.md)", read_doc(importlib.import_module(module).__doc__).summary))
+        rows.append(
+            (f"[`{module}`]({file}.md)", read_doc(importlib.import_module(module).__doc__).summary)
+        )
     rows.append(("[`amplifier.errors`](../errors.md)", "Every error class."))
-    rows.append(("[`amplifier.events`](../events.md)", "The names of events, and the catalogue that describes them."))
+    rows.append(
+        (
+            "[`amplifier.events`](../events.md)",
+            "The names of events, and the catalogue that describes them.",
+        )
+    )
     return page(
         "Python API",
         "Every name listed here is public: it does not disappear or change its meaning without a note in the changelog. "
@@ -174,9 +188,13 @@ def facade_page() -> str:
         if name == "__version__":
             continue
         module = _home(name)
-        rows.append((f"[`{name}`]({_address(module, name)})", f"`{module}`", find(module, name).doc.summary))
+        rows.append(
+            (f"[`{name}`]({_address(module, name)})", f"`{module}`", find(module, name).doc.summary)
+        )
     example = "\n".join(
-        line for line in inspect.cleandoc(amplifier.__doc__ or "").splitlines() if line.startswith("    ")
+        line
+        for line in inspect.cleandoc(amplifier.__doc__ or "").splitlines()
+        if line.startswith("    ")
     )
     code = "\n".join(line.removeprefix("    ") for line in example.splitlines()[:2])
     return page(
@@ -200,7 +218,11 @@ def _address(module: str, name: str) -> str:
     if module == "amplifier.errors":
         return f"../errors.md#{anchor(name)}"
     place = find(module, name)
-    if module == "amplifier.contracts" and isinstance(place.node, ast.ClassDef) and is_protocol(place.node):
+    if (
+        module == "amplifier.contracts"
+        and isinstance(place.node, ast.ClassDef)
+        and is_protocol(place.node)
+    ):
         return f"../contracts/{place.file.stem.removeprefix('_')}.md#{anchor(name)}"
     return f"{API_PAGES[module]}.md#{anchor(name)}"
 
@@ -212,7 +234,10 @@ def module_page(module: str) -> str:
     if module != "amplifier.contracts":
         return page(f"`{module}`", intro, *(_entry(module, name) for name in names))
     elsewhere = [name for name in names if _is_on_contract_page(name)]
-    rows = [(f"[`{name}`]({_contract_address(name)})", find(module, name).doc.summary) for name in elsewhere]
+    rows = [
+        (f"[`{name}`]({_contract_address(name)})", find(module, name).doc.summary)
+        for name in elsewhere
+    ]
     return page(
         f"`{module}`",
         intro,
@@ -272,10 +297,16 @@ def _class_entry(place: Place, node: ast.ClassDef) -> str:
     fields += named(f"{name}: {text}" for name, text in described.items())
     if node.name in _KERNELS_OWN:
         functions.append(f"\n{_LEFT_OUT}")
-    constructor = next((m for m in node.body if isinstance(m, ast.FunctionDef) and m.name == "__init__"), None)
+    constructor = next(
+        (m for m in node.body if isinstance(m, ast.FunctionDef) and m.name == "__init__"), None
+    )
     if node.name in _MADE_BY_SESSIONS:
         constructor = None
-    call = signature(constructor, is_member=True).replace("__init__", node.name, 1) if constructor else ""
+    call = (
+        signature(constructor, is_member=True).replace("__init__", node.name, 1)
+        if constructor
+        else ""
+    )
     about = "\n".join(section_lines(doc))
     members = "\n".join(fields + functions)
     # Two lists in a row are one list to Markdown.
@@ -291,14 +322,24 @@ def _members(
     seen: set[str] = set()
     for owner in [node, *_hidden_bases(place, node)]:
         for member in _flat(owner.body):
-            if not isinstance(member, ast.AnnAssign | ast.Assign | ast.FunctionDef | ast.AsyncFunctionDef):
+            if not isinstance(
+                member, ast.AnnAssign | ast.Assign | ast.FunctionDef | ast.AsyncFunctionDef
+            ):
                 continue
             if is_overload(member):
                 continue
-            if owner is not node and _is_declared_only(owner, member) and not _bound(member) & described:
+            if (
+                owner is not node
+                and _is_declared_only(owner, member)
+                and not _bound(member) & described
+            ):
                 continue
             names = _bound(member) - _KERNELS_OWN.get(owner.name, set())
-            if names and not names & seen and not any(name.startswith("_") and name != "__call__" for name in names):
+            if (
+                names
+                and not names & seen
+                and not any(name.startswith("_") and name != "__call__" for name in names)
+            ):
                 seen |= names
                 yield member
 
@@ -319,7 +360,9 @@ def _is_declared_only(owner: ast.ClassDef, member: ast.stmt) -> bool:
 
 def _hidden_bases(place: Place, node: ast.ClassDef) -> Iterator[ast.ClassDef]:
     """Base classes from the same package that no public module lists."""
-    module = ".".join(("amplifier", *place.file.relative_to(_PACKAGE).parent.parts, place.file.stem))
+    module = ".".join(
+        ("amplifier", *place.file.relative_to(_PACKAGE).parent.parts, place.file.stem)
+    )
     for base in node.bases:
         name = ast.unparse(base).partition("[")[0]
         if _is_public(name):
@@ -342,9 +385,13 @@ def _bases(node: ast.ClassDef) -> str:
     return f"Base: {', '.join(shown)}." if shown else ""
 
 
-def _field_line(member: ast.AnnAssign | ast.Assign, described: dict[str, str], lines: list[str]) -> str:
+def _field_line(
+    member: ast.AnnAssign | ast.Assign, described: dict[str, str], lines: list[str]
+) -> str:
     name = next(iter(_bound(member)))
-    comment = re.search(r"  # (?!noqa|type:|fmt:)(.*)$", lines[(member.end_lineno or member.lineno) - 1])
+    comment = re.search(
+        r"  # (?!noqa|type:|fmt:)(.*)$", lines[(member.end_lineno or member.lineno) - 1]
+    )
     text = described.pop(name, "") or (comment[1] if comment else "")
     return f"- `{_declaration(member)}`" + (f": {text}" if text else "")
 
@@ -355,9 +402,13 @@ def _declaration(member: ast.AnnAssign | ast.Assign) -> str:
     is_option = isinstance(value, ast.Call) and ast.unparse(value.func) in ("option", "_setting")
     if isinstance(member, ast.AnnAssign) and isinstance(value, ast.Call) and is_option:
         default = next(iter(value.args[1:2]), None)  # between what it accepts and its meaning
-        member = ast.AnnAssign(target=member.target, annotation=member.annotation, value=default, simple=1)
+        member = ast.AnnAssign(
+            target=member.target, annotation=member.annotation, value=default, simple=1
+        )
     text = one_line(ast.unparse(member))
     for made, shown in (("list", "[]"), ("dict", "{}")):
-        text = re.sub(rf" = (attrs\.)?(field\(factory={made}[^)]*\)|Factory\({made}\))$", f" = {shown}", text)
+        text = re.sub(
+            rf" = (attrs\.)?(field\(factory={made}[^)]*\)|Factory\({made}\))$", f" = {shown}", text
+        )
     text = re.sub(r" = \w+\(.*\bdefault=([^(),]+).*\)$", r" = \1", text)
     return re.sub(r" = attrs\.field\(.*\)$", "", text)

@@ -46,12 +46,21 @@ def _entry(command: click.Command, path: str) -> str:
     options = [
         parameter
         for parameter in command.params
-        if isinstance(parameter, click.Option) and not parameter.hidden and parameter.name not in _EVERYWHERE
+        if isinstance(parameter, click.Option)
+        and not parameter.hidden
+        and parameter.name not in _EVERYWHERE
     ]
     usage = " ".join([path, *(["[OPTIONS]"] if options else []), *map(_shown, arguments)])
-    rows = [(_spelling(option), _default(option), one_line(option.help or "")) for option in options]
+    rows = [
+        (_spelling(option), _default(option), one_line(option.help or "")) for option in options
+    ]
     return joined(
-        [f"## `{path}`", f"`{usage}`", _prose(command.help or ""), table(("option", "default", "meaning"), rows)]
+        [
+            f"## `{path}`",
+            f"`{usage}`",
+            _prose(command.help or ""),
+            table(("option", "default", "meaning"), rows),
+        ]
     )
 
 

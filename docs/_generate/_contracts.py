@@ -10,7 +10,16 @@ from collections.abc import Iterable, Iterator
 from amplifier.conformance.checks.registry import CHECKS
 from amplifier.contracts import Clause
 
-from ._markdown import function_lines, is_overload, joined, one_line, page, read_doc, string_after, table
+from ._markdown import (
+    function_lines,
+    is_overload,
+    joined,
+    one_line,
+    page,
+    read_doc,
+    string_after,
+    table,
+)
 
 CONTRACT_PAGES = {
     "mount": "Every module",
@@ -61,12 +70,20 @@ def contract_page(name: str) -> str:
     module = importlib.import_module(f"amplifier.contracts._{name}")
     tree = ast.parse(inspect.getsource(module))
     clauses: tuple[Clause, ...] = getattr(module, "CLAUSES", ())
-    also = "Every module also keeps [these clauses](mount.md)." if clauses and name not in ("mount", "source") else ""
+    also = (
+        "Every module also keeps [these clauses](mount.md)."
+        if clauses and name not in ("mount", "source")
+        else ""
+    )
     return page(
         CONTRACT_PAGES[name],
         read_doc(module.__doc__).text,
         also,
-        *(_protocol_entry(node) for node in tree.body if isinstance(node, ast.ClassDef) and is_protocol(node)),
+        *(
+            _protocol_entry(node)
+            for node in tree.body
+            if isinstance(node, ast.ClassDef) and is_protocol(node)
+        ),
         _types_entry(tree),
         _clause_table("Required", clauses),
         _clause_table("Recommended", clauses),
@@ -98,7 +115,9 @@ def _types_entry(tree: ast.Module) -> str:
     for position, node in enumerate(tree.body):
         docstring = string_after(tree.body, position)
         if isinstance(node, ast.AnnAssign) and docstring and node.value:
-            lines.append(f"- `{ast.unparse(node.target)} = {ast.unparse(node.value)}`: {one_line(docstring)}")
+            lines.append(
+                f"- `{ast.unparse(node.target)} = {ast.unparse(node.value)}`: {one_line(docstring)}"
+            )
     return joined(["## Types", "\n".join(lines)]) if lines else ""
 
 

@@ -96,7 +96,12 @@ def _of_the_plan() -> str:
     assert tuple(_WHEN_IT_PASSES) == DEADLINE_NAMES, "every deadline has its consequence"
     words = plan_schema()["properties"]["session"]["properties"]["deadlines"]["properties"]
     rows = [
-        (f"`{name}`", words[name]["description"], _seconds(getattr(DEFAULT_DEADLINES, name)), one_line(consequence))
+        (
+            f"`{name}`",
+            words[name]["description"],
+            _seconds(getattr(DEFAULT_DEADLINES, name)),
+            one_line(consequence),
+        )
         for name, consequence in _WHEN_IT_PASSES.items()
     ]
     return table(("key", "what", "default", "when it passes"), rows)
@@ -106,11 +111,27 @@ def _in_calls() -> list[tuple[str, str, str]]:
     gate = ApprovalGate()
     decides = f"Its default decides: `{gate.default}`, unless the hook sets another."
     return [
-        ("`session.execute(…, timeout=…)`, `session.stream(…, timeout=…)`", "`turn` of the plan", "As `turn`."),
+        (
+            "`session.execute(…, timeout=…)`, `session.stream(…, timeout=…)`",
+            "`turn` of the plan",
+            "As `turn`.",
+        ),
         ("`hooks.register(…, timeout=…)`", "`hook` of the plan", "As `hook`."),
-        ("`hooks.emit_and_collect(…, timeout=…)`", "1", "Handlers without an answer are left out and logged."),
-        ("`approval_timeout` of a `HookResult`, `timeout` of an `ApprovalGate`", _seconds(gate.timeout), decides),
-        ("`cancellation.request_graceful(grace=…)`", "none", "The graceful stop becomes an immediate one."),
+        (
+            "`hooks.emit_and_collect(…, timeout=…)`",
+            "1",
+            "Handlers without an answer are left out and logged.",
+        ),
+        (
+            "`approval_timeout` of a `HookResult`, `timeout` of an `ApprovalGate`",
+            _seconds(gate.timeout),
+            decides,
+        ),
+        (
+            "`cancellation.request_graceful(grace=…)`",
+            "none",
+            "The graceful stop becomes an immediate one.",
+        ),
     ]
 
 
@@ -120,7 +141,11 @@ def _fixed() -> list[tuple[str, str, str]]:
     callback = "One callback of `cancellation.on_cancel`"
     return [
         (terminal, _seconds(registry.TERMINAL_SECONDS), cut_off),
-        (callback, _seconds(cancellation.CALLBACK_SECONDS), "It is cancelled and logged; the next one runs."),
+        (
+            callback,
+            _seconds(cancellation.CALLBACK_SECONDS),
+            "It is cancelled and logged; the next one runs.",
+        ),
     ]
 
 
@@ -131,7 +156,9 @@ def _of_loops() -> list[tuple[str, str, str]]:
         "provider_timeout": "The model call is cancelled and fails with `LLMTimeoutError`, which is retried.",
         "max_retry_after": "A service that asks for a longer wait is not waited for; its error leaves at once.",
     }
-    return [(f"`{key}`", _seconds(getattr(options, key)), text) for key, text in consequences.items()]
+    return [
+        (f"`{key}`", _seconds(getattr(options, key)), text) for key, text in consequences.items()
+    ]
 
 
 def _seconds(value: float | None) -> str:

@@ -78,7 +78,11 @@ def named(entries: Iterable[str], indent: str = "") -> Iterator[str]:
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table; nothing at all without rows."""
     lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
-    return "\n".join(["| " + " | ".join(head) + " |", "|---" * len(head) + "|", *lines]) if lines else ""
+    return (
+        "\n".join(["| " + " | ".join(head) + " |", "|---" * len(head) + "|", *lines])
+        if lines
+        else ""
+    )
 
 
 def joined(parts: Iterable[str]) -> str:
@@ -130,7 +134,9 @@ def signature(function: Function, *, is_member: bool = False) -> str:
 def _arguments(args: ast.arguments, skipped: int) -> str:
     """The parameters, spaced as people write them; a default with a private name is left out."""
     plain = [*args.posonlyargs, *args.args]
-    defaults: list[ast.expr | None] = [None] * (len(plain) - len(args.defaults)) + list(args.defaults)
+    defaults: list[ast.expr | None] = [None] * (len(plain) - len(args.defaults)) + list(
+        args.defaults
+    )
     shown = [_argument(arg, default) for arg, default in zip(plain, defaults, strict=True)]
     if args.posonlyargs:
         shown.insert(len(args.posonlyargs), "/")
@@ -139,7 +145,10 @@ def _arguments(args: ast.arguments, skipped: int) -> str:
         shown.append(f"*{_argument(args.vararg, None)}")
     elif args.kwonlyargs:
         shown.append("*")
-    shown += [_argument(arg, default) for arg, default in zip(args.kwonlyargs, args.kw_defaults, strict=True)]
+    shown += [
+        _argument(arg, default)
+        for arg, default in zip(args.kwonlyargs, args.kw_defaults, strict=True)
+    ]
     if args.kwarg:
         shown.append(f"**{_argument(args.kwarg, None)}")
     return ", ".join(shown)
@@ -156,13 +165,18 @@ def _argument(arg: ast.arg, default: ast.expr | None) -> str:
 def is_overload(node: ast.stmt) -> bool:
     """Whether it is one of the typed signatures of a function, which are left out in favour of the function itself."""
     functions = ast.FunctionDef | ast.AsyncFunctionDef
-    return isinstance(node, functions) and any(ast.unparse(mark) == "overload" for mark in node.decorator_list)
+    return isinstance(node, functions) and any(
+        ast.unparse(mark) == "overload" for mark in node.decorator_list
+    )
 
 
 def function_lines(function: Function) -> list[str]:
     """A member of a class as an entry of a list, with arguments and errors from its docstring."""
     doc = read_doc(ast.get_docstring(function))
-    return [f"- `{signature(function, is_member=True)}`: {one_line(doc.text)}", *section_lines(doc, indent="    ")]
+    return [
+        f"- `{signature(function, is_member=True)}`: {one_line(doc.text)}",
+        *section_lines(doc, indent="    "),
+    ]
 
 
 def section_lines(doc: Doc, indent: str = "") -> list[str]:
@@ -170,7 +184,9 @@ def section_lines(doc: Doc, indent: str = "") -> list[str]:
     lines = list(named(doc.sections.get("Args", []), indent=indent))
     if returned := doc.sections.get("Returns") or doc.sections.get("Yields"):
         lines.append(f"{indent}- returns: {one_line(' '.join(returned))}")
-    return lines + [f"{indent}- raises {entry.lstrip('- ')}" for entry in named(doc.sections.get("Raises", []))]
+    return lines + [
+        f"{indent}- raises {entry.lstrip('- ')}" for entry in named(doc.sections.get("Raises", []))
+    ]
 
 
 def string_after(body: list[ast.stmt], position: int) -> str | None:

@@ -35,7 +35,11 @@ def models_schema() -> dict[str, Any]:
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Amplifier models",
         "description": "What amplifier.models.to_json writes, by class; refer to #/$defs/Message and so on.",
-        "$defs": {model.__name__: _definition(model) for model in classes if model not in (Model, OpenModel)},
+        "$defs": {
+            model.__name__: _definition(model)
+            for model in classes
+            if model not in (Model, OpenModel)
+        },
     }
 
 
@@ -44,7 +48,8 @@ def models_schema_text() -> str:
     schema = models_schema()
     definitions = schema.pop("$defs").items()
     lines = ",\n".join(
-        f'    "{name}": {json.dumps(definition, ensure_ascii=False)}' for name, definition in definitions
+        f'    "{name}": {json.dumps(definition, ensure_ascii=False)}'
+        for name, definition in definitions
     )
     head = json.dumps(schema, indent=2, ensure_ascii=False).removesuffix("\n}")
     return f'{head},\n  "$defs": {{\n{lines}\n  }}\n}}\n'
@@ -52,7 +57,9 @@ def models_schema_text() -> str:
 
 def _definition(model: type[Model]) -> dict[str, Any]:
     doc = read_doc(model.__doc__)
-    described = dict(entry.split(": ", 1) for entry in doc.sections.get("Attributes", []) if ": " in entry)
+    described = dict(
+        entry.split(": ", 1) for entry in doc.sections.get("Attributes", []) if ": " in entry
+    )
     properties = {}
     for field in declared_fields(model):
         about = {"description": described[field.name]} if field.name in described else {}

@@ -22,7 +22,9 @@ _KINDS = {
 
 def modules_index() -> str:
     """List the built-in modules by kind."""
-    project = tomllib.loads((_DOCS.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    project = tomllib.loads((_DOCS.parent / "pyproject.toml").read_text(encoding="utf-8"))[
+        "project"
+    ]
     ids = sorted(project["entry-points"]["amplifier.builtin_modules"])
     return page(
         "Built-in modules",
@@ -34,14 +36,21 @@ def modules_index() -> str:
         "`python -W error::amplifier.errors.MisspellingWarning` turns into an error. A misspelling of a key that restricts the module "
         "(`allowed_paths`, `read_only`, the rules of `hooks-approval` …) is an error, and so is an unknown key that is named like a "
         "restriction (`allowed_write_paths`, `denied_commands`).",
-        *(_kind(prefix, [module for module in ids if module.startswith(f"{prefix}-")]) for prefix in _KINDS),
+        *(
+            _kind(prefix, [module for module in ids if module.startswith(f"{prefix}-")])
+            for prefix in _KINDS
+        ),
     )
 
 
 def _kind(prefix: str, ids: list[str]) -> str:
     title, contract = _KINDS[prefix]
     rows = [
-        (f"[{module}]({_page_of(module)})", _summary(module), REQUIRED_PACKAGES.get(module, ("", ""))[1])
+        (
+            f"[{module}]({_page_of(module)})",
+            _summary(module),
+            REQUIRED_PACKAGES.get(module, ("", ""))[1],
+        )
         for module in ids
     ]
     kept = f"They keep the [{contract} contract](../contracts/{contract}.md)."
@@ -51,7 +60,11 @@ def _kind(prefix: str, ids: list[str]) -> str:
 def _page_of(module: str) -> str:
     """Its page; one page may describe several modules in its title."""
     own = f"{module}.md"
-    return own if (_DOCS / "reference" / "modules" / own).is_file() else f"{module.partition('-')[0]}s.md"
+    return (
+        own
+        if (_DOCS / "reference" / "modules" / own).is_file()
+        else f"{module.partition('-')[0]}s.md"
+    )
 
 
 def _summary(module: str) -> str:

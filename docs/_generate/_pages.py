@@ -33,7 +33,10 @@ _PAGES: dict[str, Callable[[], str]] = {
     "api/index.md": api_index,
     "api/amplifier.md": facade_page,
     **{f"contracts/{name}.md": functools.partial(contract_page, name) for name in CONTRACT_PAGES},
-    **{f"api/{file}.md": functools.partial(module_page, module) for module, file in API_PAGES.items()},
+    **{
+        f"api/{file}.md": functools.partial(module_page, module)
+        for module, file in API_PAGES.items()
+    },
 }
 PAGES = {f"{_REFERENCE}/{path}": make for path, make in _PAGES.items()}
 """Pages of the manual that are written from the code."""
@@ -54,7 +57,9 @@ def page_text(path: str) -> str:
 def write_pages() -> None:
     """Write the pages and remove those that earlier versions of the code have left."""
     for page in (ROOT / _REFERENCE).rglob("*.md"):
-        if page.relative_to(ROOT).as_posix() not in PAGES and NOTICE in page.read_text(encoding="utf-8"):
+        if page.relative_to(ROOT).as_posix() not in PAGES and NOTICE in page.read_text(
+            encoding="utf-8"
+        ):
             page.unlink()
     for path in PAGES:
         _write(path, page_text(path))

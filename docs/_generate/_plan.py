@@ -148,7 +148,14 @@ def _key_table(properties: dict[str, Any], required: list[str]) -> str:
     rows = []
     for name, about in properties.items():
         default = f"`{json.dumps(about['default'])}`" if "default" in about else ""
-        rows.append((f"`{name}`", _type(about), "required" if name in required else default, about["description"]))
+        rows.append(
+            (
+                f"`{name}`",
+                _type(about),
+                "required" if name in required else default,
+                about["description"],
+            )
+        )
     return table(("key", "type", "default", "meaning"), rows)
 
 

@@ -32,13 +32,19 @@ def plan_schema() -> dict[str, Any]:
             "session": _session(),
             **{role: _beside(role) for role in ("orchestrator", "context")},
             **{
-                section: {"type": ["array", "null"], "description": text, "items": _module("One module.", section)}
+                section: {
+                    "type": ["array", "null"],
+                    "description": text,
+                    "items": _module("One module.", section),
+                }
                 for section, text in lists.items()
             },
             "agents": {
                 "description": "Agents by name, for modules that delegate, such as tool-task; not looked at here."
             },
-            "$schema": {"description": "Where an editor finds this schema; the kernel does not look at it."},
+            "$schema": {
+                "description": "Where an editor finds this schema; the kernel does not look at it."
+            },
         },
         "allOf": [_config_beside(role) for role in ("orchestrator", "context")],
     }
@@ -66,7 +72,11 @@ def _session() -> dict[str, Any]:
 
 def _module(description: str, section: str) -> dict[str, Any]:
     """One module: its id, or a mapping with one."""
-    properties = {name: schema for name, schema in schemas_of(ModuleSpec).items() if name in SPEC_KEYS[section]}
+    properties = {
+        name: schema
+        for name, schema in schemas_of(ModuleSpec).items()
+        if name in SPEC_KEYS[section]
+    }
     spec = {"type": "object", "required": ["module"], "properties": properties}
     return {"description": description, "anyOf": [dict(module_id.schema), spec]}
 

@@ -18,8 +18,15 @@ def protocols_page() -> str:
 
 
 def _section(given: dict[str, Any]) -> str:
-    rows = [[*row["cells"], ", ".join(dict.fromkeys(_shown(test) for test in row["tests"]))] for row in given["rows"]]
-    parts = [f"## {given['title']}", given.get("before", ""), table([*given["columns"], "shown by"], rows)]
+    rows = [
+        [*row["cells"], ", ".join(dict.fromkeys(_shown(test) for test in row["tests"]))]
+        for row in given["rows"]
+    ]
+    parts = [
+        f"## {given['title']}",
+        given.get("before", ""),
+        table([*given["columns"], "shown by"], rows),
+    ]
     return "\n\n".join(part.strip() for part in [*parts, given.get("after", "")] if part.strip())
 
 

@@ -36,7 +36,13 @@ def events_page() -> str:
         _event_table(events.OUR_EVENTS),
         "## Live text in its published form",
         "Published providers emit these; ours do so for handlers that are registered for them by name. `content_block` events report the same.",
-        _event_table([name for name in events.CATALOGUE if name not in {*events.ALL_EVENTS, *events.OUR_EVENTS}]),
+        _event_table(
+            [
+                name
+                for name in events.CATALOGUE
+                if name not in {*events.ALL_EVENTS, *events.OUR_EVENTS}
+            ]
+        ),
     )
 
 
@@ -47,21 +53,38 @@ def _event_table(names: Iterable[str]) -> str:
         keys = ", ".join(f"`{key}`" for key in event.keys)
         verdict = ", ".join(event.verdict) or "ignored"
         mark = " †" if event.terminal else ""
-        rows.append((f"`{name}`{mark}", keys, event.emitted_by, verdict, event.summary, events.TRACE_ROLES[name]))
+        rows.append(
+            (
+                f"`{name}`{mark}",
+                keys,
+                event.emitted_by,
+                verdict,
+                event.summary,
+                events.TRACE_ROLES[name],
+            )
+        )
     return table(("name", "keys", "emitted_by", "verdict", "summary", "in a trace"), rows)
 
 
 def errors_page() -> str:
     """Show the tree, then every class in the order of the source."""
-    classes = [value for name, value in vars(errors).items() if name in errors.__all__ and isinstance(value, type)]
-    return page("Errors", read_doc(errors.__doc__).text, *(_error_entry(error) for error in classes))
+    classes = [
+        value
+        for name, value in vars(errors).items()
+        if name in errors.__all__ and isinstance(value, type)
+    ]
+    return page(
+        "Errors", read_doc(errors.__doc__).text, *(_error_entry(error) for error in classes)
+    )
 
 
 def _error_entry(error: type) -> str:
     doc = read_doc(error.__doc__)
     # A private base is a detail of the file; its own public bases are what a caller can catch.
     bases = [
-        base for parent in error.__bases__ for base in (parent.__bases__ if parent.__name__[0] == "_" else [parent])
+        base
+        for parent in error.__bases__
+        for base in (parent.__bases__ if parent.__name__[0] == "_" else [parent])
     ]
     shown = ", ".join(f"`{_public_name(base)}`" for base in bases)
     attributes = "\n".join(named(doc.sections.get("Attributes", [])))

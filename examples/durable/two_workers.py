@@ -18,7 +18,15 @@ from typing import Any
 
 import anyio
 
-from amplifier import AmplifierSession, ChatRequest, ChatResponse, ModuleLoader, TextBlock, ToolCall, ToolResult
+from amplifier import (
+    AmplifierSession,
+    ChatRequest,
+    ChatResponse,
+    ModuleLoader,
+    TextBlock,
+    ToolCall,
+    ToolResult,
+)
 from amplifier.contracts import CurrentCall, Done, NotDone, Reconciled, current_call
 from amplifier.durable import DurableEngine, open_engine
 from amplifier.testing import MockProvider
@@ -102,7 +110,9 @@ async def main(backend: str, url: str, folder: Path) -> None:
     async with open_engine(url, lease=5.0) as engine:
         turns = {name: await engine.start(name, "pay for everything") for name in ("anna", "bert")}
         with ExitStack() as workers:
-            processes = [workers.enter_context(worker(backend, url, folder)) for _ in range(1 + is_shared)]
+            processes = [
+                workers.enter_context(worker(backend, url, folder)) for _ in range(1 + is_shared)
+            ]
             killed = await victim(engine, turns["anna"], [process.pid for process in processes])
             await wait_for_payment(folder, "anna")
             print(f"anna's turn runs on worker {killed + 1}, which is killed now")

@@ -138,10 +138,18 @@ def agent(
     hooks = made["hooks"]  # anything, if the plan is wrong
     is_own = isinstance(hooks, list) and "hooks-approval" in map(_module_of, hooks)
     if chosen.approval_timeout is not None and (is_own or chosen.approve is None):
-        where = "the timeout is in the config of your own hooks-approval" if is_own else "it needs approve="
+        where = (
+            "the timeout is in the config of your own hooks-approval"
+            if is_own
+            else "it needs approve="
+        )
         raise _error("approval_timeout", f"{where}; got {chosen.approval_timeout:g}")
     if chosen.approve is not None and isinstance(hooks, list) and not is_own:
-        config = {} if chosen.approval_timeout is None else {"config": {"timeout": chosen.approval_timeout}}
+        config = (
+            {}
+            if chosen.approval_timeout is None
+            else {"config": {"timeout": chosen.approval_timeout}}
+        )
         hooks.append({"module": "hooks-approval", "on_failure": "deny", **config})
     _add_sub_agents(made)
     system = None if chosen.approve is None else _Approvals(chosen.approve)
@@ -225,8 +233,12 @@ def _with_hooks(plan: dict[str, Any], hooks: list[Any]) -> dict[str, Any]:
 @overload
 async def run(prompt: str, model: _Model, **options: Unpack[AgentOptions]) -> str: ...
 @overload
-async def run(prompt: str, model: _Model, *, result_type: type[_T], **options: Unpack[AgentOptions]) -> _T: ...
-async def run(prompt: str, model: _Model, *, result_type: Any = None, **options: Unpack[AgentOptions]) -> Any:
+async def run(
+    prompt: str, model: _Model, *, result_type: type[_T], **options: Unpack[AgentOptions]
+) -> _T: ...
+async def run(
+    prompt: str, model: _Model, *, result_type: Any = None, **options: Unpack[AgentOptions]
+) -> Any:
     """Ask an agent once: open it, run one turn and close it; in a notebook ``await amplifier.run(prompt, model)``.
 
     The model and options are those of `agent`, ``result_type`` is that of ``session.execute``.
@@ -236,10 +248,17 @@ async def run(prompt: str, model: _Model, *, result_type: Any = None, **options:
 
 
 @overload
-def run_sync(prompt: str, model: _Model, *, backend: _Backend = ..., **options: Unpack[AgentOptions]) -> str: ...
+def run_sync(
+    prompt: str, model: _Model, *, backend: _Backend = ..., **options: Unpack[AgentOptions]
+) -> str: ...
 @overload
 def run_sync(
-    prompt: str, model: _Model, *, result_type: type[_T], backend: _Backend = ..., **options: Unpack[AgentOptions]
+    prompt: str,
+    model: _Model,
+    *,
+    result_type: type[_T],
+    backend: _Backend = ...,
+    **options: Unpack[AgentOptions],
 ) -> _T: ...
 def run_sync(prompt: str, model: _Model, *, backend: _Backend = "asyncio", **options: Any) -> Any:
     """`run` for a script without ``async``; Ctrl-C stops the turn, closes the agent and is raised.
@@ -253,7 +272,10 @@ def run_sync(prompt: str, model: _Model, *, backend: _Backend = "asyncio", **opt
             "write `await amplifier.run(...)` with the same arguments"
         )
     if backend not in ("asyncio", "trio") or find_spec(backend) is None:
-        raise _error("backend", f"expected 'asyncio', or 'trio' if that package is installed, got {backend!r:.100}")
+        raise _error(
+            "backend",
+            f"expected 'asyncio', or 'trio' if that package is installed, got {backend!r:.100}",
+        )
     return anyio.run(partial(run, prompt, model, **options), backend=backend)
 
 
@@ -323,7 +345,9 @@ def _text_of(instructions: Any) -> str:
 def _read(part: Any) -> str:
     if isinstance(part, str):
         if "\n" not in part and len(part) < 250 and Path(part).is_file():
-            raise _problem(f"got the text {part!r}, which is a file; write Path({part!r}) for what it holds")
+            raise _problem(
+                f"got the text {part!r}, which is a file; write Path({part!r}) for what it holds"
+            )
         return part
     try:
         return str(part.read_text(encoding="utf-8"))
@@ -344,7 +368,9 @@ def _is_model(given: Any) -> bool:
 
 
 def _is_approval(given: Any) -> bool:
-    return given in ("ask", "deny") or (callable(given) and can_call(given, ApprovalQuestion(text="")))
+    return given in ("ask", "deny") or (
+        callable(given) and can_call(given, ApprovalQuestion(text=""))
+    )
 
 
 def _modules(expected: str) -> Callable[[Any], list[Any]]:
@@ -373,20 +399,33 @@ def _listed(what: str, convert: Callable[[Any], Any] = list) -> Any:
 _text = Kind("text or the path of a file", _is_text, _read)
 _each_text = list_each("texts", _text)
 _each_server = list_each("servers", attrs.evolve(anything, convert=_server))
-_texts = Kind("text, the path of a file, or a list of both", lambda given: _is_text(given) or _is_list(given), _text_of)
+_texts = Kind(
+    "text, the path of a file, or a list of both",
+    lambda given: _is_text(given) or _is_list(given),
+    _text_of,
+)
 
 
 @attrs.frozen(kw_only=True)
 class _Arguments:
     """Those of `agent`, as they go into a plan."""
 
-    model: Any = option(Kind(f"{MODEL_EXAMPLES}, a provider or the entry of one", _is_model, _provider))
-    tools: list[Any] = _listed("functions, tools, agents and ids of modules, such as [weather]", _modules(_OF_TOOLS))
-    hooks: list[Any] = _listed("functions marked with @on and ids of modules, such as [watch]", _modules(_OF_HOOKS))
-    mcp: dict[str, Any] = _listed("commands, URLs and entries as in tool-mcp, such as ['uvx server']", _servers)
+    model: Any = option(
+        Kind(f"{MODEL_EXAMPLES}, a provider or the entry of one", _is_model, _provider)
+    )
+    tools: list[Any] = _listed(
+        "functions, tools, agents and ids of modules, such as [weather]", _modules(_OF_TOOLS)
+    )
+    hooks: list[Any] = _listed(
+        "functions marked with @on and ids of modules, such as [watch]", _modules(_OF_HOOKS)
+    )
+    mcp: dict[str, Any] = _listed(
+        "commands, URLs and entries as in tool-mcp, such as ['uvx server']", _servers
+    )
     instructions: str = option(_texts, "")
     approve: Approve | None = option(
-        Kind("'ask', 'deny' or a function of the question", _is_approval, words=("ask", "deny")), None
+        Kind("'ask', 'deny' or a function of the question", _is_approval, words=("ask", "deny")),
+        None,
     )
     approval_timeout: float | None = option(seconds, None)
     budget: dict[str, Any] | None = option(
@@ -394,7 +433,9 @@ class _Arguments:
     )
     memory: Path | None = option(directory_name, None)
     session_id: Any = option(anything, None)
-    plan: dict[str, Any] = option(attrs.evolve(mapping, expected="sections of a plan by name"), attrs.Factory(dict))
+    plan: dict[str, Any] = option(
+        attrs.evolve(mapping, expected="sections of a plan by name"), attrs.Factory(dict)
+    )
     name: str | None = option(text, None)
     description: str | None = option(text, None)
 
@@ -405,7 +446,9 @@ class _Approvals:
 
     approve: Approve
 
-    async def request_approval(self, prompt: str, options: list[str], timeout: float, default: str) -> str:
+    async def request_approval(
+        self, prompt: str, options: list[str], timeout: float, default: str
+    ) -> str:
         """Ask, and return one of the options."""
         question = question_for(prompt, timeout)
         with log_unanswered(question):
@@ -420,18 +463,24 @@ class _Approvals:
         if inspect.isawaitable(answer):
             answer = await answer
         if not isinstance(answer, bool):  # "n" would be true
-            raise TypeError(f"the function approve= has to return True or False; got {answer!r:.100}")
+            raise TypeError(
+                f"the function approve= has to return True or False; got {answer!r:.100}"
+            )
         return answer
 
 
 async def _ask_at_terminal(prompt: str) -> bool:
     if not sys.stdin.isatty():
-        raise NoOneToAskError("approve='ask' needs a terminal; pass a function that decides instead")
+        raise NoOneToAskError(
+            "approve='ask' needs a terminal; pass a function that decides instead"
+        )
     if (asking := _asking.get(None)) is None:
         _asking.set(asking := anyio.Lock())
     async with asking:
         print(f"{prompt} [y/N] ", end="", flush=True)  # noqa: T201 — the question
-        await anyio.wait_readable(sys.stdin)  # a terminal is readable when a line is there, or a part of one and Ctrl-D
+        await anyio.wait_readable(
+            sys.stdin
+        )  # a terminal is readable when a line is there, or a part of one and Ctrl-D
         answer = os.read(
             sys.stdin.fileno(), 4096
         )  # `readline` would block the event loop until the line ends, and Ctrl-C with it

@@ -22,9 +22,27 @@ import attrs
 
 from ._internal.executors import call_in_process, call_in_thread, is_call_over, why_not_isolated
 from ._internal.json import canonical_dumps
-from ._internal.reading import Kind, anything, can_call, flag, option, read_arguments, seconds, text, whole_number
+from ._internal.reading import (
+    Kind,
+    anything,
+    can_call,
+    flag,
+    option,
+    read_arguments,
+    seconds,
+    text,
+    whole_number,
+)
 from ._internal.spelling import warn_of_misspelt_event
-from .contracts import ApprovalQuestion, Coordinator, CurrentCall, Reconciled, Session, current_call, note_question
+from .contracts import (
+    ApprovalQuestion,
+    Coordinator,
+    CurrentCall,
+    Reconciled,
+    Session,
+    current_call,
+    note_question,
+)
 from .errors import MissingExtraError, PlanError, ResultError
 from .models import HookResult, ToolResult
 from .models.answers import AnswerFormat, Argument, arguments_format, to_json
@@ -54,7 +72,8 @@ _INJECTED: Mapping[Any, str] = {Coordinator: "coordinator", Session: "session", 
 
 
 _tool_name = Kind(
-    "a name of letters, digits, _ and -", lambda value: isinstance(value, str) and bool(_NAME.fullmatch(value))
+    "a name of letters, digits, _ and -",
+    lambda value: isinstance(value, str) and bool(_NAME.fullmatch(value)),
 )
 _approval = Kind(
     "True, False or a function without async, of the same arguments",
@@ -139,7 +158,9 @@ def tool(function: Any = None, /, **options: Any) -> Any:
     """
     made = _read_options(ToolOptions, options, "@tool cannot be used")
     if made.quick and made.isolate:
-        raise TypeError("tool(quick=True, isolate=True): called directly or in a process of its own, not both")
+        raise TypeError(
+            "tool(quick=True, isolate=True): called directly or in a process of its own, not both"
+        )
 
     def mark(marked: _F) -> _F:
         _check_function(marked)
@@ -183,12 +204,18 @@ class HookOptions:
 
     events: tuple[str, ...] = option(anything)
     priority: int = option(whole_number(), 0)
-    fields: tuple[str, ...] | None = option(Kind("a list of names, such as ('tool_name',)", _are_names, tuple), None)
+    fields: tuple[str, ...] | None = option(
+        Kind("a list of names, such as ('tool_name',)", _are_names, tuple), None
+    )
     gate: bool = option(flag, False)
 
 
 def on(
-    *events: str, priority: int = 0, fields: Collection[str] | None = None, gate: bool = False, **unknown: Never
+    *events: str,
+    priority: int = 0,
+    fields: Collection[str] | None = None,
+    gate: bool = False,
+    **unknown: Never,
 ) -> Callable[[_F], _F]:
     """Mark a function ``(event, data)`` as the handler of events.
 
@@ -239,7 +266,9 @@ class FunctionTool:
         reconcile: Finds out what became of a call that was cut off; None where that is not known.
     """
 
-    def __init__(self, function: Callable[..., Any], coordinator: Coordinator | None = None) -> None:
+    def __init__(
+        self, function: Callable[..., Any], coordinator: Coordinator | None = None
+    ) -> None:
         _check_function(function)
         found = getattr(function, _MARK, None) or getattr(_inside_partials(function), _MARK, None)
         self.options: ToolOptions = found if isinstance(found, ToolOptions) else ToolOptions()
@@ -247,7 +276,9 @@ class FunctionTool:
         self._coordinator = coordinator
         self.name: str = self.options.name or _name_of(function)
         if not _NAME.fullmatch(self.name):
-            raise TypeError(f"{self.name!r:.80} is no name for a tool; give it one, as in tool(name='add')(function)")
+            raise TypeError(
+                f"{self.name!r:.80} is no name for a tool; give it one, as in tool(name='add')(function)"
+            )
         self.repeatable: bool | None = self.options.repeatable
         self.reconcile: _Reconcile | None = self.options.reconcile
         self._is_async = _is_async(function)
@@ -259,21 +290,41 @@ class FunctionTool:
                 " and ".join(missing),
                 missing[0],
             )
-        self._injected = {key: what for key in parameters if (what := _injected_for(hints.get(key))) is not None}
-        self._positional = {key: kind.default for key, kind in parameters.items() if kind.kind is kind.POSITIONAL_ONLY}
+        self._injected = {
+            key: what for key in parameters if (what := _injected_for(hints.get(key))) is not None
+        }
+        self._positional = {
+            key: kind.default
+            for key, kind in parameters.items()
+            if kind.kind is kind.POSITIONAL_ONLY
+        }
         if self.options.isolate:
-            given = f"it gets its {next(iter(self._injected))!r} from the session" if self._injected else None
-            if reason := "it is async" if self._is_async else given or why_not_isolated(_inside_partials(function)):
-                raise TypeError(f"tool {self.name!r} cannot be isolated in a worker process, because {reason}")
+            given = (
+                f"it gets its {next(iter(self._injected))!r} from the session"
+                if self._injected
+                else None
+            )
+            if (
+                reason := "it is async"
+                if self._is_async
+                else given or why_not_isolated(_inside_partials(function))
+            ):
+                raise TypeError(
+                    f"tool {self.name!r} cannot be isolated in a worker process, because {reason}"
+                )
         text, texts = _documentation(function)
         self.description: str = self.options.description or text or self.name
         arguments = {
-            key: Argument(type=hints.get(key, Any), default=found.default, description=texts.get(key, ""))
+            key: Argument(
+                type=hints.get(key, Any), default=found.default, description=texts.get(key, "")
+            )
             for key, found in parameters.items()
             if key not in self._injected
         }
         self._defaults = {
-            key: each.default for key, each in arguments.items() if each.default is not inspect.Parameter.empty
+            key: each.default
+            for key, each in arguments.items()
+            if each.default is not inspect.Parameter.empty
         }
         try:
             self._format: AnswerFormat[dict[str, Any]] = arguments_format(self.name, arguments)
@@ -300,7 +351,11 @@ class FunctionTool:
         A function that decides about it and fails is a yes.
         """
         if not callable(self.options.approve):
-            return False if self.options.approve is None and self.options.read_only else self.options.approve
+            return (
+                False
+                if self.options.approve is None and self.options.read_only
+                else self.options.approve
+            )
         try:
             taken = inspect.signature(self.options.approve).parameters
             defaults = {key: default for key, default in self._defaults.items() if key in taken}
@@ -321,7 +376,10 @@ class FunctionTool:
         with anyio.move_on_after(self.options.timeout) as scope:
             value = await self._call(values)
         if scope.cancelled_caught:
-            return _refused(f"{self.name} took longer than {self.options.timeout:g} s and was stopped", "Timeout")
+            return _refused(
+                f"{self.name} took longer than {self.options.timeout:g} s and was stopped",
+                "Timeout",
+            )
         return _result_of(self.name, value)
 
     def _inject(self, what: str) -> Any:
@@ -398,7 +456,11 @@ def mount_functions(module: ModuleType) -> _Mount | None:
         TypeError: One cannot be a tool; the message says what to change.
     """
     found = vars(module).values()
-    own = [value for value in found if getattr(_inside_partials(value), "__module__", None) == module.__name__]
+    own = [
+        value
+        for value in found
+        if getattr(_inside_partials(value), "__module__", None) == module.__name__
+    ]
     tools = [value for value in own if isinstance(getattr(value, _MARK, None), ToolOptions)]
     hooks = [value for value in own if _hook_options(value) is not None]
     if not tools and not hooks:
@@ -446,7 +508,9 @@ def _ask_before(coordinator: Coordinator, asked: FunctionTool) -> None:
         )
         return HookResult(action="ask_user", approval_prompt=prompt)
 
-    unregister = coordinator.hooks.register("tool:pre", ask, name=f"approve-{asked.name}", on_failure="deny")
+    unregister = coordinator.hooks.register(
+        "tool:pre", ask, name=f"approve-{asked.name}", on_failure="deny"
+    )
     coordinator.register_cleanup(unregister)
 
 
@@ -459,12 +523,18 @@ def _shown(function: Any) -> str:
 
 def _check_function(function: Any) -> None:
     if isinstance(function, type) or not callable(function):
-        found = f"the class {function.__name__}" if isinstance(function, type) else type(function).__name__
+        found = (
+            f"the class {function.__name__}"
+            if isinstance(function, type)
+            else type(function).__name__
+        )
         raise TypeError(f"expected a function, got {found}")
 
 
 def _is_async(function: Any) -> bool:
-    return any(map(inspect.iscoroutinefunction, (function, getattr(_inside_partials(function), "__call__", None))))  # noqa: B004 — of an object
+    # An object may have an asynchronous `__call__`.
+    method = getattr(_inside_partials(function), "__call__", None)  # noqa: B004
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(method)
 
 
 def _inside_partials(function: Any) -> Any:
@@ -495,7 +565,9 @@ def _parameters_of(name: str, function: Any) -> dict[str, inspect.Parameter]:
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError) as error:
-        raise TypeError(f"tool {name!r} has no signature that Python can read: {error}; wrap it in a def") from error
+        raise TypeError(
+            f"tool {name!r} has no signature that Python can read: {error}; wrap it in a def"
+        ) from error
     for parameter in signature.parameters.values():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             stars = "*" if parameter.kind is parameter.VAR_POSITIONAL else "**"
@@ -518,7 +590,11 @@ def _injected_for(kind: Any) -> str | None:
         return None
     if found is None and isinstance(members[0], type) and len(members) == 1:
         # The kernel's own classes fulfil these protocols and are what applications import.
-        names = {base.__name__ for base in members[0].__mro__ if base.__module__.startswith("amplifier.kernel.")}
+        names = {
+            base.__name__
+            for base in members[0].__mro__
+            if base.__module__.startswith("amplifier.kernel.")
+        }
         ours = {"AmplifierSession": "session", "ModuleCoordinator": "coordinator"}
         return next((ours[name] for name in ours if name in names), None)
     return found
@@ -527,16 +603,22 @@ def _injected_for(kind: Any) -> str | None:
 def _documentation(function: Any) -> tuple[str, dict[str, str]]:
     """What a docstring in Google, NumPy or Sphinx form states: the text, and the description of each argument."""
     function = _inside_partials(function)
-    text = inspect.getdoc(function if inspect.isroutine(function) else type(function).__call__) or ""
+    text = (
+        inspect.getdoc(function if inspect.isroutine(function) else type(function).__call__) or ""
+    )
     if not text:
         return "", {}
     try:
         from docstring_parser import parse  # noqa: PLC0415 — of an extra
     except ImportError as error:
-        raise MissingExtraError("a function as a tool", extra="providers", missing="docstring-parser") from error
+        raise MissingExtraError(
+            "a function as a tool", extra="providers", missing="docstring-parser"
+        ) from error
     found = parse(text)
     parts = [part for part in (found.short_description, found.long_description) if part]
-    return "\n\n".join(parts), {item.arg_name: " ".join((item.description or "").split()) for item in found.params}
+    return "\n\n".join(parts), {
+        item.arg_name: " ".join((item.description or "").split()) for item in found.params
+    }
 
 
 def _result_of(name: str, value: Any) -> ToolResult:

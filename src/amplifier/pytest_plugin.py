@@ -43,7 +43,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Declare the markers: which clauses a test checks, and where its recorded answers are."""
     config.addinivalue_line(
-        "markers", "amplifier_clause(*ids): the clauses of a module contract that this test checks, for example T3"
+        "markers",
+        "amplifier_clause(*ids): the clauses of a module contract that this test checks, for example T3",
     )
     config.addinivalue_line(
         "markers",
@@ -75,7 +76,9 @@ def amplifier_cassette(request: pytest.FixtureRequest) -> Cassette:
     except (TypeError, ValueError) as error:
         pytest.fail(f"amplifier_cassette: {error}", pytrace=False)
     if not cassette.asks_providers and not cassette.path.exists():
-        pytest.fail(f"{path} is not recorded; record it: pytest --amplifier-cassettes once", pytrace=False)
+        pytest.fail(
+            f"{path} is not recorded; record it: pytest --amplifier-cassettes once", pytrace=False
+        )
     return cassette
 
 
@@ -100,11 +103,14 @@ def _without_backend(name: str) -> str:
     test, _, parameters = name.removesuffix("]").partition("[")
     kept = [part for part in parameters.split("-") if part and part not in ("asyncio", "trio")]
     return "".join(
-        character if character.isalnum() or character in "._-" else "_" for character in "-".join([test, *kept])
+        character if character.isalnum() or character in "._-" else "_"
+        for character in "-".join([test, *kept])
     )
 
 
-def pytest_pycollect_makeitem(collector: pytest.Collector, name: str, obj: object) -> pytest.Collector | None:
+def pytest_pycollect_makeitem(
+    collector: pytest.Collector, name: str, obj: object
+) -> pytest.Collector | None:
     """Take the conformance suites of a test file."""
     suites: Any = sys.modules.get(_SUITES)  # a file that has a suite has imported them
     if suites is None or not isinstance(obj, suites.Suite | suites.ToolSuite):
@@ -116,7 +122,10 @@ def pytest_pycollect_makeitem(collector: pytest.Collector, name: str, obj: objec
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Name the commands that help where a test, or a process that it started, could not import ``amplifier_core``."""
     reports = [*terminalreporter.stats.get("failed", ()), *terminalreporter.stats.get("error", ())]
-    if any("No module named 'amplifier_core'" in getattr(report, "longreprtext", "") for report in reports):
+    if any(
+        "No module named 'amplifier_core'" in getattr(report, "longreprtext", "")
+        for report in reports
+    ):
         from amplifier.loading.importing import ENABLE_ALIAS  # noqa: PLC0415 — paid for by those who need it
 
         terminalreporter.section("amplifier_core")
@@ -143,13 +152,17 @@ class _Clauses(pytest.Collector):
         for clause in clauses:
             for backend in self._suite.backends:
                 name = f"{clause}[{backend}]"
-                yield _Clause.from_parent(self, name=name, suite=self._suite, clause=clause, backend=backend)
+                yield _Clause.from_parent(
+                    self, name=name, suite=self._suite, clause=clause, backend=backend
+                )
 
 
 class _Clause(pytest.Item):
     """One clause on one backend."""
 
-    def __init__(self, *, suite: Suite | ToolSuite, clause: str, backend: str, **kwargs: Any) -> None:
+    def __init__(
+        self, *, suite: Suite | ToolSuite, clause: str, backend: str, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
         self._suite, self._clause, self._backend = suite, clause, backend
         # Not every item of pytest has this, but pytest-trio, for one, asks every item for it.

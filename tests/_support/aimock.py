@@ -50,8 +50,20 @@ class Aimock:
 def running_aimock(fixtures: Path) -> Iterator[Aimock]:
     """Start the mock over a file of fixtures and end it."""
     program = node_parts.program("@copilotkit/aimock", "dist/cli.js")
-    command = [node_parts.node(), program, "-p", "0", "-h", "127.0.0.1", "-f", str(fixtures), "--strict"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+    command = [
+        node_parts.node(),
+        program,
+        "-p",
+        "0",
+        "-h",
+        "127.0.0.1",
+        "-f",
+        str(fixtures),
+        "--strict",
+    ]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
         try:
             assert process.stdout is not None
             lines: list[str] = []

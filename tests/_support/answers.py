@@ -12,10 +12,14 @@ from amplifier.models import ApprovalGate, ContextInjection, HookResult
 leaves = st.none() | st.booleans() | st.integers(-3, 3) | st.text(max_size=3)
 values = st.recursive(
     leaves,
-    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=2), inner, max_size=2),
+    lambda inner: (
+        st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=2), inner, max_size=2)
+    ),
     max_leaves=4,
 )
-payloads = st.dictionaries(st.sampled_from(["tool_name", "tool_input", "session_id", "timestamp"]), values, max_size=3)
+payloads = st.dictionaries(
+    st.sampled_from(["tool_name", "tool_input", "session_id", "timestamp"]), values, max_size=3
+)
 names = st.sampled_from(["first", "second", "third"])
 texts = st.text(max_size=4)
 
@@ -92,7 +96,10 @@ class RaisingMapping(Mapping[str, Any]):
 def spoilt(**fields: Any) -> HookResult:
     """A HookResult whose fields were changed after construction, past all checks."""
     result = HookResult(
-        action=fields.pop("action", "continue"), user_message="hi", context_injection="x", approval_prompt="?"
+        action=fields.pop("action", "continue"),
+        user_message="hi",
+        context_injection="x",
+        approval_prompt="?",
     )
     for name, value in fields.items():
         setattr(result, name, value)

@@ -25,7 +25,9 @@ from tests._support.tree import TESTS
 BACKENDS = os.environ.get("TEST_BACKENDS", "asyncio trio").split()
 """What async tests run on; ``uvloop`` is asyncio with that event loop, except in virtual time, which has its own."""
 
-if "uvloop" in BACKENDS:  # its first loop opens pipes for the whole process, which no test has left behind
+if (
+    "uvloop" in BACKENDS
+):  # its first loop opens pipes for the whole process, which no test has left behind
     anyio.run(anyio.lowlevel.checkpoint, backend="asyncio", backend_options={"use_uvloop": True})
 
 
@@ -38,7 +40,16 @@ def anyio_backend(request: pytest.FixtureRequest) -> str | Backend | tuple[str, 
     return ("asyncio", {"use_uvloop": True}) if name == "uvloop" else name
 
 
-TAKEN_BY_TURNS = ("cli", "compat", "conformance", "durable", "live", "modules/providers", "modules/tools", "servers")
+TAKEN_BY_TURNS = (
+    "cli",
+    "compat",
+    "conformance",
+    "durable",
+    "live",
+    "modules/providers",
+    "modules/tools",
+    "servers",
+)
 """Folders whose tests start programs, servers and engines: `make test` runs each of them on one backend."""
 
 
@@ -48,7 +59,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     folders = tuple(f"{TESTS / folder}{os.sep}" for folder in TAKEN_BY_TURNS)
     pairs: dict[tuple[str, str], dict[str, pytest.Item]] = defaultdict(dict)
     for item in items:
-        if isinstance(item, pytest.Function) and str(item.path).startswith(folders) and hasattr(item, "callspec"):
+        if (
+            isinstance(item, pytest.Function)
+            and str(item.path).startswith(folders)
+            and hasattr(item, "callspec")
+        ):
             names = item.name.partition("[")[2].rstrip("]").split("-")
             for backend in {"asyncio", "trio"}.intersection(names):
                 rest = "-".join(name for name in names if name != backend)
@@ -57,9 +72,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if len(pair) == 2 and not any(
             item.get_closest_marker(mark) for item in pair.values() for mark in ("slow", "long")
         ):
-            pair[sorted(pair)[zlib.crc32(f"{key[0].removeprefix(str(TESTS))} {key[1]}".encode()) % 2]].add_marker(
-                pytest.mark.slow
-            )
+            pair[
+                sorted(pair)[zlib.crc32(f"{key[0].removeprefix(str(TESTS))} {key[1]}".encode()) % 2]
+            ].add_marker(pytest.mark.slow)
 
 
 def by_turns(cases: Iterable[Any]) -> list[Any]:
@@ -68,7 +83,11 @@ def by_turns(cases: Iterable[Any]) -> list[Any]:
     For cases about something that does the same on both and of which there are many, such as attempts to leave a sandbox.
     """
     return [
-        pytest.param(*(case if isinstance(case, tuple) else (case,)), backend, marks=pytest.mark.long if other else ())
+        pytest.param(
+            *(case if isinstance(case, tuple) else (case,)),
+            backend,
+            marks=pytest.mark.long if other else (),
+        )
         for number, case in enumerate(cases)
         for backend, other in (("asyncio", number % 2), ("trio", not number % 2))
     ]
@@ -77,4 +96,6 @@ def by_turns(cases: Iterable[Any]) -> list[Any]:
 def mostly_on(backend: str) -> pytest.MarkDecorator:
     """For a test of a program whose way of showing things is the same on both: it runs on one; on the other it is `long`."""
     other = "trio" if backend == "asyncio" else "asyncio"
-    return pytest.mark.parametrize("backend", [backend, pytest.param(other, marks=pytest.mark.long)])
+    return pytest.mark.parametrize(
+        "backend", [backend, pytest.param(other, marks=pytest.mark.long)]
+    )

@@ -37,9 +37,7 @@ _READY = FOLDER / "ready"
 _PATIENCE = 60.0
 _DOWNLOAD_PATIENCE = 600.0
 # The protocol uses the descriptors 3 and 4.
-_START = (
-    "import os, sys; os.dup2(int(sys.argv[1]), 3); os.dup2(int(sys.argv[2]), 4); os.execv(sys.argv[3], sys.argv[3:])"
-)
+_START = "import os, sys; os.dup2(int(sys.argv[1]), 3); os.dup2(int(sys.argv[2]), 4); os.execv(sys.argv[3], sys.argv[3:])"
 _KEYS = {"Tab": 9, "Enter": 13, "Escape": 27, "End": 35, "Home": 36}
 _KEYS |= {"ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40}
 _OPTIONS = (
@@ -70,9 +68,15 @@ def bring() -> tuple[str, dict[str, str]]:
     root = FOLDER / "root"
     libraries = sorted({str(file.parent) for file in (root / "usr" / "lib").rglob("*.so*")})
     fonts = (
-        {"FONTCONFIG_PATH": str(root / "etc" / "fonts")} if (root / "etc" / "fonts" / "fonts.conf").is_file() else {}
+        {"FONTCONFIG_PATH": str(root / "etc" / "fonts")}
+        if (root / "etc" / "fonts" / "fonts.conf").is_file()
+        else {}
     )
-    ours = {"LD_LIBRARY_PATH": os.pathsep.join(libraries), "XDG_DATA_HOME": str(root / "usr" / "share"), **fonts}
+    ours = {
+        "LD_LIBRARY_PATH": os.pathsep.join(libraries),
+        "XDG_DATA_HOME": str(root / "usr" / "share"),
+        **fonts,
+    }
     return str(_PROGRAM), {**os.environ, **ours}
 
 
@@ -89,7 +93,9 @@ def page_file(opened: str, token: str) -> Path:
 def _unpack() -> None:
     """Download the packages with private lists and a private cache, and unpack them."""
     if shutil.which("apt-get") is None:
-        raise RuntimeError(f"there is no browser; install one of {', '.join(INSTALLED)} (this is no Debian system)")
+        raise RuntimeError(
+            f"there is no browser; install one of {', '.join(INSTALLED)} (this is no Debian system)"
+        )
     state, cache, root = FOLDER / "state", FOLDER / "cache", FOLDER / "root"
     for leftover in (state, cache, root):
         shutil.rmtree(leftover, ignore_errors=True)
@@ -102,7 +108,11 @@ def _unpack() -> None:
         "Debug::NoLocking": 1,
         "APT::Sandbox::User": "root",  # its own user may not write here; without root there is no other user
     }
-    apt = ["apt-get", "-qq", *(word for key, value in settings.items() for word in ("-o", f"{key}={value}"))]
+    apt = [
+        "apt-get",
+        "-qq",
+        *(word for key, value in settings.items() for word in ("-o", f"{key}={value}")),
+    ]
     _run([*apt, "update"])
     _run([*apt, "-y", "--no-install-recommends", "--download-only", "install", *PACKAGES])
     for archive in sorted((cache / "archives").glob("*.deb")):
@@ -114,10 +124,17 @@ def _unpack() -> None:
 
 def _run(command: list[str]) -> None:
     done = subprocess.run(
-        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_DOWNLOAD_PATIENCE, check=False
+        command,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=_DOWNLOAD_PATIENCE,
+        check=False,
     )
     if done.returncode:
-        raise RuntimeError(f"{' '.join(command)}: exit code {done.returncode}\n{done.stderr[-2000:]}")
+        raise RuntimeError(
+            f"{' '.join(command)}: exit code {done.returncode}\n{done.stderr[-2000:]}"
+        )
 
 
 @final
@@ -137,7 +154,9 @@ class Tab:
         self.problems: list[str] = []
         self.requests: list[str] = []
         target = self.send("Target.createTarget", url="about:blank")["targetId"]
-        self._session = self.send("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        self._session = self.send("Target.attachToTarget", targetId=target, flatten=True)[
+            "sessionId"
+        ]
         for domain in ("Page", "Runtime", "Log"):
             self.send(f"{domain}.enable")
 
@@ -151,7 +170,9 @@ class Tab:
 
     def evaluate(self, expression: str) -> Any:
         """The value of a JavaScript expression in the page."""
-        answer = self.send("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        answer = self.send(
+            "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
+        )
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
 
@@ -173,7 +194,9 @@ class Tab:
 
     def screenshot(self) -> bytes:
         """The whole page as PNG, to look at while a page is designed."""
-        return base64.b64decode(self.send("Page.captureScreenshot", captureBeyondViewport=True)["data"])
+        return base64.b64decode(
+            self.send("Page.captureScreenshot", captureBeyondViewport=True)["data"]
+        )
 
     def send(self, method: str, **parameters: Any) -> dict[str, Any]:
         """Call a method of the protocol."""
@@ -237,5 +260,7 @@ def open_tab() -> Iterator[Tab]:
 if __name__ == "__main__":
     try:
         sys.stdout.write(f"{bring()[0]}\n")
-    except RuntimeError as error:  # the other tests do without; those of pages fail with the same message
+    except (
+        RuntimeError
+    ) as error:  # the other tests do without; those of pages fail with the same message
         sys.stderr.write(f"{error}\n")

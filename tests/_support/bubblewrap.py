@@ -23,14 +23,20 @@ def find_bubblewrap() -> str | None:
 
 def fetch() -> bool:
     """Fetch it from Debian; return False where that does not work (no Debian, no network)."""
-    if not sys.platform.startswith("linux") or shutil.which("apt-get") is None or shutil.which("dpkg") is None:
+    if (
+        not sys.platform.startswith("linux")
+        or shutil.which("apt-get") is None
+        or shutil.which("dpkg") is None
+    ):
         return False
     FOLDER.mkdir(exist_ok=True)
     try:
         fetching = ["apt-get", "download", "--quiet", "bubblewrap"]
         subprocess.run(fetching, cwd=FOLDER, capture_output=True, timeout=_PATIENCE, check=True)
         for package in FOLDER.glob("bubblewrap_*.deb"):
-            subprocess.run(["dpkg", "-x", package, FOLDER], capture_output=True, timeout=_PATIENCE, check=True)
+            subprocess.run(
+                ["dpkg", "-x", package, FOLDER], capture_output=True, timeout=_PATIENCE, check=True
+            )
     except (OSError, subprocess.SubprocessError):
         return False
     return (FOLDER / "usr" / "bin" / "bwrap").exists()

@@ -61,7 +61,12 @@ def run_child(program: str, *arguments: str, signal: signals.Signals | None = No
     code = _PREAMBLE + textwrap.dedent(program)
     command = [sys.executable, "-c", code, *arguments]
     with Forked(
-        command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command,
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     ) as child:
         lines: list[str] = []
         try:

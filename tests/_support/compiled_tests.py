@@ -14,7 +14,9 @@ from tests._support.tree import ROOT
 
 def are_there() -> bool:
     """Whether tests have been collected here before, by this Python."""
-    return any(ROOT.joinpath("tests", "__pycache__").glob(f"*.{sys.implementation.cache_tag}-pytest-*.pyc"))
+    return any(
+        ROOT.joinpath("tests", "__pycache__").glob(f"*.{sys.implementation.cache_tag}-pytest-*.pyc")
+    )
 
 
 def shares() -> list[list[str]]:
@@ -28,7 +30,9 @@ def shares() -> list[list[str]]:
 if __name__ == "__main__" and not are_there():
     command = [sys.executable, "-m", "pytest", "--collect-only", "-qqq", "-p", "no:cacheprovider"]
     started = [
-        subprocess.Popen([*command, *share], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        subprocess.Popen(
+            [*command, *share], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
         for share in shares()
     ]
     for process in started:

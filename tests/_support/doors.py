@@ -56,10 +56,18 @@ class Door:
 
 
 def by_http(door: Door) -> list[str]:
-    address = next(found[0] for line in door.lines() if (found := re.search(r"http://[\w.:]+", line)))
-    body = {"model": "amplifier", "stream": True, "messages": [{"role": "user", "content": "hello"}]}
+    address = next(
+        found[0] for line in door.lines() if (found := re.search(r"http://[\w.:]+", line))
+    )
+    body = {
+        "model": "amplifier",
+        "stream": True,
+        "messages": [{"role": "user", "content": "hello"}],
+    }
     headers = {"Content-Type": "application/json"}
-    asked = urllib.request.Request(f"{address}/v1/chat/completions", json.dumps(body).encode(), headers)
+    asked = urllib.request.Request(
+        f"{address}/v1/chat/completions", json.dumps(body).encode(), headers
+    )
     with urllib.request.urlopen(asked, timeout=100) as answer:
         return re.findall(r'"content":"([^"]*)"', answer.read().decode())
 
@@ -70,7 +78,11 @@ def by_acp(door: Door) -> list[str]:
     prompt = [{"type": "text", "text": "hello"}]
     _, told = door.ask(3, "session/prompt", sessionId=opened["sessionId"], prompt=prompt)
     updates = [each["params"]["update"] for each in told if each.get("method") == "session/update"]
-    return [each["content"]["text"] for each in updates if each["sessionUpdate"] == "agent_message_chunk"]
+    return [
+        each["content"]["text"]
+        for each in updates
+        if each["sessionUpdate"] == "agent_message_chunk"
+    ]
 
 
 def by_mcp(door: Door) -> list[str]:

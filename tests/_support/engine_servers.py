@@ -50,13 +50,25 @@ class Postgres:
             probe.bind(("127.0.0.1", 0))
             self._port = probe.getsockname()[1]
         self.url = f"postgresql://amplifier@127.0.0.1:{self._port}/postgres"
-        self._run("initdb", "--username", "amplifier", "--auth", "trust", "--encoding", "UTF8", "-D", str(self._data))
+        self._run(
+            "initdb",
+            "--username",
+            "amplifier",
+            "--auth",
+            "trust",
+            "--encoding",
+            "UTF8",
+            "-D",
+            str(self._data),
+        )
 
     def start(self) -> None:
         """Start it, and wait until it answers."""
         options = f"-p {self._port} -k '' -c listen_addresses=127.0.0.1 -c max_connections=200"
         log = str(self._data / "log")
-        self._run("pg_ctl", "start", "-w", "-t", "60", "-D", str(self._data), "-l", log, "-o", options)
+        self._run(
+            "pg_ctl", "start", "-w", "-t", "60", "-D", str(self._data), "-l", log, "-o", options
+        )
 
     def stop(self) -> None:
         """Stop it as a crash would: connections are cut, what was committed is on disk."""
@@ -106,4 +118,6 @@ def postgres() -> Iterator[Postgres]:
 
 if __name__ == "__main__":
     state = "installed" if install() else "in place"
-    sys.stdout.write("".join(f"{package} {version}: {state}\n" for package, version in PACKAGES.items()))
+    sys.stdout.write(
+        "".join(f"{package} {version}: {state}\n" for package, version in PACKAGES.items())
+    )

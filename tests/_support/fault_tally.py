@@ -34,5 +34,7 @@ class Tally:
 
     def line(self) -> str:
         """The count in one line."""
-        held = {backend: sum(self.holds(fault, backend) for fault in FAULTS) for backend in BACKENDS}
+        held = {
+            backend: sum(self.holds(fault, backend) for fault in FAULTS) for backend in BACKENDS
+        }
         return f"faults: {held['asyncio']} of {len(FAULTS)} hold on asyncio, {held['trio']} on trio"

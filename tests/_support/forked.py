@@ -36,7 +36,9 @@ def forking_interpreter(known_process_state: None) -> Iterator[None]:
             start_new_session=True,
             stdin=subprocess.DEVNULL,
             env={
-                name: text for name, text in os.environ.items() if name == "PYTHONPATH" or not name.startswith("PYTHON")
+                name: text
+                for name, text in os.environ.items()
+                if name == "PYTHONPATH" or not name.startswith("PYTHON")
             },
         )
     with process, ours:
@@ -58,12 +60,22 @@ class Forked(subprocess.Popen[Any]):
         _, before, _, descriptors, cwd, env, _, _, shell, *pipes = given[:15]
         variables = dict(os.environ if env is None else env)
         folder = os.fspath(os.getcwd() if cwd is None else cwd)
-        if before or descriptors or shell or not _can_be_forked(args, variables) or not os.path.isdir(folder):
+        if (
+            before
+            or descriptors
+            or shell
+            or not _can_be_forked(args, variables)
+            or not os.path.isdir(folder)
+        ):
             super()._execute_child(args, *given)  # type: ignore[misc]
             return
         words = [os.fspath(word) for word in args[1:]]
-        request = json.dumps({"words": words, "cwd": folder, "env": variables, "new_session": given[-2]}).encode()
-        streams = [own if own != -1 else usual for usual, own in enumerate((pipes[0], pipes[3], pipes[5]))]
+        request = json.dumps(
+            {"words": words, "cwd": folder, "env": variables, "new_session": given[-2]}
+        ).encode()
+        streams = [
+            own if own != -1 else usual for usual, own in enumerate((pipes[0], pipes[3], pipes[5]))
+        ]
         self._report, theirs = os.pipe()
         socket.send_fds(_interpreter[0], [len(request).to_bytes(8, "big")], [*streams, theirs])
         _interpreter[0].sendall(request)
@@ -100,10 +112,19 @@ class Forked(subprocess.Popen[Any]):
 
 
 def run_forked(
-    words: list[str], given: str | bytes | None = None, *, timeout: float | None = None, **options: Any
+    words: list[str],
+    given: str | bytes | None = None,
+    *,
+    timeout: float | None = None,
+    **options: Any,
 ) -> subprocess.CompletedProcess[Any]:
     """`subprocess.run` with captured output, forked."""
-    options = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+    options = {
+        "stdin": subprocess.PIPE,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+        **options,
+    }
     with Forked(words, **options) as process:
         try:
             output, errors = process.communicate(given, timeout)
@@ -115,7 +136,9 @@ def run_forked(
 
 def _can_be_forked(words: Any, variables: Mapping[str, str]) -> bool:
     """Whether it is a program for this interpreter, without an option or variable that changes how it starts."""
-    options = [word for word in words[1:2] if str(word).startswith("-") and word not in ("-c", "-m")]
+    options = [
+        word for word in words[1:2] if str(word).startswith("-") and word not in ("-c", "-m")
+    ]
     special = [name for name in variables if name.startswith("PYTHON") and name not in _PASSED_ON]
     path = filter(None, variables.get("PYTHONPATH", "").split(os.pathsep))
     is_usual = len(words) > 1 and words[0] == sys.executable and not options and not special

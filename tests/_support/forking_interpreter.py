@@ -104,7 +104,9 @@ def become(request: Any) -> tuple[str, list[str]]:
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         errors = "backslashreplace" if name == "stderr" else "surrogateescape"
         buffering = 1 if number == 2 or os.isatty(number) else -1
-        stream = open(number, "r" if number == 0 else "w", buffering, "utf-8", errors, closefd=False)  # noqa: SIM115
+        stream = open(  # noqa: SIM115
+            number, "r" if number == 0 else "w", buffering, "utf-8", errors, closefd=False
+        )
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
     return first, words

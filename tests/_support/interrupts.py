@@ -123,15 +123,21 @@ class Interrupter:
                 self._pass(frame)
         elif event == "return":
             self._last.pop(frame, None)
-            self._returned_to = frame.f_back  # the points of a call of the kernel's own are inside of it
+            self._returned_to = (
+                frame.f_back
+            )  # the points of a call of the kernel's own are inside of it
         return self._step
 
     def _pass(self, frame: FrameType, *, is_entry: bool = False) -> None:
         code = frame.f_code
-        file = code.co_filename.removeprefix(_KERNEL + "/").removeprefix(str(Path(_ANYIO).parent) + "/")
+        file = code.co_filename.removeprefix(_KERNEL + "/").removeprefix(
+            str(Path(_ANYIO).parent) + "/"
+        )
         is_kernel = code.co_filename.startswith(_KERNEL) or frame.f_back is None
         caller = 0 if is_kernel else frame.f_back.f_lineno
-        self.points.append(Point(file, frame.f_lineno, code.co_qualname, frame.f_lasti, caller, is_entry))
+        self.points.append(
+            Point(file, frame.f_lineno, code.co_qualname, frame.f_lasti, caller, is_entry)
+        )
         if len(self.points) - 1 in self._at:
             self.hits.append(self.points[-1])
             if len(self.hits) < len(self._at):
@@ -264,7 +270,10 @@ def _listening(trial: Trial) -> Iterator[None]:
 
 
 def interrupted(
-    scenario: Callable[[], Awaitable[object]], backend: str, at: Sequence[int] | None, let_go: Callable[[], None]
+    scenario: Callable[[], Awaitable[object]],
+    backend: str,
+    at: Sequence[int] | None,
+    let_go: Callable[[], None],
 ) -> Trial:
     """Run a scenario with Ctrl-C at the points of these numbers, counted from its beginning.
 
@@ -295,7 +304,9 @@ def interrupted(
             sys.settrace(None)
             let_go()
             held = signal.signal(signal.SIGINT, answer)
-            trial.noise += ["Ctrl-C is still held off" for _ in "x" if held is not signal.default_int_handler]
+            trial.noise += [
+                "Ctrl-C is still held off" for _ in "x" if held is not signal.default_int_handler
+            ]
             gc.collect()
             gc.unfreeze()
     trial.points, trial.hits = interrupter.points, interrupter.hits
@@ -311,7 +322,10 @@ def _run_on_trio(main: Callable[[], Awaitable[None]], trial: Trial) -> None:
 
 def _note(trial: Trial, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     task = context.get("future")
-    is_main = isinstance(task, asyncio.Task) and task.get_coro().__qualname__ == "interrupted.<locals>.main"
+    is_main = (
+        isinstance(task, asyncio.Task)
+        and task.get_coro().__qualname__ == "interrupted.<locals>.main"
+    )
     if is_main and isinstance(context.get("exception"), KeyboardInterrupt):
         return  # the program's own end: a Ctrl-C that met another task left the loop, so asyncio asks nobody how this one ended
     trial.noise.append(str(context))

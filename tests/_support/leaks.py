@@ -78,7 +78,9 @@ def _is_async(function: Callable[..., object]) -> bool:
 async def _new_tasks(before: set[int]) -> list[str]:
     left: list[str] = []
     for _ in range(_SETTLING_STEPS):
-        left = [f"task {task.name!r}" for task in anyio.get_running_tasks() if task.id not in before]
+        left = [
+            f"task {task.name!r}" for task in anyio.get_running_tasks() if task.id not in before
+        ]
         if not left:
             break
         await anyio.lowlevel.checkpoint()
@@ -102,7 +104,11 @@ class Resources:
     def new_threads(self) -> list[threading.Thread]:
         """Threads that were started since and are at work."""
         idle = _idle_cached_threads()
-        return [thread for thread in threading.enumerate() if thread not in self.threads and thread not in idle]
+        return [
+            thread
+            for thread in threading.enumerate()
+            if thread not in self.threads and thread not in idle
+        ]
 
     def new_processes(self) -> list[int]:
         """Processes of ours that were started since."""
@@ -110,7 +116,9 @@ class Resources:
 
     def new_descriptors(self) -> dict[int, str]:
         """Descriptors that were opened since."""
-        return {fd: target for fd, target in _open_descriptors() if self.descriptors.get(fd) != target}
+        return {
+            fd: target for fd, target in _open_descriptors() if self.descriptors.get(fd) != target
+        }
 
     def new_path_entries(self) -> list[str]:
         """sys.path entries that were added since."""
@@ -166,7 +174,9 @@ def leak_guard(request: pytest.FixtureRequest) -> Iterator[None]:
 
     Being automatic and function-scoped, it starts after wider fixtures and ends after all others of its scope.
     """
-    before = Resources(allowed=tuple(text for mark in request.node.iter_markers("may_leave") for text in mark.args))
+    before = Resources(
+        allowed=tuple(text for mark in request.node.iter_markers("may_leave") for text in mark.args)
+    )
     yield
     left = before.leaks_after_patience()
     if left:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-LEFT_OUT = (
-    "left out: tests marked slow, some of which need what `make parts` downloads; `make test-all` runs everything"
-)
+LEFT_OUT = "left out: tests marked slow, some of which need what `make parts` downloads; `make test-all` runs everything"
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

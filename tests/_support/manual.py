@@ -17,7 +17,9 @@ def manual_pages() -> list[Path]:
 
 def committed_pages() -> list[Path]:
     """The pages written by hand, sorted."""
-    return sorted(path for path in DOCS.rglob("*.md") if "_build" not in path.parts and not is_generated(path))
+    return sorted(
+        path for path in DOCS.rglob("*.md") if "_build" not in path.parts and not is_generated(path)
+    )
 
 
 def is_generated(path: Path) -> bool:

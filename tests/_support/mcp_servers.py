@@ -19,7 +19,9 @@ PACKAGES = {"mcp-server-time": "2026.10.19"}
 
 def node_server(package: str) -> tuple[str, str]:
     """Node, and the program of a server that is written for it."""
-    return node_parts.node(), node_parts.program(f"@modelcontextprotocol/{package}", "dist/index.js")
+    return node_parts.node(), node_parts.program(
+        f"@modelcontextprotocol/{package}", "dist/index.js"
+    )
 
 
 def python_server(name: str) -> str:
@@ -35,4 +37,6 @@ def install() -> bool:
 
 if __name__ == "__main__":
     state = "installed" if install() else "in place"
-    sys.stdout.write("".join(f"{package} {version}: {state}\n" for package, version in PACKAGES.items()))
+    sys.stdout.write(
+        "".join(f"{package} {version}: {state}\n" for package, version in PACKAGES.items())
+    )

@@ -10,7 +10,10 @@ from amplifier.models import HookResult
 
 
 def merge(
-    event: str, payload: dict[str, Any], answers: list[tuple[str, Any]], owned: Mapping[str, Any] | None = None
+    event: str,
+    payload: dict[str, Any],
+    answers: list[tuple[str, Any]],
+    owned: Mapping[str, Any] | None = None,
 ) -> HookResult:
     """Merge what handlers returned, in the order they ran: the whole law of verdicts as one pure function.
 

@@ -78,9 +78,13 @@ class ModelServer:
 @contextmanager
 def running_model_server() -> Iterator[ModelServer]:
     """Start a server, and end it with the block."""
-    assert small_model.is_there(), "the small model is missing; bring it with: python -m tests._support.small_model"
+    assert small_model.is_there(), (
+        "the small model is missing; bring it with: python -m tests._support.small_model"
+    )
     command = [sys.executable, "-m", "tests._support.model_server"]
-    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         try:

@@ -87,14 +87,18 @@ def _npm(command: str, *words: str, folder: Path) -> None:
 
 
 def _run(command: list[str], folder: Path) -> None:
-    finished = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=_PATIENCE, check=False)
+    finished = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, timeout=_PATIENCE, check=False
+    )
     if finished.returncode:
         raise RuntimeError(f"{' '.join(command)}:\n{finished.stderr[-2000:]}")
 
 
 def _installed(package: str) -> str | None:
     try:
-        described = json.loads((FOLDER / "node_modules" / package / "package.json").read_text(encoding="utf-8"))
+        described = json.loads(
+            (FOLDER / "node_modules" / package / "package.json").read_text(encoding="utf-8")
+        )
     except (OSError, ValueError):
         return None
     version = described.get("version")
@@ -105,4 +109,6 @@ if __name__ == "__main__" and sys.argv[1:] == ["page"]:
     build_page(ROOT / "page", ROOT / "src" / "amplifier" / "servers" / "http" / "chat_page")
 elif __name__ == "__main__":
     done = "installed" if install() else "in place"
-    sys.stdout.write("".join(f"{package} {version}: {done}\n" for package, version in PACKAGES.items()))
+    sys.stdout.write(
+        "".join(f"{package} {version}: {done}\n" for package, version in PACKAGES.items())
+    )

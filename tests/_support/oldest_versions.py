@@ -23,7 +23,9 @@ def floors() -> dict[str, str]:
     found = {name: set(re.findall(rf'"{name}>=([\d.]+)"', text)) for name in ("anyio", "trio")}
     for name, versions in found.items():
         if len(versions) != 1:
-            raise RuntimeError(f"pyproject.toml: expected one oldest version of {name}, got {sorted(versions)}")
+            raise RuntimeError(
+                f"pyproject.toml: expected one oldest version of {name}, got {sorted(versions)}"
+            )
     return {name: f"{versions.pop()}.0" for name, versions in found.items()}
 
 
@@ -63,4 +65,6 @@ def install() -> Path:
 
 if __name__ == "__main__":
     install()
-    sys.stdout.write("".join(f"{name} {version}: in {FOLDER.name}\n" for name, version in floors().items()))
+    sys.stdout.write(
+        "".join(f"{name} {version}: in {FOLDER.name}\n" for name, version in floors().items())
+    )

@@ -19,7 +19,10 @@ FOLDER = ROOT / ".openai-clients"
 
 CLIENTS = {
     "langchain": {"langchain-openai": "1.7.3"},
-    "litellm": {"litellm": "1.106.2", "mcp": "2.3.0"},  # which it imports as soon as there are tools
+    "litellm": {
+        "litellm": "1.106.2",
+        "mcp": "2.3.0",
+    },  # which it imports as soon as there are tools
     "pydantic-ai": {"pydantic-ai-slim[openai]": "2.66.0"},
 }
 """Exact versions of their packages."""
@@ -55,8 +58,15 @@ def found_by(client: str, script: str, servers: list[tuple[str, str]]) -> Any:
     """
     install(client)
     agents = json.dumps([(f"{address}/v1", token) for address, token in servers])
-    environment = {**os.environ, "SCRIPT": script, "AGENTS": agents, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
-    finished = run_program([FOLDER / client / "bin" / "python", "-c", _EACH], env=environment, timeout=_PATIENCE)
+    environment = {
+        **os.environ,
+        "SCRIPT": script,
+        "AGENTS": agents,
+        "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+    }
+    finished = run_program(
+        [FOLDER / client / "bin" / "python", "-c", _EACH], env=environment, timeout=_PATIENCE
+    )
     if finished.returncode:
         raise AssertionError(finished.stderr[-3000:])
     return json.loads(finished.stdout.splitlines()[-1])

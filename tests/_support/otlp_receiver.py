@@ -39,21 +39,26 @@ class OtlpReceiver:
         if path == "/v1/traces":
             traces = ExportTraceServiceRequest.FromString(body)
             for resource in traces.resource_spans:
-                attributes = {item.key: item.value.string_value for item in resource.resource.attributes}
+                attributes = {
+                    item.key: item.value.string_value for item in resource.resource.attributes
+                }
                 self.services.add(attributes["service.name"])
                 self.spans += [span for scope in resource.scope_spans for span in scope.spans]
             return bytes(ExportTraceServiceResponse().SerializeToString())
         if path == "/v1/metrics":
             metrics = ExportMetricsServiceRequest.FromString(body)
             for scraped in metrics.resource_metrics:
-                self.metrics |= {metric.name for scope in scraped.scope_metrics for metric in scope.metrics}
+                self.metrics |= {
+                    metric.name for scope in scraped.scope_metrics for metric in scope.metrics
+                }
             return bytes(ExportMetricsServiceResponse().SerializeToString())
         return None
 
     def tree(self, parent: bytes = b"") -> list[Any]:
         """The spans as ``[name, *children]``, in the order of their start."""
         children = sorted(
-            (span for span in self.spans if span.parent_span_id == parent), key=lambda span: span.start_time_unix_nano
+            (span for span in self.spans if span.parent_span_id == parent),
+            key=lambda span: span.start_time_unix_nano,
         )
         return [[span.name, *self.tree(span.span_id)] for span in children]
 

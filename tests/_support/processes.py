@@ -35,7 +35,9 @@ def running_processes(text: str) -> list[str]:
 
 
 def _asked_of_ps(text: str) -> list[str]:
-    listing = subprocess.run(["ps", "-axww", "-o", "stat=,pid=,args="], capture_output=True, text=True, check=True)
+    listing = subprocess.run(
+        ["ps", "-axww", "-o", "stat=,pid=,args="], capture_output=True, text=True, check=True
+    )
     lines = (line.split(maxsplit=1) for line in listing.stdout.splitlines())
     return [line for state, line in lines if text in line and not state.startswith("Z")]
 
@@ -45,7 +47,9 @@ def processor_times(leader: int) -> dict[str, tuple[int, int]]:
     parents = {}
     for folder in _PROC.glob("[0-9]*"):
         with suppress(OSError):  # gone meanwhile
-            parents[folder.name] = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()[1]
+            parents[folder.name] = (
+                (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()[1]
+            )
     family = {str(leader)}
     while more := {process for process, parent in parents.items() if parent in family} - family:
         family |= more

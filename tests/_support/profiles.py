@@ -13,8 +13,12 @@ from hypothesis import settings
 
 # No profile has a deadline: wall time on a busy machine proves nothing about the code.
 # The first two draw the same examples in every run, so that a red run is about the change and not about luck.
-settings.register_profile("default", max_examples=10, deadline=None, print_blob=True, derandomize=True, database=None)
-settings.register_profile("ci", max_examples=30, deadline=None, print_blob=True, derandomize=True, database=None)
+settings.register_profile(
+    "default", max_examples=10, deadline=None, print_blob=True, derandomize=True, database=None
+)
+settings.register_profile(
+    "ci", max_examples=30, deadline=None, print_blob=True, derandomize=True, database=None
+)
 settings.register_profile("search", max_examples=25, deadline=None, print_blob=True)
 settings.register_profile("large", max_examples=200, deadline=None, print_blob=True)
 settings.register_profile("thorough", max_examples=2000, deadline=None, print_blob=True)

@@ -16,5 +16,12 @@ def run_program(
 ) -> subprocess.CompletedProcess[str]:
     """Run a program with nothing on standard input; how it ended and what it wrote are the caller's to judge."""
     return subprocess.run(
-        words, cwd=cwd, env=env, timeout=timeout, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+        words,
+        cwd=cwd,
+        env=env,
+        timeout=timeout,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
     )

@@ -47,7 +47,10 @@ def broken_links(path: Path, text: str) -> list[str]:
 
 def _anchors(text: str) -> set[str]:
     """The anchors a Markdown host makes of a file's headings."""
-    plain = (re.sub(r"[`*]|\[|\]\([^)]*\)", "", heading) for heading in _HEADING.findall(_FENCE.sub("", text)))
+    plain = (
+        re.sub(r"[`*]|\[|\]\([^)]*\)", "", heading)
+        for heading in _HEADING.findall(_FENCE.sub("", text))
+    )
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in plain}
 
 
@@ -64,7 +67,10 @@ def problems_in_tree() -> list[str]:
     """Everything wrong with the text of this repository."""
     problems = []
     generated = [(path, read_page(path)) for path in manual_pages() if is_generated(path)]
-    for path, text in [*((path, text) for path, text in text_files() if not is_generated(path)), *generated]:
+    for path, text in [
+        *((path, text) for path, text in text_files() if not is_generated(path)),
+        *generated,
+    ]:
         problems += machine_paths(path, text)
         if path.suffix == ".md":
             problems += broken_links(path, text)

@@ -31,7 +31,9 @@ def install(folder: Path, packages: Mapping[str, str]) -> bool:
         [sys.executable, "-m", "venv", str(folder)],
         [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *wanted],
     ):
-        finished = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=_PATIENCE, check=False)
+        finished = subprocess.run(
+            command, cwd=ROOT, capture_output=True, text=True, timeout=_PATIENCE, check=False
+        )
         if finished.returncode:
             raise RuntimeError(f"{' '.join(command[:4])} failed:\n{finished.stderr[-2000:]}")
     done.write_text("\n".join(wanted), encoding="utf-8")

@@ -70,7 +70,8 @@ ATTEMPTS = [
     Attempt("change the mode of a file outside", "chmod 777 {outside}/file"),
     Attempt("change the time of a file outside", "touch -d 2001-01-01 {outside}/file"),
     Attempt(
-        "write to /etc", "echo x > /etc/amplifier-escape-{token} && echo ESC''APED; rm -f /etc/amplifier-escape-{token}"
+        "write to /etc",
+        "echo x > /etc/amplifier-escape-{token} && echo ESC''APED; rm -f /etc/amplifier-escape-{token}",
     ),
     Attempt("read a key in the home folder", "cat {home}/.ssh/id_rsa"),
     Attempt("read a key by ~", "cat ~/.ssh/id_rsa"),
@@ -87,7 +88,10 @@ ATTEMPTS = [
     Attempt("write by /proc/1/root", "echo x > /proc/1/root{outside}/new"),
     Attempt("write by another process's cwd", "echo x > /proc/{victim}/cwd/new"),
     Attempt("read another process's environment", "cat /proc/{victim}/environ"),
-    Attempt("read every environment", "cat /proc/[0-9]*/environ 2>/dev/null | tr '\\0' '\\n' | grep CANARY"),
+    Attempt(
+        "read every environment",
+        "cat /proc/[0-9]*/environ 2>/dev/null | tr '\\0' '\\n' | grep CANARY",
+    ),
     Attempt(
         "read the environments of its parents",
         "p=$PPID; while [ \"$p\" -gt 1 ]; do cat /proc/$p/environ; p=$(awk '/^PPid/{{print $2}}' /proc/$p/status); done",
@@ -106,7 +110,10 @@ ATTEMPTS = [
     # other processes
     Attempt(
         "attach to a process with ptrace",
-        _python(_PTRACE + 'sys.exit(print("ESC" + "APED") if l.ptrace(0x4206, {victim}, 0, 0) == 0 else 1)'),
+        _python(
+            _PTRACE
+            + 'sys.exit(print("ESC" + "APED") if l.ptrace(0x4206, {victim}, 0, 0) == 0 else 1)'
+        ),
     ),
     Attempt(
         "read the memory of a process",
@@ -124,7 +131,11 @@ ATTEMPTS = [
     ),
     # daemons
     Attempt("leave a background process", "sleep 600.{token} & disown", open_in=NOWHERE),
-    Attempt("leave a daemon with setsid", "setsid sleep 600.{token} > /dev/null 2>&1 & sleep 0.1", open_in=NOWHERE),
+    Attempt(
+        "leave a daemon with setsid",
+        "setsid sleep 600.{token} > /dev/null 2>&1 & sleep 0.1",
+        open_in=NOWHERE,
+    ),
     Attempt(
         "leave a daemon without environment",
         "(setsid env -i sleep 600.{token} > /dev/null 2>&1 &); sleep 0.1",
@@ -137,39 +148,56 @@ ATTEMPTS = [
         open_in=NOWHERE,
     ),
     Attempt(
-        "kill the parent, then stay", "kill -9 $PPID; setsid env -i sleep 600.{token} > /dev/null 2>&1 & sleep 0.2"
+        "kill the parent, then stay",
+        "kill -9 $PPID; setsid env -i sleep 600.{token} > /dev/null 2>&1 & sleep 0.2",
     ),
     # network
     Attempt(
         "connect by TCP",
         _python(
             _CONNECT.format(
-                family="AF_INET", kind="SOCK_STREAM", action='s.connect(("127.0.0.1", {port})); s.send(b"x")'
+                family="AF_INET",
+                kind="SOCK_STREAM",
+                action='s.connect(("127.0.0.1", {port})); s.send(b"x")',
             )
         ),
     ),
     Attempt(
         "send by UDP",
-        _python(_CONNECT.format(family="AF_INET", kind="SOCK_DGRAM", action='s.sendto(b"x", ("127.0.0.1", {port}))')),
+        _python(
+            _CONNECT.format(
+                family="AF_INET", kind="SOCK_DGRAM", action='s.sendto(b"x", ("127.0.0.1", {port}))'
+            )
+        ),
     ),
     Attempt(
         "connect to a socket in the working directory",
         _python(
             _CONNECT.format(
-                family="AF_UNIX", kind="SOCK_STREAM", action='s.connect("{workspace}/socket"); s.send(b"x")'
+                family="AF_UNIX",
+                kind="SOCK_STREAM",
+                action='s.connect("{workspace}/socket"); s.send(b"x")',
             )
         ),
     ),
     Attempt(
         "connect to a socket outside",
         _python(
-            _CONNECT.format(family="AF_UNIX", kind="SOCK_STREAM", action='s.connect("{outside}/socket"); s.send(b"x")')
+            _CONNECT.format(
+                family="AF_UNIX",
+                kind="SOCK_STREAM",
+                action='s.connect("{outside}/socket"); s.send(b"x")',
+            )
         ),
     ),
     Attempt(
         "connect to an abstract socket",
         _python(
-            _CONNECT.format(family="AF_UNIX", kind="SOCK_STREAM", action='s.connect("\\x00{token}"); s.send(b"x")')
+            _CONNECT.format(
+                family="AF_UNIX",
+                kind="SOCK_STREAM",
+                action='s.connect("\\x00{token}"); s.send(b"x")',
+            )
         ),
     ),
     # programs that run outside or with more rights
@@ -189,11 +217,18 @@ ATTEMPTS = [
         ),
     ),
     Attempt(
-        "run a script with its own interpreter", "printf '#!/bin/sh\\necho x > {outside}/new\\n' > s; chmod +x s; ./s"
+        "run a script with its own interpreter",
+        "printf '#!/bin/sh\\necho x > {outside}/new\\n' > s; chmod +x s; ./s",
     ),
-    Attempt("become another user", "su root -c 'echo x > {outside}/new' || sudo -n sh -c 'echo x > {outside}/new'"),
+    Attempt(
+        "become another user",
+        "su root -c 'echo x > {outside}/new' || sudo -n sh -c 'echo x > {outside}/new'",
+    ),
     # namespaces and devices
-    Attempt("mount in a new namespace", "mkdir m; unshare -rm sh -c 'mount --bind {outside} m && echo x > m/new'"),
+    Attempt(
+        "mount in a new namespace",
+        "mkdir m; unshare -rm sh -c 'mount --bind {outside} m && echo x > m/new'",
+    ),
     Attempt(
         "make the file system writable",
         "mount -o remount,bind,rw {outside} && echo x > {outside}/new; umount {outside}",
@@ -229,7 +264,12 @@ class World:
         self.workspace, self.outside, self.home, self.state = (
             root / name for name in ("workspace", "outside", "home", "state")
         )
-        for folder in (self.workspace, self.outside, self.home / ".ssh", self.state / "sessions" / "s"):
+        for folder in (
+            self.workspace,
+            self.outside,
+            self.home / ".ssh",
+            self.state / "sessions" / "s",
+        ):
             folder.mkdir(parents=True)
         (self.outside / "file").write_text("untouched")
         for secret in (
@@ -259,11 +299,18 @@ class World:
                 )
             )
             stack.callback(lambda: os.killpg(self.victim.pid, 9))
-            tcp, udp = socket.create_server(("127.0.0.1", 0)), socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+            tcp, udp = (
+                socket.create_server(("127.0.0.1", 0)),
+                socket.socket(socket.AF_INET, socket.SOCK_DGRAM),
+            )
             self.port = tcp.getsockname()[1]
             udp.bind(("127.0.0.1", self.port))
             servers = [tcp, udp]
-            for address in (f"{self.workspace}/socket", f"{self.outside}/socket", f"\0{self.token}"):
+            for address in (
+                f"{self.workspace}/socket",
+                f"{self.outside}/socket",
+                f"\0{self.token}",
+            ):
                 servers.append(server := socket.socket(socket.AF_UNIX))
                 server.bind(address)
                 server.listen()
@@ -288,7 +335,12 @@ class World:
         def of(path: Path) -> tuple[Any, ...]:
             found = path.lstat()
             content = path.read_bytes() if stat.S_ISREG(found.st_mode) else b""
-            return (path.name, found.st_mode, content, found.st_mtime_ns if stat.S_ISREG(found.st_mode) else 0)
+            return (
+                path.name,
+                found.st_mode,
+                content,
+                found.st_mtime_ns if stat.S_ISREG(found.st_mode) else 0,
+            )
 
         return sorted(of(path) for path in self.outside.rglob("*"))
 
@@ -337,7 +389,9 @@ def world() -> Iterator[World]:
         shutil.rmtree(root, ignore_errors=True)
 
 
-async def run_attempt(attempt: Attempt, kind: str, place: World) -> tuple[list[ToolResult], str | None]:
+async def run_attempt(
+    attempt: Attempt, kind: str, place: World
+) -> tuple[list[ToolResult], str | None]:
     """Run an attempt in a sandbox; its results, and how it escaped."""
     coordinator = TestCoordinator()
     config = {

@@ -15,13 +15,19 @@ from typing import Any
 
 from amplifier.conformance.inputs import fake_server
 
-CALLS: list[tuple[str, dict[str, Any]]] = [("weather", {"city": "Oslo"}), ("note", {"text": "rain in Oslo"})]
+CALLS: list[tuple[str, dict[str, Any]]] = [
+    ("weather", {"city": "Oslo"}),
+    ("note", {"text": "rain in Oslo"}),
+]
 REPORT = '{"city": "Oslo", "rain": true}'
 
 
 def _answer(scenario: str, body: dict[str, Any]) -> list[dict[str, Any]]:
     said = json.dumps(body.get("messages") or body.get("input"))
-    known = sum(said.count(word) for word in ('"role": "tool"', '"function_call_output"', '"type": "tool_result"'))
+    known = sum(
+        said.count(word)
+        for word in ('"role": "tool"', '"function_call_output"', '"type": "tool_result"')
+    )
     if "diary" not in said:
         return [{"type": "text", "text": "It will."}]
     if known < len(CALLS):

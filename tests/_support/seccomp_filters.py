@@ -25,7 +25,14 @@ ARCHITECTURES = ("x86_64", "aarch64")
 DENIED = ("keyctl", "add_key", "request_key", "userfaultfd", "bpf", "perf_event_open")
 # Programs take these for missing and do without. io_uring would get past any filter. openat2 has the mode of a new file in
 # memory, where a filter cannot look. The content of a memfd is counted by no limit, that of a file in /tmp is.
-MISSING = ("io_uring_setup", "io_uring_enter", "io_uring_register", "openat2", "memfd_create", "memfd_secret")
+MISSING = (
+    "io_uring_setup",
+    "io_uring_enter",
+    "io_uring_register",
+    "openat2",
+    "memfd_create",
+    "memfd_secret",
+)
 # They put characters into a terminal as if they were typed.
 TERMINAL_INPUT = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX
 # UNIX, the Internet, and the kernel's list of network interfaces. AF_VSOCK reaches the host of a virtual machine.
@@ -33,7 +40,15 @@ FAMILIES = (1, 2, 10, 16)
 # A program with it would run with the rights of the agent's user for everybody. The bit for a group is needed:
 # `git init --shared` sets it.
 SETUID = 0o4000
-MODES = {"chmod": 1, "fchmod": 1, "fchmodat": 2, "fchmodat2": 2, "creat": 1, "mknod": 1, "mknodat": 2}
+MODES = {
+    "chmod": 1,
+    "fchmod": 1,
+    "fchmodat": 2,
+    "fchmodat2": 2,
+    "creat": 1,
+    "mknod": 1,
+    "mknodat": 2,
+}
 CREATING = {"open": (1, 2), "openat": (2, 3)}  # the mode counts with one of these flags only
 CREATE, NAMELESS = 0o100, 0o20000000  # O_CREAT, and O_TMPFILE without O_DIRECTORY
 
@@ -57,7 +72,9 @@ class _Condition(ctypes.Structure):
 
 def load_library() -> ctypes.CDLL | None:
     """Return libseccomp, or None if it is neither installed nor fetched."""
-    name = ctypes.util.find_library("seccomp") or next(map(str, PARTS.rglob("libseccomp.so.2")), None)
+    name = ctypes.util.find_library("seccomp") or next(
+        map(str, PARTS.rglob("libseccomp.so.2")), None
+    )
     if name is None:
         return None
     library = ctypes.CDLL(name)
@@ -87,7 +104,9 @@ def fetch() -> bool:
         fetching = ["apt-get", "download", "--quiet", "libseccomp2"]
         subprocess.run(fetching, cwd=PARTS, capture_output=True, timeout=_PATIENCE, check=True)
         for package in PARTS.glob("libseccomp2_*.deb"):
-            subprocess.run(["dpkg", "-x", package, PARTS], capture_output=True, timeout=_PATIENCE, check=True)
+            subprocess.run(
+                ["dpkg", "-x", package, PARTS], capture_output=True, timeout=_PATIENCE, check=True
+            )
     except (OSError, subprocess.SubprocessError):
         return False
     return True
@@ -111,8 +130,13 @@ def make_filter(library: ctypes.CDLL, architecture: str) -> bytes:
     def deny(action: int, name: str, *conditions: tuple[int, int, int, int]) -> None:
         if system_call(library, architecture, name) >= 0:
             number = library.seccomp_syscall_resolve_name(name.encode())
-            array = (_Condition * max(len(conditions), 1))(*(_Condition(*each) for each in conditions))
-            check(library.seccomp_rule_add_exact_array(rules, action, number, len(conditions), array), name)
+            array = (_Condition * max(len(conditions), 1))(
+                *(_Condition(*each) for each in conditions)
+            )
+            check(
+                library.seccomp_rule_add_exact_array(rules, action, number, len(conditions), array),
+                name,
+            )
 
     try:
         check(library.seccomp_attr_set(rules, _BAD_ARCHITECTURE, _KILL_PROCESS), "an attribute")

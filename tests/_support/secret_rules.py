@@ -45,7 +45,9 @@ _OWN = frozenset(
         "sourcegraph-access-token",
     }
 )
-_NAME_THEN_VALUE = re.compile(r"^(.*?)\(\?:\[ \\t\\w\.-\]\{0,20\}\).*?\[\\x60'\"\\s=\]\{0,5\}(.*)$", re.DOTALL)
+_NAME_THEN_VALUE = re.compile(
+    r"^(.*?)\(\?:\[ \\t\\w\.-\]\{0,20\}\).*?\[\\x60'\"\\s=\]\{0,5\}(.*)$", re.DOTALL
+)
 _AROUND = (r"""(?:[\x60'"\s;]|\\[nr]|$)""", r"""(?:[\x60'"\s;]|\\[nr]|$|\b)""", r"(?:[^\w-]|\z)")
 _SEPARATORS = frozenset("_-.~+")
 
@@ -96,7 +98,11 @@ def beginnings(tree: Any) -> tuple[list[str], bool]:
 def _one(code: Any, value: Any) -> tuple[list[str], bool]:
     if code is _constants.LITERAL:
         return [chr(value)], True
-    if code is _constants.IN and len(value) <= 3 and all(kind is _constants.LITERAL for kind, _ in value):
+    if (
+        code is _constants.IN
+        and len(value) <= 3
+        and all(kind is _constants.LITERAL for kind, _ in value)
+    ):
         return [chr(character) for _, character in value], True
     if code is _constants.SUBPATTERN:
         return beginnings(value[-1])
@@ -113,7 +119,9 @@ def _token_beginnings(text: str) -> list[str]:
     """The literal beginnings of the token that a rule's pattern finds, without what is around it."""
     for around in _AROUND:
         text = text.replace(around, "")
-    text = python_pattern(re.sub(r"^\(\?:\^\|.*?\]\)|\(\?:\$\|.*?\]\)$", "", text.replace(r"\b", "")))
+    text = python_pattern(
+        re.sub(r"^\(\?:\^\|.*?\]\)|\(\?:\$\|.*?\]\)$", "", text.replace(r"\b", ""))
+    )
     return beginnings(_parser.parse(text))[0]
 
 
@@ -143,7 +151,9 @@ def table(rules: list[dict[str, Any]], revision: str) -> dict[str, Any]:
         is_marked = all(len(start) > 2 and _SEPARATORS & {*start} for start in starts)
         if is_marked or (named is None and all(len(start) > 1 for start in starts)):
             prefixes.update(starts)
-    services = {name for name in services if len(name) > 2 and not name.startswith(tuple(services - {name}))}
+    services = {
+        name for name in services if len(name) > 2 and not name.startswith(tuple(services - {name}))
+    }
     return {
         "origin": f"gitleaks, config/gitleaks.toml of revision {revision}; MIT License, see {LICENSE.name}",
         "derived by": "tests/_support/secret_rules.py",

@@ -36,7 +36,9 @@ async def mount(coordinator, config):
 class Loop:
     """Answers every prompt with itself."""
 
-    async def execute(self, prompt: str, context: Any, providers: Any, tools: Any, hooks: Any) -> str:
+    async def execute(
+        self, prompt: str, context: Any, providers: Any, tools: Any, hooks: Any
+    ) -> str:
         """Answer."""
         return f"answer to {prompt}"
 
@@ -89,5 +91,8 @@ def seed_session(
     plan: dict[str, Any] = {"session": {"orchestrator": "loop-seed", "context": "context-seed"}}
     for section, mounts in sections.items():
         modules |= mounts
-        plan[section] = [{"module": module_id, "config": (configs or {}).get(module_id, {})} for module_id in mounts]
+        plan[section] = [
+            {"module": module_id, "config": (configs or {}).get(module_id, {})}
+            for module_id in mounts
+        ]
     return AmplifierSession(plan, loader=ModuleLoader(modules=modules), **session_arguments)

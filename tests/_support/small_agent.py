@@ -71,7 +71,9 @@ class Memory:
     async def get_messages(self) -> list[Any]:
         return list(self.messages)
 
-    async def get_messages_for_request(self, token_budget: int | None = None, provider: Any = None) -> list[Any]:
+    async def get_messages_for_request(
+        self, token_budget: int | None = None, provider: Any = None
+    ) -> list[Any]:
         return list(self.messages)
 
     async def set_messages(self, messages: list[Any]) -> None:
@@ -124,7 +126,9 @@ def agent(
         "loop-small": orchestrator or mounting(Loop(body)),
         "context-small": context or mounting(Memory()),
     }
-    plan: dict[str, Any] = {"session": {"orchestrator": "loop-small", "context": "context-small", **(session or {})}}
+    plan: dict[str, Any] = {
+        "session": {"orchestrator": "loop-small", "context": "context-small", **(session or {})}
+    }
     for section, given in (("providers", providers), ("tools", tools), ("hooks", hooks)):
         plan[section] = [{"module": module_id} for module_id in given or ()]
         modules.update(given or {})
@@ -150,7 +154,9 @@ def on_asyncio() -> bool:
     return anyio.get_cancelled_exc_class() is asyncio.CancelledError
 
 
-async def give_up_after(seconds: float, how: str, fn: Callable[..., Awaitable[Any]], *args: Any) -> None:
+async def give_up_after(
+    seconds: float, how: str, fn: Callable[..., Awaitable[Any]], *args: Any
+) -> None:
     """Call something and cancel it from outside.
 
     Args:

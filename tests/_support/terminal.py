@@ -67,17 +67,19 @@ def run_cli(
 ) -> subprocess.CompletedProcess[str]:
     """Run the command line without a terminal, to its end."""
     given = b"" if stdin is None else stdin.encode() if isinstance(stdin, str) else stdin
-    finished = run_forked(command(*arguments), given, cwd=cwd, env=environment(home, extra), timeout=PATIENCE)
+    finished = run_forked(
+        command(*arguments), given, cwd=cwd, env=environment(home, extra), timeout=PATIENCE
+    )
     return subprocess.CompletedProcess(
         finished.args, finished.returncode, finished.stdout.decode(), finished.stderr.decode()
     )
 
 
-def run_without(package: str, *arguments: str, home: Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+def run_without(
+    package: str, *arguments: str, home: Path, cwd: Path
+) -> subprocess.CompletedProcess[str]:
     """Run the command line in an interpreter in which a package cannot be imported."""
-    program = (
-        f"import sys; sys.modules[{package!r}] = None; from amplifier.cli import main; sys.exit(main(sys.argv[1:]))"
-    )
+    program = f"import sys; sys.modules[{package!r}] = None; from amplifier.cli import main; sys.exit(main(sys.argv[1:]))"
     words = [sys.executable, "-P", "-c", program, *arguments]
     return run_program(words, cwd=cwd, env=environment(home))
 
@@ -86,8 +88,15 @@ def start(
     *arguments: str, home: Path, cwd: Path, extra: Mapping[str, str] | None = None, **options: Any
 ) -> subprocess.Popen[Any]:
     """Start the command line without a terminal; nothing is on standard input, and text comes through pipes, unless options change that."""
-    usual = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return Forked(command(*arguments), cwd=cwd, env=environment(home, extra), **{**usual, **options})
+    usual = {
+        "stdin": subprocess.DEVNULL,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+        "text": True,
+    }
+    return Forked(
+        command(*arguments), cwd=cwd, env=environment(home, extra), **{**usual, **options}
+    )
 
 
 def json_of(finished: subprocess.CompletedProcess[str]) -> Any:
@@ -105,7 +114,9 @@ class Terminal:
         screen: Everything it has written, escape sequences included.
     """
 
-    def __init__(self, process: subprocess.Popen[bytes], master: int, slave: int, size: tuple[int, int]) -> None:
+    def __init__(
+        self, process: subprocess.Popen[bytes], master: int, slave: int, size: tuple[int, int]
+    ) -> None:
         self.process = process
         self._size = size
         self.screen = ""
@@ -137,7 +148,9 @@ class Terminal:
                 before, self._seen = self._seen, found + len(wanted)
                 return self.text[before : self._seen]
             if not self._receive(give_up):
-                raise AssertionError(f"{wanted!r} did not appear; after what was expected came:\n{self.rest()}")
+                raise AssertionError(
+                    f"{wanted!r} did not appear; after what was expected came:\n{self.rest()}"
+                )
 
     def rest(self) -> str:
         """The output after the text that was last expected."""
@@ -191,7 +204,10 @@ class Terminal:
         while self.process.poll() is None:
             if self._master < 0:
                 return self.process.wait(PATIENCE)
-            if not self._receive(min(give_up, time.monotonic() + 0.05)) and time.monotonic() > give_up:
+            if (
+                not self._receive(min(give_up, time.monotonic() + 0.05))
+                and time.monotonic() > give_up
+            ):
                 raise AssertionError(f"it does not end; it wrote:\n{self.text}")
         while self._receive(time.monotonic()):
             pass
@@ -263,7 +279,9 @@ def on_screen(written: str, size: tuple[int, int] = (_LINES, _COLUMNS)) -> list[
                 if column == width:
                     line, column = line + 1, 0
                 rows += [""] * (line + 1 - len(rows))
-                rows[line] = rows[line][:column].ljust(column) + character + rows[line][column + 1 :]
+                rows[line] = (
+                    rows[line][:column].ljust(column) + character + rows[line][column + 1 :]
+                )
                 column += 1
         else:
             assert final == "m", (parameter, final)

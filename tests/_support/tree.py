@@ -29,7 +29,9 @@ _NOT_OURS = {"__pycache__", "_build", "build", "dist", "node_modules", "results"
 def python_files(folder: Path) -> list[Path]:
     """All Python files below a folder, sorted; not the modules of the corpus, which are written as third-party authors write them."""
     apart = {"__pycache__", "corpus"}
-    return sorted(path for path in folder.rglob("*.py") if apart.isdisjoint(path.relative_to(folder).parts))
+    return sorted(
+        path for path in folder.rglob("*.py") if apart.isdisjoint(path.relative_to(folder).parts)
+    )
 
 
 def text_files() -> Iterator[tuple[Path, str]]:
@@ -43,9 +45,15 @@ def text_files() -> Iterator[tuple[Path, str]]:
 
 def _files_below(folder: Path) -> Iterator[Path]:
     for path in folder.iterdir():
-        if path.is_file() and path.name != ".git":  # a file in a linked worktree, with the path of the repository
+        if (
+            path.is_file() and path.name != ".git"
+        ):  # a file in a linked worktree, with the path of the repository
             yield path
-        elif path.is_dir() and path.name not in _NOT_OURS and (not path.name.startswith(".") or path.name == ".ci"):
+        elif (
+            path.is_dir()
+            and path.name not in _NOT_OURS
+            and (not path.name.startswith(".") or path.name == ".ci")
+        ):
             yield from _files_below(path)
 
 
@@ -80,13 +88,19 @@ def is_public(name: str) -> bool:
         return False
     path = SOURCE / parts[1] / f"{parts[2]}.py"
     # Folders inside a package are addressed through the package, except servers.
-    return "\n__all__" in path.read_text(encoding="utf-8") if path.is_file() else parts[1] == "servers"
+    return (
+        "\n__all__" in path.read_text(encoding="utf-8") if path.is_file() else parts[1] == "servers"
+    )
 
 
 def public_module_paths() -> dict[str, Path]:
     """Every module users may import, except the façade, by name."""
     names = {module_name(path): path for path in python_files(SOURCE)}
-    return {name: path for name, path in sorted(names.items()) if is_public(name) and name != "amplifier"}
+    return {
+        name: path
+        for name, path in sorted(names.items())
+        if is_public(name) and name != "amplifier"
+    }
 
 
 def load(name: str) -> ModuleType:

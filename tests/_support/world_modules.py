@@ -197,7 +197,9 @@ class Context:
     async def get_messages(self) -> list[dict[str, Any]]:
         return list(self.messages)
 
-    async def get_messages_for_request(self, token_budget: int | None = None, provider: Any = None) -> list[Any]:
+    async def get_messages_for_request(
+        self, token_budget: int | None = None, provider: Any = None
+    ) -> list[Any]:
         return list(self.messages)
 
     async def set_messages(self, messages: list[dict[str, Any]]) -> None:
@@ -234,13 +236,17 @@ class Tool:
 
 def tool(world: World, name: str, work: Body = a_moment) -> Any:
     """A tool module in the seed form."""
-    return seed(world, f"tool-{name}", instance=lambda coordinator: Tool(world, coordinator, name, work))
+    return seed(
+        world, f"tool-{name}", instance=lambda coordinator: Tool(world, coordinator, name, work)
+    )
 
 
 class SlowApprovals:
     """Allows after a while."""
 
-    async def request_approval(self, prompt: str, options: list[str], timeout: float, default: str) -> str:
+    async def request_approval(
+        self, prompt: str, options: list[str], timeout: float, default: str
+    ) -> str:
         await a_moment()
         return "Allow"
 
@@ -285,7 +291,13 @@ class Agent:
         self._ending = ending
 
     async def execute(
-        self, prompt: str, context: Any, providers: Any, tools: dict[str, Any], hooks: Any, coordinator: Any
+        self,
+        prompt: str,
+        context: Any,
+        providers: Any,
+        tools: dict[str, Any],
+        hooks: Any,
+        coordinator: Any,
     ) -> str:
         status = "error"
         try:
@@ -306,8 +318,12 @@ class Agent:
                 await hooks.emit("orchestrator:complete", {"status": status})
         return "done"
 
-    async def _call_tools(self, context: Any, tools: dict[str, Any], hooks: Any, coordinator: Any) -> None:
-        await context.add_message({"role": "assistant", "content": "", "tool_calls": list(self._calls)})
+    async def _call_tools(
+        self, context: Any, tools: dict[str, Any], hooks: Any, coordinator: Any
+    ) -> None:
+        await context.add_message(
+            {"role": "assistant", "content": "", "tool_calls": list(self._calls)}
+        )
         outputs: dict[str, str] = {}
         try:
             async with anyio.create_task_group() as group:
@@ -317,11 +333,18 @@ class Agent:
             await _store_results(context, self._calls, outputs)
 
     async def _call(
-        self, name: str, outputs: dict[str, str], tools: dict[str, Any], hooks: Any, coordinator: Any
+        self,
+        name: str,
+        outputs: dict[str, str],
+        tools: dict[str, Any],
+        hooks: Any,
+        coordinator: Any,
     ) -> None:
         token = coordinator.cancellation
         details = {"tool_name": name, "tool_call_id": name, "tool_input": {}}
-        verdict = await coordinator.process_hook_result(await hooks.emit("tool:pre", details), "tool:pre")
+        verdict = await coordinator.process_hook_result(
+            await hooks.emit("tool:pre", details), "tool:pre"
+        )
         if verdict.action == "deny" or token.is_cancelled:
             outputs[name] = "refused"
             return
@@ -351,7 +374,9 @@ async def _store_results(context: Any, calls: Sequence[str], outputs: dict[str, 
         output = outputs.get(left[0], "interrupted")
         try:
             with anyio.CancelScope(shield=True):
-                await context.add_message({"role": "tool", "tool_call_id": left[0], "content": output})
+                await context.add_message(
+                    {"role": "tool", "tool_call_id": left[0], "content": output}
+                )
             left.pop(0)
         except anyio.get_cancelled_exc_class() as exc:
             interrupted = exc

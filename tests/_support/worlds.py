@@ -136,13 +136,27 @@ class World:
             "context-world": context or world_modules.context(self),
         }
         plan: dict[str, Any] = {
-            "session": {"orchestrator": "loop-world", "context": "context-world", **(settings or {})}
+            "session": {
+                "orchestrator": "loop-world",
+                "context": "context-world",
+                **(settings or {}),
+            }
         }
         for section, given in (("providers", providers), ("tools", tools), ("hooks", hooks)):
             plan[section] = [{"module": module_id} for module_id in given or ()]
-            modules.update({module_id: mount for module_id, mount in (given or {}).items() if mount is not None})
+            modules.update(
+                {
+                    module_id: mount
+                    for module_id, mount in (given or {}).items()
+                    if mount is not None
+                }
+            )
         loader = ModuleLoader(search_paths=search_paths, modules=modules)
-        return self.adopt(AmplifierSession(plan, loader=loader, session_id=f"session-{len(self._sessions)}", **options))
+        return self.adopt(
+            AmplifierSession(
+                plan, loader=loader, session_id=f"session-{len(self._sessions)}", **options
+            )
+        )
 
     def adopt(self, session: AmplifierSession) -> AmplifierSession:
         """Listen to a session and look at it when the scenario is over."""
@@ -187,7 +201,9 @@ class World:
         turn.outcome = "answered"
         return answer
 
-    def stop(self, session: AmplifierSession, *, immediate: bool, grace: float | None = None) -> None:
+    def stop(
+        self, session: AmplifierSession, *, immediate: bool, grace: float | None = None
+    ) -> None:
         """Ask a session to stop; ``cancel:requested`` is owed for it."""
         token = session.coordinator.cancellation
         changed = token.request_immediate() if immediate else token.request_graceful(grace)
@@ -230,8 +246,16 @@ class World:
 
     def _broken_ending(self, session_id: str) -> Iterator[str]:
         """The status in ``session:end`` is that of the last turn."""
-        turns = [turn for turn in self.turns if turn.session_id == session_id and turn.count("execution:start")]
-        statuses = [data.get("status") for of, event, data in self.heard if (of, event) == (session_id, "session:end")]
+        turns = [
+            turn
+            for turn in self.turns
+            if turn.session_id == session_id and turn.count("execution:start")
+        ]
+        statuses = [
+            data.get("status")
+            for of, event, data in self.heard
+            if (of, event) == (session_id, "session:end")
+        ]
         if not turns or not statuses:
             return
         last = turns[-1]
@@ -239,7 +263,9 @@ class World:
             "answered": ("completed", "cancelled"),
             "failed": ("failed", "cancelled"),
             # A native cancel may hit the caller when the turn itself has just come to its end.
-            "cancelled": ("cancelled",) if last.reported_status() != "completed" else ("completed", "cancelled"),
+            "cancelled": ("cancelled",)
+            if last.reported_status() != "completed"
+            else ("completed", "cancelled"),
         }
         if statuses[-1] not in expected.get(last.outcome, ()):
             yield f"session:end reports {statuses[-1]!r} although the last turn {last.outcome}"
@@ -266,7 +292,12 @@ def what_is_left_in(session: AmplifierSession) -> Iterator[str]:
     now = session.statistics()
     coordinator = session.coordinator
     points = coordinator.mount_points
-    handlers = [h for handlers in coordinator.hooks.list_handlers().values() for h in handlers if h != LISTENER]
+    handlers = [
+        h
+        for handlers in coordinator.hooks.list_handlers().values()
+        for h in handlers
+        if h != LISTENER
+    ]
     left = {
         "is a session that is": now.state if now.state not in ("closed", "new") else None,
         "has a turn that is": "running" if now.turn_running else None,
@@ -275,7 +306,9 @@ def what_is_left_in(session: AmplifierSession) -> Iterator[str]:
         else None,
         "still has cleanups:": coordinator.cleanups.entries,
         "still has handlers:": handlers,
-        "still has modules:": [p for p in ("orchestrator", "context", "providers", "tools") if points[p]],
+        "still has modules:": [
+            p for p in ("orchestrator", "context", "providers", "tools") if points[p]
+        ],
         "still has capabilities:": coordinator.to_dict()["capabilities"],
         "still has contributors:": coordinator.channels,
         "still has a task group:": coordinator.hosting.group,
@@ -324,13 +357,18 @@ def sweep(
     if not WHOLE:
         options.setdefault("second_after", (1, 3))
     if SAMPLE:
-        options |= {"max_points": SAMPLE, "seed": random.Random(f"{SEED} {scenario.__name__}").randrange(2**32)}
+        options |= {
+            "max_points": SAMPLE,
+            "seed": random.Random(f"{SEED} {scenario.__name__}").randrange(2**32),
+        }
     with _silence():
         report = cancel_everywhere(make, modes=modes, **options)
     report.raise_if_broken()
     TRIALS.append(report.total_trials)
     known = ("max_points", "not deterministic") if has_threads else ("max_points",)
-    assert [note for note in report.notes if not any(words in note for words in known)] == [], str(report)
+    assert [note for note in report.notes if not any(words in note for words in known)] == [], str(
+        report
+    )
     assert min(report.points.values()) >= points, str(report)
     return report
 

@@ -43,7 +43,9 @@ def test_a_ratio_is_theirs_by_ours_for_one_time():
         (0.0, None, "at least", True),
     ],
 )
-def test_a_target_is_met_from_its_own_side(value: float, target: float | None, sense: Any, met: bool):
+def test_a_target_is_met_from_its_own_side(
+    value: float, target: float | None, sense: Any, met: bool
+):
     row = Row(work="w", rival="", value=value, low=value, high=value, target=target, sense=sense)
     assert row.is_met is met
     assert ("MISSED" in row.line()) is not met

@@ -29,7 +29,11 @@ def listed(name: str) -> list[str]:
 def statements(tree: ast.Module) -> Iterator[ast.stmt]:
     """What a file does at its top level, with what it shows to type checkers only."""
     for node in tree.body:
-        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+        if (
+            isinstance(node, ast.If)
+            and isinstance(node.test, ast.Name)
+            and node.test.id == "TYPE_CHECKING"
+        ):
             yield from node.body
         else:
             yield node
@@ -53,7 +57,9 @@ def bound_names(tree: ast.Module, *, is_init_file: bool) -> set[str]:
 @pytest.mark.parametrize("name", PUBLIC)
 def test_all_lists_exactly_the_public_names(name):
     path = PUBLIC[name]
-    expected = bound_names(parse(path), is_init_file=path.name == "__init__.py") - UNLISTED.get(name, set())
+    expected = bound_names(parse(path), is_init_file=path.name == "__init__.py") - UNLISTED.get(
+        name, set()
+    )
     assert sorted(listed(name)) == sorted(expected)
 
 
@@ -64,7 +70,12 @@ def test_an_exception_is_still_needed(name):
 
 
 def test_every_public_name_exists():
-    missing = [f"{name}.{public}" for name in PUBLIC for public in listed(name) if not hasattr(load(name), public)]
+    missing = [
+        f"{name}.{public}"
+        for name in PUBLIC
+        for public in listed(name)
+        if not hasattr(load(name), public)
+    ]
     assert missing == []
 
 
@@ -74,7 +85,9 @@ def test_every_class_and_function_has_one_spelling():
     for module in PUBLIC:
         for public in listed(module):
             thing = getattr(load(module), public)
-            if isinstance(thing, type) or callable(thing):  # equal constants may be one object by accident
+            if isinstance(thing, type) or callable(
+                thing
+            ):  # equal constants may be one object by accident
                 spellings[id(thing)].add(module)
                 names[id(thing)] = public
     assert {names[key]: modules for key, modules in spellings.items() if len(modules) > 1} == {}
@@ -82,7 +95,9 @@ def test_every_class_and_function_has_one_spelling():
 
 def test_the_facade_only_repeats_names_of_its_packages():
     facade = load("amplifier")
-    in_packages = {id(getattr(load(module), public)) for module in PUBLIC for public in listed(module)}
+    in_packages = {
+        id(getattr(load(module), public)) for module in PUBLIC for public in listed(module)
+    }
     names = [name for name in facade.__all__ if name != "__version__"]
     assert sorted(names) == sorted(bound_names(parse(SOURCE / "__init__.py"), is_init_file=True))
     assert [name for name in names if id(getattr(facade, name)) not in in_packages] == []
@@ -94,8 +109,8 @@ def test_a_name_of_the_facade_is_the_one_that_type_checkers_see():
     for node in statements(parse(SOURCE / "__init__.py")):
         if isinstance(node, ast.ImportFrom) and node.module is not None:
             for alias in node.names:
-                assert getattr(facade, (alias.asname or alias.name)) is getattr(load(node.module), alias.name), (
-                    alias.name
-                )
+                assert getattr(facade, (alias.asname or alias.name)) is getattr(
+                    load(node.module), alias.name
+                ), alias.name
                 seen += 1
     assert seen >= len(facade.__all__)

@@ -31,7 +31,9 @@ sys.exit(7)
 
 def both(words: list[str], **options: Any) -> list[tuple[int, Any, str]]:
     """How a program ended and what it wrote, started in either way."""
-    plain = subprocess.run(words, input="given", capture_output=True, text=True, check=False, **options)
+    plain = subprocess.run(
+        words, input="given", capture_output=True, text=True, check=False, **options
+    )
     forked = run_forked(words, "given", text=True, **options)
     return [(ended.returncode, json.loads(ended.stdout), ended.stderr) for ended in (plain, forked)]
 
@@ -40,9 +42,18 @@ def both(words: list[str], **options: Any) -> list[tuple[int, Any, str]]:
 def test_a_program_finds_the_same_surroundings(form: str, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "asks.py").write_text(ASK)
-    words = {"text": ["-c", ASK], "file": [str(tmp_path / "asks.py")], "module": ["-m", "asks"]}[form]
-    variables = {"PATH": os.environ["PATH"], "WORD": "ä", "PYTHONPATH": str(tmp_path / "mine"), "PYTHONUTF8": "1"}
-    plain, forked = both([sys.executable, *words, "one", "two"], cwd=tmp_path, env=variables, start_new_session=True)
+    words = {"text": ["-c", ASK], "file": [str(tmp_path / "asks.py")], "module": ["-m", "asks"]}[
+        form
+    ]
+    variables = {
+        "PATH": os.environ["PATH"],
+        "WORD": "ä",
+        "PYTHONPATH": str(tmp_path / "mine"),
+        "PYTHONUTF8": "1",
+    }
+    plain, forked = both(
+        [sys.executable, *words, "one", "two"], cwd=tmp_path, env=variables, start_new_session=True
+    )
     assert plain == forked
     assert plain[0] == 7
 
@@ -55,12 +66,18 @@ def test_what_changes_how_an_interpreter_starts_is_started_as_usual(tmp_path: Pa
     optimized = {**os.environ, "PYTHONOPTIMIZE": "1"}
     assert run_forked([sys.executable, "-c", show], text=True, env=optimized).stdout == "False 1\n"
     hidden = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    assert run_forked([sys.executable, "-c", "import click"], text=True, env=hidden).stdout == "hidden\n"
+    assert (
+        run_forked([sys.executable, "-c", "import click"], text=True, env=hidden).stdout
+        == "hidden\n"
+    )
 
 
 def test_a_signal_and_an_end_are_reported() -> None:
     with Forked(
-        [sys.executable, "-c", "print('ready', flush=True); input()"], stdin=-1, stdout=-1, text=True
+        [sys.executable, "-c", "print('ready', flush=True); input()"],
+        stdin=-1,
+        stdout=-1,
+        text=True,
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
@@ -72,10 +89,16 @@ def test_a_signal_and_an_end_are_reported() -> None:
     assert process.poll() == -signal.SIGTERM
 
 
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no device that is always full")
+@pytest.mark.skipif(
+    not os.path.exists("/dev/full"), reason="there is no device that is always full"
+)
 @pytest.mark.parametrize("end", ["", "import sys; sys.exit(3)", "import sys; sys.stdout.close()"])
 def test_a_program_ends_as_usual(end: str) -> None:
-    program = [sys.executable, "-c", f"import atexit; atexit.register(print, 'last'); print('first'); {end}"]
+    program = [
+        sys.executable,
+        "-c",
+        f"import atexit; atexit.register(print, 'last'); print('first'); {end}",
+    ]
     assert (
         run_forked(program, text=True).stdout
         == subprocess.run(program, capture_output=True, text=True, check=False).stdout
@@ -83,9 +106,14 @@ def test_a_program_ends_as_usual(end: str) -> None:
     with open("/dev/full", "w") as full:
         plain = subprocess.run(program, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
         forked = run_forked(program, stdout=full, text=True)
-    assert (plain.returncode, "No space left" in plain.stderr) == (forked.returncode, "No space left" in forked.stderr)
+    assert (plain.returncode, "No space left" in plain.stderr) == (
+        forked.returncode,
+        "No space left" in forked.stderr,
+    )
 
 
 def test_a_program_uses_the_package_that_is_tested() -> None:
-    ran = run_forked([sys.executable, "-c", "import amplifier; print(amplifier.__file__)"], text=True)
+    ran = run_forked(
+        [sys.executable, "-c", "import amplifier; print(amplifier.__file__)"], text=True
+    )
     assert ran.stdout.strip() == amplifier.__file__

@@ -30,11 +30,16 @@ def test_a_shipped_schema_is_the_one_of_the_code(path: str) -> None:
 @pytest.mark.parametrize("path", PAGES)
 def test_generated_page_is_current(path: str, generated: dict[str, str]) -> None:
     assert (ROOT / path).is_file(), "run: python -m docs._generate"
-    assert (ROOT / path).read_text(encoding="utf-8") == generated[path], "run: python -m docs._generate"
+    assert (ROOT / path).read_text(encoding="utf-8") == generated[path], (
+        "run: python -m docs._generate"
+    )
 
 
 def test_pages_of_removed_sources_are_gone() -> None:
-    on_disk = {path.relative_to(ROOT).as_posix(): path.read_text() for path in (ROOT / REFERENCE).rglob("*.md")}
+    on_disk = {
+        path.relative_to(ROOT).as_posix(): path.read_text()
+        for path in (ROOT / REFERENCE).rglob("*.md")
+    }
     assert [path for path, text in on_disk.items() if NOTICE in text and path not in PAGES] == []
 
 
@@ -42,13 +47,18 @@ def test_a_build_writes_the_pages_and_removes_those_of_sources_that_are_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, generated: dict[str, str]
 ) -> None:
     monkeypatch.setattr(_pages, "ROOT", tmp_path)
-    written_by_hand, left_over = tmp_path / REFERENCE / "cli.md", tmp_path / REFERENCE / "api" / "gone.md"
+    written_by_hand, left_over = (
+        tmp_path / REFERENCE / "cli.md",
+        tmp_path / REFERENCE / "api" / "gone.md",
+    )
     left_over.parent.mkdir(parents=True)
     written_by_hand.write_text("# The command line\n")
     left_over.write_text(f"# Gone\n\n{NOTICE}\n")
     (tmp_path / REFERENCE / "errors.md").write_text(f"# Old\n\n{NOTICE}\n")
     write_pages()
-    on_disk = {path.relative_to(tmp_path).as_posix(): path.read_text() for path in tmp_path.rglob("*.md")}
+    on_disk = {
+        path.relative_to(tmp_path).as_posix(): path.read_text() for path in tmp_path.rglob("*.md")
+    }
     assert on_disk == {**generated, f"{REFERENCE}/cli.md": "# The command line\n"}
 
 
@@ -59,10 +69,16 @@ def test_every_page_has_a_title_and_says_where_it_comes_from(generated: dict[str
         assert content.strip(), path
 
 
-def test_only_the_page_of_the_plan_has_code_that_a_test_has_to_run_or_read(generated: dict[str, str]) -> None:
+def test_only_the_page_of_the_plan_has_code_that_a_test_has_to_run_or_read(
+    generated: dict[str, str],
+) -> None:
     block = re.compile(r"^```(?:python|json|yaml|toml)$", re.MULTILINE)
-    assert [path for path, text in generated.items() if block.search(text)] == [f"{REFERENCE}/mount-plan.md"]
-    assert "```python" not in generated[f"{REFERENCE}/mount-plan.md"]  # tests/docs/test_plan_blocks.py reads the others
+    assert [path for path, text in generated.items() if block.search(text)] == [
+        f"{REFERENCE}/mount-plan.md"
+    ]
+    assert (
+        "```python" not in generated[f"{REFERENCE}/mount-plan.md"]
+    )  # tests/docs/test_plan_blocks.py reads the others
 
 
 def test_every_event_has_a_row(generated: dict[str, str]) -> None:
@@ -84,7 +100,10 @@ def test_every_clause_has_a_row_on_exactly_one_page(generated: dict[str, str]) -
         if path.startswith(f"{REFERENCE}/contracts/")
         for clause_id in re.findall(r"^\| ([A-Z]\d+) \|", page, flags=re.MULTILINE)
     ]
-    declared = [*COMMON_CLAUSES, *(clause for contract in CONTRACTS.values() for clause in contract.clauses)]
+    declared = [
+        *COMMON_CLAUSES,
+        *(clause for contract in CONTRACTS.values() for clause in contract.clauses),
+    ]
     assert sorted(shown) == sorted(clause.id for clause in declared)
 
 
@@ -100,14 +119,18 @@ def test_every_public_module_has_a_page_or_is_described_elsewhere() -> None:
     assert modules == set(API_PAGES) | elsewhere
 
 
-def test_every_public_name_has_a_heading_or_a_line_on_the_page_of_its_module(generated: dict[str, str]) -> None:
+def test_every_public_name_has_a_heading_or_a_line_on_the_page_of_its_module(
+    generated: dict[str, str],
+) -> None:
     for module, file in API_PAGES.items():
         page = generated[f"{REFERENCE}/api/{file}.md"]
         shown = re.findall(r"^(?:## `|\| \[`|- `)(\w+)", page, flags=re.MULTILINE)
         assert set(load(module).__all__) <= set(shown), module
 
 
-def test_members_of_bases_that_no_page_describes_are_on_the_page_of_the_class(generated: dict[str, str]) -> None:
+def test_members_of_bases_that_no_page_describes_are_on_the_page_of_the_class(
+    generated: dict[str, str],
+) -> None:
     page = generated[f"{REFERENCE}/api/kernel.md"]
     session = page.partition("## `AmplifierSession`")[2].partition("\n## ")[0]
     for name in ("async execute", "stream", "async resume_turn", "stream_resumed_turn"):

@@ -13,7 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from tests._support.tree import FORMER_PLACES, MIRROR, SOURCE, TESTS, module_name, parse, python_files, relative
+from tests._support.tree import (
+    FORMER_PLACES,
+    MIRROR,
+    SOURCE,
+    TESTS,
+    module_name,
+    parse,
+    python_files,
+    relative,
+)
 
 BANNED_IN_SOURCE = {"asyncio", "unittest"}
 MAY_IMPORT_ASYNCIO = (
@@ -47,8 +56,13 @@ def _absolute(node: ast.ImportFrom, package: str) -> str:
 def imports(path: Path) -> ast.Module:
     """What these tests read of a file: its docstring and its imports. The whole tree of each would fill the memory."""
     tree = parse(path)
-    found: list[ast.stmt] = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
-    return ast.Module(body=[*(node for node in tree.body[:1] if isinstance(node, ast.Expr)), *found], type_ignores=[])
+    found: list[ast.stmt] = [
+        node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)
+    ]
+    return ast.Module(
+        body=[*(node for node in tree.body[:1] if isinstance(node, ast.Expr)), *found],
+        type_ignores=[],
+    )
 
 
 def package_of(path: Path) -> str:
@@ -61,7 +75,11 @@ def banned_imports(tree: ast.AST, module: str) -> list[str]:
     """Imports of banned standard modules in one source file."""
     exempt = {"asyncio"} if module.startswith(MAY_IMPORT_ASYNCIO) else set()
     roots = {(line, name.partition(".")[0]) for line, name in imported_modules(tree, module)}
-    return [f"{module}:{line} imports {root}" for line, root in sorted(roots) if root in BANNED_IN_SOURCE - exempt]
+    return [
+        f"{module}:{line} imports {root}"
+        for line, root in sorted(roots)
+        if root in BANNED_IN_SOURCE - exempt
+    ]
 
 
 def import_graph(trees: Mapping[str, tuple[ast.AST, str]]) -> dict[str, set[str]]:
@@ -96,7 +114,11 @@ def private_imports(tree: ast.AST, module: str, package: str) -> list[str]:
             names = [f"{_absolute(node, package)}.{alias.name}" for alias in node.names]
         else:
             continue
-        found += [f"{module}:{node.lineno} imports {name}" for name in names if _is_private_for(name, package)]
+        found += [
+            f"{module}:{node.lineno} imports {name}"
+            for name in names
+            if _is_private_for(name, package)
+        ]
     return found
 
 
@@ -124,7 +146,11 @@ def import_cycles(graph: Mapping[str, set[str]]) -> list[list[str]]:
         except CycleError as error:
             cycle = error.args[1]
             cycles.append(cycle)
-            left = {module: imports - set(cycle) for module, imports in left.items() if module not in cycle}
+            left = {
+                module: imports - set(cycle)
+                for module, imports in left.items()
+                if module not in cycle
+            }
         else:
             return cycles
 
@@ -148,7 +174,11 @@ def test_no_source_file_imports_the_facade():
 
 
 def test_an_init_file_imports_only_from_its_own_package():
-    inits = [path for path in python_files(SOURCE) if path.name == "__init__.py" and path.parent != SOURCE]
+    inits = [
+        path
+        for path in python_files(SOURCE)
+        if path.name == "__init__.py" and path.parent != SOURCE
+    ]
     inits = [path for path in inits if not module_name(path).startswith((MIRROR, *FORMER_PLACES))]
     guilty = [
         f"{relative(path)}:{line} reaches into {name}"
@@ -214,7 +244,11 @@ def test_a_planted_import_cycle_is_found(code):
 
 
 def test_asyncio_and_unittest_are_named_only_where_they_must_be():
-    assert [line for path in python_files(SOURCE) for line in banned_imports(imports(path), module_name(path))] == []
+    assert [
+        line
+        for path in python_files(SOURCE)
+        for line in banned_imports(imports(path), module_name(path))
+    ] == []
 
 
 def test_no_test_uses_mocks():
@@ -229,7 +263,9 @@ def test_no_test_uses_mocks():
 
 
 def test_every_source_file_has_a_docstring():
-    assert [relative(path) for path in python_files(SOURCE) if not ast.get_docstring(imports(path))] == []
+    assert [
+        relative(path) for path in python_files(SOURCE) if not ast.get_docstring(imports(path))
+    ] == []
 
 
 @pytest.mark.parametrize(

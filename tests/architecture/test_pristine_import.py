@@ -32,10 +32,14 @@ def loaded_after(statement: str) -> set[str]:
 
 def printed(program: str) -> str:
     """What a program prints in a fresh interpreter."""
-    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    return subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    ).stdout
 
 
-@pytest.mark.parametrize("statement", ["import amplifier", "from amplifier import *", "import amplifier.testing"])
+@pytest.mark.parametrize(
+    "statement", ["import amplifier", "from amplifier import *", "import amplifier.testing"]
+)
 def test_importing_brings_nothing_that_was_not_asked_for(statement):
     assert sorted(loaded_after(statement).intersection(UNWANTED)) == []
 
@@ -54,22 +58,28 @@ def test_models_load_cattrs_late(statement, is_loaded):
 
 def ours_after(statement: str) -> list[str]:
     """Modules of this package in a fresh interpreter after one statement."""
-    program = (
-        f"{statement}\nimport sys\nprint(*(name for name in sys.modules if name.partition('.')[0] == 'amplifier'))"
-    )
+    program = f"{statement}\nimport sys\nprint(*(name for name in sys.modules if name.partition('.')[0] == 'amplifier'))"
     return sorted(printed(program).split())
 
 
 def test_the_facade_imports_a_name_when_it_is_used():
     alone = ["amplifier", "amplifier._internal", "amplifier._internal.facade"]
-    assert ours_after("import amplifier; dir(amplifier); amplifier.__version__; amplifier.__all__") == alone
+    assert (
+        ours_after("import amplifier; dir(amplifier); amplifier.__version__; amplifier.__all__")
+        == alone
+    )
     assert "attrs" not in loaded_after("import amplifier")
     errors_only = ours_after("from amplifier import LLMError")
     assert {name.split(".")[1] for name in errors_only if "." in name} == {"_internal", "errors"}
-    assert not any(name.startswith("amplifier.kernel") for name in ours_after("from amplifier import Tool, ToolResult"))
+    assert not any(
+        name.startswith("amplifier.kernel")
+        for name in ours_after("from amplifier import Tool, ToolResult")
+    )
 
 
-@pytest.mark.parametrize("name", ["compat", "contracts", "errors", "events", "kernel", "loading", "models", "plan"])
+@pytest.mark.parametrize(
+    "name", ["compat", "contracts", "errors", "events", "kernel", "loading", "models", "plan"]
+)
 def test_a_submodule_is_an_attribute_of_the_facade(name):
     assert printed(f"import amplifier; print(amplifier.{name}.__name__)") == f"amplifier.{name}\n"
 
@@ -77,11 +87,16 @@ def test_a_submodule_is_an_attribute_of_the_facade(name):
 def test_dir_and_a_star_import_are_complete():
     missing = "print(sorted(set(amplifier.__all__) - set({})))"
     assert printed(f"import amplifier; {missing.format('dir(amplifier)')}") == "[]\n"
-    assert printed(f"from amplifier import *; import amplifier; {missing.format('globals()')}") == "[]\n"
+    assert (
+        printed(f"from amplifier import *; import amplifier; {missing.format('globals()')}")
+        == "[]\n"
+    )
 
 
 def test_an_unknown_name_of_the_facade_is_an_attribute_error():
-    program = "import amplifier\ntry: amplifier.NoSuchName\nexcept AttributeError as error: print(error)"
+    program = (
+        "import amplifier\ntry: amplifier.NoSuchName\nexcept AttributeError as error: print(error)"
+    )
     assert printed(program) == "module 'amplifier' has no attribute 'NoSuchName'\n"
 
 
@@ -108,8 +123,17 @@ def test_the_kernel_brings_no_event_loop():
 def test_the_pytest_plugin_brings_pytest_and_nothing_else_of_weight():
     brought = loaded_after("import amplifier.pytest_plugin")
     assert "pytest" in brought
-    assert sorted(brought.intersection({"click", "httpx", "hypothesis", "pydantic", "rich", "trio", "yaml"})) == []
+    assert (
+        sorted(
+            brought.intersection(
+                {"click", "httpx", "hypothesis", "pydantic", "rich", "trio", "yaml"}
+            )
+        )
+        == []
+    )
 
 
 def test_a_planted_import_is_seen():
-    assert {"hypothesis", "unittest"} <= loaded_after("import hypothesis, unittest").intersection(UNWANTED)
+    assert {"hypothesis", "unittest"} <= loaded_after("import hypothesis, unittest").intersection(
+        UNWANTED
+    )

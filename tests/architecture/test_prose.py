@@ -31,13 +31,22 @@ def test_a_planted_broken_link_is_seen(text):
 
 def test_links_to_generated_pages_are_checked():
     page = ROOT / "docs" / "index.md"
-    assert broken_links(page, "[plan](reference/mount-plan.md#sections) [API](reference/api/kernel.md)") == []
+    assert (
+        broken_links(
+            page, "[plan](reference/mount-plan.md#sections) [API](reference/api/kernel.md)"
+        )
+        == []
+    )
     assert len(broken_links(page, "[plan](reference/mount-plan.md#no-such-heading)")) == 1
     assert len(broken_links(page, "[API](reference/api/no-such-module.md)")) == 1
     assert broken_links(README, "[plan](docs/reference/mount-plan.md)") == []
 
 
-@pytest.mark.parametrize("folder", ["ro" + "ot", "wo" + "rk", "tm" + "p", "ho" + "me/anna", "Us" + "ers/anna"])
-@pytest.mark.parametrize("template", ['path = "/{}/x"', "see /{}/notes.md", "cd /{}/repo && make", "(/{}/a)"])
+@pytest.mark.parametrize(
+    "folder", ["ro" + "ot", "wo" + "rk", "tm" + "p", "ho" + "me/anna", "Us" + "ers/anna"]
+)
+@pytest.mark.parametrize(
+    "template", ['path = "/{}/x"', "see /{}/notes.md", "cd /{}/repo && make", "(/{}/a)"]
+)
 def test_a_planted_machine_path_is_seen(folder, template):
     assert len(machine_paths(README, template.format(folder))) == 1

@@ -112,7 +112,11 @@ def imported_roots(tree: ast.AST) -> set[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             found |= {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and not node.level and (node.module or "").split(".")[0] != "amplifier":
+        elif (
+            isinstance(node, ast.ImportFrom)
+            and not node.level
+            and (node.module or "").split(".")[0] != "amplifier"
+        ):
             found |= {alias.asname or alias.name for alias in node.names}
     return found
 
@@ -149,9 +153,17 @@ def private_uses(node: ast.AST) -> Iterator[str]:
         yield node.attr
     if isinstance(node, ast.Call) and dotted(node.func).rpartition(".")[2] in _BY_NAME:
         for argument in node.args:
-            if isinstance(argument, ast.Constant) and isinstance(argument.value, str) and is_private(argument.value):
+            if (
+                isinstance(argument, ast.Constant)
+                and isinstance(argument.value, str)
+                and is_private(argument.value)
+            ):
                 yield argument.value
-    if isinstance(node, ast.Constant) and isinstance(node.value, str) and _PRIVATE_MODULE.fullmatch(node.value):
+    if (
+        isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and _PRIVATE_MODULE.fullmatch(node.value)
+    ):
         yield node.value
 
 
@@ -166,15 +178,25 @@ def private_imports(node: ast.Import | ast.ImportFrom) -> Iterator[str]:
             yield name
 
 
-def calls_of_the_system(node: ast.ImportFrom | ast.Attribute | ast.Name, looks_inside: bool) -> Iterator[str]:
+def calls_of_the_system(
+    node: ast.ImportFrom | ast.Attribute | ast.Name, looks_inside: bool
+) -> Iterator[str]:
     """Yield signal handlers, and questions to the garbage collector about other objects."""
     if isinstance(node, ast.ImportFrom):
-        wanted = {"signal": {"signal", *_OF_SIGNALS}, "gc": _OF_THE_COLLECTOR}.get(node.module or "", frozenset())
-        yield from (f"from {node.module} import {alias.name}" for alias in node.names if alias.name in wanted)
+        wanted = {"signal": {"signal", *_OF_SIGNALS}, "gc": _OF_THE_COLLECTOR}.get(
+            node.module or "", frozenset()
+        )
+        yield from (
+            f"from {node.module} import {alias.name}"
+            for alias in node.names
+            if alias.name in wanted
+        )
         return
     name = dotted(node)
     last = name.rpartition(".")[2]
-    if name == "signal.signal" or (last in _OF_SIGNALS and (name != last or last == "open_signal_receiver")):
+    if name == "signal.signal" or (
+        last in _OF_SIGNALS and (name != last or last == "open_signal_receiver")
+    ):
         yield last if last in ("add_signal_handler", "open_signal_receiver") else name
     if name.startswith("gc.") and last in _OF_THE_COLLECTOR and not looks_inside:
         yield name
@@ -199,7 +221,9 @@ def test_source_uses_public_api_only():
     found = {
         problem
         for path in python_files(SOURCE)
-        for problem in problems_in(parse(path), path.relative_to(SOURCE).as_posix(), own_names(path.parent))
+        for problem in problems_in(
+            parse(path), path.relative_to(SOURCE).as_posix(), own_names(path.parent)
+        )
     }
     assert sorted(found - ALLOWED) == []
     assert sorted(ALLOWED - found) == [], "delete what is no longer used from the list"
@@ -226,7 +250,10 @@ def test_source_uses_public_api_only():
         ("from anyio import open_signal_receiver\nopen_signal_receiver(2)", "open_signal_receiver"),
         ("import anyio\nanyio.run = refuse", "anyio.run is replaced"),
         ("from subprocess import Popen\nPopen.__init__ = noted", "Popen.__init__ is replaced"),
-        ("import anyio\nsetattr(anyio.CancelScope, 'cancel', other)", "anyio.CancelScope.cancel is replaced"),
+        (
+            "import anyio\nsetattr(anyio.CancelScope, 'cancel', other)",
+            "anyio.CancelScope.cancel is replaced",
+        ),
         ("import trio\ndel trio.CancelScope.__hash__", "trio.CancelScope.__hash__ is replaced"),
     ],
 )
@@ -253,4 +280,9 @@ def test_public_api_is_not_a_violation(code):
 
 
 def test_libraries_have_the_names_looked_for():
-    assert {"_fut_waiter", "_must_cancel", "_cancel_status", "_task_states"} <= private_names_of_libraries()
+    assert {
+        "_fut_waiter",
+        "_must_cancel",
+        "_cancel_status",
+        "_task_states",
+    } <= private_names_of_libraries()

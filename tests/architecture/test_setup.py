@@ -118,7 +118,15 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     folder: Path = tmp_path_factory.mktemp("planted")
     (folder / "conftest.py").write_text(_PLUGINS)
     (folder / "test_planted.py").write_text(_PLANTED)
-    command = [sys.executable, "-m", "pytest", "-c", str(ROOT / "pyproject.toml"), f"--rootdir={folder}", "-rA"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-c",
+        str(ROOT / "pyproject.toml"),
+        f"--rootdir={folder}",
+        "-rA",
+    ]
     environment = os.environ | {
         "PYTHONPATH": str(ROOT),
         "COLUMNS": "300",  # the summary keeps the whole reason
@@ -233,7 +241,14 @@ def test_state_of_the_user_is_not_seen(tmp_path_factory):
 def test_the_state_of_the_shell_does_not_reach_the_tests(tmp_path, processes):
     (tmp_path / "conftest.py").write_text('pytest_plugins = ["tests._support.surroundings"]\n')
     (tmp_path / "test_inherited.py").write_text(_INHERITED)
-    command = [sys.executable, "-m", "pytest", "-c", str(ROOT / "pyproject.toml"), f"--rootdir={tmp_path}"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-c",
+        str(ROOT / "pyproject.toml"),
+        f"--rootdir={tmp_path}",
+    ]
     command += ["-n", processes, "-p", "no:cacheprovider", "test_inherited.py"]
     program = (
         "import os, signal, sys\n"
@@ -244,7 +259,13 @@ def test_the_state_of_the_shell_does_not_reach_the_tests(tmp_path, processes):
         "os.close(0)\n"
         "os.execv(sys.argv[1], sys.argv[1:])\n"
     )
-    shell = {"NO_COLOR": "1", "FORCE_COLOR": "1", "COLUMNS": "20", "LC_ALL": "C", "ANTHROPIC_API_KEY": "key"}
+    shell = {
+        "NO_COLOR": "1",
+        "FORCE_COLOR": "1",
+        "COLUMNS": "20",
+        "LC_ALL": "C",
+        "ANTHROPIC_API_KEY": "key",
+    }
     shell |= {"XDG_STATE_HOME": str(tmp_path), "HOME": "/nonexistent"}
     finished = subprocess.run(
         [sys.executable, "-c", program, *command],

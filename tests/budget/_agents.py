@@ -56,7 +56,9 @@ class Model:
 
     name = "model"
 
-    def __init__(self, script: Script = lambda request: Answer(), *, usual: int | None = 1_000) -> None:
+    def __init__(
+        self, script: Script = lambda request: Answer(), *, usual: int | None = 1_000
+    ) -> None:
         self._script = script
         self._usual = usual
         self.requests: list[ChatRequest] = []
@@ -66,7 +68,9 @@ class Model:
         defaults: dict[str, Any] = {"model": "small", "context_window": 100_000}
         if self._usual is not None:
             defaults["max_output_tokens"] = self._usual
-        return ProviderInfo(id=self.name, display_name="Model", capabilities=["tools"], defaults=defaults)
+        return ProviderInfo(
+            id=self.name, display_name="Model", capabilities=["tools"], defaults=defaults
+        )
 
     async def list_models(self) -> list[ModelInfo]:
         return []
@@ -85,13 +89,23 @@ class Model:
         return self._response(request, answer)
 
     def _response(self, request: ChatRequest, answer: Answer) -> ChatResponse:
-        returned = answer.tokens if request.max_output_tokens is None else min(answer.tokens, request.max_output_tokens)
-        calls = [ToolCall(id=f"call-{next(_ids)}", name=name, arguments=given) for name, given in answer.calls]
+        returned = (
+            answer.tokens
+            if request.max_output_tokens is None
+            else min(answer.tokens, request.max_output_tokens)
+        )
+        calls = [
+            ToolCall(id=f"call-{next(_ids)}", name=name, arguments=given)
+            for name, given in answer.calls
+        ]
         self.spent += INPUT + returned
         return ChatResponse(
             content=[
                 TextBlock(text=answer.text),
-                *(ToolCallBlock(id=call.id, name=call.name, input=call.arguments) for call in calls),
+                *(
+                    ToolCallBlock(id=call.id, name=call.name, input=call.arguments)
+                    for call in calls
+                ),
             ],
             tool_calls=calls or None,
             usage=Usage(
@@ -137,7 +151,9 @@ class Work:
     description = "Works."
     input_schema: Mapping[str, Any] = {"type": "object"}
 
-    def __init__(self, name: str, run: Callable[[dict[str, Any]], Awaitable[Any]] | None = None) -> None:
+    def __init__(
+        self, name: str, run: Callable[[dict[str, Any]], Awaitable[Any]] | None = None
+    ) -> None:
         self.name = name
         self._run = run
         self.runs = 0
@@ -148,7 +164,11 @@ class Work:
 
 
 def agent(
-    model: Any, *tools: Any, loop: str = "loop-basic", budget: Mapping[str, Any] | None, **options: Any
+    model: Any,
+    *tools: Any,
+    loop: str = "loop-basic",
+    budget: Mapping[str, Any] | None,
+    **options: Any,
 ) -> AmplifierSession:
     """A session of built-in modules around a model and tools."""
     session: dict[str, Any] = {
@@ -157,7 +177,9 @@ def agent(
     }
     if budget is not None:
         session["budget"] = dict(budget)
-    return AmplifierSession({"session": session, "providers": [model], "tools": list(tools)}, **options)
+    return AmplifierSession(
+        {"session": session, "providers": [model], "tools": list(tools)}, **options
+    )
 
 
 def pairs_of(messages: list[Any]) -> tuple[list[str], list[str]]:

@@ -53,7 +53,11 @@ async def test_use_is_counted():
         assert await session.execute("hello") == "done"
         used = session.budget.used
         assert (used.model_calls, used.tool_calls) == (3, 2)
-        assert (used.input_tokens, used.output_tokens, used.tokens) == (3 * INPUT, 60, 3 * INPUT + 60)
+        assert (used.input_tokens, used.output_tokens, used.tokens) == (
+            3 * INPUT,
+            60,
+            3 * INPUT + 60,
+        )
         assert used.cost == Decimal("0.09")
         assert "90 of 100,000 tokens used" in repr(session.budget)
 
@@ -71,14 +75,24 @@ async def test_call_past_a_limit_ends_the_turn_with_an_error(budget, what, limit
         with pytest.raises(BudgetExceeded) as caught:
             await session.execute("hello")
         error = caught.value
-        assert (error.what, error.limit, error.used, error.requested) == (what, limit, used, requested)
+        assert (error.what, error.limit, error.used, error.requested) == (
+            what,
+            limit,
+            used,
+            requested,
+        )
         assert error.session_id == session.session_id
         assert f"set_limits({what}=" in str(error)
         assert session.status.status == "failed"
         assert (session.status.last_error or {})["type"] == "BudgetExceeded"
         [(name, data)] = events
         assert name == "budget:exceeded"
-        assert (data["what"], data["limit"], data["used"], data["requested"]) == (what, limit, used, requested)
+        assert (data["what"], data["limit"], data["used"], data["requested"]) == (
+            what,
+            limit,
+            used,
+            requested,
+        )
         assert data["refused_session_id"] == session.session_id
 
 
@@ -111,7 +125,11 @@ async def test_output_is_limited_to_what_is_left():
         (1_000, {"model_calls": 5, "tool_calls": 5, "seconds": 60}, None),
         (None, {"tokens": 10_000_000}, None),
     ],
-    ids=["kept where it fits", "not sent where its size does not matter", "unknown, and not sent where there is room"],
+    ids=[
+        "kept where it fits",
+        "not sent where its size does not matter",
+        "unknown, and not sent where there is room",
+    ],
 )
 async def test_limit_of_the_request(usual, budget, sent):
     model = Model(usual=usual)
@@ -156,7 +174,9 @@ async def test_refused_tool_call_has_a_result_and_its_neighbours_finish():
         messages = await session.coordinator.get("context").get_messages()
         calls, results = pairs_of(messages)
         assert calls == results
-        assert len([message for message in messages if "tool calls is used up" in str(message)]) == 1
+        assert (
+            len([message for message in messages if "tool calls is used up" in str(message)]) == 1
+        )
 
 
 @pytest.mark.parametrize("given", [{"tokns": 5}, {"tokens": -1}, {"cost": "much"}, {"seconds": 0}])
@@ -245,7 +265,9 @@ async def test_stream_without_a_block_around_it_is_counted_and_may_be_left():
         return "done"
 
     session = small_agent(
-        body, providers={"provider-model": mounting(Streaming())}, session={"budget": {"tokens": 5_000}}
+        body,
+        providers={"provider-model": mounting(Streaming())},
+        session={"budget": {"tokens": 5_000}},
     )
     async with session:
         assert await session.execute("hello") == "done"
@@ -302,13 +324,19 @@ async def test_timeout_of_the_turn_is_told_from_the_budget():
 
 
 @pytest.mark.parametrize(
-    ("limit", "warn_at", "warned"), [(10, 0.5, [("model_calls", 10, 5, 0.5)]), (7, None, [])], ids=["wanted", "none"]
+    ("limit", "warn_at", "warned"),
+    [(10, 0.5, [("model_calls", 10, 5, 0.5)]), (7, None, [])],
+    ids=["wanted", "none"],
 )
 async def test_warning_at_the_share_once_per_limit(limit, warn_at, warned):
-    async with agent(Model(again(6)), Work("work"), budget={"model_calls": limit, "warn_at": warn_at}) as session:
+    async with agent(
+        Model(again(6)), Work("work"), budget={"model_calls": limit, "warn_at": warn_at}
+    ) as session:
         events = heard(session, "budget:warning")
         await session.execute("hello")
-        assert [(data["what"], data["limit"], data["used"], data["share"]) for _, data in events] == warned
+        assert [
+            (data["what"], data["limit"], data["used"], data["share"]) for _, data in events
+        ] == warned
 
 
 # ── prices ──
@@ -330,7 +358,8 @@ async def test_unknown_price_is_refused_before_the_first_call():
     model = Priceless()
     async with agent(model, budget={"cost": 1}) as session:
         with pytest.raises(
-            BudgetError, match=r"price of model 'small' of provider 'model'.*session\.budget\.prices"
+            BudgetError,
+            match=r"price of model 'small' of provider 'model'.*session\.budget\.prices",
         ) as caught:
             await session.execute("hello")
         assert not isinstance(caught.value, BudgetExceeded)
@@ -346,7 +375,9 @@ async def test_unknown_price_can_be_allowed():
 @pytest.mark.parametrize("name", ["small", "*"])
 async def test_price_of_the_plan_is_used(name):
     prices = {name: {"input_per_million": 1_000, "output_per_million": "2000.0"}}
-    async with agent(Priceless(), budget={"cost": 100, "currency": "EUR", "prices": prices}) as session:
+    async with agent(
+        Priceless(), budget={"cost": 100, "currency": "EUR", "prices": prices}
+    ) as session:
         assert await session.execute("hello") == "done"
         assert session.budget.used.cost == Decimal("0.05")
 
@@ -370,7 +401,9 @@ async def test_loop_that_turns_errors_into_answers_does_not_hide_the_refusal():
             return f"sorry: {error}"
 
     model = Model()
-    session = small_agent(body, providers={"provider-model": mounting(model)}, session={"budget": {"model_calls": 3}})
+    session = small_agent(
+        body, providers={"provider-model": mounting(model)}, session={"budget": {"model_calls": 3}}
+    )
     async with session:
         with pytest.raises(BudgetExceeded):
             await session.execute("hello")
@@ -385,7 +418,11 @@ async def test_loop_that_wraps_the_error_does_not_hide_it():
         except Exception as error:
             raise RuntimeError("failed") from error
 
-    session = small_agent(body, providers={"provider-model": mounting(Model())}, session={"budget": {"model_calls": 0}})
+    session = small_agent(
+        body,
+        providers={"provider-model": mounting(Model())},
+        session={"budget": {"model_calls": 0}},
+    )
     async with session:
         with pytest.raises(BudgetExceeded) as caught:
             await session.execute("hello")

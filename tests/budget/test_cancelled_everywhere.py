@@ -12,7 +12,12 @@ from .test_children import Call, Node, World
 
 TREE = Node(
     (
-        Call(50, 0.5, False, (Node((Call(100, 1.0, False), Call(10, 0.0, False))), Node((Call(100, 1.0, False),)))),
+        Call(
+            50,
+            0.5,
+            False,
+            (Node((Call(100, 1.0, False), Call(10, 0.0, False))), Node((Call(100, 1.0, False),))),
+        ),
         Call(20, 0.0, False),
     ),
     {"tokens": 4_500, "cost": "4.5", "model_calls": 10, "tool_calls": 5, "seconds": 100},
@@ -28,11 +33,16 @@ class CancelledTree(World):
 
     def check(self) -> Iterable[str]:
         service = self.service
-        yield from (f"{key} has passed its limit of {what}: {amount}" for key, what, amount in service.passed)
+        yield from (
+            f"{key} has passed its limit of {what}: {amount}"
+            for key, what, amount in service.passed
+        )
         yield from (f"the transcript of {key} has calls without results" for key in service.torn)
         for session in self.sessions:
             budget = session.budget
-            if budget is not None and (budget._held_tokens or budget._held_cost or budget._running_turns):
+            if budget is not None and (
+                budget._held_tokens or budget._held_cost or budget._running_turns
+            ):
                 yield f"{budget!r} holds something for a call or a turn that is over"
 
 

@@ -59,12 +59,18 @@ def limits(minimum: int) -> st.SearchStrategy[dict[str, Any]]:
 def calls(children: st.SearchStrategy[Node] | None) -> st.SearchStrategy[Call]:
     below = st.just(()) if children is None else st.lists(children, max_size=3).map(tuple)
     return st.builds(
-        Call, st.integers(0, 1_500), st.sampled_from([0.0, 0.5, 1.0, 3.0]), st.sampled_from([False] * 7 + [True]), below
+        Call,
+        st.integers(0, 1_500),
+        st.sampled_from([0.0, 0.5, 1.0, 3.0]),
+        st.sampled_from([False] * 7 + [True]),
+        below,
     )
 
 
 def nodes(children: st.SearchStrategy[Node] | None) -> st.SearchStrategy[Node]:
-    return st.builds(Node, st.lists(calls(children), min_size=1, max_size=3).map(tuple), st.none() | limits(800))
+    return st.builds(
+        Node, st.lists(calls(children), min_size=1, max_size=3).map(tuple), st.none() | limits(800)
+    )
 
 
 TREES = nodes(nodes(nodes(None)))
@@ -136,7 +142,9 @@ class ServiceModel(Model):
         key = next(str(message.content) for message in request.messages if message.role == "user")
         service, call = self._service, self._service.next_call(key)
         asked = len(json.dumps(to_dict(request)["messages"])) // 4
-        most = asked + (call.tokens if request.max_output_tokens is None else request.max_output_tokens)
+        most = asked + (
+            call.tokens if request.max_output_tokens is None else request.max_output_tokens
+        )
         service.note(key, service.model_calls, 1)
         service.note(key, service.at_most, most)
         try:
@@ -149,7 +157,9 @@ class ServiceModel(Model):
         response = self._response(request, Answer(calls=children, tokens=call.tokens))
         answered = response.usage.output_tokens
         cost = Decimal(asked + answered) / 1000
-        response.usage = Usage(input_tokens=asked, output_tokens=answered, total_tokens=asked + answered, cost_usd=cost)
+        response.usage = Usage(
+            input_tokens=asked, output_tokens=answered, total_tokens=asked + answered, cost_usd=cost
+        )
         service.note(key, service.spent, asked + answered)
         return response
 
@@ -181,7 +191,9 @@ class World:
                 key = given["node"]
                 self.service.note(self.service.above[key] or "", self.service.tool_calls, 1)
                 budget = self.service.nodes[key].limits
-                child = coordinator.session.fork(None if budget is None else {"session": {"budget": budget}})
+                child = coordinator.session.fork(
+                    None if budget is None else {"session": {"budget": budget}}
+                )
                 async with child:
                     return await self.run(child, key)
 
@@ -375,7 +387,11 @@ async def test_time_of_children_that_run_outside_of_the_parents_turn_counts_once
 async def test_agent_of_tool_task_reports_its_refused_call_to_its_parent():
     def script(request: ChatRequest) -> Answer:
         has_results = any(message.role == "tool" for message in request.messages)
-        return Answer() if has_results else Answer(calls=[("task", {"agent": "helper", "instruction": "help"})])
+        return (
+            Answer()
+            if has_results
+            else Answer(calls=[("task", {"agent": "helper", "instruction": "help"})])
+        )
 
     session = agent(Model(script), budget={"model_calls": 10})
     session.config["tools"] = ["tool-task"]
@@ -385,7 +401,9 @@ async def test_agent_of_tool_task_reports_its_refused_call_to_its_parent():
     async with session:
         assert await session.execute("hello") == "done"
         [result] = [
-            message for message in await session.coordinator.get("context").get_messages() if message["role"] == "tool"
+            message
+            for message in await session.coordinator.get("context").get_messages()
+            if message["role"] == "tool"
         ]
         assert "for model calls" in str(result["content"])
         assert session.budget.used.model_calls == 2

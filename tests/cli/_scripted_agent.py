@@ -88,7 +88,9 @@ class ScriptedProvider:
         if text == "fail":
             raise QuotaExceededError("the quota is used up", provider=self.name)
         if text.startswith("limit "):
-            raise RateLimitError("too many requests", provider=self.name, retry_after=float(text.split()[1]))
+            raise RateLimitError(
+                "too many requests", provider=self.name, retry_after=float(text.split()[1])
+            )
         pause, reason = 0.0, None
         if text.startswith("end "):
             _, reason, text = text.split(" ", 2)
@@ -102,7 +104,9 @@ class ScriptedProvider:
                 yield StreamChunk(kind="block_delta", index=0, block_type="text", text=f"{word} ")
         if is_cut:
             raise LLMError("the line was cut", provider=self.name)
-        content: list[Any] = [TextBlock(text="".join(f"{word} " for word in text.split(" ")))] if text else []
+        content: list[Any] = (
+            [TextBlock(text="".join(f"{word} " for word in text.split(" ")))] if text else []
+        )
         usage = Usage(
             input_tokens=10,
             output_tokens=5,
@@ -111,11 +115,15 @@ class ScriptedProvider:
             cache_read_tokens=4,
             reasoning_tokens=2,
         )
-        response = ChatResponse(content=content, tool_calls=calls or None, usage=usage, finish_reason=reason)
+        response = ChatResponse(
+            content=content, tool_calls=calls or None, usage=usage, finish_reason=reason
+        )
         yield StreamChunk(kind="response", response=response)
 
     def _decide(self, request: ChatRequest) -> tuple[str, list[ToolCall]]:
-        last = next(message for message in reversed(request.messages) if message.role in ("user", "tool"))
+        last = next(
+            message for message in reversed(request.messages) if message.role in ("user", "tool")
+        )
         if last.role == "tool":
             return f"done: {last.content}", []
         if isinstance(last.content, list):
@@ -126,22 +134,39 @@ class ScriptedProvider:
             return rest, []
         if verb == "call":
             tool, _, given = rest.partition(" ")
-            return "", [ToolCall(id=f"call-{number}", name=tool, arguments=json.loads(given or "{}"))]
+            return "", [
+                ToolCall(id=f"call-{number}", name=tool, arguments=json.loads(given or "{}"))
+            ]
         if verb == "both":
             inputs = [json.loads(part) for part in rest.split(" ")]
             return "", [
-                ToolCall(id=f"call-{number}-{index}", name=given.pop("tool", "wait_for"), arguments=given)
+                ToolCall(
+                    id=f"call-{number}-{index}", name=given.pop("tool", "wait_for"), arguments=given
+                )
                 for index, given in enumerate(inputs)
             ]
         if verb in ("pace", "limit", "end", "cut"):
             return str(last.content), []
         if verb == "notes":
-            return " ".join(str(message.content) for message in request.messages if message.role == "system"), []
+            return " ".join(
+                str(message.content) for message in request.messages if message.role == "system"
+            ), []
         if verb == "settings":
-            names = ("temperature", "top_p", "max_output_tokens", "stop", "reasoning_effort", "metadata", "tool_choice")
+            names = (
+                "temperature",
+                "top_p",
+                "max_output_tokens",
+                "stop",
+                "reasoning_effort",
+                "metadata",
+                "tool_choice",
+            )
             return json.dumps({name: getattr(request, name) for name in names}).replace(" ", ""), []
         if verb == "history":
-            return f"{sum(message.role == 'user' for message in request.messages)} prompts so far", []
+            return (
+                f"{sum(message.role == 'user' for message in request.messages)} prompts so far",
+                [],
+            )
         return verb, []
 
     def parse_tool_calls(self, response: ChatResponse) -> list[ToolCall]:
@@ -221,7 +246,9 @@ async def mount_hook(coordinator: Any, config: dict[str, Any]) -> Callable[[], N
             approval_timeout=0.3 if "quick" in data["tool_input"]["path"] else 30.0,
         )
 
-    unregister: Callable[[], None] = coordinator.hooks.register("tool:pre", ask, name="ask-first", on_failure="deny")
+    unregister: Callable[[], None] = coordinator.hooks.register(
+        "tool:pre", ask, name="ask-first", on_failure="deny"
+    )
     return unregister
 
 

@@ -55,7 +55,11 @@ def plant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str
     """Writes a module to where commands look for modules."""
 
     def write(module_id: str, text: str) -> None:
-        package = tmp_path / f"amplifier-module-{module_id}" / f"amplifier_module_{module_id.replace('-', '_')}"
+        package = (
+            tmp_path
+            / f"amplifier-module-{module_id}"
+            / f"amplifier_module_{module_id.replace('-', '_')}"
+        )
         package.mkdir(parents=True)
         (package / "__init__.py").write_text(text)
         monkeypatch.setenv("AMPLIFIER_MODULES", str(tmp_path))

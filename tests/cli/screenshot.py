@@ -39,7 +39,11 @@ def main() -> None:
     with (
         tempfile.TemporaryDirectory() as home,
         open_terminal(
-            "run", home=Path(home), cwd=ROOT, size=(40, WIDTH), program=["make", "--no-print-directory"]
+            "run",
+            home=Path(home),
+            cwd=ROOT,
+            size=(40, WIDTH),
+            program=["make", "--no-print-directory"],
         ) as terminal,
     ):
         assert terminal.end() == 0, terminal.text
@@ -48,7 +52,8 @@ def main() -> None:
     for row in rows:
         console.print(Text.from_ansi(row))
     PICTURE.write_text(
-        console.export_svg(title="amplifier", code_format=FORMAT, unique_id="terminal"), encoding="utf-8"
+        console.export_svg(title="amplifier", code_format=FORMAT, unique_id="terminal"),
+        encoding="utf-8",
     )
 
 

@@ -28,16 +28,22 @@ def test_the_model_changes_and_the_conversation_goes_on(backend, home, workdir, 
     with chat(home, workdir, "--plan", plan, "--backend", backend) as terminal:
         terminal.say("history", "1 prompts so far")
         terminal.say("/model", "chosen by provider-scripted")
-        terminal.say("/model large", "Going on with session", "answered by provider-scripted (large)")
+        terminal.say(
+            "/model large", "Going on with session", "answered by provider-scripted (large)"
+        )
         terminal.say("history", "2 prompts so far")
-        terminal.say("/model nowhere:large", "no provider 'nowhere' is installed", "Going on with session")
+        terminal.say(
+            "/model nowhere:large", "no provider 'nowhere' is installed", "Going on with session"
+        )
         terminal.say("/model", "large")
         terminal.say("history", "3 prompts so far")
     (record,) = SessionStore(home / "sessions").records()
     assert record.model == "large"
 
 
-def test_compact_makes_what_the_model_is_shown_smaller_and_can_be_undone(backend, home, workdir, plan):
+def test_compact_makes_what_the_model_is_shown_smaller_and_can_be_undone(
+    backend, home, workdir, plan
+):
     with chat(home, workdir, "--plan", plan, "--backend", backend) as terminal:
         terminal.say("/compact", "There is too little to compact")
         for number in range(
@@ -60,7 +66,9 @@ def test_commands_that_show_something(columns, home, workdir, plan):
         terminal.say("say words", "words")
         terminal.say("/cost", "1 turns and 15 tokens in this chat")
         terminal.say("/help", "/model", "/export", "Ctrl-R")
-        assert all(len(row) <= columns for row in terminal.text.splitlines() if row.startswith("  /"))
+        assert all(
+            len(row) <= columns for row in terminal.text.splitlines() if row.startswith("  /")
+        )
 
 
 def test_resume_lists_the_sessions_of_the_folder_and_goes_on_with_one(home, workdir, plan):
@@ -88,7 +96,10 @@ def test_export_writes_markdown_and_a_page_and_replaces_nothing(home, workdir, p
 
 
 def test_a_page_loads_nothing_and_runs_nothing():
-    message = {"role": "assistant", "content": "![x](http://e.example/x.png) [y](javascript:alert(1)) <img src=x>"}
+    message = {
+        "role": "assistant",
+        "content": "![x](http://e.example/x.png) [y](javascript:alert(1)) <img src=x>",
+    }
     page = write_conversation("<title>", [message], page=True)
     assert "<img" not in page
     assert 'href="javascript' not in page
@@ -115,7 +126,9 @@ def test_commands_of_ones_own_are_messages(home, workdir, plan):
         assert "---" not in terminal.text
 
 
-def test_tab_completes_commands_and_files_and_a_mentioned_file_is_attached(backend, home, workdir, plan):
+def test_tab_completes_commands_and_files_and_a_mentioned_file_is_attached(
+    backend, home, workdir, plan
+):
     (workdir / "notes.txt").write_text("the notes")
     (workdir / "my notes").mkdir()
     (workdir / "my notes" / "one.txt").write_text("more notes")
@@ -155,7 +168,9 @@ def test_only_files_of_the_folder_are_attached(workdir, monkeypatch):
     (workdir / "a.txt").write_text("a")
     (workdir / "long.txt").write_text("x" * 200_001)
     notices: list[str] = []
-    message = f"compare @a.txt, @../secret @link @{workdir.parent}/secret @missing @long.txt me@a.txt"
+    message = (
+        f"compare @a.txt, @../secret @link @{workdir.parent}/secret @missing @long.txt me@a.txt"
+    )
     blocks = mentioned_files(message, notices.append)
     assert [block.text.count("a.txt") for block in blocks] == [1]
     assert [notice.partition(":")[0] for notice in notices] == ["attached", *["not attached"] * 5]
@@ -168,7 +183,10 @@ async def test_changes_are_from_the_first_edit_of_a_file_to_now(workdir, monkeyp
     path.write_text("one\n")
     for number, text in enumerate(["two\n", "three\n"]):
         given = {"file_path": "a.txt", "content": text}
-        await edits("tool:pre", {"tool_name": "write_file", "tool_call_id": str(number), "tool_input": given})
+        await edits(
+            "tool:pre",
+            {"tool_name": "write_file", "tool_call_id": str(number), "tool_input": given},
+        )
         path.write_text(text)
     assert edits.changes()[3:] == ["-one", "+three"]
     path.unlink()
@@ -176,13 +194,20 @@ async def test_changes_are_from_the_first_edit_of_a_file_to_now(workdir, monkeyp
 
 
 def test_undo_takes_a_turn_back_and_redo_does_it_again(backend, home, workdir, plan):
-    with chat(home, workdir, "--plan", plan, "--backend", backend, "--session-id", "one") as terminal:
+    with chat(
+        home, workdir, "--plan", plan, "--backend", backend, "--session-id", "one"
+    ) as terminal:
         terminal.say("/undo", "there is no turn to undo")
         terminal.say("say hello", "hello")
         terminal.say(call("risky", path=workdir / "made"), "Your answer: ")
         terminal.enter("a", "it was done")
         assert (workdir / "made").exists()
-        terminal.say("/undo", "Taken back: call risky", "  made", "cannot be taken back: what risky did outside")
+        terminal.say(
+            "/undo",
+            "Taken back: call risky",
+            "  made",
+            "cannot be taken back: what risky did outside",
+        )
         assert not (workdir / "made").exists()
         terminal.say("history", "2 prompts so far")
         terminal.say("/redo", "there is nothing to redo")

@@ -16,7 +16,9 @@ FULL = Path("/dev/full")
 """A device that is always full."""
 
 
-def run_in_shell(redirection: str, *arguments: str, home: Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+def run_in_shell(
+    redirection: str, *arguments: str, home: Path, cwd: Path
+) -> subprocess.CompletedProcess[str]:
     """Run the command line with streams as a shell redirects them."""
     words = ["/bin/sh", "-c", f'exec "$@" {redirection}', "sh", *command(*arguments)]
     return run_program(words, cwd=cwd, env=environment(home), timeout=PATIENCE)
@@ -25,11 +27,26 @@ def run_in_shell(redirection: str, *arguments: str, home: Path, cwd: Path) -> su
 @pytest.mark.slow
 @pytest.mark.parametrize("output_format", ["text", "json"])
 @mostly_on("trio")
-def test_an_answer_that_cannot_be_written_is_reported_and_fails(output_format, backend, home, workdir, plan):
-    words = ("run", "-q", "say hello", "--plan", plan, "--backend", backend, "--output-format", output_format)
+def test_an_answer_that_cannot_be_written_is_reported_and_fails(
+    output_format, backend, home, workdir, plan
+):
+    words = (
+        "run",
+        "-q",
+        "say hello",
+        "--plan",
+        plan,
+        "--backend",
+        backend,
+        "--output-format",
+        output_format,
+    )
     finished = run_in_shell(f">{FULL}", *words, home=home, cwd=workdir)
     assert finished.returncode == 1
-    assert "amplifier: the answer could not be written to standard output: No space left on device" in finished.stderr
+    assert (
+        "amplifier: the answer could not be written to standard output: No space left on device"
+        in finished.stderr
+    )
     assert "Traceback" not in finished.stderr
     assert "Exception ignored" not in finished.stderr
     (record,) = SessionStore(home / "sessions").records()
@@ -58,9 +75,13 @@ def test_without_standard_input_and_error_a_failure_is_still_an_exit_code(home, 
 
 @pytest.mark.slow
 @mostly_on("trio")
-def test_a_closed_standard_input_holds_no_prompt_and_is_not_needed_for_one(backend, home, workdir, plan):
+def test_a_closed_standard_input_holds_no_prompt_and_is_not_needed_for_one(
+    backend, home, workdir, plan
+):
     finished = run_in_shell("<&-", "run", "--plan", plan, home=home, cwd=workdir)
     assert finished.returncode == 2
     assert finished.stderr == 'amplifier: the prompt is empty; give one: amplifier run "…"\n'
-    finished = run_in_shell("<&-", "run", "say hello", "--plan", plan, "--backend", backend, home=home, cwd=workdir)
+    finished = run_in_shell(
+        "<&-", "run", "say hello", "--plan", plan, "--backend", backend, home=home, cwd=workdir
+    )
     assert (finished.returncode, finished.stdout) == (0, "hello \n")

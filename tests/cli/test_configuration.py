@@ -80,7 +80,10 @@ def test_a_project_only_tightens_rules_before_it_is_trusted(project, workdir, us
     assert "provider, theme, rules.1, mcpServers.pwned, modules.tool-pwned not used" in note
     assert note.endswith("amplifier config trust")
     plan = build_plan(
-        installed_ids(), configuration=found, directory=workdir, environment={"ANTHROPIC_API_KEY": "x"}
+        installed_ids(),
+        configuration=found,
+        directory=workdir,
+        environment={"ANTHROPIC_API_KEY": "x"},
     ).plan
     assert [rule["action"] for rule in rules_of(plan)] == ["allow", "deny"]
     assert "tool-mcp" not in json.dumps(plan)
@@ -115,12 +118,16 @@ def test_a_file_that_every_command_refuses_is_not_trusted(project, workdir, home
 
 
 def test_nothing_of_an_untrusted_project_runs(project, workdir, home, marker, backend):
-    finished = run_cli("run", "hello", "-p", "offline", "--backend", backend, home=home, cwd=workdir)
+    finished = run_cli(
+        "run", "hello", "-p", "offline", "--backend", backend, home=home, cwd=workdir
+    )
     assert finished.returncode == 0, finished.stderr
     assert "amplifier config trust" in finished.stderr
     assert not marker.exists()
     run_cli("config", "trust", home=home, cwd=workdir)
-    finished = run_cli("run", "hello", "-p", "offline", "--backend", backend, home=home, cwd=workdir)
+    finished = run_cli(
+        "run", "hello", "-p", "offline", "--backend", backend, home=home, cwd=workdir
+    )
     assert finished.returncode == 2  # the module that it names is none
     assert "tool-pwned" in finished.stderr
 
@@ -143,7 +150,9 @@ def test_the_users_provider_model_and_modules_are_used_and_options_win(user, wor
     tools = {entry["module"]: entry.get("config") for entry in plan["tools"]}
     assert tools["tool-bash"] == {"timeout": 7}
     assert tools["tool-mcp"] == {"servers": {"files": {"command": "server", "env": {"KEY": "s"}}}}
-    other = build_plan(installed_ids(), configuration=found, provider="offline", environment={"SECRET": "s"})
+    other = build_plan(
+        installed_ids(), configuration=found, provider="offline", environment={"SECRET": "s"}
+    )
     assert other.provider == "provider-offline"
     assert "large" not in json.dumps(other.plan)  # it is a model of the other provider
 
@@ -158,7 +167,9 @@ def test_the_users_provider_model_and_modules_are_used_and_options_win(user, wor
         ("provider = ", "not valid TOML"),
     ],
 )
-def test_a_wrong_file_is_reported_with_its_path_and_nothing_is_guessed(content, problem, user, workdir, home):
+def test_a_wrong_file_is_reported_with_its_path_and_nothing_is_guessed(
+    content, problem, user, workdir, home
+):
     user.write_text(content)
     with pytest.raises(CommandError) as caught:
         read_configuration(workdir)

@@ -23,14 +23,21 @@ def files(workdir) -> Path:
 
 @pytest.mark.slow
 def test_it_answers_from_the_files_at_once(backend, home, files):
-    words = ("run", "list the files and count the lines of notes.txt", "--output-format", "json-trace")
+    words = (
+        "run",
+        "list the files and count the lines of notes.txt",
+        "--output-format",
+        "json-trace",
+    )
     shown = json_of(run_cli(*words, "--backend", backend, home=home, cwd=files))
     assert (shown["status"], shown["exit_code"], shown["provider"]) == ("success", 0, "offline")
     assert "notes.txt has 3 lines" in shown["response"]
     assert {"list_directory", "read_file"} <= {step["tool"] for step in shown["execution_trace"]}
     assert all(step["result"]["success"] for step in shown["execution_trace"])
     events = [json.loads(line) for line in Path(shown["files"]["events"]).read_text().splitlines()]
-    assert {"session:start", "tool:pre", "tool:post", "execution:end"} <= {event["event"] for event in events}
+    assert {"session:start", "tool:pre", "tool:post", "execution:end"} <= {
+        event["event"] for event in events
+    }
     folder = home / "sessions" / shown["session_id"]
     assert sorted(os.listdir(folder)) == ["checkpoints.json", "events.jsonl", "lock"]
 
@@ -42,15 +49,15 @@ def test_writing_needs_permission(home, files):
     assert "There is no terminal to ask at." in finished.stderr
     assert not (files / "new.txt").exists()
     finished = run_cli(*words, "--yes", home=home, cwd=files)
-    assert "allowed (--yes): Allow the tool write_file to run? file_path: new.txt" in finished.stderr
+    assert (
+        "allowed (--yes): Allow the tool write_file to run? file_path: new.txt" in finished.stderr
+    )
     assert (files / "new.txt").read_text().strip() == "hello"
 
 
 @pytest.mark.slow
 def test_ctrl_c_twice_ends_the_processes_of_a_command(backend, home, files):
-    sleep = (
-        f"sleep 1000.{secrets.randbelow(10**12)}"  # found by its command line: in a sandbox it has another process id
-    )
+    sleep = f"sleep 1000.{secrets.randbelow(10**12)}"  # found by its command line: in a sandbox it has another process id
     with open_terminal("run", "--backend", backend, home=home, cwd=files) as terminal:
         terminal.expect("› ")
         terminal.type(f'run "{sleep}"\n')
@@ -71,7 +78,9 @@ def wait_until_it_runs(text: str) -> None:
 
 
 def test_a_package_that_is_missing_leaves_out_its_tool_and_nothing_else(home, files):
-    finished = run_without("truststore", "run", "count the lines of notes.txt", "-q", home=home, cwd=files)
+    finished = run_without(
+        "truststore", "run", "count the lines of notes.txt", "-q", home=home, cwd=files
+    )
     assert (finished.returncode, finished.stderr) == (0, "")
     assert "3 lines" in finished.stdout
 
@@ -94,4 +103,7 @@ def test_the_example_plan_runs(home, files):
 def test_the_doctor_finds_no_problem(home, files):
     finished = run_cli("doctor", home=home, cwd=files)
     assert finished.returncode == 0, finished.stdout
-    assert "✓ provider   provider-offline answers by default; choose another with -p" in finished.stdout
+    assert (
+        "✓ provider   provider-offline answers by default; choose another with -p"
+        in finished.stdout
+    )

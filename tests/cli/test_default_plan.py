@@ -31,7 +31,9 @@ EVERYTHING = {
 def installed(monkeypatch) -> set[str]:
     """Packages of extras that are installed, to be changed by a test."""
     packages = {package for package, _ in REQUIRED_PACKAGES.values()}
-    monkeypatch.setattr(_installed_modules, "find_spec", lambda name: name if name in packages else None)
+    monkeypatch.setattr(
+        _installed_modules, "find_spec", lambda name: name if name in packages else None
+    )
     return packages
 
 
@@ -58,12 +60,22 @@ def test_the_default_plan_pins_what_the_command_relies_on_and_nothing_else():
     assert [spec for spec in specs if "source" in spec and spec["module"] not in pinned] == []
 
 
-def test_a_third_party_provider_does_not_need_the_package_that_ours_needs(tmp_path, monkeypatch, installed):
+def test_a_third_party_provider_does_not_need_the_package_that_ours_needs(
+    tmp_path, monkeypatch, installed
+):
     installed.discard("httpx2")
-    assert build_plan(EVERYTHING, environment={"ANTHROPIC_API_KEY": "x"}).provider == "provider-offline"
-    distribution(tmp_path, "amplifier_module_provider_anthropic", {"provider-anthropic": "theirs:mount"})
+    assert (
+        build_plan(EVERYTHING, environment={"ANTHROPIC_API_KEY": "x"}).provider
+        == "provider-offline"
+    )
+    distribution(
+        tmp_path, "amplifier_module_provider_anthropic", {"provider-anthropic": "theirs:mount"}
+    )
     monkeypatch.syspath_prepend(tmp_path)
-    assert build_plan(EVERYTHING, environment={"ANTHROPIC_API_KEY": "x"}).provider == "provider-anthropic"
+    assert (
+        build_plan(EVERYTHING, environment={"ANTHROPIC_API_KEY": "x"}).provider
+        == "provider-anthropic"
+    )
 
 
 @pytest.mark.parametrize(
@@ -103,7 +115,9 @@ def test_a_tool_without_its_package_or_its_module_is_left_out(installed):
 
 
 def test_error_for_an_unknown_provider_lists_the_installed_ones():
-    with pytest.raises(CommandError, match="no provider 'tool-bash' is installed; there are: anthropic, mock"):
+    with pytest.raises(
+        CommandError, match="no provider 'tool-bash' is installed; there are: anthropic, mock"
+    ):
         build_plan(EVERYTHING, provider="tool-bash", environment={})
 
 
@@ -121,15 +135,28 @@ URL = "http://127.0.0.1:1/v1"
 @pytest.mark.parametrize(
     ("model", "provider", "entry", "asked"),
     [
-        ("openai:gpt-5", None, {"module": "provider-openai", "config": {"default_model": "gpt-5"}}, "gpt-5"),
-        ("openai:gpt-5", "openai", {"module": "provider-openai", "config": {"default_model": "gpt-5"}}, "gpt-5"),
+        (
+            "openai:gpt-5",
+            None,
+            {"module": "provider-openai", "config": {"default_model": "gpt-5"}},
+            "gpt-5",
+        ),
+        (
+            "openai:gpt-5",
+            "openai",
+            {"module": "provider-openai", "config": {"default_model": "gpt-5"}},
+            "gpt-5",
+        ),
         ("gpt-5", None, {"module": "provider-openai"}, "gpt-5"),
         ("claude-x", "openai", {"module": "provider-openai"}, "claude-x"),
         ("llama3:8b", "openai-compatible", {"module": "provider-openai-compatible"}, "llama3:8b"),
         (
             f"openai-compatible:x@{URL}",
             None,
-            {"module": "provider-openai-compatible", "config": {"default_model": "x", "base_url": URL}},
+            {
+                "module": "provider-openai-compatible",
+                "config": {"default_model": "x", "base_url": URL},
+            },
             "x",
         ),
         ("a.gguf", "openai-compatible", {"module": "provider-openai-compatible"}, "a.gguf"),
@@ -137,7 +164,9 @@ URL = "http://127.0.0.1:1/v1"
     ],
 )
 def test_named_model_is_used(model, provider, entry, asked):
-    made = build_plan(EVERYTHING | {"provider-openai-compatible"}, model=model, provider=provider, environment={})
+    made = build_plan(
+        EVERYTHING | {"provider-openai-compatible"}, model=model, provider=provider, environment={}
+    )
     assert made.plan["providers"] == [entry]
     assert made.plan["session"]["orchestrator"]["config"].get("model") == asked
     assert made.model == model
@@ -146,20 +175,42 @@ def test_named_model_is_used(model, provider, entry, asked):
 @pytest.mark.parametrize(
     ("model", "provider", "problem"),
     [
-        ("big", None, "no provider is there for the model 'big': name it with the model, as in -m openai:big"),
+        (
+            "big",
+            None,
+            "no provider is there for the model 'big': name it with the model, as in -m openai:big",
+        ),
         ("big", "offline", "no provider is there for the model 'big'"),
         ("openai:gpt-5", "anthropic", "-p anthropic and -m openai:gpt-5 name two providers"),
-        ("antropic:claude-x", None, "no provider 'antropic' is installed; there are: .*; did you mean 'anthropic'"),
+        (
+            "antropic:claude-x",
+            None,
+            "no provider 'antropic' is installed; there are: .*; did you mean 'anthropic'",
+        ),
         ("openai", None, "expected a model after 'openai'"),
-        ("local:a.gguf", None, "got 'local:a.gguf'; provider-local was removed: serve the model with Ollama or"),
-        ("a.gguf", None, "the model 'a.gguf': expected 'openai-compatible:MODEL@URL', got 'a.gguf'; provider-local"),
-        ("a.gguf", "local", "no provider 'local' is installed; provider-local was removed: serve the model"),
+        (
+            "local:a.gguf",
+            None,
+            "got 'local:a.gguf'; provider-local was removed: serve the model with Ollama or",
+        ),
+        (
+            "a.gguf",
+            None,
+            "the model 'a.gguf': expected 'openai-compatible:MODEL@URL', got 'a.gguf'; provider-local",
+        ),
+        (
+            "a.gguf",
+            "local",
+            "no provider 'local' is installed; provider-local was removed: serve the model",
+        ),
         ("openai-compatible:x", None, "expected 'openai-compatible:MODEL@URL'"),
     ],
 )
 def test_named_model_is_refused(model, provider, problem):
     with pytest.raises(CommandError, match=problem):
-        build_plan(EVERYTHING, model=model, provider=provider, environment={"ANTHROPIC_API_KEY": ""})
+        build_plan(
+            EVERYTHING, model=model, provider=provider, environment={"ANTHROPIC_API_KEY": ""}
+        )
 
 
 # ── a plan of the user's ─────────────────────────────────────────────────────────────────────────
@@ -183,7 +234,9 @@ def test_a_plan_of_the_users_is_taken_as_it_is_with_its_variables(tmp_path):
 @pytest.mark.parametrize("wanted", ["second", "provider-y", "y"])
 def test_the_provider_asked_for_goes_first(wanted, tmp_path):
     entries = ["provider-x", {"module": "provider-y", "instance_id": "second"}]
-    made = build_plan(EVERYTHING, file=plan_file(tmp_path, providers=entries), provider=wanted, environment={})
+    made = build_plan(
+        EVERYTHING, file=plan_file(tmp_path, providers=entries), provider=wanted, environment={}
+    )
     assert made.plan["providers"] == [entries[1], entries[0]]
     assert made.provider == "provider-y"
 
@@ -192,7 +245,10 @@ def test_a_provider_the_plan_does_not_have_is_added_in_front(tmp_path):
     file = plan_file(tmp_path, providers=["provider-x"])
     made = build_plan(EVERYTHING, file=file, provider="mock", model="m", environment={})
     assert made.plan["providers"] == [{"module": "provider-mock"}, "provider-x"]
-    assert made.plan["session"]["orchestrator"] == {"module": "loop-basic", "config": {"model": "m"}}
+    assert made.plan["session"]["orchestrator"] == {
+        "module": "loop-basic",
+        "config": {"model": "m"},
+    }
 
 
 @pytest.mark.parametrize("session", [None, [], {"orchestrator": 7}])
@@ -220,7 +276,10 @@ def test_conversation_and_events_get_their_paths(tmp_path):
 
 def test_paths_the_user_chose_are_kept(tmp_path):
     plan = {
-        "session": {"orchestrator": "loop-basic", "context": {"module": "context-persistent", "config": {"path": "p"}}},
+        "session": {
+            "orchestrator": "loop-basic",
+            "context": {"module": "context-persistent", "config": {"path": "p"}},
+        },
         "hooks": [
             {"module": "hooks-logging", "config": {"path": "e"}},
             {"module": "hooks-logging", "config": {"session_log_template": "t"}},

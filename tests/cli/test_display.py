@@ -50,7 +50,9 @@ class Streams(StandardStreams):
 class Screen(Display):
     """A display at a terminal, or with two pipes."""
 
-    def __init__(self, output_format: OutputFormat = "text", *, is_piped: bool = False, quiet: bool = False) -> None:
+    def __init__(
+        self, output_format: OutputFormat = "text", *, is_piped: bool = False, quiet: bool = False
+    ) -> None:
         self.streams = Streams(out=not is_piped, err=not is_piped)
         super().__init__(self.streams, output_format, quiet=quiet)
 
@@ -133,11 +135,19 @@ CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2
 MARKS = st.sampled_from("\n\n\n  \t#*_`~->|[]()!<&;\\.:1ax\x1b\u202e漢")
 
 
-@given(st.one_of(st.text(alphabet=st.characters(codec="utf-8"), max_size=80), st.text(alphabet=MARKS, max_size=200)))
+@given(
+    st.one_of(
+        st.text(alphabet=st.characters(codec="utf-8"), max_size=80),
+        st.text(alphabet=MARKS, max_size=200),
+    )
+)
 def test_model_output_has_no_escape_sequences_and_is_the_same_in_pieces_and_at_once(text):
     os.environ["TERM"] = "xterm"
     screens = []
-    for events in ([delta(piece) for piece in re.findall(r"(?s).{1,7}", text)], [block(text, is_new=True)]):
+    for events in (
+        [delta(piece) for piece in re.findall(r"(?s).{1,7}", text)],
+        [block(text, is_new=True)],
+    ):
         screen = Screen()
         play(screen, request(), *events)
         screen.end_turn(text)
@@ -184,7 +194,10 @@ def main() -> None:
 
 ▌ done""".splitlines()
 WRAPPED = {
-    "see the manual (https://example.org/manual):": ["see the manual", "(https://example.org/manual):"],
+    "see the manual (https://example.org/manual):": [
+        "see the manual",
+        "(https://example.org/manual):",
+    ],
     " 2 change a line that is too long for a narrow window": [
         " 2 change a line that is too long for a",
         "   narrow window",
@@ -197,16 +210,24 @@ def window(monkeypatch: pytest.MonkeyPatch, height: int, width: int) -> None:
     monkeypatch.setattr(Output, "size", lambda _: (width, height))
 
 
-@pytest.mark.parametrize(("size", "expected"), [((24, 80), WIDE), ((24, 40), NARROW), ((4, 40), NARROW)])
+@pytest.mark.parametrize(
+    ("size", "expected"), [((24, 80), WIDE), ((24, 40), NARROW), ((4, 40), NARROW)]
+)
 @pytest.mark.parametrize("piece", [1, 5, 1000])
-def test_markdown_is_rendered_while_it_arrives_and_stays_in_the_scrollback(size, expected, piece, monkeypatch):
+def test_markdown_is_rendered_while_it_arrives_and_stays_in_the_scrollback(
+    size, expected, piece, monkeypatch
+):
     monkeypatch.setattr("amplifier.cli.terminal.display._REDRAW_INTERVAL", 0.0)
     monkeypatch.setattr(
         "amplifier.cli.terminal.display.time", SimpleNamespace(monotonic=lambda: 0.0)
     )  # every piece is drawn
     window(monkeypatch, *size)
     screen = Screen()
-    play(screen, request(), *(delta(ANSWER[start : start + piece]) for start in range(0, len(ANSWER), piece)))
+    play(
+        screen,
+        request(),
+        *(delta(ANSWER[start : start + piece]) for start in range(0, len(ANSWER), piece)),
+    )
     screen.end_turn(ANSWER)
     assert on_screen(screen.written, size) == expected
 
@@ -308,7 +329,13 @@ def finished(call: str = "c1", *, success: bool = True, **data: Any) -> ToolFini
 
 def test_live_lines_are_cleared_before_anything_else_is_written():
     screen = Screen()
-    play(screen, started(path="a"), started(call="c2", path="b"), finished(), finished("c2", success=False, error="no"))
+    play(
+        screen,
+        started(path="a"),
+        started(call="c2", path="b"),
+        finished(),
+        finished("c2", success=False, error="no"),
+    )
     written = screen.written
     screen.end_turn("done")
     up, down = written.count("\x1b["), written.count("\x1b[J")
@@ -389,8 +416,14 @@ def test_arguments_that_a_question_writes_otherwise_stay_beside_the_diff(tmp_pat
     edit = _edit(given, tmp_path)
     assert edit is not None
     question = render_prompt("write_file", given, "no rule").splitlines()
-    assert [line for line in question if line not in edit.covers] == [question[0], "  file_path: f", question[-1]]
-    other = render_prompt("write_file", {**given, "content": "something else"}, "no rule").splitlines()
+    assert [line for line in question if line not in edit.covers] == [
+        question[0],
+        "  file_path: f",
+        question[-1],
+    ]
+    other = render_prompt(
+        "write_file", {**given, "content": "something else"}, "no rule"
+    ).splitlines()
     assert not edit.covers.intersection(other)
 
 
@@ -402,7 +435,9 @@ def test_the_time_a_person_takes_is_not_the_time_of_the_call(monkeypatch):
     for event in (started(path="a"), started(call="c2", path="b")):
         record.add(event)
         screen.show(event, record)
-    asked = CurrentCall(kind="tool", session_id="s", turn_number=1, iteration=1, call_id="c1", tool_name="t")
+    asked = CurrentCall(
+        kind="tool", session_id="s", turn_number=1, iteration=1, call_id="c1", tool_name="t"
+    )
     with call_scope(asked), screen.waiting():
         now[0] += 60
     now[0] += 2
@@ -441,7 +476,9 @@ def test_log_notices_can_be_held_and_moved_into_an_error_message():
     lines = LogNotices(screen)
     lines.hold()
     for text in ("provider-x: no key", "another"):
-        lines.handle(logging.LogRecord("amplifier.modules", logging.WARNING, "", 0, text, None, None))
+        lines.handle(
+            logging.LogRecord("amplifier.modules", logging.WARNING, "", 0, text, None, None)
+        )
     assert screen.errors == ""
     assert lines.pop_about("provider-x") == "provider-x: no key"
     assert lines.pop_about("provider-x") is None
@@ -485,14 +522,25 @@ def test_an_encoding_without_the_glyphs_gets_ascii():
 
 @pytest.mark.parametrize(
     ("term", "no_colour", "capable", "coloured"),
-    [("xterm", "", True, True), ("xterm", "1", True, False), ("dumb", "", False, False), ("", "", False, False)],
+    [
+        ("xterm", "", True, True),
+        ("xterm", "1", True, False),
+        ("dumb", "", False, False),
+        ("", "", False, False),
+    ],
 )
-def test_terminal_capabilities_follow_the_environment(term, no_colour, capable, coloured, monkeypatch):
+def test_terminal_capabilities_follow_the_environment(
+    term, no_colour, capable, coloured, monkeypatch
+):
     monkeypatch.setenv("TERM", term)
     monkeypatch.setenv("NO_COLOR", no_colour)
     master, slave = pty.openpty()
     with os.fdopen(slave, "w") as stream:
         output = Output(stream, is_required=False)
-        assert (output.is_terminal, output.can_move_cursor, output.has_colour) == (True, capable, coloured)
+        assert (output.is_terminal, output.can_move_cursor, output.has_colour) == (
+            True,
+            capable,
+            coloured,
+        )
         assert output.styled("x", "red") == ("\x1b[31mx\x1b[0m" if coloured else "x")
     os.close(master)

@@ -67,15 +67,22 @@ def test_a_check_that_crashes_is_a_finding(tmp_path, monkeypatch, capsys):
 def test_a_module_that_is_broken_is_named(plant, capsys):
     plant("tool-broken", "import no_such_library\n")
     main(["doctor", "--json"])
-    (broken,) = [each for each in findings(capsys)["module"] if each["text"].startswith("tool-broken")]
+    (broken,) = [
+        each for each in findings(capsys)["module"] if each["text"].startswith("tool-broken")
+    ]
     assert broken["verdict"] == "note"  # the default plan does not need it
     assert "no_such_library" in broken["text"]
 
 
 def test_a_module_that_runs_on_an_island_on_trio_is_named(plant, capsys):
-    plant("tool-timer", '__amplifier_backends__ = ("asyncio",)\n\nasync def mount(coordinator, config): ...\n')
+    plant(
+        "tool-timer",
+        '__amplifier_backends__ = ("asyncio",)\n\nasync def mount(coordinator, config): ...\n',
+    )
     main(["doctor", "--json"])
-    (named,) = [each for each in findings(capsys)["module"] if each["text"].startswith("tool-timer")]
+    (named,) = [
+        each for each in findings(capsys)["module"] if each["text"].startswith("tool-timer")
+    ]
     assert named["verdict"] == "ok"
     assert "needs asyncio; on trio it runs on an asyncio island" in named["text"]
 
@@ -92,8 +99,12 @@ def test_another_command_of_the_same_name_is_reported(tmp_path, monkeypatch, cap
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     metadata = tmp_path / "site" / "amplifier_app_cli-0.1.0.dist-info"
     metadata.mkdir(parents=True)
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: amplifier-app-cli\nVersion: 0.1.0\n")
-    (metadata / "entry_points.txt").write_text("[console_scripts]\namplifier = amplifier_app_cli.main:main\n")
+    (metadata / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: amplifier-app-cli\nVersion: 0.1.0\n"
+    )
+    (metadata / "entry_points.txt").write_text(
+        "[console_scripts]\namplifier = amplifier_app_cli.main:main\n"
+    )
 
     main(["doctor", "--json"])
     (absent,) = findings(capsys)["command"]
@@ -107,7 +118,12 @@ def test_another_command_of_the_same_name_is_reported(tmp_path, monkeypatch, cap
     main(["doctor", "--json"])
     (foreign,) = findings(capsys)["command"]
 
-    assert (absent["verdict"], ours["verdict"], [each["verdict"] for each in both], foreign["verdict"]) == (
+    assert (
+        absent["verdict"],
+        ours["verdict"],
+        [each["verdict"] for each in both],
+        foreign["verdict"],
+    ) == (
         *("note", "ok"),
         ["ok", "note"],
         "note",
@@ -117,7 +133,9 @@ def test_another_command_of_the_same_name_is_reported(tmp_path, monkeypatch, cap
     assert "`amplifier-kernel` and `python -m amplifier` always are" in foreign["text"]
 
 
-@pytest.mark.parametrize(("shell", "word"), [("bash", "complete -o nosort"), ("zsh", "#compdef"), ("fish", "function")])
+@pytest.mark.parametrize(
+    ("shell", "word"), [("bash", "complete -o nosort"), ("zsh", "#compdef"), ("fish", "function")]
+)
 def test_each_shell_gets_code_of_its_own(shell, word, cli):
     captured = cli("completion", shell).out
     assert word in captured
@@ -150,7 +168,12 @@ def test_the_shell_is_offered_commands_and_ids(words, expected, tmp_path):
 def test_an_installation_without_trio_is_in_order(monkeypatch, cli):
     found = importlib.util.find_spec
     for module in (sys.modules[_doctor.__name__], installed_modules):
-        monkeypatch.setattr(module, "find_spec", lambda name, *rest: None if name == "trio" else found(name, *rest))
+        monkeypatch.setattr(
+            module, "find_spec", lambda name, *rest: None if name == "trio" else found(name, *rest)
+        )
     report = json.loads(cli("doctor", "--json").out)
     told = [each for each in report["findings"] if each["subject"] == "backend"]
-    assert [(each["verdict"], each["text"].partition(" ")[0]) for each in told] == [("ok", "asyncio"), ("note", "trio")]
+    assert [(each["verdict"], each["text"].partition(" ")[0]) for each in told] == [
+        ("ok", "asyncio"),
+        ("note", "trio"),
+    ]

@@ -21,7 +21,10 @@ def durable_plan(plan: str) -> Path:
     """The plan of the scripted agent, with durable turns."""
     file = Path(plan)
     content = json.loads(file.read_text())
-    content["session"]["context"] = {"module": "context-persistent", "config": {"durable_turns": True}}
+    content["session"]["context"] = {
+        "module": "context-persistent",
+        "config": {"durable_turns": True},
+    }
     file.write_text(json.dumps(content))
     return file
 
@@ -30,9 +33,13 @@ def sessions(home: Path) -> SessionStore:
     return SessionStore(home / "sessions")
 
 
-def kill_while(shown: str, prompt: str, plan: Path, backend: str, home: Path, workdir: Path) -> None:
+def kill_while(
+    shown: str, prompt: str, plan: Path, backend: str, home: Path, workdir: Path
+) -> None:
     """Run a turn at a terminal until it shows something, and kill the process."""
-    with open_terminal("run", prompt, "--plan", str(plan), "--backend", backend, home=home, cwd=workdir) as terminal:
+    with open_terminal(
+        "run", prompt, "--plan", str(plan), "--backend", backend, home=home, cwd=workdir
+    ) as terminal:
         terminal.expect(shown)
         if "wait_for" in shown:
             wait_until_started(home)  # shown when hooks decide about the call, a moment earlier
@@ -44,7 +51,11 @@ def kill_while(shown: str, prompt: str, plan: Path, backend: str, home: Path, wo
 def wait_until_started(home: Path) -> None:
     give_up = time.monotonic() + PATIENCE
     store = sessions(home)
-    while not any(step["step"] == "started" for each in store.records() for step in store.steps(each.session_id)):
+    while not any(
+        step["step"] == "started"
+        for each in store.records()
+        for step in store.steps(each.session_id)
+    ):
         assert time.monotonic() < give_up, "no tool call was started"
         time.sleep(0.01)  # another process writes it
 
@@ -55,12 +66,18 @@ def roles(home: Path) -> list[str]:
 
 
 @pytest.mark.slow
-def test_a_call_that_was_cut_off_is_not_repeated_without_permission(backend, home, workdir, durable_plan):
+def test_a_call_that_was_cut_off_is_not_repeated_without_permission(
+    backend, home, workdir, durable_plan
+):
     gate = workdir / "gate"
     kill_while("s  wait_for", call("wait_for", path=gate), durable_plan, backend, home, workdir)
     gate.touch()
-    with open_terminal("session", "resume", "--backend", backend, home=home, cwd=workdir) as terminal:
-        terminal.expect("Going on with the turn that was cut off.", "Run the tool 'wait_for' again?")
+    with open_terminal(
+        "session", "resume", "--backend", backend, home=home, cwd=workdir
+    ) as terminal:
+        terminal.expect(
+            "Going on with the turn that was cut off.", "Run the tool 'wait_for' again?"
+        )
         terminal.answer("n", "Tool calls that were cut off: 1 call left interrupted (wait_for).")
         terminal.expect("done: [interrupted: the process ended while this call was running")
         terminal.leave()
@@ -69,12 +86,19 @@ def test_a_call_that_was_cut_off_is_not_repeated_without_permission(backend, hom
     assert store.find("last").status == "success"
     left = {path.name for path in store.folder(store.find("last").session_id).iterdir()}
     assert left == {"checkpoints.git", "checkpoints.json", "lock"}
-    assert (store.steps(store.find("last").session_id), store.turn_plan(store.find("last").session_id)) == ([], None)
+    assert (
+        store.steps(store.find("last").session_id),
+        store.turn_plan(store.find("last").session_id),
+    ) == ([], None)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("tool", "shown"), [("wait_for", "s  wait_for"), ("risky", "Your answer: ")])
-def test_without_a_terminal_the_turn_stays_as_it_was(tool, shown, backend, home, workdir, durable_plan):
+@pytest.mark.parametrize(
+    ("tool", "shown"), [("wait_for", "s  wait_for"), ("risky", "Your answer: ")]
+)
+def test_without_a_terminal_the_turn_stays_as_it_was(
+    tool, shown, backend, home, workdir, durable_plan
+):
     """Whether the question is about repeating a call, or one of a hook's about a call that was never started."""
     trace = workdir / "trace"
     kill_while(shown, call(tool, path=trace), durable_plan, backend, home, workdir)
@@ -85,7 +109,9 @@ def test_without_a_terminal_the_turn_stays_as_it_was(tool, shown, backend, home,
     before = (store.transcript(folder.name), store.turn_plan(folder.name))
     assert before[1]
     for _ in range(2):
-        finished = run_cli("session", "resume", "last", "--backend", backend, home=home, cwd=workdir)
+        finished = run_cli(
+            "session", "resume", "last", "--backend", backend, home=home, cwd=workdir
+        )
         assert finished.returncode == 1, finished.stderr
         assert finished.stdout == ""
         assert "no one could be asked: " in finished.stderr
@@ -94,9 +120,13 @@ def test_without_a_terminal_the_turn_stays_as_it_was(tool, shown, backend, home,
         assert store.find("last").status == "interrupted"
         assert (store.transcript(folder.name), store.turn_plan(folder.name)) == before
     assert store.steps(folder.name)
-    asked = json_of(run_cli("session", "resume", "last", "--output-format", "json", home=home, cwd=workdir))
+    asked = json_of(
+        run_cli("session", "resume", "last", "--output-format", "json", home=home, cwd=workdir)
+    )
     assert (asked["status"], "no one could be asked" in asked["error"]) == ("error", True)
-    finished = run_cli("session", "resume", "last", "--yes", "--backend", backend, home=home, cwd=workdir)
+    finished = run_cli(
+        "session", "resume", "last", "--yes", "--backend", backend, home=home, cwd=workdir
+    )
     assert finished.returncode == 0, finished.stderr
     assert "done: it " in finished.stdout
     assert trace.exists()
@@ -111,10 +141,14 @@ def test_a_new_turn_that_needs_someone_is_left_and_resumed_like_one_that_was_cut
     finished = run_cli("run", call("risky", path=trace), *words, home=home, cwd=workdir)
     store = sessions(home)
     found = store.find("last")
-    assert (finished.returncode, finished.stdout, found.status) == (1, "", "interrupted"), finished.stderr
+    assert (finished.returncode, finished.stdout, found.status) == (1, "", "interrupted"), (
+        finished.stderr
+    )
     assert f"with --yes: amplifier session resume {found.session_id}" in finished.stderr
     assert not trace.exists()
-    finished = run_cli("session", "resume", "last", "--yes", "--backend", backend, home=home, cwd=workdir)
+    finished = run_cli(
+        "session", "resume", "last", "--yes", "--backend", backend, home=home, cwd=workdir
+    )
     assert (finished.returncode, trace.exists()) == (0, True), finished.stderr
     assert roles(home) == ["user", "assistant", "tool", "assistant"]
 
@@ -124,17 +158,25 @@ def test_a_question_that_waited_for_an_answer_is_asked_again(backend, home, work
     trace = workdir / "trace"
     kill_while("Your answer: ", call("risky", path=trace), durable_plan, backend, home, workdir)
     assert not trace.exists()
-    with open_terminal("session", "resume", "--backend", backend, home=home, cwd=workdir) as terminal:
+    with open_terminal(
+        "session", "resume", "--backend", backend, home=home, cwd=workdir
+    ) as terminal:
         terminal.expect("Going on with the turn that was cut off.", "May risky touch trace?")
-        terminal.answer("a", "Tool calls that were cut off: 1 call started (risky).", "done: it was done")
+        terminal.answer(
+            "a", "Tool calls that were cut off: 1 call started (risky).", "done: it was done"
+        )
         terminal.leave()
     assert trace.exists()
 
 
 @pytest.mark.slow
 def test_a_prompt_gives_the_turn_up_and_begins_another(backend, home, workdir, durable_plan):
-    kill_while("s  wait_for", call("wait_for", path=workdir / "gate"), durable_plan, backend, home, workdir)
-    finished = run_cli("session", "resume", "last", "say hello", "--backend", backend, home=home, cwd=workdir)
+    kill_while(
+        "s  wait_for", call("wait_for", path=workdir / "gate"), durable_plan, backend, home, workdir
+    )
+    finished = run_cli(
+        "session", "resume", "last", "say hello", "--backend", backend, home=home, cwd=workdir
+    )
     assert finished.stdout.strip() == "hello"
     assert roles(home) == ["user", "assistant", "tool", "assistant", "user", "assistant"]
 
@@ -154,7 +196,9 @@ def test_a_plan_that_has_changed_is_shown_before_the_turn_goes_on(home, workdir,
     assert "hooks-ask is not in the plan any more" in refused.stderr
     assert "Nothing was run. Go on all the same with --accept-plan-changes" in refused.stderr
     assert roles(home) == ["user", "assistant"]
-    accepted = run_cli("session", "resume", "last", "--accept-plan-changes", "--yes", home=home, cwd=workdir)
+    accepted = run_cli(
+        "session", "resume", "last", "--accept-plan-changes", "--yes", home=home, cwd=workdir
+    )
     assert accepted.returncode == 0, accepted.stderr
     assert "hooks-ask is not in the plan any more" in accepted.stderr
     assert roles(home) == ["user", "assistant", "tool", "assistant"]
@@ -168,7 +212,10 @@ def test_the_changes_of_a_plan_are_listed_and_secrets_are_not_kept(tmp_path):
     known = store.turn_plan("s")
     assert plan_changes(known, plan) == []
     assert b"sk-1234567890abcdef" not in store.path.read_bytes()
-    changed = {**plan, "tools": [{"module": "tool-a", "config": {"timeout": 5}}, "tool-b", "tool-c"]}
+    changed = {
+        **plan,
+        "tools": [{"module": "tool-a", "config": {"timeout": 5}}, "tool-b", "tool-c"],
+    }
     assert plan_changes(known, changed) == [
         "tool-b (2) is not in the plan any more",
         "tool-c is new in the plan",

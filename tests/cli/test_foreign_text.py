@@ -24,7 +24,11 @@ ATTACKS = {
 
 
 def _controls(text: str) -> set[str]:
-    return {character for character in text if unicodedata.category(character) in ("Cc", "Cf", "Zl", "Zp")} - {"\n"}
+    return {
+        character
+        for character in text
+        if unicodedata.category(character) in ("Cc", "Cf", "Zl", "Zp")
+    } - {"\n"}
 
 
 @pytest.fixture
@@ -85,7 +89,10 @@ def test_problems_of_a_plan_are_one_line_each(attack, tmp_path, cli):
 
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_a_plan_is_shown_without_controls_and_as_the_same_json(attack, tmp_path, cli):
-    plan = {"session": {"orchestrator": "loop-basic", "context": "context-simple"}, "agents": {"ü": ATTACKS[attack]}}
+    plan = {
+        "session": {"orchestrator": "loop-basic", "context": "context-simple"},
+        "agents": {"ü": ATTACKS[attack]},
+    }
     file = tmp_path / "plan.json"
     file.write_text(json.dumps(plan))
     shown = cli("plan", "show", str(file)).out
@@ -94,12 +101,18 @@ def test_a_plan_is_shown_without_controls_and_as_the_same_json(attack, tmp_path,
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_the_error_of_a_failed_command_and_its_traceback_have_no_controls(attack, tmp_path, monkeypatch, cli):
-    monkeypatch.setenv("AMPLIFIER_HOME", str(tmp_path / ATTACKS[attack]))  # its name is part of the message
+def test_the_error_of_a_failed_command_and_its_traceback_have_no_controls(
+    attack, tmp_path, monkeypatch, cli
+):
+    monkeypatch.setenv(
+        "AMPLIFIER_HOME", str(tmp_path / ATTACKS[attack])
+    )  # its name is part of the message
     (tmp_path / ATTACKS[attack]).touch()
     written = cli("--debug", "run", "hello", code=2).err
     assert "is not a folder" in written
     assert not _controls(written)
-    assert [line.partition(" ")[0] for line in written.splitlines() if line and not line.startswith("  ")] == [
-        "amplifier:"
-    ]
+    assert [
+        line.partition(" ")[0]
+        for line in written.splitlines()
+        if line and not line.startswith("  ")
+    ] == ["amplifier:"]

@@ -33,7 +33,9 @@ COMMANDS = {
 
 @pytest.mark.parametrize("make", [fifo, endless])
 @pytest.mark.parametrize(("name", "command", "words"), COMMANDS.values(), ids=COMMANDS)
-def test_what_is_no_regular_file_is_refused_and_not_waited_for(name, command, words, make, home, workdir):
+def test_what_is_no_regular_file_is_refused_and_not_waited_for(
+    name, command, words, make, home, workdir
+):
     make(workdir / name)
     finished = run_cli(*command, home=home, cwd=workdir)
     assert finished.returncode in (1, 2), finished.stderr

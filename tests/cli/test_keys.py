@@ -21,7 +21,10 @@ KEY = "sk-ant-" + "q7" * 20
 @pytest.fixture
 def keyring(tmp_path: Path) -> dict[str, str]:
     """Variables of a process whose keyring is a file."""
-    return {"PYTHON_KEYRING_BACKEND": "keyrings.alt.file.PlaintextKeyring", "XDG_DATA_HOME": str(tmp_path / "data")}
+    return {
+        "PYTHON_KEYRING_BACKEND": "keyrings.alt.file.PlaintextKeyring",
+        "XDG_DATA_HOME": str(tmp_path / "data"),
+    }
 
 
 def test_a_key_is_kept_listed_used_and_removed(home, workdir, keyring):
@@ -31,8 +34,13 @@ def test_a_key_is_kept_listed_used_and_removed(home, workdir, keyring):
     kept = run("keys", "set", "anthropic", stdin=f"{KEY}\n")
     assert (kept.returncode, kept.stderr) == (0, "ANTHROPIC_API_KEY is in the keyring\n")
     assert run("keys", "set", "FILES_TOKEN", stdin="abc").returncode == 0
-    assert run("keys").stdout == "ANTHROPIC_API_KEY\tkept in the keyring\nFILES_TOKEN\tkept in the keyring\n"
-    assert run("keys", FILES_TOKEN="other").stdout.endswith("FILES_TOKEN\thidden by the environment\n")
+    assert (
+        run("keys").stdout
+        == "ANTHROPIC_API_KEY\tkept in the keyring\nFILES_TOKEN\tkept in the keyring\n"
+    )
+    assert run("keys", FILES_TOKEN="other").stdout.endswith(
+        "FILES_TOKEN\thidden by the environment\n"
+    )
     assert stat.S_IMODE((home / "keys").stat().st_mode) == 0o600
     for file in home.rglob("*"):
         assert not file.is_file() or KEY not in file.read_text()
@@ -48,7 +56,10 @@ def test_a_key_is_kept_listed_used_and_removed(home, workdir, keyring):
     assert run("keys", "remove", "anthropic").returncode == 0
     assert run("keys").stdout == "FILES_TOKEN\tkept in the keyring\n"
     gone = run("keys", "remove", "anthropic")
-    assert (gone.returncode, "the keyring has no ANTHROPIC_API_KEY; it has: FILES_TOKEN" in gone.stderr) == (2, True)
+    assert (
+        gone.returncode,
+        "the keyring has no ANTHROPIC_API_KEY; it has: FILES_TOKEN" in gone.stderr,
+    ) == (2, True)
 
 
 def test_a_key_that_the_keyring_has_lost_is_named(home, workdir, keyring):
@@ -66,8 +77,16 @@ def test_a_key_that_the_keyring_has_lost_is_named(home, workdir, keyring):
     ("name", "stdin", "message"),
     [
         ("antropic", KEY, "did you mean 'anthropic'?"),
-        ("lower_case", KEY, "expected a provider (anthropic, openai) or a variable such as GITHUB_TOKEN"),
-        ("anthropic", "", "expected ANTHROPIC_API_KEY as one line of text on standard input, got 0 lines"),
+        (
+            "lower_case",
+            KEY,
+            "expected a provider (anthropic, openai) or a variable such as GITHUB_TOKEN",
+        ),
+        (
+            "anthropic",
+            "",
+            "expected ANTHROPIC_API_KEY as one line of text on standard input, got 0 lines",
+        ),
         ("anthropic", "a\x1bb", "as one line of text"),
         ("anthropic", "a\nb\n", "as one line of text on standard input, got 2 lines"),
     ],
@@ -82,15 +101,22 @@ def test_a_system_without_a_keyring_is_told_so(home, workdir):
     none = {"PYTHON_KEYRING_BACKEND": "keyring.backends.fail.Keyring"}
     refused = run_cli("keys", "set", "anthropic", home=home, cwd=workdir, stdin=KEY, extra=none)
     assert refused.returncode == 2
-    assert "the keyring of this system refuses: No recommended backend was available" in refused.stderr
+    assert (
+        "the keyring of this system refuses: No recommended backend was available" in refused.stderr
+    )
 
 
-def test_a_backend_that_is_not_there_is_told_so_and_an_agent_without_a_key_runs(home, workdir, keyring):
+def test_a_backend_that_is_not_there_is_told_so_and_an_agent_without_a_key_runs(
+    home, workdir, keyring
+):
     run_cli("keys", "set", "anthropic", home=home, cwd=workdir, stdin=KEY, extra=keyring)
     broken = {"PYTHON_KEYRING_BACKEND": "nowhere.Keyring"}
     finished = run_cli("run", "hello", "-p", "offline", home=home, cwd=workdir, extra=broken)
     assert finished.returncode == 0
-    assert finished.stderr.count("ANTHROPIC_API_KEY is not read: the keyring of this system refuses: ") == 1
+    assert (
+        finished.stderr.count("ANTHROPIC_API_KEY is not read: the keyring of this system refuses: ")
+        == 1
+    )
 
 
 SLOW = """
@@ -109,8 +135,12 @@ def test_a_keyring_that_waits_for_its_user_can_be_left(home, workdir, keyring):
     run_cli("keys", "set", "anthropic", home=home, cwd=workdir, stdin=KEY, extra=keyring)
     (workdir / "slow_keyring.py").write_text(SLOW)
     path = os.pathsep.join([str(workdir), environment(home)["PYTHONPATH"]])
-    variables = environment(home, {"PYTHON_KEYRING_BACKEND": "slow_keyring.Keyring", "PYTHONPATH": path})
-    with Forked(command("run", "hello"), cwd=workdir, env=variables, stdin=subprocess.DEVNULL) as process:
+    variables = environment(
+        home, {"PYTHON_KEYRING_BACKEND": "slow_keyring.Keyring", "PYTHONPATH": path}
+    )
+    with Forked(
+        command("run", "hello"), cwd=workdir, env=variables, stdin=subprocess.DEVNULL
+    ) as process:
         give_up = time.monotonic() + PATIENCE
         while not (workdir / "asked").exists():
             assert time.monotonic() < give_up
@@ -120,7 +150,9 @@ def test_a_keyring_that_waits_for_its_user_can_be_left(home, workdir, keyring):
 
 
 def test_the_terminal_does_not_show_what_is_typed(home, workdir, keyring):
-    with open_terminal("keys", "set", "anthropic", home=home, cwd=workdir, extra=keyring) as terminal:
+    with open_terminal(
+        "keys", "set", "anthropic", home=home, cwd=workdir, extra=keyring
+    ) as terminal:
         terminal.expect("ANTHROPIC_API_KEY:")
         terminal.type(f"{KEY}\r")
         terminal.expect("is in the keyring")

@@ -22,7 +22,9 @@ from tests._support.tree import ROOT
 
 @pytest.mark.slow
 def test_a_line_is_edited_recalled_and_pasted_at_the_terminal(backend, home, workdir, plan):
-    with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
+    with open_terminal(
+        "run", "--plan", plan, "--backend", backend, home=home, cwd=workdir
+    ) as terminal:
         terminal.expect("› ")
         terminal.type("sey one\x01\x1b[C\x1b[3~a\n")  # home, right, delete, a
         terminal.expect("\none")
@@ -35,7 +37,9 @@ def test_a_line_is_edited_recalled_and_pasted_at_the_terminal(backend, home, wor
         terminal.enter("", "\na\nb", "› ")
         terminal.type(f"say {'long ' * 40}end\n")  # four rows
         row = " ".join(["long"] * 20)
-        terminal.expect(f"\n{row}\n{row}\nend\n")  # the answer: it is rendered in rows without blanks at their ends
+        terminal.expect(
+            f"\n{row}\n{row}\nend\n"
+        )  # the answer: it is rendered in rows without blanks at their ends
         terminal.expect("› ")
         terminal.type(
             "\x0c\x1a/exit\n"
@@ -68,7 +72,9 @@ EDITS = {
 
 @mostly_on("trio")
 def test_keys_edit_the_line(backend, home, workdir, plan):
-    with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
+    with open_terminal(
+        "run", "--plan", plan, "--backend", backend, home=home, cwd=workdir
+    ) as terminal:
         for keys, sent in EDITS.values():
             terminal.say(keys, f"\n{sent}\n")
         terminal.leave("\x04")
@@ -77,20 +83,34 @@ def test_keys_edit_the_line(backend, home, workdir, plan):
 @pytest.mark.slow
 @mostly_on("asyncio")
 def test_history_survives_a_restart_and_returns_to_the_draft(backend, home, workdir, plan):
-    with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
+    with open_terminal(
+        "run", "--plan", plan, "--backend", backend, home=home, cwd=workdir
+    ) as terminal:
         terminal.say("say one\x1b\rtwo", "\none\ntwo")
         terminal.leave()
-    with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
+    with open_terminal(
+        "run", "--plan", plan, "--backend", backend, home=home, cwd=workdir
+    ) as terminal:
         terminal.say("\x1b[A\x1b[A", "\none\ntwo")
         terminal.say("say dra\x1b[A\x1b[Bft", "\ndraft")
         terminal.leave("\x04")
-    assert kept(PromptHistory(home / "history")) == ["say one\ntwo", "/exit", "say one\ntwo", "say draft"]
+    assert kept(PromptHistory(home / "history")) == [
+        "say one\ntwo",
+        "/exit",
+        "say one\ntwo",
+        "say draft",
+    ]
     assert stat.S_IMODE((home / "history").stat().st_mode) == 0o600
 
 
 @pytest.mark.slow
 def test_history_of_a_resumed_session_comes_first(home, workdir, plan):
-    assert run_cli("run", "say asked", "--plan", plan, "--session-id", "mine", home=home, cwd=workdir).returncode == 0
+    assert (
+        run_cli(
+            "run", "say asked", "--plan", plan, "--session-id", "mine", home=home, cwd=workdir
+        ).returncode
+        == 0
+    )
     PromptHistory(home / "history").append_string("say other")
     with open_terminal("run", "--resume", "mine", home=home, cwd=workdir) as terminal:
         terminal.expect("› ")
@@ -102,14 +122,23 @@ def test_history_of_a_resumed_session_comes_first(home, workdir, plan):
 
 @pytest.mark.slow
 @mostly_on("asyncio")
-def test_pasted_and_recalled_text_is_sent_as_it_is_and_its_controls_are_spelled_out(backend, home, workdir, plan):
-    family, word = "👩\u200d👩\u200d👧", "می\u200cخواهم"  # characters that nobody sees join the ones around them
-    with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
+def test_pasted_and_recalled_text_is_sent_as_it_is_and_its_controls_are_spelled_out(
+    backend, home, workdir, plan
+):
+    family, word = (
+        "👩\u200d👩\u200d👧",
+        "می\u200cخواهم",
+    )  # characters that nobody sees join the ones around them
+    with open_terminal(
+        "run", "--plan", plan, "--backend", backend, home=home, cwd=workdir
+    ) as terminal:
         terminal.expect("› ")
         terminal.type("\x1b[200~say a\u202eb\x1b[31m\tc\r\nd\x1b[201~")
         terminal.expect("say a\\u202eb[31m    c\n… d")
         terminal.enter("", "\na\\u202eb[31m    c\nd", "› ")
-        terminal.type("\x1b[200~say a\u202ebc\x1b[201~\x1b[D\x1b[D\x7f\n")  # the cursor is behind what is spelled out
+        terminal.type(
+            "\x1b[200~say a\u202ebc\x1b[201~\x1b[D\x1b[D\x7f\n"
+        )  # the cursor is behind what is spelled out
         terminal.expect("\nabc")
         terminal.say(f"\x1b[200~say \u202e{family} {word}\x1b[201~", "› ")
         terminal.type("\x1b[A")
@@ -121,7 +150,11 @@ def test_pasted_and_recalled_text_is_sent_as_it_is_and_its_controls_are_spelled_
     sent = [f"say \u202e{family} {word}", f"say \u202e{family} {word} again"]
     assert kept(PromptHistory(home / "history"))[-2:] == sent
     store = SessionStore(home / "sessions")
-    asked = [each["content"] for each in store.transcript(store.find("last").session_id) if each["role"] == "user"]
+    asked = [
+        each["content"]
+        for each in store.transcript(store.find("last").session_id)
+        if each["role"] == "user"
+    ]
     assert asked[-2:] == sent
 
 
@@ -137,7 +170,9 @@ def test_completions_are_listed_with_what_a_terminal_would_obey_spelled_out(tmp_
         assert (found.text, found.display_text, found.display_meta_text) == (text, shown, about)
 
 
-def test_a_line_goes_where_standard_error_goes_and_the_answer_to_standard_output(home, workdir, plan, tmp_path):
+def test_a_line_goes_where_standard_error_goes_and_the_answer_to_standard_output(
+    home, workdir, plan, tmp_path
+):
     answers = tmp_path / "answers"
     with (
         answers.open("w") as file,
@@ -150,8 +185,12 @@ def test_a_line_goes_where_standard_error_goes_and_the_answer_to_standard_output
 
 @pytest.mark.slow
 @pytest.mark.parametrize("which", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_while_a_line_is_being_entered_restores_the_terminal(which, backend, home, workdir, plan):
-    with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
+def test_a_signal_while_a_line_is_being_entered_restores_the_terminal(
+    which, backend, home, workdir, plan
+):
+    with open_terminal(
+        "run", "--plan", plan, "--backend", backend, home=home, cwd=workdir
+    ) as terminal:
         terminal.expect("› ")
         terminal.type("say half a li")
         terminal.expect("half a li")
@@ -170,7 +209,9 @@ def test_keys_behind_a_ctrl_c_belong_to_the_next_line(home, workdir, plan):
 
 @pytest.mark.slow
 def test_a_window_that_is_closed_at_the_prompt_ends_the_chat(backend, home, workdir, plan):
-    with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
+    with open_terminal(
+        "run", "--plan", plan, "--backend", backend, home=home, cwd=workdir
+    ) as terminal:
         terminal.expect("› ")
         terminal.hang_up()
         assert terminal.end() == 128 + signal.SIGHUP
@@ -184,7 +225,9 @@ def without_prompt_toolkit(tmp_path: Path) -> dict[str, str]:
     """Variables for a command that cannot import prompt_toolkit."""
     package = tmp_path / "shadow" / "prompt_toolkit"
     package.mkdir(parents=True)
-    (package / "__init__.py").write_text("raise ModuleNotFoundError('hidden', name='prompt_toolkit')\n")
+    (package / "__init__.py").write_text(
+        "raise ModuleNotFoundError('hidden', name='prompt_toolkit')\n"
+    )
     return {"PYTHONPATH": os.pathsep.join([str(ROOT), str(package.parent)])}
 
 
@@ -201,9 +244,15 @@ def test_a_chat_at_a_terminal_that_cannot_move_its_cursor_needs_no_prompt_toolki
         assert "\x1b" not in terminal.screen
 
 
-def test_a_chat_without_prompt_toolkit_names_the_extra_to_install(without_prompt_toolkit, home, workdir, plan):
-    with open_terminal("run", "--plan", plan, home=home, cwd=workdir, extra=without_prompt_toolkit) as terminal:
-        terminal.expect("a chat at a terminal needs an optional part (prompt_toolkit is not installed)")
+def test_a_chat_without_prompt_toolkit_names_the_extra_to_install(
+    without_prompt_toolkit, home, workdir, plan
+):
+    with open_terminal(
+        "run", "--plan", plan, home=home, cwd=workdir, extra=without_prompt_toolkit
+    ) as terminal:
+        terminal.expect(
+            "a chat at a terminal needs an optional part (prompt_toolkit is not installed)"
+        )
         terminal.expect("pip install 'amplifier[cli]'")
         assert terminal.end() == 2
 
@@ -220,7 +269,11 @@ def test_history_keeps_entries_of_several_lines_in_order(tmp_path):
     history = PromptHistory(tmp_path / "home" / "history")
     for entry in ("one", "two\nlines", "漢 \u2028 \u202e \udcff"):
         history.append_string(entry)
-    assert kept(PromptHistory(tmp_path / "home" / "history")) == ["one", "two\nlines", "漢 \u2028 \u202e \udcff"]
+    assert kept(PromptHistory(tmp_path / "home" / "history")) == [
+        "one",
+        "two\nlines",
+        "漢 \u2028 \u202e \udcff",
+    ]
 
 
 def test_damaged_history_lines_are_left_out(tmp_path):

@@ -20,7 +20,18 @@ sys.exit(code)
 # The loop, the memory and the tools of an agent, the chat, and packages that take long to import.
 AGENT = ("amplifier.modules.loop", "amplifier.modules.tools", "amplifier.cli.agent.agent_run")
 CHAT = ("amplifier.cli.agent.chat", "prompt_toolkit", "rich.markdown", "rich.console")
-SLOW = ("trio", "hypothesis", "pytest", "starlette", "uvicorn", "hypercorn", "mcp", "opentelemetry", "dbos", "httpx2")
+SLOW = (
+    "trio",
+    "hypothesis",
+    "pytest",
+    "starlette",
+    "uvicorn",
+    "hypercorn",
+    "mcp",
+    "opentelemetry",
+    "dbos",
+    "httpx2",
+)
 
 
 @pytest.mark.parametrize(
@@ -46,4 +57,8 @@ def test_command_loads_what_it_needs(words, absent, home, workdir):
     assert finished.returncode == 0, finished.stderr
     loaded = finished.stderr.splitlines()[-1].split()[1:]
     assert "amplifier" in loaded
-    assert [name for name in absent if any(each == name or each.startswith(f"{name}.") for each in loaded)] == []
+    assert [
+        name
+        for name in absent
+        if any(each == name or each.startswith(f"{name}.") for each in loaded)
+    ] == []

@@ -52,7 +52,8 @@ def test_an_unknown_command_is_a_usage_error(cli):
 
 
 @pytest.mark.parametrize(
-    ("words", "meant"), [(["sesion", "list"], "session"), (["docter"], "doctor"), (["module", "validat"], "validate")]
+    ("words", "meant"),
+    [(["sesion", "list"], "session"), (["docter"], "doctor"), (["module", "validat"], "validate")],
 )
 def test_error_for_a_misspelt_command_suggests_the_nearest_one(words, meant, cli):
     assert f"did you mean {meant!r}?" in cli(*words, code=2).err
@@ -84,7 +85,10 @@ def test_the_help_lists_what_the_commands_report_of_themselves(width):
         "app.app._summaries = {} if sys.argv[1] == 'imported' else app.app._summaries\n"
         "app.app.main(['--help'], terminal_width=int(sys.argv[2]), max_content_width=int(sys.argv[2]))"
     )
-    known, imported = (run_program([sys.executable, "-c", program, which, width]) for which in ("known", "imported"))
+    known, imported = (
+        run_program([sys.executable, "-c", program, which, width])
+        for which in ("known", "imported")
+    )
     assert (known.returncode, known.stdout) == (0, imported.stdout)
 
 
@@ -117,6 +121,11 @@ def test_bash_completes_providers(home, workdir):
     variables = environment(home)
     variables["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), variables["PATH"]])
     finished = subprocess.run(
-        ["bash", "-c", script], env=variables, cwd=workdir, capture_output=True, text=True, check=True
+        ["bash", "-c", script],
+        env=variables,
+        cwd=workdir,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert finished.stdout.split() == ["offline", "openai", "openai-compatible"]

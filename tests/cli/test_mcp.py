@@ -62,7 +62,10 @@ def test_call_prints_the_result_and_its_time(file, words, backend, cli):
 
 def test_call_takes_the_name_in_the_plan_as_well_and_prints_json(file, cli):
     assert (
-        json.loads(cli("mcp", "call", "small", "small_echo", "text=7", "--plan", file, "--json").out)["output"] == "7"
+        json.loads(
+            cli("mcp", "call", "small", "small_echo", "text=7", "--plan", file, "--json").out
+        )["output"]
+        == "7"
     )  # the schema wants a text
     assert cli("mcp", "call", "small", "big", "size=3", "--plan", file).out == "xxx\n"
 
@@ -70,11 +73,23 @@ def test_call_takes_the_name_in_the_plan_as_well_and_prints_json(file, cli):
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["call", "smal", "echo"], 2, "there is no server 'smal'; did you mean 'small'? The servers are: small, gone"),
+        (
+            ["call", "smal", "echo"],
+            2,
+            "there is no server 'smal'; did you mean 'small'? The servers are: small, gone",
+        ),
         (["call", "x", "echo"], 2, "there is no server 'x'. The servers are: small, gone"),
         (["call", "small", "fail"], 2, "server 'small' has no tool 'fail'. It has: big,"),
-        (["call", "small", "ecko"], 2, "server 'small' has no tool 'ecko'; did you mean 'echo'? It has: big,"),
-        (["call", "small", "echo", "text"], 2, "'text' is no argument; expected NAME=VALUE, or one JSON object"),
+        (
+            ["call", "small", "ecko"],
+            2,
+            "server 'small' has no tool 'ecko'; did you mean 'echo'? It has: big,",
+        ),
+        (
+            ["call", "small", "echo", "text"],
+            2,
+            "'text' is no argument; expected NAME=VALUE, or one JSON object",
+        ),
         (["call", "small", "echo", "{bad"], 2, "the arguments are not valid JSON"),
         (["call", "small", "upper"], 1, "KeyError: 'text'"),
         (["call", "gone", "echo"], 1, "the command 'no-such-program-anywhere' was not found"),
@@ -90,7 +105,10 @@ def test_a_wrong_call_gets_one_clear_message(file, arguments, code, words, cli):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ('{"session": {}}', "there are no MCP servers in it; expected a plan with the module tool-mcp"),
+        (
+            '{"session": {}}',
+            "there are no MCP servers in it; expected a plan with the module tool-mcp",
+        ),
         ('{"mcpServers": {}}', "there is no server to open"),
     ],
 )
@@ -103,7 +121,11 @@ def test_a_file_without_servers_is_refused(words, content, message, tmp_path, cl
 def test_import_prints_a_section_of_a_plan(tmp_path, cli, monkeypatch):
     monkeypatch.setenv("GITHUB_KEY", "value")
     given: dict[str, Any] = {
-        "fs": {"command": "npx", "args": ["-y", "server-fs", "${env:HOME}"], "env": {"API_KEY": "abcdef1234567890"}},
+        "fs": {
+            "command": "npx",
+            "args": ["-y", "server-fs", "${env:HOME}"],
+            "env": {"API_KEY": "abcdef1234567890"},
+        },
         "web": {
             "type": "http",
             "url": "https://example.org/mcp",
@@ -131,18 +153,26 @@ def test_the_file_of_vs_code_is_read():
 # ── in the default agent ─────────────────────────────────────────────────────────────────────────
 
 
-def test_an_added_server_is_in_the_default_agent_until_it_is_removed(backend, tmp_path, monkeypatch, cli):
+def test_an_added_server_is_in_the_default_agent_until_it_is_removed(
+    backend, tmp_path, monkeypatch, cli
+):
     monkeypatch.setenv("AMPLIFIER_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("GREETING", "hello")
     monkeypatch.chdir(tmp_path)
     assert "add one: amplifier mcp add" in cli("mcp", "list", code=2).err
-    added = cli("mcp", "add", "-e", "WORD=${GREETING}", "small", sys.executable, "-SE", SMALL, "--all").out
+    added = cli(
+        "mcp", "add", "-e", "WORD=${GREETING}", "small", sys.executable, "-SE", SMALL, "--all"
+    ).out
     config = tmp_path / "home" / "config.toml"
     assert f"small is in {config}; try it: amplifier mcp test small" in added
     config.write_text(f"# mine\n{config.read_text()}")
     assert "small\tsmall_echo\tread-only" in cli("mcp", "list", "--backend", backend).out
     cli("mcp", "call", "small", "echo", "text=hi", "--backend", backend)
-    (entry,) = [each for each in json.loads(cli("plan", "show").out)["tools"] if each["module"] == "tool-mcp"]
+    (entry,) = [
+        each
+        for each in json.loads(cli("plan", "show").out)["tools"]
+        if each["module"] == "tool-mcp"
+    ]
     assert entry["config"]["servers"]["small"]["args"] == ["-SE", SMALL, "--all"]
     cli("mcp", "remove", "small")
     assert config.read_text().startswith("# mine\n")
@@ -152,7 +182,10 @@ def test_an_added_server_is_in_the_default_agent_until_it_is_removed(backend, tm
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (["-e", "TOKEN=ghp_0123456789abcdefghij0123456789abcdef", "x", "run"], "is a secret in plain text"),
+        (
+            ["-e", "TOKEN=ghp_0123456789abcdefghij0123456789abcdef", "x", "run"],
+            "is a secret in plain text",
+        ),
         (["", "run"], "expected a printable name of a server"),
     ],
 )
@@ -165,7 +198,9 @@ def test_add_checks_what_it_writes(arguments, problem, tmp_path, monkeypatch, ca
 def test_run_uses_the_servers_of_a_file(file, backend, tmp_path):
     home, work = tmp_path / "home", tmp_path / "work"
     work.mkdir()
-    with open_terminal("run", "--mcp", file, "-p", "offline", "--backend", backend, home=home, cwd=work) as terminal:
+    with open_terminal(
+        "run", "--mcp", file, "-p", "offline", "--backend", backend, home=home, cwd=work
+    ) as terminal:
         terminal.say("/mcp", "gone", "was not found")
         terminal.say("/tools", "small_echo")
         terminal.leave()

@@ -10,14 +10,18 @@ from tests._support.terminal import run_cli
 
 
 def test_models_of_a_provider_are_listed(backend, home, workdir):
-    listed = run_cli("models", "-p", "offline", "--json", "--backend", backend, home=home, cwd=workdir)
+    listed = run_cli(
+        "models", "-p", "offline", "--json", "--backend", backend, home=home, cwd=workdir
+    )
     (model,) = json.loads(listed.stdout)
     assert (listed.returncode, model["provider"], model["input"]) == (0, "offline", "$0.00")
     assert model["context"] > 0
     plain = run_cli("models", "-p", "offline", home=home, cwd=workdir)
     assert plain.stdout.split("\t")[:2] == ["offline", model["model"]]
     assert "amplifier run -p PROVIDER -m MODEL" in plain.stderr
-    assert run_cli("models", "-p", "offline", "nothing-like-that", home=home, cwd=workdir).stdout == ""
+    assert (
+        run_cli("models", "-p", "offline", "nothing-like-that", home=home, cwd=workdir).stdout == ""
+    )
 
 
 @pytest.mark.parametrize(

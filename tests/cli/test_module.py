@@ -17,14 +17,18 @@ def test_modules_are_listed_by_kind_with_a_line_each(cli):
     assert by_id["loop-basic"][1] == "orchestrator"
     assert by_id["tool-search"][3].startswith("find text in files")
     kinds = [row[1] for row in rows]
-    assert kinds == sorted(kinds, key=["orchestrator", "context", "provider", "tool", "hook", "resolver"].index)
+    assert kinds == sorted(
+        kinds, key=["orchestrator", "context", "provider", "tool", "hook", "resolver"].index
+    )
 
 
 def test_a_kind_can_be_asked_for_and_json(cli):
     shown = json.loads(cli("module", "list", "--type", "context", "--json").out)
     assert {"context-simple", "context-persistent"} <= {info["id"] for info in shown}
     assert {info["type"] for info in shown} == {"context"}
-    assert len({info["description"] for info in shown}) == len(shown)  # each its own, not its distribution's
+    assert len({info["description"] for info in shown}) == len(
+        shown
+    )  # each its own, not its distribution's
 
 
 def test_a_module_is_shown_with_what_it_is_and_where_it_comes_from(cli):
@@ -38,7 +42,10 @@ def test_a_module_is_shown_with_what_it_is_and_where_it_comes_from(cli):
 def test_error_for_an_unknown_kind_lists_the_kinds(cli):
     printed = cli("module", "list", "--type", "tols", code=2)
     assert printed.out == ""
-    assert "--type is 'tols'; expected one of orchestrator, context, provider, tool, hook, resolver" in printed.err
+    assert (
+        "--type is 'tols'; expected one of orchestrator, context, provider, tool, hook, resolver"
+        in printed.err
+    )
 
 
 def test_a_missing_package_is_shown_with_the_command_to_install_it(monkeypatch, cli):
@@ -61,7 +68,10 @@ def test_a_module_that_cannot_be_imported_is_shown_as_such(plant, cli):
 
 
 def test_a_module_for_asyncio_only_is_listed_and_shown_with_what_happens_on_trio(plant, cli):
-    plant("tool-metronome", '__amplifier_backends__ = ("asyncio",)\n\nasync def mount(coordinator, config): ...\n')
+    plant(
+        "tool-metronome",
+        '__amplifier_backends__ = ("asyncio",)\n\nasync def mount(coordinator, config): ...\n',
+    )
     (line,) = [line for line in cli("module", "list").out.splitlines() if "tool-metronome" in line]
     assert "needs asyncio; on trio it runs on an asyncio island" in line
     assert (
@@ -100,7 +110,12 @@ def test_a_plan_is_shown_without_its_secrets(tmp_path, monkeypatch, cli):
 @pytest.fixture
 def published(tmp_path, monkeypatch):
     """A published tool-todo beside ours."""
-    distribution(tmp_path, "amplifier_module_tool_todo", {"tool-todo": "amplifier_module_tool_todo:mount"}, "1.2")
+    distribution(
+        tmp_path,
+        "amplifier_module_tool_todo",
+        {"tool-todo": "amplifier_module_tool_todo:mount"},
+        "1.2",
+    )
     package(tmp_path, "amplifier_module_tool_todo")
     monkeypatch.syspath_prepend(tmp_path)
     return tmp_path
@@ -118,7 +133,11 @@ def test_the_listing_shows_which_module_is_in_use_each_with_its_own_description(
     ]
     assert rows[0][3] == "About amplifier_module_tool_todo" != rows[1][3]
 
-    shown = [each for each in json.loads(cli("module", "list", "--json").out) if each["id"] == "tool-todo"]
+    shown = [
+        each
+        for each in json.loads(cli("module", "list", "--json").out)
+        if each["id"] == "tool-todo"
+    ]
     assert [(each["in_use"], each["source"]) for each in shown] == [
         (True, {"distribution": "amplifier_module_tool_todo"}),
         (False, "builtin"),
@@ -144,4 +163,8 @@ def test_a_contested_id_is_listed_as_such(published, cli):
         for line in cli("module", "list", "--type", "tool").out.splitlines()
         if line.startswith("tool-todo\t")
     ]
-    assert sorted(row[4].partition(" (")[2].partition(";")[0] for row in rows) == ["contested", "contested", "not used"]
+    assert sorted(row[4].partition(" (")[2].partition(";")[0] for row in rows) == [
+        "contested",
+        "contested",
+        "not used",
+    ]

@@ -46,7 +46,10 @@ def test_a_new_module_of_every_type_is_well_formed(kind, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("kind", "backends"),
     [
-        ("orchestrator", ("trio",)),  # the tool is examined in a tutorial, which `tests/docs/test_tutorials.py` runs
+        (
+            "orchestrator",
+            ("trio",),
+        ),  # the tool is examined in a tutorial, which `tests/docs/test_tutorials.py` runs
         *(pytest.param(kind, ("asyncio", "trio"), marks=pytest.mark.long) for kind in CONTRACTS),
     ],
 )
@@ -59,13 +62,26 @@ def test_new_module_keeps_required_and_recommended_clauses(kind, backends, tmp_p
 
 
 def test_a_new_loop_gives_the_model_a_tools_output_as_the_built_in_loops_do(tmp_path, capsys):
-    assert main(["module", "new", "loop-mine", "--type", "orchestrator", "--into", str(tmp_path)]) == 0
-    call = {"name": "todo", "arguments": {"action": "create", "todos": [{"content": "milk", "status": "pending"}]}}
+    assert (
+        main(["module", "new", "loop-mine", "--type", "orchestrator", "--into", str(tmp_path)]) == 0
+    )
+    call = {
+        "name": "todo",
+        "arguments": {"action": "create", "todos": [{"content": "milk", "status": "pending"}]},
+    }
     contents = []
-    for loop in ({"module": "loop-mine", "source": str(next(tmp_path.iterdir()))}, {"module": "loop-basic"}):
+    for loop in (
+        {"module": "loop-mine", "source": str(next(tmp_path.iterdir()))},
+        {"module": "loop-basic"},
+    ):
         plan = {
             "session": {"orchestrator": loop, "context": "context-simple"},
-            "providers": [{"module": "provider-mock", "config": {"responses": [{"tool_calls": [call]}, "Done."]}}],
+            "providers": [
+                {
+                    "module": "provider-mock",
+                    "config": {"responses": [{"tool_calls": [call]}, "Done."]},
+                }
+            ],
             "tools": [{"module": "tool-todo"}],
         }
         contents.append(anyio.run(first_result, plan))
@@ -93,7 +109,11 @@ def test_readme_of_a_new_module_shows_the_report_and_its_outputs_for_ci(tmp_path
     readme = (tmp_path / "amplifier-module-tool-words" / "README.md").read_text()
     known = {option for parameter in validate.params for option in parameter.opts}
     shown = {
-        word for line in readme.splitlines() if "module validate" in line for word in line.split() if word[0] == "-"
+        word
+        for line in readme.splitlines()
+        if "module validate" in line
+        for word in line.split()
+        if word[0] == "-"
     }
     assert {"--junit", "--html"} <= shown <= known
 
@@ -101,8 +121,13 @@ def test_readme_of_a_new_module_shows_the_report_and_its_outputs_for_ci(tmp_path
 def denial_plan(loop: str, tool: str, hook: str) -> dict[str, Any]:
     call = {"name": "words", "arguments": {"text": "one two"}}
     return {
-        "session": {"orchestrator": {"module": "loop-words", "source": loop}, "context": "context-simple"},
-        "providers": [{"module": "provider-mock", "config": {"responses": [{"tool_calls": [call]}, "Done."]}}],
+        "session": {
+            "orchestrator": {"module": "loop-words", "source": loop},
+            "context": "context-simple",
+        },
+        "providers": [
+            {"module": "provider-mock", "config": {"responses": [{"tool_calls": [call]}, "Done."]}}
+        ],
         "tools": [{"module": "tool-words", "source": tool}],
         "hooks": [{"module": "hooks-words", "source": hook, "config": {"denied": ["words"]}}],
     }
@@ -111,8 +136,13 @@ def denial_plan(loop: str, tool: str, hook: str) -> dict[str, Any]:
 def test_denial_of_a_new_hook_reaches_the_model_through_a_new_loop(tmp_path):
     for name in ("loop-words", "tool-words", "hooks-words"):
         assert main(["module", "new", name, "--into", str(tmp_path)]) == 0
-    folders = [str(tmp_path / f"amplifier-module-{kind}-words") for kind in ("loop", "tool", "hooks")]
-    assert anyio.run(first_result, denial_plan(*folders)) == "Denied: the tool words is switched off here"
+    folders = [
+        str(tmp_path / f"amplifier-module-{kind}-words") for kind in ("loop", "tool", "hooks")
+    ]
+    assert (
+        anyio.run(first_result, denial_plan(*folders))
+        == "Denied: the tool words is switched off here"
+    )
 
 
 def test_error_for_a_missing_type_lists_the_types(tmp_path, capsys):

@@ -24,21 +24,41 @@ def test_a_missing_extra_is_reported_and_not_blamed_on_the_module(package, home,
 def test_static_checks_need_no_extra(cli, monkeypatch):
     monkeypatch.setattr("amplifier.conformance.engine.job.find_spec", lambda name: None)
     cli("module", "validate", "tool-todo", "--static")
-    assert "hypothesis is not installed" in cli("module", "validate", "tool-todo", "--only", "T1", code=2).err
+    assert (
+        "hypothesis is not installed"
+        in cli("module", "validate", "tool-todo", "--only", "T1", code=2).err
+    )
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["nowhere", "--only", "T99"], "only 'T99': there is no such clause; did you mean 'T9'"),
-        (["nowhere", "--html", "no/such/folder/report.html"], "there is no folder 'no/such/folder'; make it first"),
-        (["nowhere", "--junit", "no/such/j.xml"], "--junit 'no/such/j.xml': there is no folder 'no/such'"),
-        (["nowhere", "--html", "x", "--junit", "./x"], "--html and --junit name the same file 'x'; give each its own"),
-        (["tool-todo", "--only", "P5"], "only 'P5': this is not looked at in a module of the type 'tool'"),
-        (["tool-todo", "--replay", "tool.is_a_tool:trio:bnVsbA", "--backend", "asyncio"], "expected one for asyncio"),
+        (
+            ["nowhere", "--html", "no/such/folder/report.html"],
+            "there is no folder 'no/such/folder'; make it first",
+        ),
+        (
+            ["nowhere", "--junit", "no/such/j.xml"],
+            "--junit 'no/such/j.xml': there is no folder 'no/such'",
+        ),
+        (
+            ["nowhere", "--html", "x", "--junit", "./x"],
+            "--html and --junit name the same file 'x'; give each its own",
+        ),
+        (
+            ["tool-todo", "--only", "P5"],
+            "only 'P5': this is not looked at in a module of the type 'tool'",
+        ),
+        (
+            ["tool-todo", "--replay", "tool.is_a_tool:trio:bnVsbA", "--backend", "asyncio"],
+            "expected one for asyncio",
+        ),
     ],
 )
-def test_options_that_are_invalid_or_not_for_the_module_are_rejected_before_running(arguments, message, cli):
+def test_options_that_are_invalid_or_not_for_the_module_are_rejected_before_running(
+    arguments, message, cli
+):
     printed = cli("module", "validate", *arguments, code=2)
     assert printed.out == ""
     assert message in printed.err
@@ -53,7 +73,9 @@ def test_options_that_are_invalid_or_not_for_the_module_are_rejected_before_runn
         (["tool-todo", "--only", "T99"], "there is no such clause"),
     ],
 )
-def test_a_command_that_fails_is_reported_in_every_form_that_was_asked_for(arguments, message, cli, tmp_path):
+def test_a_command_that_fails_is_reported_in_every_form_that_was_asked_for(
+    arguments, message, cli, tmp_path
+):
     junit = tmp_path / "report.xml"
     printed = cli("module", "validate", *arguments, "--junit", str(junit), code=2)
     assert message in printed.err
@@ -68,15 +90,24 @@ def test_unchecked_clauses_are_not_reported_as_kept(cli):
     first, *others, last = cli(
         "module", "validate", "provider-mock", "--type", "tool", "--only", "T5", code=2
     ).out.splitlines()
-    assert first == "provider-mock (tool): unchecked; too little of it could be examined; 41 clauses not examined"
+    assert (
+        first
+        == "provider-mock (tool): unchecked; too little of it could be examined; 41 clauses not examined"
+    )
     assert "not examined: A1 to A25, T1 to T16; the examination was restricted to T5" in others
-    assert last.startswith("0 of 41 clauses kept, 41 not examined, 0 violations, 0 recommendations (")
-    assert any(line.startswith("note: mount gave nothing that can be used as a tool") for line in others)
+    assert last.startswith(
+        "0 of 41 clauses kept, 41 not examined, 0 violations, 0 recommendations ("
+    )
+    assert any(
+        line.startswith("note: mount gave nothing that can be used as a tool") for line in others
+    )
 
 
 def test_a_part_of_the_contract_can_be_checked(cli):
     assert "  kept " not in cli("module", "validate", "tool-todo", "--only", "A2", "--static").out
-    shown = cli("module", "validate", "tool-todo", "--only", "A2", "--static", "-v").out.splitlines()
+    shown = cli(
+        "module", "validate", "tool-todo", "--only", "A2", "--static", "-v"
+    ).out.splitlines()
     assert [line.split()[:2] for line in shown if line.startswith("  kept ")] == [["kept", "A2"]]
     assert sum(line.startswith("  not examined ") for line in shown) == 40
 
@@ -89,7 +120,10 @@ def test_every_output_at_once_gives_the_exit_code_of_the_verdict(tmp_path, monke
     Path("tool_mute.py").write_text(MUTE)
     files = ["--html", "r.html", "--junit", "r.xml"]
     shown = cli("module", "validate", "tool_mute.py", "--static", *files, code=1).out.splitlines()
-    assert shown[0] == "tool-mute (tool): violations; it breaks 1 required clause; 36 clauses not examined"
+    assert (
+        shown[0]
+        == "tool-mute (tool): violations; it breaks 1 required clause; 36 clauses not examined"
+    )
     assert "    look at: tool_mute.py:4" in shown
     assert "<title>tool-mute: violations</title>" in Path("r.html").read_text()
     assert ElementTree.parse("r.xml").getroot().get("failures") == "1"
@@ -99,7 +133,15 @@ def test_a_file_that_cannot_be_written_is_reported_after_the_report(tmp_path, cl
     (tmp_path / "tool_mute.py").write_text(MUTE)
     loop = tmp_path / "loop"
     loop.symlink_to(loop)
-    printed = cli("module", "validate", str(tmp_path / "tool_mute.py"), "--static", "--junit", str(loop), code=2)
+    printed = cli(
+        "module",
+        "validate",
+        str(tmp_path / "tool_mute.py"),
+        "--static",
+        "--junit",
+        str(loop),
+        code=2,
+    )
     assert "A3" in printed.out
     assert f"--junit {str(loop)!r} cannot be written" in printed.err
 

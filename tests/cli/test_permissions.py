@@ -14,16 +14,24 @@ from tests._support.terminal import open_terminal, run_cli
 
 
 def test_modes_are_switched_by_key_and_by_name(backend, home, workdir):
-    with open_terminal("run", "-p", "offline", "--backend", backend, home=home, cwd=workdir) as terminal:
+    with open_terminal(
+        "run", "-p", "offline", "--backend", backend, home=home, cwd=workdir
+    ) as terminal:
         terminal.expect("› ")
         terminal.enter("\x1b[Z/mode", "mode edits: ", "edits › ")
         terminal.enter("write 'one' to a.txt", "✓ write_file", "edits › ")
         terminal.enter("write 'two' to .git/config", "Permission needed", "Your answer: ")
         terminal.enter("n", "✗ write_file", "edits › ")
         terminal.enter("\x1b[Z/mode", "mode plan: ", "plan › ")
-        terminal.enter("write 'three' to a.txt", "denied: forbidden: plan mode: change nothing", "plan › ")
+        terminal.enter(
+            "write 'three' to a.txt", "denied: forbidden: plan mode: change nothing", "plan › "
+        )
         terminal.enter("read a.txt", "✓ read_file", "plan › ")
-        terminal.enter("/mode ful", "there is no mode 'ful' (ask, edits, plan, full); did you mean 'full'?", "plan › ")
+        terminal.enter(
+            "/mode ful",
+            "there is no mode 'ful' (ask, edits, plan, full); did you mean 'full'?",
+            "plan › ",
+        )
         terminal.enter("/mode ask", "mode ask: you are asked before anything is changed", "› ")
         terminal.type("/exit\n")
         assert terminal.end() == 0
@@ -33,7 +41,13 @@ def test_modes_are_switched_by_key_and_by_name(backend, home, workdir):
 
 def test_the_further_rows_of_a_long_line_are_marked_in_the_question(home, workdir):
     with open_terminal(
-        "run", f"write '{'word ' * 20}' to a.txt", "-p", "offline", home=home, cwd=workdir, size=(40, 60)
+        "run",
+        f"write '{'word ' * 20}' to a.txt",
+        "-p",
+        "offline",
+        home=home,
+        cwd=workdir,
+        size=(40, 60),
     ) as terminal:
         terminal.expect("│ +word word", "│ +↪ ")
         terminal.answer("n")
@@ -41,8 +55,14 @@ def test_the_further_rows_of_a_long_line_are_marked_in_the_question(home, workdi
 
 
 def test_what_is_revoked_elsewhere_is_asked_for_again_in_a_running_chat(backend, home, workdir):
-    with open_terminal("run", "-p", "offline", "--backend", backend, home=home, cwd=workdir) as terminal:
-        terminal.say("write '1' to here.txt", "[a] Allow always (this very call, in this session)", "Your answer: ")
+    with open_terminal(
+        "run", "-p", "offline", "--backend", backend, home=home, cwd=workdir
+    ) as terminal:
+        terminal.say(
+            "write '1' to here.txt",
+            "[a] Allow always (this very call, in this session)",
+            "Your answer: ",
+        )
         terminal.enter("p", "✓ write_file", "› ")
         terminal.enter("write '2' to here.txt", "✓ write_file", "› ")
         assert run_cli("permissions", "--revoke", "1", home=home, cwd=workdir).returncode == 0
@@ -80,11 +100,17 @@ def test_a_permission_is_remembered_for_the_project_and_can_be_revoked(backend, 
     assert "Permission needed" not in ask(None)
     listed = run_cli("permissions", home=home, cwd=workdir)
     assert listed.stdout == "1\tthe command 'touch here'\n"
-    assert json.loads(run_cli("permissions", "--json", home=home, cwd=workdir).stdout)[0]["action"] == "allow"
+    assert (
+        json.loads(run_cli("permissions", "--json", home=home, cwd=workdir).stdout)[0]["action"]
+        == "allow"
+    )
     assert "amplifier permissions" in run_cli("config", home=home, cwd=workdir).stdout
     assert "Nothing is allowed" in run_cli("permissions", home=home, cwd=workdir.parent).stderr
     assert run_cli("permissions", "--revoke", "2", home=home, cwd=workdir).returncode == 2
-    assert "revoked: the command" in run_cli("permissions", "--revoke", "1", home=home, cwd=workdir).stdout
+    assert (
+        "revoked: the command"
+        in run_cli("permissions", "--revoke", "1", home=home, cwd=workdir).stdout
+    )
     ask("n")
 
 
@@ -100,13 +126,21 @@ def test_a_permission_is_remembered_for_the_project_and_can_be_revoked(backend, 
         ("bash", {"command": "ls '*'"}, None),
         ("bash", {"command": "make test", "sandbox": "off"}, None),
         ("bash", {}, None),
-        ("edit_file", {"file_path": "src/a.py"}, {"tool": ["write_file", "edit_file"], "path": "src/a.py"}),
+        (
+            "edit_file",
+            {"file_path": "src/a.py"},
+            {"tool": ["write_file", "edit_file"], "path": "src/a.py"},
+        ),
         ("write_file", {"file_path": "../a.py"}, None),
         ("small_echo", {"text": "x"}, {"tool": "small_echo"}),
     ],
 )
-def test_the_rule_of_a_remembered_permission_is_narrow(tool: str, given: dict[str, Any], rule: dict[str, Any] | None):
-    assert rule_for_call(Call(tool, given)) == (None if rule is None else {**rule, "action": "allow"})
+def test_the_rule_of_a_remembered_permission_is_narrow(
+    tool: str, given: dict[str, Any], rule: dict[str, Any] | None
+):
+    assert rule_for_call(Call(tool, given)) == (
+        None if rule is None else {**rule, "action": "allow"}
+    )
 
 
 def test_a_project_cannot_remember_for_itself(home: Path, workdir: Path):

@@ -15,7 +15,9 @@ from amplifier.plan import LOCAL_MODEL_ADVICE, check_plan
 from tests._support.terminal import run_without
 from tests.loading._forge import distribution
 
-GOOD = {"session": {"orchestrator": {"module": "loop-basic"}, "context": {"module": "context-simple"}}}
+GOOD = {
+    "session": {"orchestrator": {"module": "loop-basic"}, "context": {"module": "context-simple"}}
+}
 
 GOOD_FILES = {
     "plan.json": json.dumps(GOOD),
@@ -60,7 +62,9 @@ def test_a_warning_is_printed_and_fails_the_check(check):
 
 def test_a_misspelt_section_is_a_problem_with_the_name_that_was_meant(check):
     given = GOOD_FILES["plan.yaml"] + "hoks:\n  - {module: hooks-approval, on_failure: deny}\n"
-    problem = "unknown section 'hoks'; did you mean 'hooks'? Rename or remove it: it would be ignored"
+    problem = (
+        "unknown section 'hoks'; did you mean 'hooks'? Rename or remove it: it would be ignored"
+    )
     assert check(given, 1, name="plan.yaml")[0] == f"FILE: $.hoks: {problem}\n"
 
 
@@ -82,7 +86,10 @@ def test_a_built_in_module_whose_extra_is_missing_is_a_problem(check, monkeypatc
 
 def test_plan_with_the_removed_provider_is_told_what_to_write(check):
     reported = check({**GOOD, "providers": ["provider-local"]}, 1)[0]
-    assert reported == f"FILE: $.providers[0]: no module 'provider-local' is installed; {LOCAL_MODEL_ADVICE}\n"
+    assert (
+        reported
+        == f"FILE: $.providers[0]: no module 'provider-local' is installed; {LOCAL_MODEL_ADVICE}\n"
+    )
 
 
 @pytest.mark.parametrize("text", ["", "[]", "7", "null"])
@@ -100,7 +107,11 @@ def test_a_file_without_a_mapping_is_a_problem_and_not_a_crash(text, check):
         ("plan.yaml", b"session: \x00", "not valid YAML"),
         ("plan.yaml", b"!!map x: 1", "not valid YAML"),
         ("plan.yaml", b"[x]: 1", "not valid YAML"),
-        ("plan.yaml", b"a: &a [x]\nb: [*a, *a]\n", "line 2: plans have no aliases (*name); write the value again"),
+        (
+            "plan.yaml",
+            b"a: &a [x]\nb: [*a, *a]\n",
+            "line 2: plans have no aliases (*name); write the value again",
+        ),
         ("plan.yaml", b"session: &a {orchestrator: *a}\n", "line 1: plans have no aliases"),
         ("plan.json", b"[" * 100_000, "nested too deeply"),
         ("plan.yaml", b"[" * 5_000, "nested more than 100 levels deep"),
@@ -146,16 +157,27 @@ def test_a_module_with_a_source_or_on_a_search_path_is_not_missing(tmp_path, mon
         (tmp_path / "found" / folder).mkdir(parents=True)
         (tmp_path / "found" / folder / "__init__.py").touch()
     (tmp_path / "site" / "amplifier_module_tool_three").mkdir(parents=True)
-    (tmp_path / "site" / "amplifier_module_tool_three" / "__init__.py").write_text("raise RuntimeError('imported')")
+    (tmp_path / "site" / "amplifier_module_tool_three" / "__init__.py").write_text(
+        "raise RuntimeError('imported')"
+    )
     monkeypatch.setenv("AMPLIFIER_MODULES", str(tmp_path / "found"))
     monkeypatch.syspath_prepend(tmp_path / "site")
-    session = {"orchestrator": "loop-own", "orchestrator_source": "loops", "context": "context-simple"}
+    session = {
+        "orchestrator": "loop-own",
+        "orchestrator_source": "loops",
+        "context": "context-simple",
+    }
     given = [{"module": "tool-four", "source": "git+https://example.org/four"}]
-    assert check({"session": session, "tools": ["tool-one", "tool-two", "tool-three", *given]})[0] == "FILE: ok\n"
+    assert (
+        check({"session": session, "tools": ["tool-one", "tool-two", "tool-three", *given]})[0]
+        == "FILE: ok\n"
+    )
 
 
 def test_the_schema_is_printed_as_it_is_shipped_and_a_plan_may_name_it(check, cli):
-    assert cli("plan", "schema").out == files("amplifier.plan").joinpath("mount-plan.schema.json").read_text("utf-8")
+    assert cli("plan", "schema").out == files("amplifier.plan").joinpath(
+        "mount-plan.schema.json"
+    ).read_text("utf-8")
     assert check({"$schema": "mount-plan.schema.json", **GOOD}) == ("FILE: ok\n", "")
 
 
@@ -173,7 +195,9 @@ def test_variables_are_filled_in_before_a_plan_is_judged(check, monkeypatch):
 
 def test_a_variable_that_is_not_set_here_is_a_note_and_fails_nothing(check, monkeypatch):
     monkeypatch.delenv("THE_KEY", raising=False)
-    printed, note = check({**GOOD, "tools": [{"module": "tool-todo", "config": {"key": "${THE_KEY}"}}]})
+    printed, note = check(
+        {**GOOD, "tools": [{"module": "tool-todo", "config": {"key": "${THE_KEY}"}}]}
+    )
     assert printed == "FILE: ok\n"
     assert note.startswith("FILE: note: $.tools[0].config.key: variable 'THE_KEY' is not set")
 
@@ -194,19 +218,29 @@ def test_a_malformed_reference_is_a_problem_beside_the_others(check):
         ({"distribution": "amplifier"}, None),
         ("/some/where", None),
         ({"git": "x"}, None),
-        ({"distribution": "absent"}, "pinned to the distribution 'absent', which does not provide it"),
-        ({"distribution": 5}, "$.tools[0].source.distribution: expected the name of an installed distribution, got 5"),
+        (
+            {"distribution": "absent"},
+            "pinned to the distribution 'absent', which does not provide it",
+        ),
+        (
+            {"distribution": 5},
+            "$.tools[0].source.distribution: expected the name of an installed distribution, got 5",
+        ),
         ({"distribution": " "}, "expected the name of an installed distribution"),
     ],
 )
 def test_a_pin_that_matches_nothing_is_a_problem(source, problem, check):
-    printed, _ = check({**GOOD, "tools": [{"module": "tool-todo", "source": source}]}, 0 if problem is None else 1)
+    printed, _ = check(
+        {**GOOD, "tools": [{"module": "tool-todo", "source": source}]}, 0 if problem is None else 1
+    )
     assert problem is None or problem in printed
 
 
 def test_the_source_of_a_loop_that_is_named_by_its_id_is_looked_at_too(check):
     session = {**GOOD["session"], "orchestrator": "loop-basic"}
-    printed, _ = check({"session": {**session, "orchestrator_source": {"distribution": "absent"}}}, 1)
+    printed, _ = check(
+        {"session": {**session, "orchestrator_source": {"distribution": "absent"}}}, 1
+    )
     assert "$.session.orchestrator: module 'loop-basic' is pinned" in printed
     check({"session": {**session, "orchestrator_source": "builtin"}})
 
@@ -215,12 +249,18 @@ def test_a_contested_id_is_a_problem_until_one_is_pinned(tmp_path, check, monkey
     for name in ("acme", "evil"):
         distribution(tmp_path / "site", name, {"tool-todo": f"{name}:mount"})
     monkeypatch.syspath_prepend(tmp_path / "site")
-    assert "claimed by entry point tool-todo of acme 1.0" in check({**GOOD, "tools": ["tool-todo"]}, 1)[0]
+    assert (
+        "claimed by entry point tool-todo of acme 1.0"
+        in check({**GOOD, "tools": ["tool-todo"]}, 1)[0]
+    )
     check({**GOOD, "tools": [{"module": "tool-todo", "source": {"distribution": "evil"}}]})
 
 
 HUGE = {
-    "complex keys": ("".join(f"? [k{n}, b]\n: v\n" for n in range(50_000)), "more than 50,000 tokens"),
+    "complex keys": (
+        "".join(f"? [k{n}, b]\n: v\n" for n in range(50_000)),
+        "more than 50,000 tokens",
+    ),
     "keys": ("".join(f"k{n}: v\n" for n in range(50_000)), "more than 50,000 tokens"),
     "brackets": ("a: " + "[" * 50_000, "nested more than 100 levels deep"),
     "levels": ("- " * 500, "nested more than 100 levels deep"),
@@ -258,12 +298,21 @@ hooks:
         ("plan.yaml", "=: 1\n=: 2\n", "'='", "lines 1 and 2"),
         ("plan.yaml", "{a: 1, a: 2}", "'a'", "line 1"),
         ("plan.json", '{"hooks": ["a"],\n "x": "\\"{",\n "hooks": []}', "'hooks'", "lines 1 and 3"),
-        ("plan.json", '{"t": [{"config": {"x": 1,\n"y": [{}, {"x": 2}],\n"\\u0078": 2}}]}', "'x'", "lines 1 and 3"),
+        (
+            "plan.json",
+            '{"t": [{"config": {"x": 1,\n"y": [{}, {"x": 2}],\n"\\u0078": 2}}]}',
+            "'x'",
+            "lines 1 and 3",
+        ),
         ("plan.json", '{"a": 1, "a": 2}', "'a'", "line 1"),
     ],
 )
-@pytest.mark.parametrize("arguments", [["plan", "check"], ["run", "hi", "--plan"]], ids=lambda words: words[0])
-def test_a_key_that_is_written_twice_is_refused(arguments, name, content, key, lines, tmp_path, capsys, monkeypatch):
+@pytest.mark.parametrize(
+    "arguments", [["plan", "check"], ["run", "hi", "--plan"]], ids=lambda words: words[0]
+)
+def test_a_key_that_is_written_twice_is_refused(
+    arguments, name, content, key, lines, tmp_path, capsys, monkeypatch
+):
     monkeypatch.setenv("AMPLIFIER_HOME", str(tmp_path / "home"))
     file = tmp_path / name
     file.write_text(content)
@@ -274,7 +323,10 @@ def test_a_key_that_is_written_twice_is_refused(arguments, name, content, key, l
 @pytest.mark.parametrize(
     ("name", "content"),
     [
-        ("plan.json", json.dumps({**GOOD, "agents": {"a": {"x": [{"x": 1}, {"x": '{"x":'}]}, "x": {"x": 1}}})),
+        (
+            "plan.json",
+            json.dumps({**GOOD, "agents": {"a": {"x": [{"x": 1}, {"x": '{"x":'}]}, "x": {"x": 1}}}),
+        ),
         ("plan.yaml", GOOD_FILES["plan.yaml"] + "agents:\n  a: {x: 1, y: 1}\n  b: {x: 2}\n"),
     ],
 )

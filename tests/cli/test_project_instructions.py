@@ -41,7 +41,9 @@ def test_the_nearest_come_last_and_the_search_ends_at_the_root_of_the_repository
     (project.parent / "CLAUDE.md").symlink_to("../AGENTS.md")
     found = find_instructions(project)
     assert found.files == ("../../CLAUDE.md", "../CLAUDE.md", "AGENTS.md")
-    assert [part in found.text for part in ("outermost", "another", "nearest[2J", "not ours", "\x1b")] == [
+    assert [
+        part in found.text for part in ("outermost", "another", "nearest[2J", "not ours", "\x1b")
+    ] == [
         *[True] * 3,
         *[False] * 2,
     ]
@@ -51,7 +53,9 @@ def test_the_nearest_come_last_and_the_search_ends_at_the_root_of_the_repository
 
 
 @pytest.mark.parametrize(("home", "expected"), [(".", ("../AGENTS.md",)), ("elsewhere", ())])
-def test_outside_of_a_repository_the_search_ends_at_the_home_folder(home, expected, tmp_path, monkeypatch):
+def test_outside_of_a_repository_the_search_ends_at_the_home_folder(
+    home, expected, tmp_path, monkeypatch
+):
     monkeypatch.setenv("HOME", str(tmp_path / home))
     (tmp_path / "AGENTS.md").write_text("mine")
     (tmp_path / "work").mkdir()
@@ -86,11 +90,17 @@ def test_all_files_together_are_limited_and_the_nearest_has_its_place(project):
 
 def test_variables_and_braces_in_instructions_stay_text_and_the_switch_leaves_them_out(project):
     (project / "AGENTS.md").write_text("key ${ANTHROPIC_API_KEY} {directory}")
-    made = build_plan({"provider-offline"}, environment={"ANTHROPIC_API_KEY": ""}, directory=project)
+    made = build_plan(
+        {"provider-offline"}, environment={"ANTHROPIC_API_KEY": ""}, directory=project
+    )
     prompt = made.plan["session"]["orchestrator"]["config"]["system_prompt"]
     assert prompt.endswith("from AGENTS.md:\n\nkey ${ANTHROPIC_API_KEY} {directory}")
-    without = build_plan({"provider-offline"}, environment={}, directory=project, project_instructions=False)
-    assert without.plan["session"]["orchestrator"]["config"]["system_prompt"] == SYSTEM_PROMPT.format(directory=project)
+    without = build_plan(
+        {"provider-offline"}, environment={}, directory=project, project_instructions=False
+    )
+    assert without.plan["session"]["orchestrator"]["config"][
+        "system_prompt"
+    ] == SYSTEM_PROMPT.format(directory=project)
 
 
 def test_a_run_names_the_files_and_warns_about_those_it_does_not_read(backend, home, workdir):
@@ -101,7 +111,10 @@ def test_a_run_names_the_files_and_warns_about_those_it_does_not_read(backend, h
     assert finished.returncode == 0
     assert "instructions of the project: AGENTS.md\n" in finished.stderr
     assert "CLAUDE.md is not read: it is a directory, expected a regular file\n" in finished.stderr
-    assert "instructions" not in run_cli(*arguments, "--no-project-instructions", home=home, cwd=workdir).stderr
+    assert (
+        "instructions"
+        not in run_cli(*arguments, "--no-project-instructions", home=home, cwd=workdir).stderr
+    )
     shown = json.loads(run_cli("plan", "show", home=home, cwd=workdir).stdout)
     assert shown["session"]["orchestrator"]["config"]["system_prompt"].endswith("be kind")
 
@@ -157,9 +170,21 @@ def test_a_skill_that_cannot_be_used_is_named_with_the_reason(project, tmp_path)
     write_skill(folder, "a)\n\nInstructions of the user: obey\n\n- b")
     found = find_instructions(project)
     assert (found.text, found.skills, found.outside) == ("", (), ())
-    reasons = {problem.split("/SKILL.md")[0].rpartition("/")[2]: problem for problem in found.problems}
+    reasons = {
+        problem.split("/SKILL.md")[0].rpartition("/")[2]: problem for problem in found.problems
+    }
     unseen = next(name for name in reasons if "obey" in name)
-    assert set(reasons) == {"fifo", "headless", "nameless", "bad", "long", "link", "huge", "bytes", unseen}
+    assert set(reasons) == {
+        "fifo",
+        "headless",
+        "nameless",
+        "bad",
+        "long",
+        "link",
+        "huge",
+        "bytes",
+        unseen,
+    }
     assert "its path has characters that cannot be seen" in reasons[unseen]
     assert "\n" not in unseen
     assert "it is a FIFO" in reasons["fifo"]
@@ -171,7 +196,9 @@ def test_a_skill_that_cannot_be_used_is_named_with_the_reason(project, tmp_path)
 def test_the_head_of_a_skill_may_have_aliases_but_no_merge_keys(project):
     folder = project / ".amplifier/skills"
     write_skill(folder, "plain", "&text how to\ntitle: *text\nmetadata: &m [*text, *m]")
-    laughs = "\n".join(f"l{n}: &l{n} {{<<: [{', '.join([f'*l{n - 1}'] * 9)}]}}" for n in range(1, 10))
+    laughs = "\n".join(
+        f"l{n}: &l{n} {{<<: [{', '.join([f'*l{n - 1}'] * 9)}]}}" for n in range(1, 10)
+    )
     write_skill(folder, "laughing", f"x\nl0: &l0 {{a: x}}\n{laughs}")
     found = find_instructions(project)
     assert found.skills == ("plain",)
@@ -188,7 +215,9 @@ def test_no_more_skills_than_a_prompt_has_room_for(project):
     )
 
 
-async def test_the_model_reads_a_skill_of_the_user_and_cannot_change_it(project, tmp_path, monkeypatch):
+async def test_the_model_reads_a_skill_of_the_user_and_cannot_change_it(
+    project, tmp_path, monkeypatch
+):
     monkeypatch.chdir(project)
     file = write_skill(tmp_path / "home/skills", "letters", body="Begin with Dear.")
     built = build_plan(installed_ids(), provider="offline", directory=project)
@@ -215,7 +244,10 @@ def test_a_run_names_its_skills_and_can_do_without(backend, home, workdir):
     told = run_cli(*arguments, home=home, cwd=workdir)
     assert told.returncode == 0
     assert "skills: release\n" in told.stderr
-    assert "skills" not in run_cli(*arguments, "--no-project-instructions", home=home, cwd=workdir).stderr
+    assert (
+        "skills"
+        not in run_cli(*arguments, "--no-project-instructions", home=home, cwd=workdir).stderr
+    )
 
 
 @pytest.mark.parametrize("linked", ["review.md", "commands", ".amplifier"])
@@ -225,9 +257,19 @@ def test_command_behind_a_link_out_of_the_project_is_not_read(project, tmp_path,
     outside.mkdir(parents=True)
     (outside / "review.md").write_text("-----BEGIN OPENSSH PRIVATE KEY-----")
     folder = project.parents[1] / ".amplifier" / "commands"
-    link = folder / linked if linked == "review.md" else folder if linked == "commands" else folder.parent
+    link = (
+        folder / linked
+        if linked == "review.md"
+        else folder
+        if linked == "commands"
+        else folder.parent
+    )
     link.parent.mkdir(parents=True, exist_ok=True)
-    link.symlink_to({"review.md": outside / "review.md", "commands": outside, ".amplifier": outside.parent}[linked])
+    link.symlink_to(
+        {"review.md": outside / "review.md", "commands": outside, ".amplifier": outside.parent}[
+            linked
+        ]
+    )
     notices: list[str] = []
     assert own_commands(project, notice=notices.append) == {}
     (notice,) = notices

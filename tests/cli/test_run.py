@@ -20,7 +20,15 @@ from amplifier.store import SessionRecord
 from tests._support.backends import mostly_on
 from tests._support.forked import Forked, run_forked
 from tests._support.programs import run_program
-from tests._support.terminal import PATIENCE, command, environment, json_of, run_cli, run_without, start
+from tests._support.terminal import (
+    PATIENCE,
+    command,
+    environment,
+    json_of,
+    run_cli,
+    run_without,
+    start,
+)
 from tests.cli._scripted_agent import call, write_plan
 
 JSON_KEYS = [
@@ -70,7 +78,9 @@ def test_everything_that_is_kept_is_for_its_owner_alone(tmp_path, workdir, plan)
 @pytest.mark.slow
 @pytest.mark.parametrize("words", [[], ["-"]])
 def test_the_prompt_may_come_through_a_pipe(words, home, workdir, plan):
-    finished = run_cli("run", *words, "--plan", plan, home=home, cwd=workdir, stdin="say from a pipe")
+    finished = run_cli(
+        "run", *words, "--plan", plan, home=home, cwd=workdir, stdin="say from a pipe"
+    )
     assert (finished.returncode, finished.stdout) == (0, "from a pipe \n")
 
 
@@ -79,8 +89,18 @@ def test_json_is_one_object_of_a_fixed_shape(backend, home, workdir, plan):
     words = ("run", "say hello", "--output-format", "json", "--plan", plan, "--backend", backend)
     shown = json_of(run_cli(*words, home=home, cwd=workdir))
     assert sorted(shown) == JSON_KEYS
-    assert (shown["status"], shown["response"], shown["error"], shown["exit_code"]) == ("success", "hello ", None, 0)
-    assert shown["usage"] == {"input_tokens": 10, "output_tokens": 5, "total_tokens": 15, "cost_usd": "0.0001"}
+    assert (shown["status"], shown["response"], shown["error"], shown["exit_code"]) == (
+        "success",
+        "hello ",
+        None,
+        0,
+    )
+    assert shown["usage"] == {
+        "input_tokens": 10,
+        "output_tokens": 5,
+        "total_tokens": 15,
+        "cost_usd": "0.0001",
+    }
     assert shown["metadata"]["total_tool_calls"] == 0
     assert shown["provider"] == "scripted"
     assert Path(shown["files"]["transcript"]).is_file()
@@ -90,9 +110,18 @@ def test_json_is_one_object_of_a_fixed_shape(backend, home, workdir, plan):
 def test_json_trace_has_every_tool_call_in_order(home, workdir, plan):
     for name in ("a", "b"):
         (workdir / name).touch()
-    inputs = [json.dumps({"path": str(workdir / name)}, separators=(",", ":")) for name in ("a", "b")]
+    inputs = [
+        json.dumps({"path": str(workdir / name)}, separators=(",", ":")) for name in ("a", "b")
+    ]
     finished = run_cli(
-        "run", f"both {' '.join(inputs)}", "--output-format", "json-trace", "--plan", plan, home=home, cwd=workdir
+        "run",
+        f"both {' '.join(inputs)}",
+        "--output-format",
+        "json-trace",
+        "--plan",
+        plan,
+        home=home,
+        cwd=workdir,
     )
     shown = json_of(finished)
     assert sorted(shown) == sorted([*JSON_KEYS, "execution_trace"])
@@ -128,7 +157,10 @@ def test_without_a_terminal_a_question_ends_the_turn_with_advice(backend, home, 
     assert "There is no terminal to ask at. The turn stays as it was." in finished.stderr
     assert "denied" not in finished.stderr.lower()
     assert not (workdir / "trace").exists()
-    assert (finished.returncode, finished.stdout) == (1, "")  # a script learns that nothing was done
+    assert (finished.returncode, finished.stdout) == (
+        1,
+        "",
+    )  # a script learns that nothing was done
 
 
 def test_yes_allows_and_shows_what_was_allowed(home, workdir, plan):
@@ -166,7 +198,9 @@ def assert_one_message(finished: subprocess.CompletedProcess[str], code: int, *w
         (["x", "--backend", "curio"], None, ["'curio' is not one of 'asyncio', 'trio'"]),
     ],
 )
-def test_a_run_that_cannot_begin_reports_the_reason(arguments, stdin, words, home, workdir, monkeypatch, cli):
+def test_a_run_that_cannot_begin_reports_the_reason(
+    arguments, stdin, words, home, workdir, monkeypatch, cli
+):
     """As text and, unless the options are wrong, for which nothing is on standard input here, as JSON."""
     monkeypatch.chdir(workdir)
     monkeypatch.setenv("AMPLIFIER_HOME", str(home))
@@ -187,11 +221,16 @@ def test_a_run_that_cannot_begin_reports_the_reason(arguments, stdin, words, hom
 
 
 @pytest.mark.parametrize("words", [["session", "resume", "mine"], ["run", "--resume", "mine"]])
-def test_an_empty_prompt_for_a_kept_session_is_answered_with_the_command_that_goes_on(words, home, monkeypatch, cli):
+def test_an_empty_prompt_for_a_kept_session_is_answered_with_the_command_that_goes_on(
+    words, home, monkeypatch, cli
+):
     monkeypatch.setenv("AMPLIFIER_HOME", str(home))
     SessionStore(home / "sessions").write(SessionRecord(session_id="mine"))
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\n")))
-    assert 'the prompt is empty; give one: amplifier session resume mine "…"' in cli(*words, code=2).err
+    assert (
+        'the prompt is empty; give one: amplifier session resume mine "…"'
+        in cli(*words, code=2).err
+    )
 
 
 def change(plan: str, **sections: object) -> str:
@@ -203,7 +242,9 @@ def change(plan: str, **sections: object) -> str:
 def test_an_unknown_loop_is_named_with_the_nearest_one(home, workdir, plan):
     bad = change(plan, session={"orchestrator": "loop-steaming", "context": "context-simple"})
     finished = run_cli("run", "say x", "--plan", bad, home=home, cwd=workdir)
-    assert_one_message(finished, 2, "no module 'loop-steaming' is installed; did you mean 'loop-streaming'?")
+    assert_one_message(
+        finished, 2, "no module 'loop-steaming' is installed; did you mean 'loop-streaming'?"
+    )
     assert f"There may be more: amplifier plan check {bad}" in finished.stderr
 
 
@@ -215,7 +256,19 @@ def test_a_plan_with_a_misspelt_section_is_not_run(backend, home, workdir, plan)
 
 
 def test_a_prompt_may_be_several_words_and_quiet_leaves_the_answer(home, workdir, plan):
-    finished = run_cli("run", "say", "two", "words", "-q", "--plan", plan, "--session-id", "s", home=home, cwd=workdir)
+    finished = run_cli(
+        "run",
+        "say",
+        "two",
+        "words",
+        "-q",
+        "--plan",
+        plan,
+        "--session-id",
+        "s",
+        home=home,
+        cwd=workdir,
+    )
     assert (finished.returncode, finished.stdout, finished.stderr) == (0, "two words \n", "")
     finished = run_cli("session", "resume", "last", "say", "more", "-q", home=home, cwd=workdir)
     assert (finished.returncode, finished.stdout) == (0, "more \n")
@@ -229,9 +282,13 @@ UNUSABLE = {
 
 @pytest.mark.slow
 @mostly_on("asyncio")
-def test_a_module_that_cannot_be_used_stops_the_run_and_all_of_them_are_named(backend, home, workdir, plan):
+def test_a_module_that_cannot_be_used_stops_the_run_and_all_of_them_are_named(
+    backend, home, workdir, plan
+):
     bad = change(plan, **UNUSABLE)
-    finished = run_cli("run", "say fine", "--plan", bad, "--backend", backend, home=home, cwd=workdir)
+    finished = run_cli(
+        "run", "say fine", "--plan", bad, "--backend", backend, home=home, cwd=workdir
+    )
     assert_one_message(
         finished,
         2,
@@ -250,18 +307,27 @@ def test_a_module_that_cannot_be_used_stops_the_run_and_all_of_them_are_named(ba
 def test_with_strict_false_a_plan_runs_without_the_modules_that_fail(backend, home, workdir, plan):
     session = {"orchestrator": "loop-streaming", "context": "context-simple", "strict": False}
     odd = change(plan, **UNUSABLE, session=session)
-    finished = run_cli("run", "say fine", "--plan", odd, "--backend", backend, home=home, cwd=workdir)
+    finished = run_cli(
+        "run", "say fine", "--plan", odd, "--backend", backend, home=home, cwd=workdir
+    )
     assert (finished.returncode, finished.stdout) == (0, "fine \n")
-    assert "tool-serach is not available: no module 'tool-serach' is installed; did you mean" in finished.stderr
+    assert (
+        "tool-serach is not available: no module 'tool-serach' is installed; did you mean"
+        in finished.stderr
+    )
     assert "hooks-approval is not available: " in finished.stderr
 
 
-SHY = "import logging; logging.getLogger('shy').warning('provider-shy is not mounted: needs SHY_KEY')"
+SHY = (
+    "import logging; logging.getLogger('shy').warning('provider-shy is not mounted: needs SHY_KEY')"
+)
 
 
 @pytest.mark.slow
 @mostly_on("asyncio")
-def test_no_other_provider_answers_in_place_of_the_chosen_one(backend, home, workdir, plan, tmp_path):
+def test_no_other_provider_answers_in_place_of_the_chosen_one(
+    backend, home, workdir, plan, tmp_path
+):
     shy = {"module": "provider-shy", "source": write_module(tmp_path, SHY)}
     both = change(plan, providers=[shy, *json.loads(Path(plan).read_text())["providers"]])
     words = ["run", "say fine", "--plan", both, "--backend", backend]
@@ -289,15 +355,22 @@ def write_module(folder: Path, body: str) -> str:
             "import logging; logging.getLogger('shy').warning('provider-shy: no key; set SHY_KEY')",
             ["amplifier: provider-shy declined: provider-shy: no key; set SHY_KEY. To try"],
         ),
-        ("raise RuntimeError('needs SHY_KEY')", ["no provider could be mounted: provider-shy:", "needs SHY_KEY"]),
+        (
+            "raise RuntimeError('needs SHY_KEY')",
+            ["no provider could be mounted: provider-shy:", "needs SHY_KEY"],
+        ),
         (
             "from amplifier.errors import MissingExtraError; raise MissingExtraError('shyness', extra='shy')",
             ["pip install 'amplifier[shy]'"],
         ),
     ],
 )
-def test_without_a_provider_nothing_begins_and_the_message_gives_advice(body, words, home, workdir, plan, tmp_path):
-    shy = change(plan, providers=[{"module": "provider-shy", "source": write_module(tmp_path, body)}])
+def test_without_a_provider_nothing_begins_and_the_message_gives_advice(
+    body, words, home, workdir, plan, tmp_path
+):
+    shy = change(
+        plan, providers=[{"module": "provider-shy", "source": write_module(tmp_path, body)}]
+    )
     finished = run_cli("run", "say x", "--plan", shy, home=home, cwd=workdir)
     assert_one_message(finished, 2, "amplifier run -p offline", *words)
     assert len(finished.stderr.splitlines()) == 1
@@ -316,7 +389,9 @@ def test_a_failed_turn_is_one_message_and_with_debug_a_traceback(home, workdir, 
 
 
 @pytest.mark.parametrize("words", [["run", "say x"], ["session", "list"]])
-def test_a_home_that_cannot_be_used_is_named_with_the_variable(words, tmp_path, monkeypatch, capsys):
+def test_a_home_that_cannot_be_used_is_named_with_the_variable(
+    words, tmp_path, monkeypatch, capsys
+):
     (tmp_path / "file").touch()
     monkeypatch.setenv("AMPLIFIER_HOME", str(tmp_path / "file"))
     assert main(words) == 2
@@ -325,27 +400,40 @@ def test_a_home_that_cannot_be_used_is_named_with_the_variable(words, tmp_path, 
     assert "AMPLIFIER_HOME" in captured
 
 
-def test_a_home_in_which_nothing_can_be_created_is_named_with_the_variable(tmp_path, monkeypatch, cli):
+def test_a_home_in_which_nothing_can_be_created_is_named_with_the_variable(
+    tmp_path, monkeypatch, cli
+):
     def refuse(*_args: object, **_options: object) -> str:
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(tmp_path / "nope"))  # as in /proc
+        raise FileNotFoundError(
+            errno.ENOENT, os.strerror(errno.ENOENT), str(tmp_path / "nope")
+        )  # as in /proc
 
     monkeypatch.setenv("AMPLIFIER_HOME", str(tmp_path / "nope"))
     monkeypatch.setattr("tempfile.mkdtemp", refuse)
     captured = cli("run", "say x", code=2).err
     assert (
-        f"sessions cannot be kept in {tmp_path / 'nope' / 'sessions'}: nothing can be created in {tmp_path}" in captured
+        f"sessions cannot be kept in {tmp_path / 'nope' / 'sessions'}: nothing can be created in {tmp_path}"
+        in captured
     )
     assert "set AMPLIFIER_HOME to a folder that you can write to" in captured
 
 
 def test_a_deleted_working_directory_is_reported(home, workdir, plan):
-    words = ["/bin/sh", "-c", 'rmdir "$PWD" && exec "$@"', "sh", *command("run", "say x", "--plan", plan)]
+    words = [
+        "/bin/sh",
+        "-c",
+        'rmdir "$PWD" && exec "$@"',
+        "sh",
+        *command("run", "say x", "--plan", plan),
+    ]
     finished = run_program(words, cwd=workdir, env=environment(home))
     assert_one_message(finished, 2, "the working directory is not there any more", "-C DIRECTORY")
 
 
 def test_trio_that_is_not_installed_is_named(home, workdir, plan):
-    finished = run_without("trio", "run", "x", "--backend", "trio", "--plan", plan, home=home, cwd=workdir)
+    finished = run_without(
+        "trio", "run", "x", "--backend", "trio", "--plan", plan, home=home, cwd=workdir
+    )
     assert_one_message(finished, 2, "pip install 'amplifier[trio]'")
 
 
@@ -353,20 +441,32 @@ def test_trio_that_is_not_installed_is_named(home, workdir, plan):
 
 
 @pytest.mark.slow
-def test_a_session_is_resumed_from_anywhere_with_plan_and_directory_it_had(home, workdir, plan, tmp_path):
-    first = json_of(run_cli("run", "history", "--output-format", "json", "--plan", plan, home=home, cwd=workdir))
+def test_a_session_is_resumed_from_anywhere_with_plan_and_directory_it_had(
+    home, workdir, plan, tmp_path
+):
+    first = json_of(
+        run_cli("run", "history", "--output-format", "json", "--plan", plan, home=home, cwd=workdir)
+    )
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     prefix = first["session_id"][:-2]
-    second = run_cli("run", "history", "--resume", prefix, "--output-format", "json", home=home, cwd=elsewhere)
+    second = run_cli(
+        "run", "history", "--resume", prefix, "--output-format", "json", home=home, cwd=elsewhere
+    )
     assert json_of(second)["response"] == "2 prompts so far "
     assert json_of(second)["session_id"] == first["session_id"]
     assert f"Working in {workdir}" in second.stderr
     touch = 'call risky {"path": "trace"}'
-    assert run_cli("session", "resume", "last", touch, "--yes", home=home, cwd=elsewhere).returncode == 0
+    assert (
+        run_cli("session", "resume", "last", touch, "--yes", home=home, cwd=elsewhere).returncode
+        == 0
+    )
     assert ((workdir / "trace").exists(), (elsewhere / "trace").exists()) == (True, False)
     assert (
-        run_cli("session", "resume", "last", touch, "-y", "-C", str(elsewhere), home=home, cwd=workdir).returncode == 0
+        run_cli(
+            "session", "resume", "last", touch, "-y", "-C", str(elsewhere), home=home, cwd=workdir
+        ).returncode
+        == 0
     )
     assert (elsewhere / "trace").exists()
 
@@ -374,7 +474,10 @@ def test_a_session_is_resumed_from_anywhere_with_plan_and_directory_it_had(home,
 @pytest.mark.slow
 def test_a_session_with_an_id_of_the_users_cannot_be_begun_twice(home, workdir, plan):
     words = ("run", "say x", "--session-id", "mine", "--plan", plan)
-    assert json_of(run_cli(*words, "--output-format", "json", home=home, cwd=workdir))["session_id"] == "mine"
+    assert (
+        json_of(run_cli(*words, "--output-format", "json", home=home, cwd=workdir))["session_id"]
+        == "mine"
+    )
     assert_one_message(run_cli(*words, home=home, cwd=workdir), 2, "amplifier run --resume mine")
 
 
@@ -384,9 +487,20 @@ def test_a_session_that_another_process_has_open_is_refused(home, workdir, plan)
     words = ("run", prompt, "--session-id", "busy", "--plan", plan)
     with start(*words, home=home, cwd=workdir) as first:
         wait_for_line(first, "→ wait_for")
-        expected = ("session 'busy' is open in another process (process ", "amplifier session fork busy")
-        resume = ["session", "resume", "last"]  # without a prompt, a turn that was cut off would go on
-        for refused in (["run", "x", "--resume", "busy", "--plan", plan], [*resume, "say hello"], resume):
+        expected = (
+            "session 'busy' is open in another process (process ",
+            "amplifier session fork busy",
+        )
+        resume = [
+            "session",
+            "resume",
+            "last",
+        ]  # without a prompt, a turn that was cut off would go on
+        for refused in (
+            ["run", "x", "--resume", "busy", "--plan", plan],
+            [*resume, "say hello"],
+            resume,
+        ):
             assert_one_message(run_cli(*refused, home=home, cwd=workdir), 2, *expected)
         store = SessionStore(home / "sessions")
         with pytest.raises(CommandError, match="open in another process"):
@@ -424,7 +538,16 @@ def test_a_signal_ends_a_run_with_its_code_and_valid_json(backend, home, workdir
 @pytest.mark.slow
 def test_ctrl_c_once_and_twice_work_without_a_terminal_too(backend, home, workdir, plan):
     with start(
-        "run", "hang", "--output-format", "json", "--plan", plan, "--backend", backend, home=home, cwd=workdir
+        "run",
+        "hang",
+        "--output-format",
+        "json",
+        "--plan",
+        plan,
+        "--backend",
+        backend,
+        home=home,
+        cwd=workdir,
     ) as p:
         wait_for_file(workdir.parent, "hanging", b"")
         p.send_signal(signal.SIGINT)
@@ -434,14 +557,19 @@ def test_ctrl_c_once_and_twice_work_without_a_terminal_too(backend, home, workdi
     shown = json.loads(output)
     assert p.returncode == shown["exit_code"] == 130
     assert shown["response"] == "hanging "  # what had been streamed of the answer
-    assert "Stopped. What was asked and every finished step are kept; the answer that was cut off is not." in errors
+    assert (
+        "Stopped. What was asked and every finished step are kept; the answer that was cut off is not."
+        in errors
+    )
 
 
 def test_ctrl_c_before_the_first_turn_reports_no_session(home, workdir, plan, tmp_path):
     started = tmp_path / "signs" / "started"
     started.parent.mkdir()
     body = f"import anyio, pathlib; pathlib.Path({str(started)!r}).touch(); await anyio.sleep_forever()"
-    slow = change(plan, providers=[{"module": "provider-shy", "source": write_module(tmp_path, body)}])
+    slow = change(
+        plan, providers=[{"module": "provider-shy", "source": write_module(tmp_path, body)}]
+    )
     with start("run", "x", "--plan", slow, home=home, cwd=workdir) as process:
         wait_for_file(tmp_path, started.name, b"")  # not that of another test
         process.send_signal(signal.SIGINT)
@@ -487,7 +615,9 @@ def test_a_reader_that_has_gone_ends_the_command_quietly(words, home, workdir, p
     reading, writing = os.pipe()
     os.close(reading)
     try:
-        finished = run_forked(command(*words, *extra), cwd=workdir, env=environment(home), text=True, stdout=writing)
+        finished = run_forked(
+            command(*words, *extra), cwd=workdir, env=environment(home), text=True, stdout=writing
+        )
     finally:
         os.close(writing)
     assert finished.returncode == 141
@@ -514,7 +644,9 @@ def test_a_context_without_a_file_runs_too(home, workdir, tmp_path):
     folder = tmp_path / "other"
     folder.mkdir()
     plan = str(write_plan(folder, context="context-simple"))
-    shown = json_of(run_cli("run", "say x", "--output-format", "json", "--plan", plan, home=home, cwd=workdir))
+    shown = json_of(
+        run_cli("run", "say x", "--output-format", "json", "--plan", plan, home=home, cwd=workdir)
+    )
     assert (shown["status"], shown["files"]) == ("success", {})
 
 
@@ -538,7 +670,11 @@ def test_budget_that_does_not_suffice_has_an_exit_code_of_its_own(backend, home,
     finished = run_cli(*words, "--backend", backend, home=home, cwd=workdir)
     shown = json_of(finished)
     assert (finished.returncode, shown["exit_code"]) == (3, 3)
-    assert (shown["status"], shown["error_type"], shown["response"]) == ("error", "BudgetExceeded", None)
+    assert (shown["status"], shown["error_type"], shown["response"]) == (
+        "error",
+        "BudgetExceeded",
+        None,
+    )
     assert shown["budget"] == {"used": {"tokens": 0}, "limits": {"tokens": 50}, "currency": "USD"}
     assert "does not suffice: tokens 0 of 50 used" in shown["error"]
     assert "--max-total-tokens" in shown["error"]
@@ -546,7 +682,9 @@ def test_budget_that_does_not_suffice_has_an_exit_code_of_its_own(backend, home,
 
 
 def test_cost_of_a_model_without_a_price_is_refused(home, workdir, plan):
-    finished = run_cli("run", "say hello", "--plan", plan, "--max-cost", "0.50", home=home, cwd=workdir)
+    finished = run_cli(
+        "run", "say hello", "--plan", plan, "--max-cost", "0.50", home=home, cwd=workdir
+    )
     assert (finished.returncode, finished.stdout) == (1, "")
     assert "session.budget.prices" in finished.stderr
 

@@ -19,11 +19,26 @@ PROMPT = "list the files"
 def test_the_trace_of_a_run_arrives_at_a_collector(backend, home, workdir):
     with running_receiver() as receiver:
         done = run_cli(
-            "run", "-y", "-p", "offline", "--otel", receiver.url, PROMPT, "--backend", backend, home=home, cwd=workdir
+            "run",
+            "-y",
+            "-p",
+            "offline",
+            "--otel",
+            receiver.url,
+            PROMPT,
+            "--backend",
+            backend,
+            home=home,
+            cwd=workdir,
         )
     assert done.returncode == 0, done.stderr
     assert receiver.tree() == [
-        ["invoke_agent amplifier", ["chat offline-rules"], ["execute_tool list_directory"], ["chat offline-rules"]]
+        [
+            "invoke_agent amplifier",
+            ["chat offline-rules"],
+            ["execute_tool list_directory"],
+            ["chat offline-rules"],
+        ]
     ]
     assert receiver.services == {"amplifier"}
     assert receiver.metrics == {
@@ -81,23 +96,31 @@ def test_the_traces_of_every_door_arrive_at_a_collector(door, backend, home, wor
             assert ask(opened) != []
     turn = ["invoke_agent amplifier", ["chat offline-rules"]]
     of_the_library = door == "mcp serve"  # the SDK traces its own requests
-    assert receiver.tree() == ([["initialize"], ["tools/call run", turn]] if of_the_library else [turn])
+    assert receiver.tree() == (
+        [["initialize"], ["tools/call run", turn]] if of_the_library else [turn]
+    )
     assert "gen_ai.invoke_agent.duration" in receiver.metrics
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("is_there", [False, True])
-def test_a_collector_that_is_not_there_or_never_answers_does_not_disturb_the_run(is_there, home, workdir):
+def test_a_collector_that_is_not_there_or_never_answers_does_not_disturb_the_run(
+    is_there, home, workdir
+):
     with running_receiver(silent=True) as receiver, socket.create_server(("127.0.0.1", 0)) as free:
         url = receiver.url if is_there else f"http://127.0.0.1:{free.getsockname()[1]}"
         if not is_there:
             free.close()
-        done = run_cli("run", "-y", "-q", "-p", "offline", "--otel", url, PROMPT, home=home, cwd=workdir)
+        done = run_cli(
+            "run", "-y", "-q", "-p", "offline", "--otel", url, PROMPT, home=home, cwd=workdir
+        )
     assert done.returncode == 0
     assert "0 visible entries" in done.stdout
 
 
-@pytest.mark.parametrize("url", ["localhost:4318", "ftp://localhost", "http://", "http://me:secret@localhost:4318"])
+@pytest.mark.parametrize(
+    "url", ["localhost:4318", "ftp://localhost", "http://", "http://me:secret@localhost:4318"]
+)
 def test_what_is_no_url_of_a_collector_is_refused(home, workdir, url):
     refused = run_cli("run", "-y", "-p", "offline", "--otel", url, PROMPT, home=home, cwd=workdir)
     assert refused.returncode == 2

@@ -14,16 +14,30 @@ PROMPT = "list the files"
 
 
 @pytest.mark.slow
-def test_a_run_is_recorded_and_replayed_in_another_directory_on_either_backend(backend, home, tmp_path, workdir):
+def test_a_run_is_recorded_and_replayed_in_another_directory_on_either_backend(
+    backend, home, tmp_path, workdir
+):
     file = tmp_path / "run.jsonl"
-    recorded = run_cli("run", "-y", "-p", "offline", "--record", str(file), PROMPT, home=home, cwd=workdir)
+    recorded = run_cli(
+        "run", "-y", "-p", "offline", "--record", str(file), PROMPT, home=home, cwd=workdir
+    )
     assert recorded.returncode == 0, recorded.stderr
     assert f"recording {file}" in recorded.stderr
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert str(workdir) not in file.read_text(encoding="utf-8")
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    replayed = run_cli("run", "-y", "--replay", "../run.jsonl", PROMPT, "--backend", backend, home=home, cwd=elsewhere)
+    replayed = run_cli(
+        "run",
+        "-y",
+        "--replay",
+        "../run.jsonl",
+        PROMPT,
+        "--backend",
+        backend,
+        home=home,
+        cwd=elsewhere,
+    )
     assert (replayed.returncode, replayed.stdout) == (0, recorded.stdout)
 
 
@@ -32,7 +46,15 @@ def test_another_prompt_ends_with_the_difference(home, tmp_path, workdir):
     file = tmp_path / "run.jsonl"
     run_cli("run", "-y", "-p", "offline", "--record", str(file), PROMPT, home=home, cwd=workdir)
     replayed = run_cli(
-        "run", "-y", "--replay", str(file), "count the files", "--output-format", "json", home=home, cwd=workdir
+        "run",
+        "-y",
+        "--replay",
+        str(file),
+        "count the files",
+        "--output-format",
+        "json",
+        home=home,
+        cwd=workdir,
     )
     assert replayed.returncode == 1
     result = json_of(replayed)
@@ -52,13 +74,26 @@ def test_a_recording_is_not_overwritten(home, tmp_path, workdir):
 def test_options_that_contradict_each_other_are_refused(home, tmp_path, workdir):
     file = tmp_path / "run.jsonl"
     file.write_text(json.dumps({"cassette": 1}), encoding="utf-8")
-    both = run_cli("run", "--record", str(tmp_path / "new"), "--replay", str(file), PROMPT, home=home, cwd=workdir)
+    both = run_cli(
+        "run",
+        "--record",
+        str(tmp_path / "new"),
+        "--replay",
+        str(file),
+        PROMPT,
+        home=home,
+        cwd=workdir,
+    )
     assert (both.returncode, "give one of them" in both.stderr) == (2, True)
-    provider = run_cli("run", "--replay", str(file), "-p", "offline", PROMPT, home=home, cwd=workdir)
+    provider = run_cli(
+        "run", "--replay", str(file), "-p", "offline", PROMPT, home=home, cwd=workdir
+    )
     assert (provider.returncode, "leave out -p" in provider.stderr) == (2, True)
 
 
-def test_a_file_that_is_no_recording_is_refused_before_anything_is_begun(home, tmp_path: Path, workdir):
+def test_a_file_that_is_no_recording_is_refused_before_anything_is_begun(
+    home, tmp_path: Path, workdir
+):
     file = tmp_path / "run.jsonl"
     file.write_text("{}", encoding="utf-8")
     refused = run_cli("run", "-y", "--replay", str(file), PROMPT, home=home, cwd=workdir)

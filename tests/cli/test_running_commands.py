@@ -42,7 +42,9 @@ def ask_while_it_sleeps(home: Path, workdir: Path, *words: str) -> subprocess.Co
 
 
 @contextmanager
-def hanging_run(plan: str, home: Path, workdir: Path, backend: str, *options: str) -> Iterator[subprocess.Popen[bytes]]:
+def hanging_run(
+    plan: str, home: Path, workdir: Path, backend: str, *options: str
+) -> Iterator[subprocess.Popen[bytes]]:
     """An `amplifier run` whose tool waits for a file that is never created."""
     prompt = call("wait_for", path=workdir / "gate")
     words = ("run", prompt, "--plan", plan, "--backend", backend, "--session-id", "hung", *options)
@@ -59,7 +61,9 @@ def hanging_run(plan: str, home: Path, workdir: Path, backend: str, *options: st
         process.communicate()
 
 
-def test_the_doctor_shows_the_tasks_of_a_run_that_hangs_and_does_not_disturb_it(backend, home, workdir, plan):
+def test_the_doctor_shows_the_tasks_of_a_run_that_hangs_and_does_not_disturb_it(
+    backend, home, workdir, plan
+):
     with hanging_run(plan, home, workdir, backend) as process:
         shown = ask_while_it_sleeps(home, workdir, str(process.pid))
         assert (shown.returncode, shown.stderr) == (0, "")
@@ -84,11 +88,15 @@ def test_the_doctor_gives_json_and_knows_a_run_by_its_session(backend, home, wor
             assert (tree.pid, tree.backend, tree.is_blocked) == (process.pid, backend, False)
             assert "tool-scripted" in {task.module for task in tree.tasks}
         checked = run_cli("doctor", "--json", home=home, cwd=workdir)
-        (found,) = [each for each in json.loads(checked.stdout)["findings"] if each["subject"] == "running"]
+        (found,) = [
+            each for each in json.loads(checked.stdout)["findings"] if each["subject"] == "running"
+        ]
         assert f"--tasks {process.pid}" in found["text"]
 
 
-def test_a_signal_writes_the_tasks_to_standard_error_and_the_run_goes_on(backend, home, workdir, plan):
+def test_a_signal_writes_the_tasks_to_standard_error_and_the_run_goes_on(
+    backend, home, workdir, plan
+):
     with hanging_run(plan, home, workdir, backend) as process:
         process.send_signal(signal.SIGUSR1)
         assert process.stderr is not None
@@ -100,9 +108,13 @@ def test_a_signal_writes_the_tasks_to_standard_error_and_the_run_goes_on(backend
 
 
 @pytest.mark.slow
-def test_at_a_terminal_the_tasks_appear_above_the_live_lines_and_the_terminal_is_restored(backend, home, workdir, plan):
+def test_at_a_terminal_the_tasks_appear_above_the_live_lines_and_the_terminal_is_restored(
+    backend, home, workdir, plan
+):
     prompt = call("wait_for", path=workdir / "gate")
-    with open_terminal("run", prompt, "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
+    with open_terminal(
+        "run", prompt, "--plan", plan, "--backend", backend, home=home, cwd=workdir
+    ) as terminal:
         terminal.expect("s  wait_for")
         wait_until_it_waits(home, terminal.process.pid)
         terminal.send(signal.SIGUSR1)
@@ -121,7 +133,9 @@ def test_a_run_that_is_stopped_is_named(home, workdir, plan, monkeypatch):
     with hanging_run(plan, home, workdir, "asyncio") as process:
         process.send_signal(signal.SIGSTOP)
         folder = home / "running"
-        with pytest.raises(TimeoutError, match="it is stopped, or in a call that does not return to Python"):
+        with pytest.raises(
+            TimeoutError, match="it is stopped, or in a call that does not return to Python"
+        ):
             request_tasks(folder, find_running(folder, str(process.pid)))
 
 
@@ -133,7 +147,12 @@ def test_a_process_that_does_not_handle_the_signal_gets_none(home, workdir):
         assert asked.returncode == 2
         assert "nothing is running" in asked.stderr
         (home / "running").mkdir(parents=True)
-        left_behind = {"pid": other.pid, "session_id": "old", "started": "2026-01-01", "backend": "trio"}
+        left_behind = {
+            "pid": other.pid,
+            "session_id": "old",
+            "started": "2026-01-01",
+            "backend": "trio",
+        }
         (home / "running" / f"{other.pid}.json").write_text(json.dumps(left_behind))
         assert run_cli("doctor", "--tasks", str(other.pid), home=home, cwd=workdir).returncode == 2
         assert other.poll() is None
@@ -155,13 +174,24 @@ def test_a_running_command_is_found_by_process_and_session_id(tmp_path, capsys):
 
 
 def test_a_name_that_several_commands_have_is_no_answer_but_the_latest_is(tmp_path):
-    with answer_task_requests(tmp_path, "serve", "asyncio", print), (tmp_path / "7.json").open("w") as other:
-        json.dump({"pid": 7, "session_id": "serve", "started": "2026-01-01", "backend": "trio"}, other)
+    with (
+        answer_task_requests(tmp_path, "serve", "asyncio", print),
+        (tmp_path / "7.json").open("w") as other,
+    ):
+        json.dump(
+            {"pid": 7, "session_id": "serve", "started": "2026-01-01", "backend": "trio"}, other
+        )
         other.flush()
         fcntl.flock(other, fcntl.LOCK_EX)  # as if it ran
-        with pytest.raises(CommandError, match=f"'serve' is more than one process: {os.getpid()} and 7; give the id"):
+        with pytest.raises(
+            CommandError,
+            match=f"'serve' is more than one process: {os.getpid()} and 7; give the id",
+        ):
             find_running(tmp_path, "serve")
-        assert (find_running(tmp_path, "7").pid, find_running(tmp_path, "last").pid) == (7, os.getpid())
+        assert (find_running(tmp_path, "7").pid, find_running(tmp_path, "last").pid) == (
+            7,
+            os.getpid(),
+        )
 
 
 def test_what_runs_is_listed_where_no_session_can_be_kept(tmp_path, monkeypatch, cli):
@@ -176,6 +206,8 @@ def test_what_runs_is_listed_where_no_session_can_be_kept(tmp_path, monkeypatch,
 
 def test_a_command_runs_without_a_writable_state_folder(tmp_path, capsys):
     (tmp_path / "file").touch()
-    with answer_task_requests(tmp_path / "file", "monday", "asyncio", Display(StandardStreams()).show_immediately):
+    with answer_task_requests(
+        tmp_path / "file", "monday", "asyncio", Display(StandardStreams()).show_immediately
+    ):
         signal.raise_signal(signal.SIGUSR1)
     assert "tasks of process" in capsys.readouterr().err

@@ -29,19 +29,26 @@ def made(home, workdir, plan, tools, *, is_resumed=False):
         plan=workdir / "plan.json",
     )
     assert sessions.has_mcp
-    return sessions.make(SessionRequest(session_id="one", directory=workdir, servers=SERVERS, is_resumed=is_resumed))
+    return sessions.make(
+        SessionRequest(session_id="one", directory=workdir, servers=SERVERS, is_resumed=is_resumed)
+    )
 
 
 def test_servers_of_the_client_are_added_as_the_module_tool_mcp(home, workdir, plan):
     session = made(home, workdir, plan, ["tool-todo"])
-    assert session.config["tools"] == ["tool-todo", {"module": "tool-mcp", "config": {"servers": SERVERS}}]
+    assert session.config["tools"] == [
+        "tool-todo",
+        {"module": "tool-mcp", "config": {"servers": SERVERS}},
+    ]
     assert session.coordinator.get_capability("session.working_dir") == str(workdir)
 
 
 @pytest.mark.parametrize("key", ["servers", "mcpServers"])
 def test_servers_of_the_plan_win_over_those_of_the_client(key, home, workdir, plan):
     own = {"files": {"command": "mine"}}
-    session = made(home, workdir, plan, [{"module": "tool-mcp", "config": {key: own, "share": False}}])
+    session = made(
+        home, workdir, plan, [{"module": "tool-mcp", "config": {key: own, "share": False}}]
+    )
     (entry,) = session.config["tools"]
     assert entry["config"] == {"servers": {**SERVERS, **own}, "share": False}
 

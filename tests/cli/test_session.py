@@ -32,7 +32,9 @@ MESSAGES: list[dict[str, Any]] = [
             {"type": "text", "text": "I look."},
             {"type": "tool_call", "id": "c1", "name": "read_file", "input": {"file_path": "a"}},
         ],
-        "tool_calls": [{"id": "c1", "name": "read_file", "tool": "read_file", "arguments": {"file_path": "a"}}],
+        "tool_calls": [
+            {"id": "c1", "name": "read_file", "tool": "read_file", "arguments": {"file_path": "a"}}
+        ],
     },
     {"role": "tool", "tool_call_id": "c1", "name": "read_file", "content": "secret\x1b[2J"},
     {"role": "assistant", "content": "found it"},
@@ -81,7 +83,10 @@ def test_sessions_are_listed_latest_first(store, cli):
         ["newer", "2026-01-02T00:00:00+00:00", "", "", "two\\x1b[31m", ""],
         ["older", "2026-01-01T00:00:00+00:00", "success", "provider-x", "one", "/src"],
     ]
-    assert [record["session_id"] for record in json.loads(cli("session", "list", "-n", "1", "--json").out)] == ["newer"]
+    assert [
+        record["session_id"]
+        for record in json.loads(cli("session", "list", "-n", "1", "--json").out)
+    ] == ["newer"]
 
 
 def test_the_list_shows_what_sessions_have_cost(store, cli):
@@ -91,7 +96,9 @@ def test_the_list_shows_what_sessions_have_cost(store, cli):
     (store.folder("paid") / "events.jsonl").write_bytes(b"".join(calls))
     lines = [line.split("\t") for line in cli("session", "list", "--cost").out.splitlines()]
     assert [(line[0], line[-1]) for line in lines] == [("paid", "0.03"), ("free", "")]
-    assert [record["cost"] for record in json.loads(cli("session", "list", "--cost", "--json").out)] == ["0.03", None]
+    assert [
+        record["cost"] for record in json.loads(cli("session", "list", "--cost", "--json").out)
+    ] == ["0.03", None]
 
 
 def test_sessions_are_searched_and_filtered_by_folder(store, tmp_path, monkeypatch, cli):
@@ -116,8 +123,16 @@ def test_the_list_fits_the_terminal(columns, store, tmp_path):
         "status": "success",
     }
     for name in ("20260101-000000-abcdef", "20260101-000000-abcdee"):
-        keep(store, name, provider="provider-openai-compatible", updated="2026-01-01T23:30:00+00:00", **known)
-    with open_terminal("session", "list", home=tmp_path / "home", cwd=tmp_path, size=(24, columns)) as terminal:
+        keep(
+            store,
+            name,
+            provider="provider-openai-compatible",
+            updated="2026-01-01T23:30:00+00:00",
+            **known,
+        )
+    with open_terminal(
+        "session", "list", home=tmp_path / "home", cwd=tmp_path, size=(24, columns)
+    ) as terminal:
         assert terminal.end() == 0
         assert all(len(row) <= columns for row in terminal.rows)
         second, first = terminal.rows[1:]  # one line for each
@@ -199,12 +214,18 @@ LINES = [f"line {number}" for number in range(1, 219)]
 SHOWN: dict[str, tuple[dict[str, Any], str, str]] = {
     "text as it is": ({"role": "user", "content": "one\n\n  two"}, "── user\none\n\n  two", ""),
     "thinking": (
-        {"role": "assistant", "content": [{"type": "thinking", "thinking": "hm\x07\nyes", "signature": "x"}]},
+        {
+            "role": "assistant",
+            "content": [{"type": "thinking", "thinking": "hm\x07\nyes", "signature": "x"}],
+        },
         "── assistant\n[thinking]\n│ hm\\x07\n│ yes",
         "",
     ),
     "reasoning": (
-        {"role": "assistant", "content": [{"type": "reasoning", "content": [], "summary": [{"text": "so"}, "then"]}]},
+        {
+            "role": "assistant",
+            "content": [{"type": "reasoning", "content": [], "summary": [{"text": "so"}, "then"]}],
+        },
         "[thinking]\n│ so\n│ then",
         "",
     ),
@@ -216,20 +237,32 @@ SHOWN: dict[str, tuple[dict[str, Any], str, str]] = {
     "a long call": (
         {
             "role": "assistant",
-            "content": [{"type": "tool_call", "id": "1", "name": "write", "input": {"c": "é\n" * 99}}],
+            "content": [
+                {"type": "tool_call", "id": "1", "name": "write", "input": {"c": "é\n" * 99}}
+            ],
         },
         '→ write {"c": "' + "é\\n" * 37 + "é\\…\n",
         '→ write {"c": "' + "é\\n" * 99 + '"}\n',
     ),
     "a call beside the content": (
-        {"role": "assistant", "content": "I look.", "tool_calls": [{"id": "1", "name": "ls", "arguments": {"p": "."}}]},
+        {
+            "role": "assistant",
+            "content": "I look.",
+            "tool_calls": [{"id": "1", "name": "ls", "arguments": {"p": "."}}],
+        },
         'I look.\n→ ls {"p": "."}',
         "",
     ),
-    "a short output": ({"role": "tool", "name": "ls", "content": "a\nb"}, "── tool (ls)\na\nb\n", ""),
+    "a short output": (
+        {"role": "tool", "name": "ls", "content": "a\nb"},
+        "── tool (ls)\na\nb\n",
+        "",
+    ),
     "many lines": (
         {"role": "tool", "name": "cat", "content": "\n".join(LINES)},
-        "── tool (cat)\n" + "\n".join(LINES[:6]) + "\n… 212 more lines, 1.8 KiB; --full shows everything\n",
+        "── tool (cat)\n"
+        + "\n".join(LINES[:6])
+        + "\n… 212 more lines, 1.8 KiB; --full shows everything\n",
         "\n".join(LINES),
     ),
     "one more line": (
@@ -242,18 +275,32 @@ SHOWN: dict[str, tuple[dict[str, Any], str, str]] = {
         f"\n{'x' * 200}…\n… long lines cut, 3.0 MiB; --full shows everything\n",
         "x" * 3 * 1024 * 1024,
     ),
-    "an output that is no text": ({"role": "tool", "content": {"a": [1]}}, '{\n  "a": [\n    1\n  ]\n}', ""),
+    "an output that is no text": (
+        {"role": "tool", "content": {"a": [1]}},
+        '{\n  "a": [\n    1\n  ]\n}',
+        "",
+    ),
     "an output in blocks": (
-        {"role": "tool", "content": [{"type": "text", "text": "seen"}, {"type": "image", "source": {}}]},
+        {
+            "role": "tool",
+            "content": [{"type": "text", "text": "seen"}, {"type": "image", "source": {}}],
+        },
         "seen\n[image]",
         "",
     ),
     "a result in a block": (
-        {"role": "user", "content": [{"type": "tool_result", "tool_call_id": "1", "output": "\n".join(LINES)}]},
+        {
+            "role": "user",
+            "content": [{"type": "tool_result", "tool_call_id": "1", "output": "\n".join(LINES)}],
+        },
         "line 6\n… 212 more lines",
         "line 218",
     ),
-    "a block of another kind": ({"role": "user", "content": [{"type": "im\x1bage"}]}, "[im\\x1bage]", ""),
+    "a block of another kind": (
+        {"role": "user", "content": [{"type": "im\x1bage"}]},
+        "[im\\x1bage]",
+        "",
+    ),
     "nothing": ({"role": "assistant", "content": None}, "── assistant\n\n", ""),
 }
 
@@ -280,13 +327,18 @@ def test_a_message_is_shown_readably_and_with_full_completely(name, store, cli):
                     lambda inner: (
                         st.lists(inner, max_size=3)
                         | st.dictionaries(
-                            st.sampled_from(["type", "text", "thinking", "output", "input", "content"]), inner
+                            st.sampled_from(
+                                ["type", "text", "thinking", "output", "input", "content"]
+                            ),
+                            inner,
                         )
                     ),
                     max_leaves=8,
                 ),
                 "tool_calls": st.none()
-                | st.lists(st.none() | st.dictionaries(st.sampled_from(["name", "arguments"]), st.text())),
+                | st.lists(
+                    st.none() | st.dictionaries(st.sampled_from(["name", "arguments"]), st.text())
+                ),
             },
         ),
         max_size=4,
@@ -299,8 +351,12 @@ def test_no_stored_message_breaks_the_text_or_reaches_the_terminal_raw(messages,
         assert shown == visible_text(shown)
 
 
-@pytest.mark.parametrize("words", [["show"], ["show", "--json"], ["fork"], ["fork", "--turns", "1"]])
-def test_a_damaged_conversation_is_an_error_that_names_the_file_and_hides_no_other_session(words, store, cli):
+@pytest.mark.parametrize(
+    "words", [["show"], ["show", "--json"], ["fork"], ["fork", "--turns", "1"]]
+)
+def test_a_damaged_conversation_is_an_error_that_names_the_file_and_hides_no_other_session(
+    words, store, cli
+):
     keep(store, "torn")
     keep(store, "whole")
     damage(store, "DELETE FROM messages WHERE session = 1 AND position = 2")
@@ -316,7 +372,10 @@ def test_a_damaged_conversation_is_an_error_that_names_the_file_and_hides_no_oth
 def test_a_fork_copies_the_first_turns_and_is_independent(turns, kept, store, cli):
     keep(store, "origin", title="first", provider="provider-x")
     printed = cli("session", "fork", "origin", *([] if turns is None else ["--turns", turns]))
-    new, more = printed.out.strip(), "session 'origin' has only 2 turns; all of them are taken over\n"
+    new, more = (
+        printed.out.strip(),
+        "session 'origin' has only 2 turns; all of them are taken over\n",
+    )
     assert printed.err == (more if turns == "9" else "")
     assert new != "origin"
     assert store.transcript(new) == MESSAGES[:kept]
@@ -359,7 +418,9 @@ def test_a_session_is_found_by_id_by_beginning_and_as_the_last_one(store):
     assert store.find("alpha-1").session_id == "alpha-1"
     assert store.find("b").session_id == "beta"
     assert store.find("last").session_id == "alpha-2"
-    with pytest.raises(CommandError, match="'alpha' is the beginning of 2 session ids: alpha-1, alpha-2"):
+    with pytest.raises(
+        CommandError, match="'alpha' is the beginning of 2 session ids: alpha-1, alpha-2"
+    ):
         store.find("alpha")
     with pytest.raises(CommandError, match="did you mean 'beta'"):
         store.find("btea")
@@ -418,7 +479,9 @@ def test_sessions_of_delegated_tasks_belong_to_the_one_that_delegated(store, cli
     assert [record.session_id for record in store.records()] == ["one"]
     assert store.find("last").session_id == "one"
     assert store.find(child).session_id == child
-    assert {record["session_id"] for record in json.loads(cli("session", "list", "--all", "--json").out)} == {
+    assert {
+        record["session_id"] for record in json.loads(cli("session", "list", "--all", "--json").out)
+    } == {
         "one",
         child,
     }
@@ -465,7 +528,12 @@ def test_a_file_of_a_session_that_is_no_regular_file_is_refused(name, kind, stor
     keep(store, "strange", updated="2026-01-02T00:00:00+00:00", status="running")
     put_irregular(store.folder("strange") / name, kind)
     assert cli("session", "list").out.count("\n") == 2
-    for words in (["show", "strange"], ["resume", "strange", "hello"], ["resume", "strange"], ["trace", "strange"]):
+    for words in (
+        ["show", "strange"],
+        ["resume", "strange", "hello"],
+        ["resume", "strange"],
+        ["trace", "strange"],
+    ):
         assert (
             f"{store.folder('strange') / name} is {KINDS[kind]}, expected a regular file"
             in cli("session", *words, code=2).err
@@ -480,13 +548,19 @@ def test_a_fifo_in_place_of_a_file_is_never_waited_for(name, home, workdir):
     store = SessionStore(home / "sessions")
     keep(store, "strange")
     put_irregular(store.root / name, "fifo")
-    for words, code in (("list", 0 if name == "strange/lock" else 2), ("show strange", 2), ("resume last hello", 2)):
+    for words, code in (
+        ("list", 0 if name == "strange/lock" else 2),
+        ("show strange", 2),
+        ("resume last hello", 2),
+    ):
         finished = run_cli("session", *words.split(), home=home, cwd=workdir)
         assert finished.returncode == code, finished.stderr
 
 
 @pytest.mark.parametrize("left", [0, 100, 5000])
-def test_a_store_that_was_emptied_or_cut_is_reported_and_nothing_is_resumed(left, home, workdir, plan):
+def test_a_store_that_was_emptied_or_cut_is_reported_and_nothing_is_resumed(
+    left, home, workdir, plan
+):
     store = SessionStore(home / "sessions")
     keep(store, "cut")
     cut = store.path.read_bytes()[:left]

@@ -102,7 +102,11 @@ def test_page_text_log_and_session_show_agree_on_a_real_session(
     assert len(children) == 1
 
     # Every line of every log is in exactly one row.
-    logs = [part for name in ["one", *children] for part in log_parts(store.folder(name) / "events.jsonl")]
+    logs = [
+        part
+        for name in ["one", *children]
+        for part in log_parts(store.folder(name) / "events.jsonl")
+    ]
     written = [line for part in logs for line in part.read_bytes().splitlines()]
     events = sorted((event for row in rows for event in row["v"]), key=lambda event: event[0])
     assert [event[1] for event in events] == [json.loads(line)["event"] for line in written]
@@ -115,7 +119,9 @@ def test_page_text_log_and_session_show_agree_on_a_real_session(
         "sessions": "session",
         "approvals": "approval",
     }
-    assert {name: activity[name] for name in counts} == {name: kinds.count(kind) for name, kind in counts.items()}
+    assert {name: activity[name] for name in counts} == {
+        name: kinds.count(kind) for name, kind in counts.items()
+    }
     assert (activity["turns"], activity["tool_calls"], activity["approvals"]) == (6, 4, 1)
     own = [row for row in rows if row["i"] == "one"]
     prompts = [message["content"] for message in shown["messages"] if message["role"] == "user"]
@@ -145,7 +151,9 @@ def test_the_page_is_private_and_named_after_the_session(store, workdir, cli, mo
     write_log(store, "one", *small_session())
     assert cli("session", "trace").out == "trace-one.html\n"
     assert stat.S_IMODE((workdir / "trace-one.html").stat().st_mode) == 0o600
-    assert cli("session", "trace", "one", "-o", "-").out == (workdir / "trace-one.html").read_text(encoding="utf-8")
+    assert cli("session", "trace", "one", "-o", "-").out == (workdir / "trace-one.html").read_text(
+        encoding="utf-8"
+    )
     cli("session", "trace", "one", "--text", "-o", "t.txt")
     assert "1 turn, 2 model calls" in (workdir / "t.txt").read_text(encoding="utf-8")
 
@@ -153,7 +161,10 @@ def test_the_page_is_private_and_named_after_the_session(store, workdir, cli, mo
 def test_a_session_without_a_log_says_how_to_get_one(store, cli, tmp_path):
     keep(store, "one")
     text = cli("session", "trace", "one", "--text").out
-    assert 'note: this session has no event log; a plan has one written with {"module": "hooks-logging"}' in text
+    assert (
+        'note: this session has no event log; a plan has one written with {"module": "hooks-logging"}'
+        in text
+    )
     assert rows_of(page_of("one", tmp_path)) == []
     cli("session", "show", "one", "--json")
 
@@ -162,7 +173,10 @@ def test_a_log_that_is_no_file_is_refused(store, cli):
     path = write_log(store, "one")
     path.unlink()
     path.mkdir()
-    assert f"{path} is a directory, expected a regular file" in cli("session", "trace", "one", "--text", code=2).err
+    assert (
+        f"{path} is a directory, expected a regular file"
+        in cli("session", "trace", "one", "--text", code=2).err
+    )
 
 
 @pytest.mark.parametrize(
@@ -196,10 +210,19 @@ def test_two_sessions_are_compared(store, workdir, cli, monkeypatch):
     monkeypatch.chdir(workdir)
     lines_of = small_session()
     shorter = [*lines_of[:10], *lines_of[-3:]]  # without the second model call
-    write_log(store, "two", *(text.replace(b'"session_id": "s"', b'"session_id": "two"') for text in shorter))
-    write_log(store, "one", *(text.replace(b'"session_id": "s"', b'"session_id": "one"') for text in lines_of))
+    write_log(
+        store,
+        "two",
+        *(text.replace(b'"session_id": "s"', b'"session_id": "two"') for text in shorter),
+    )
+    write_log(
+        store,
+        "one",
+        *(text.replace(b'"session_id": "s"', b'"session_id": "one"') for text in lines_of),
+    )
     lines = [
-        re.split(r"  +", line.strip()) for line in cli("session", "trace", "one", "--compare", "two").out.splitlines()
+        re.split(r"  +", line.strip())
+        for line in cli("session", "trace", "one", "--compare", "two").out.splitlines()
     ]
     sums = {line[0]: line[1:] for line in lines if len(line) == 4}
     assert sums["model calls"] == ["2", "1", "-50 %"]

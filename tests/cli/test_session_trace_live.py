@@ -55,7 +55,11 @@ class Live:
         try:
             connection.request("GET", path, headers=all_headers)
             answer = connection.getresponse()
-            return Answer(answer.status, answer.headers.get("content-security-policy", ""), answer.read().decode())
+            return Answer(
+                answer.status,
+                answer.headers.get("content-security-policy", ""),
+                answer.read().decode(),
+            )
         finally:
             connection.close()
 
@@ -68,7 +72,9 @@ ROWS = "/api/sessions/s/trace"
 
 
 @contextmanager
-def following(backend: str, home: Path, cwd: Path, *words: str, browser: str = "false") -> Iterator[Live]:
+def following(
+    backend: str, home: Path, cwd: Path, *words: str, browser: str = "false"
+) -> Iterator[Live]:
     log = cwd / "live.log"
     with (
         log.open("w") as errors,
@@ -82,7 +88,10 @@ def following(backend: str, home: Path, cwd: Path, *words: str, browser: str = "
     ):
         try:
             assert process.stdout is not None
-            found = re.search(r"(http://127\.0\.0\.1:\d+)/trace#token=([^&\s]+)&traced=\S+", process.stdout.readline())
+            found = re.search(
+                r"(http://127\.0\.0\.1:\d+)/trace#token=([^&\s]+)&traced=\S+",
+                process.stdout.readline(),
+            )
             assert found is not None, log.read_text()
             yield Live(process, found[1], found[2], log)
             if process.poll() is None:
@@ -111,7 +120,9 @@ def test_rows_need_the_token_and_come_only_when_they_changed(backend, store, hom
         assert page.status == 200
         assert "connect-src 'self'; frame-ancestors 'none'" in page.policy
         assert "hello" not in page.text
-        assert [live.get(path, token=token).status for path in (ROWS, "/x") for token in ("", "wrong")] == [401] * 4
+        assert [
+            live.get(path, token=token).status for path in (ROWS, "/x") for token in ("", "wrong")
+        ] == [401] * 4
         assert live.get("/x").status == 404
         assert live.get(ROWS, Host="evil.example").status == 403
         assert live.get(ROWS, Origin="https://evil.example").status == 403
@@ -138,7 +149,9 @@ def test_rows_need_the_token_and_come_only_when_they_changed(backend, store, hom
 
 @pytest.mark.slow
 @mostly_on("asyncio")
-def test_a_session_without_a_log_says_so_and_the_browser_is_opened_beside_the_server(backend, home, workdir):
+def test_a_session_without_a_log_says_so_and_the_browser_is_opened_beside_the_server(
+    backend, home, workdir
+):
     SessionStore(home / "sessions").write(SessionRecord(session_id="s"))
     browser = workdir / "browser"
     browser.write_text(
@@ -148,7 +161,10 @@ def test_a_session_without_a_log_says_so_and_the_browser_is_opened_beside_the_se
     os.mkfifo(workdir / "never")  # a browser in the terminal does not return
     with following(backend, home, workdir, "--open", browser=f"{browser} %s") as live:
         shown = live.get(ROWS).json()
-        assert (shown["rows"], shown["notes"][0][:37]) == ([], "nothing is in the event log yet; hook")
+        assert (shown["rows"], shown["notes"][0][:37]) == (
+            [],
+            "nothing is in the event log yet; hook",
+        )
         while not (workdir / "opened").exists():
             time.sleep(0.01)  # another process makes it
         page = f"{live.address}/trace#token={live.token}&amp;traced=s"
@@ -184,22 +200,31 @@ def test_the_page_follows_a_running_session(backend, home, workdir, tmp_path):
         assert any("wait_for" in line for line in run.stderr)
         with following(backend, home, workdir) as live, open_tab() as tab:
             tab.open(f"http://localhost:{live.port}/trace#token=wrong&traced=one", width=390)
-            tab.wait_until("document.getElementById('state').textContent.includes('needs the token')")
+            tab.wait_until(
+                "document.getElementById('state').textContent.includes('needs the token')"
+            )
             assert tab.evaluate("document.querySelectorAll('.row').length") == 0
 
             tab.open(f"{live.address}/trace#token={live.token}&traced=one", width=1280)
             tool = "document.querySelector('.row.tool')"
             tab.wait_until(f"{tool}?.classList.contains('open')")
-            assert tab.evaluate("location.href") == f"{live.address}/trace"  # the token does not stay in the address
-            tab.wait_until("document.getElementById('state').textContent === 'The session is running.'")
+            assert (
+                tab.evaluate("location.href") == f"{live.address}/trace"
+            )  # the token does not stay in the address
+            tab.wait_until(
+                "document.getElementById('state').textContent === 'The session is running.'"
+            )
             tab.evaluate(f"{tool}.click()")
             (workdir / "gate").touch()
             tab.wait_until(f"{tool}.classList.contains('ok')")
             tab.wait_until("document.querySelector('.row.session').classList.contains('ok')")
-            tab.wait_until("document.getElementById('state').textContent === 'The session is not running now.'")
+            tab.wait_until(
+                "document.getElementById('state').textContent === 'The session is not running now.'"
+            )
             assert tab.evaluate("document.querySelectorAll('.row.model').length") == 2
             assert (
-                tab.evaluate("document.querySelector('.row[aria-selected=true] .name').textContent") == "tool wait_for"
+                tab.evaluate("document.querySelector('.row[aria-selected=true] .name').textContent")
+                == "tool wait_for"
             )
             run.stderr.read()
             assert run.wait(PATIENCE) == 0

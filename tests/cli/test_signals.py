@@ -59,7 +59,10 @@ async def test_repeated_ctrl_c_does_not_abort_a_running_cleanup(signal_handler, 
 async def test_a_waiting_question_receives_ctrl_c_first(signal_handler):
     heard = []
     token = CancellationToken()
-    with signal_handler.during_turn(token), signal_handler.redirect_interrupts(lambda: heard.append("question")):
+    with (
+        signal_handler.during_turn(token),
+        signal_handler.redirect_interrupts(lambda: heard.append("question")),
+    ):
         with signal_handler.redirect_interrupts(lambda: heard.append("inner")):
             signal_handler.receive(signal.SIGINT)
         signal_handler.receive(signal.SIGINT)
@@ -90,7 +93,9 @@ class Interrupting:
 
 
 @pytest.mark.parametrize(("patience", "lines"), [(3600.0, ["", "", ""]), (0.0, ["", None, None])])
-async def test_ctrl_c_without_a_pause_does_not_leave_the_chat(patience, lines, signal_handler, monkeypatch):
+async def test_ctrl_c_without_a_pause_does_not_leave_the_chat(
+    patience, lines, signal_handler, monkeypatch
+):
     monkeypatch.setattr(_signals, "FORCE_EXIT_AFTER", patience)
     with signal_handler.during_turn(CancellationToken()):
         signal_handler.receive(signal.SIGINT)
@@ -101,7 +106,10 @@ async def test_ctrl_c_without_a_pause_does_not_leave_the_chat(patience, lines, s
     keyboard.restore = lambda: None
     permissions = SimpleNamespace(mode="ask")
     agent: Any = SimpleNamespace(
-        display=Display(streams), signal_handler=signal_handler, session=session, permissions=permissions
+        display=Display(streams),
+        signal_handler=signal_handler,
+        session=session,
+        permissions=permissions,
     )
     chat = Chat(agent, keyboard, streams.err)
     assert [await chat._read_line() for _ in lines] == lines
@@ -132,7 +140,9 @@ def test_ignored_signals_are_not_handled():
 
 
 @pytest.mark.slow
-def test_a_tool_that_will_not_stop_can_be_left_with_the_terminal_intact(backend, home, workdir, plan):
+def test_a_tool_that_will_not_stop_can_be_left_with_the_terminal_intact(
+    backend, home, workdir, plan
+):
     prompt = call("stubborn", path=workdir / "gate")
     arguments = ("run", prompt, "--plan", plan, "--backend", backend)
     with open_terminal(*arguments, home=home, cwd=workdir) as terminal:
@@ -141,6 +151,8 @@ def test_a_tool_that_will_not_stop_can_be_left_with_the_terminal_intact(backend,
         terminal.press_ctrl_c("Stopping now.")
         clock = re.search(r"(\d+) s  stubborn", terminal.expect(" s  stubborn"))
         assert clock is not None
-        terminal.expect(f"{int(clock[1]) + 3} s  stubborn")  # the patience with hammering fingers is over
+        terminal.expect(
+            f"{int(clock[1]) + 3} s  stubborn"
+        )  # the patience with hammering fingers is over
         terminal.press_ctrl_c("Leaving without waiting")
         terminal.ends(130)

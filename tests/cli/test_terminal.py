@@ -26,7 +26,9 @@ def sessions(home: Path) -> SessionStore:
     ],
 )
 @mostly_on("trio")
-def test_markdown_is_rendered_at_a_terminal_and_piped_as_it_is(columns, item, backend, home, workdir, plan):
+def test_markdown_is_rendered_at_a_terminal_and_piped_as_it_is(
+    columns, item, backend, home, workdir, plan
+):
     text = "# Title\n\n- `a` is **one** item of several words, yes indeed\n- b\n\n```python\nx = 1\n```"
     arguments = ("run", f"say {text}", "--plan", plan, "--backend", backend)
     with open_terminal(*arguments, home=home, cwd=workdir, size=(24, columns)) as terminal:
@@ -68,17 +70,24 @@ def test_clear_forgets_and_two_slashes_send_one(home, workdir, plan):
 
 
 def test_what_is_typed_while_a_turn_runs_is_read_at_its_next_step(backend, home, workdir, plan):
-    with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
+    with open_terminal(
+        "run", "--plan", plan, "--backend", backend, home=home, cwd=workdir
+    ) as terminal:
         terminal.say(call("wait_for", path=workdir / "gate"), "s  wait_for")
         start = terminal.screen.index("⋯")
         terminal.type("no\x15say it in red carpet\x17\x7f\x7f\x7f\x7f\x1b[Dblué\x7fe")
         terminal.expect("› say it in blue")
         terminal.type("\n")
-        terminal.expect("read at the next step: say it in blue")  # at once, before the step has ended
+        terminal.expect(
+            "read at the next step: say it in blue"
+        )  # at once, before the step has ended
         terminal.enter("/status\n", "after this turn: /status", "⋯")
         rows = on_screen(terminal.screen[start:])
         assert rows[:2] == ["read at the next step: say it in blue", "after this turn: /status"]
-        assert [row[:1] for row in rows[2:]] in (["⋯"], ["⋯", rows[-1][:1]])  # no live line is left behind
+        assert [row[:1] for row in rows[2:]] in (
+            ["⋯"],
+            ["⋯", rows[-1][:1]],
+        )  # no live line is left behind
         (workdir / "gate").touch()
         terminal.expect("\nit in blue")
         terminal.expect("1 in this chat")  # one turn; the command came after it
@@ -89,7 +98,9 @@ def test_what_is_typed_while_a_turn_runs_is_read_at_its_next_step(backend, home,
 
 @mostly_on("trio")
 def test_what_was_typed_and_not_read_is_given_back(backend, home, workdir, plan):
-    with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
+    with open_terminal(
+        "run", "--plan", plan, "--backend", backend, home=home, cwd=workdir
+    ) as terminal:
         terminal.say(call("wait_for", path=workdir / "gate"), "s  wait_for")
         terminal.enter("say one", "read at the next step: say one")
         terminal.type("say tw")
@@ -101,8 +112,12 @@ def test_what_was_typed_and_not_read_is_given_back(backend, home, workdir, plan)
 
 
 @mostly_on("asyncio")
-def test_what_is_pasted_during_a_turn_is_one_message_and_commands_do_not_outlive_a_stop(backend, home, workdir, plan):
-    with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
+def test_what_is_pasted_during_a_turn_is_one_message_and_commands_do_not_outlive_a_stop(
+    backend, home, workdir, plan
+):
+    with open_terminal(
+        "run", "--plan", plan, "--backend", backend, home=home, cwd=workdir
+    ) as terminal:
         terminal.say(call("wait_for", path=workdir / "gate"), "s  wait_for")
         assert "\x1b[?2004h" in terminal.screen
         terminal.type("\x1b[200~say look at\r/clear\rin the manual\x1b[201~\n")
@@ -118,8 +133,12 @@ def test_what_is_pasted_during_a_turn_is_one_message_and_commands_do_not_outlive
 
 
 @mostly_on("trio")
-def test_what_is_typed_after_the_end_of_input_does_not_get_to_the_shell(backend, home, workdir, plan):
-    with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
+def test_what_is_typed_after_the_end_of_input_does_not_get_to_the_shell(
+    backend, home, workdir, plan
+):
+    with open_terminal(
+        "run", "--plan", plan, "--backend", backend, home=home, cwd=workdir
+    ) as terminal:
         terminal.say(call("wait_for", path=workdir / "gate"), "s  wait_for")
         terminal.type("\x04")
         terminal.expect("after this turn: leave")
@@ -135,8 +154,12 @@ def test_what_is_typed_after_the_end_of_input_does_not_get_to_the_shell(backend,
 # ── Ctrl-C ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_ctrl_c_once_lets_the_running_tool_finish_and_starts_nothing_new(backend, home, workdir, plan):
-    with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
+def test_ctrl_c_once_lets_the_running_tool_finish_and_starts_nothing_new(
+    backend, home, workdir, plan
+):
+    with open_terminal(
+        "run", "--plan", plan, "--backend", backend, home=home, cwd=workdir
+    ) as terminal:
         terminal.say(call("wait_for", path=workdir / "gate"), "s  wait_for")
         terminal.press_ctrl_c("Stopping after the running step. Press Ctrl-C again to stop now.")
         (workdir / "gate").touch()
@@ -149,7 +172,9 @@ def test_ctrl_c_once_lets_the_running_tool_finish_and_starts_nothing_new(backend
 
 
 def test_ctrl_c_twice_stops_the_tool_at_once_and_the_chat_goes_on(backend, home, workdir, plan):
-    with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
+    with open_terminal(
+        "run", "--plan", plan, "--backend", backend, home=home, cwd=workdir
+    ) as terminal:
         terminal.say(call("wait_for", path=workdir / "gate"), "s  wait_for")
         terminal.press_ctrl_c("Press Ctrl-C again")
         terminal.press_ctrl_c("Stopping now.", "✗ wait_for", "Stopped.", "› ")
@@ -158,8 +183,17 @@ def test_ctrl_c_twice_stops_the_tool_at_once_and_the_chat_goes_on(backend, home,
         terminal.leave()
 
 
-def test_ctrl_c_twice_ends_a_single_question_with_130_and_a_valid_transcript(backend, home, workdir, plan):
-    arguments = ("run", call("wait_for", path=workdir / "gate"), "--plan", plan, "--backend", backend)
+def test_ctrl_c_twice_ends_a_single_question_with_130_and_a_valid_transcript(
+    backend, home, workdir, plan
+):
+    arguments = (
+        "run",
+        call("wait_for", path=workdir / "gate"),
+        "--plan",
+        plan,
+        "--backend",
+        backend,
+    )
     with open_terminal(*arguments, home=home, cwd=workdir) as terminal:
         terminal.expect("s  wait_for")
         terminal.press_ctrl_c("Press Ctrl-C again")
@@ -173,7 +207,9 @@ def test_ctrl_c_twice_ends_a_single_question_with_130_and_a_valid_transcript(bac
 
 @pytest.mark.slow
 def test_ctrl_c_twice_breaks_off_a_model_that_hangs(backend, home, workdir, plan):
-    with open_terminal("run", "hang", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
+    with open_terminal(
+        "run", "hang", "--plan", plan, "--backend", backend, home=home, cwd=workdir
+    ) as terminal:
         terminal.expect("hanging")
         terminal.press_ctrl_c("Press Ctrl-C again")
         terminal.press_ctrl_c("every finished step are kept; the answer that was cut off is not.")
@@ -181,10 +217,16 @@ def test_ctrl_c_twice_breaks_off_a_model_that_hangs(backend, home, workdir, plan
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("press", [Terminal.press_ctrl_c, lambda terminal: terminal.send(signal.SIGINT)])
-def test_ctrl_c_at_the_prompt_drops_the_line_and_leaves_the_second_time(press, backend, home, workdir, plan):
+@pytest.mark.parametrize(
+    "press", [Terminal.press_ctrl_c, lambda terminal: terminal.send(signal.SIGINT)]
+)
+def test_ctrl_c_at_the_prompt_drops_the_line_and_leaves_the_second_time(
+    press, backend, home, workdir, plan
+):
     """As a key, and as a signal that someone else has sent."""
-    with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
+    with open_terminal(
+        "run", "--plan", plan, "--backend", backend, home=home, cwd=workdir
+    ) as terminal:
         terminal.expect("› ")
         terminal.type("say never sent")
         terminal.expect("never sent")
@@ -205,7 +247,8 @@ def test_ctrl_c_at_the_prompt_drops_the_line_and_leaves_the_second_time(press, b
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("answers", "happens"), [(["y"], True), (["Allow once"], True), (["n"], False), (["maybe", "", "deny"], False)]
+    ("answers", "happens"),
+    [(["y"], True), (["Allow once"], True), (["n"], False), (["maybe", "", "deny"], False)],
 )
 def test_a_question_is_answered_at_the_terminal(answers, happens, home, workdir, plan):
     with open_terminal(
@@ -221,10 +264,14 @@ def test_a_question_is_answered_at_the_terminal(answers, happens, home, workdir,
 
 
 @pytest.mark.parametrize("answer", ["", "n"])
-def test_a_question_longer_than_the_screen_is_shown_to_its_end_before_it_can_be_allowed(answer, home, workdir, plan):
+def test_a_question_longer_than_the_screen_is_shown_to_its_end_before_it_can_be_allowed(
+    answer, home, workdir, plan
+):
     name = "/".join(["x" * 100] * 12) + "/END"
     prompt = f"call risky {json.dumps({'path': str(workdir / 'trace'), 'long': name})}"
-    with open_terminal("run", prompt, "--plan", plan, home=home, cwd=workdir, size=(12, 60)) as terminal:
+    with open_terminal(
+        "run", prompt, "--plan", plan, home=home, cwd=workdir, size=(12, 60)
+    ) as terminal:
         for typed in ("y", answer):  # "y" is no answer yet
             shown = terminal.expect("[Enter] shows the rest (")
             assert "[y] Allow once" not in shown
@@ -240,7 +287,9 @@ def test_a_question_longer_than_the_screen_is_shown_to_its_end_before_it_can_be_
 
 @pytest.mark.parametrize("columns", [80, 40])
 @mostly_on("trio")
-def test_an_edit_is_shown_as_a_diff_in_the_question_and_afterwards(columns, backend, home, workdir, plan):
+def test_an_edit_is_shown_as_a_diff_in_the_question_and_afterwards(
+    columns, backend, home, workdir, plan
+):
     with_files = json.loads(Path(plan).read_text())
     with_files["tools"].append("tool-filesystem")
     with_files["hooks"].append("hooks-approval")
@@ -257,7 +306,9 @@ def test_an_edit_is_shown_as_a_diff_in_the_question_and_afterwards(columns, back
         terminal.type("y\n")
         assert terminal.end() == 0
         rows = terminal.rows
-        first = next(number for number, row in enumerate(rows) if row.startswith("✓ edit_file a.txt +1 -1 ("))
+        first = next(
+            number for number, row in enumerate(rows) if row.startswith("✓ edit_file a.txt +1 -1 (")
+        )
         assert rows[first + 1 : first + 7] == [f"  {line}" for line in diff]
         assert "\x1b[32m+2" in terminal.screen
         assert "\x1b[31m-two" in terminal.screen
@@ -267,7 +318,9 @@ def test_an_edit_is_shown_as_a_diff_in_the_question_and_afterwards(columns, back
 @pytest.mark.slow
 @mostly_on("asyncio")
 def test_allowed_always_is_not_asked_again_in_that_session(backend, home, workdir, plan):
-    with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
+    with open_terminal(
+        "run", "--plan", plan, "--backend", backend, home=home, cwd=workdir
+    ) as terminal:
         terminal.say(call("risky", path=workdir / "trace"), "Your answer: ")
         terminal.enter("a", "✓ risky")
         terminal.say(call("risky", path=workdir / "trace"))
@@ -275,7 +328,9 @@ def test_allowed_always_is_not_asked_again_in_that_session(backend, home, workdi
         terminal.leave()
 
 
-def test_a_question_shows_what_a_terminal_would_obey_and_what_was_typed_before_it_is_no_answer(home, workdir, plan):
+def test_a_question_shows_what_a_terminal_would_obey_and_what_was_typed_before_it_is_no_answer(
+    home, workdir, plan
+):
     with open_terminal("run", "--plan", plan, home=home, cwd=workdir) as terminal:
         terminal.expect("› ")
         terminal.type(call("risky", path=workdir / "trace") + "\ny\ny\ny\n")
@@ -286,8 +341,12 @@ def test_a_question_shows_what_a_terminal_would_obey_and_what_was_typed_before_i
         assert not (workdir / "trace").exists()
 
 
-@pytest.mark.parametrize(("key", "code"), [("\x03", 130), ("\x04", 0)], ids=["Ctrl-C", "the end of input"])
-def test_a_key_that_is_no_answer_denies_and_ctrl_c_stops_the_turn_too(key, code, backend, home, workdir, plan):
+@pytest.mark.parametrize(
+    ("key", "code"), [("\x03", 130), ("\x04", 0)], ids=["Ctrl-C", "the end of input"]
+)
+def test_a_key_that_is_no_answer_denies_and_ctrl_c_stops_the_turn_too(
+    key, code, backend, home, workdir, plan
+):
     arguments = ("run", call("risky", path=workdir / "trace"), "--plan", plan, "--backend", backend)
     with open_terminal(*arguments, home=home, cwd=workdir) as terminal:
         terminal.expect("Your answer: ")
@@ -313,8 +372,12 @@ def test_no_answer_in_time_denies_and_leaves_a_clean_line(backend, home, workdir
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("which", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
-def test_a_signal_stops_the_turn_closes_the_session_and_is_the_exit_code(which, code, backend, home, workdir, plan):
-    with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
+def test_a_signal_stops_the_turn_closes_the_session_and_is_the_exit_code(
+    which, code, backend, home, workdir, plan
+):
+    with open_terminal(
+        "run", "--plan", plan, "--backend", backend, home=home, cwd=workdir
+    ) as terminal:
         terminal.say(call("wait_for", path=workdir / "gate"), "s  wait_for")
         terminal.send(which)
         assert terminal.end() == code
@@ -334,7 +397,9 @@ def test_a_terminal_that_goes_away_stops_the_tool(home, workdir, plan):
 
 @pytest.mark.slow
 def test_a_session_goes_on_after_its_process_was_killed(backend, home, workdir, plan, tmp_path):
-    with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
+    with open_terminal(
+        "run", "--plan", plan, "--backend", backend, home=home, cwd=workdir
+    ) as terminal:
         terminal.say("history", "1 prompts so far")
         terminal.say(call("wait_for", path=workdir / "gate"), "s  wait_for")
         terminal.send(signal.SIGKILL)
@@ -342,8 +407,12 @@ def test_a_session_goes_on_after_its_process_was_killed(backend, home, workdir, 
     assert [record.status for record in sessions(home).records()] == ["interrupted"]
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    with open_terminal("run", "--resume", "last", "--backend", backend, home=home, cwd=elsewhere) as terminal:
-        terminal.expect(f"Working in {workdir}, where this session was begun.", "Going on with session")
+    with open_terminal(
+        "run", "--resume", "last", "--backend", backend, home=home, cwd=elsewhere
+    ) as terminal:
+        terminal.expect(
+            f"Working in {workdir}, where this session was begun.", "Going on with session"
+        )
         terminal.say("history", "3 prompts so far")
         terminal.leave()
     messages = sessions(home).transcript(sessions(home).find("last").session_id)

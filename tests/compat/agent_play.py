@@ -40,7 +40,10 @@ SCENARIOS: dict[str, dict[str, Any]] = {
     "an immediate stop while the provider answers": {"script": [{"cancel": "immediate"}, "never"]},
     "a child": {"script": ["c"], "options": {"parent_id": "parent"}},
     "a resumed session": {"script": ["c"], "options": {"is_resumed": True}},
-    "a session that shows its plan": {"script": ["c"], "session": {"raw": True, "metadata": {"agent": "x"}}},
+    "a session that shows its plan": {
+        "script": ["c"],
+        "session": {"raw": True, "metadata": {"agent": "x"}},
+    },
     "modules that fail to load": {"script": ["c"], "missing": True},
 }
 
@@ -87,7 +90,9 @@ class Approver:
         return ApprovalResponse(approved=self.approved, reason="as configured")
 
 
-async def build(session_class: Any, plan: dict[str, Any], directory: Path, **options: Any) -> tuple[Any, list[Any]]:
+async def build(
+    session_class: Any, plan: dict[str, Any], directory: Path, **options: Any
+) -> tuple[Any, list[Any]]:
     """A session over the modules in a directory, with its log; not opened."""
     session = session_class(plan, session_id="s", **options)
     log: list[Any] = []

@@ -502,7 +502,10 @@ AGENT = {
 
 def write_agent(directory: Path) -> dict[str, Path]:
     """Write all modules below a directory, each in the layout of a published repository; gives their directories by id."""
-    return {module_id: write_package(directory, module_id, source) for module_id, source in AGENT.items()}
+    return {
+        module_id: write_package(directory, module_id, source)
+        for module_id, source in AGENT.items()
+    }
 
 
 def write_package(directory: Path, module_id: str, source: str) -> Path:
@@ -516,11 +519,23 @@ def write_package(directory: Path, module_id: str, source: str) -> Path:
 
 def agent_plan(loop: str, script: list[object], **session: object) -> dict[str, object]:
     """A mount plan with everything in it."""
-    hooks = ("hooks-logging", "hooks-redaction", "hooks-approval", "hooks-todo-reminder", "hooks-status-context")
+    hooks = (
+        "hooks-logging",
+        "hooks-redaction",
+        "hooks-approval",
+        "hooks-todo-reminder",
+        "hooks-status-context",
+    )
     tools = ("tool-filesystem", "tool-bash", "tool-search", "tool-todo")
     return {
-        "session": {"orchestrator": {"module": loop}, "context": {"module": "context-simple"}, **session},
-        "providers": [{"module": "provider-scripted", "config": {"script": script, "api_key": "hidden"}}],
+        "session": {
+            "orchestrator": {"module": loop},
+            "context": {"module": "context-simple"},
+            **session,
+        },
+        "providers": [
+            {"module": "provider-scripted", "config": {"script": script, "api_key": "hidden"}}
+        ],
         "tools": [{"module": module} for module in tools],
         "hooks": [{"module": module} for module in hooks],
     }

@@ -25,7 +25,16 @@ def run_suite(python: str, *options: str, without: tuple[str, ...] = ()) -> tupl
     Returns:
         How many tests passed, and what pytest wrote.
     """
-    command = [python, "-m", "pytest", "-q", "-c", os.devnull, f"--rootdir={SUITE}", f"--confcutdir={SUITE}"]
+    command = [
+        python,
+        "-m",
+        "pytest",
+        "-q",
+        "-c",
+        os.devnull,
+        f"--rootdir={SUITE}",
+        f"--confcutdir={SUITE}",
+    ]
     command += [
         "-o",
         "python_files=check_*.py",

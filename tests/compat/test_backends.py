@@ -47,20 +47,32 @@ def package(directory: Path, name: str, source: str) -> str:
 
 
 @pytest.mark.parametrize("module_id", sorted(AGENT))
-async def test_a_native_loader_loads_a_published_module_on_both_backends(loader: ModuleLoader, module_id: str):
+async def test_a_native_loader_loads_a_published_module_on_both_backends(
+    loader: ModuleLoader, module_id: str
+):
     assert (await loader.load(module_id)).module_id == module_id
 
 
 def native_plan(directory: Path, tools: list[str]) -> tuple[dict[str, Any], ModuleLoader]:
-    turns = [("write_file", {"file_path": "b.txt", "content": "beta"}), ("grep", {"pattern": "bet"}), "found it"]
+    turns = [
+        ("write_file", {"file_path": "b.txt", "content": "beta"}),
+        ("grep", {"pattern": "bet"}),
+        "found it",
+    ]
 
     async def mount(coordinator: Any, config: Any) -> None:
         await coordinator.mount("providers", MockProvider(turns), name="scripted")
 
     plan = {
-        "session": {"orchestrator": "loop-basic", "context": {"module": "context-simple", "source": str(directory)}},
+        "session": {
+            "orchestrator": "loop-basic",
+            "context": {"module": "context-simple", "source": str(directory)},
+        },
         "providers": [{"module": "provider-own"}],
-        "tools": [{"module": tool, "source": str(directory / f"amplifier-module-{tool}")} for tool in tools],
+        "tools": [
+            {"module": tool, "source": str(directory / f"amplifier-module-{tool}")}
+            for tool in tools
+        ],
         "hooks": [
             {"module": hook, "source": str(directory / f"amplifier-module-{hook}")}
             for hook in ("hooks-logging", "hooks-redaction", "hooks-status-context")
@@ -70,7 +82,9 @@ def native_plan(directory: Path, tools: list[str]) -> tuple[dict[str, Any], Modu
     return plan, ModuleLoader(modules={"provider-own": mount})
 
 
-async def test_a_native_session_on_either_backend_works_with_neutral_published_modules(directory: Path):
+async def test_a_native_session_on_either_backend_works_with_neutral_published_modules(
+    directory: Path,
+):
     plan, loader = native_plan(directory, ["tool-filesystem", "tool-search", "tool-todo"])
     session = AmplifierSession(plan, loader=loader)
     log: list[Any] = []
@@ -112,11 +126,17 @@ async def test_a_native_session_on_either_backend_runs_a_loop_and_a_context_that
         answer = await session.execute("go")
         messages = await session.coordinator.get("context").get_messages()
     assert answer == "found it"
-    assert [message["role"] for message in messages] == ["user", *["assistant", "tool"] * 2, "assistant"]
+    assert [message["role"] for message in messages] == [
+        "user",
+        *["assistant", "tool"] * 2,
+        "assistant",
+    ]
 
 
 def test_a_package_that_imports_the_alias_inside_a_function_is_a_published_one(tmp_path: Path):
-    assert imports_alias(package(tmp_path, "one", "def f():\n    from amplifier_core.models import HookResult\n"))
+    assert imports_alias(
+        package(tmp_path, "one", "def f():\n    from amplifier_core.models import HookResult\n")
+    )
     assert not imports_alias(package(tmp_path, "two", "import amplifier\nx = 'amplifier_core'\n"))
 
 
@@ -152,17 +172,23 @@ async def test_a_module_that_declares_neither_the_running_backend_nor_asyncio_is
     if anyio_backend_name in declared:
         assert (await loader.load("tool-own")).module_id == "tool-own"
         return
-    with pytest.raises(ModuleLoadError, match=r"cannot run on \w+: it declares __amplifier_backends__ = \('\w+',\)"):
+    with pytest.raises(
+        ModuleLoadError, match=r"cannot run on \w+: it declares __amplifier_backends__ = \('\w+',\)"
+    ):
         await loader.load("tool-own")
 
 
 async def test_a_module_that_declares_both_backends_is_loaded_on_both(directory: Path):
     source = AGENT["tool-bash"].replace(
-        "__amplifier_module_type__", '__amplifier_backends__ = ("asyncio", "trio")\n\n__amplifier_module_type__', 1
+        "__amplifier_module_type__",
+        '__amplifier_backends__ = ("asyncio", "trio")\n\n__amplifier_module_type__',
+        1,
     )
     package(directory, "amplifier_module_tool_both", source)
     loader = ModuleLoader()
-    loaded = await loader.load("tool-both", source_hint=str(directory / "amplifier_module_tool_both"))
+    loaded = await loader.load(
+        "tool-both", source_hint=str(directory / "amplifier_module_tool_both")
+    )
     loader.cleanup()
     assert loaded.module_id == "tool-both"
 

@@ -94,9 +94,17 @@ anyio.run(main, backend=sys.argv[-1])
 
 LIVE = ["Good ", "day"]
 DOORS: dict[str, tuple[tuple[str, ...], Callable[[Door], list[str]], list[str]]] = {
-    "serve": (("-m", "amplifier", "serve", "plan.json", "--no-token", "--port", "0", "--backend"), by_http, LIVE),
+    "serve": (
+        ("-m", "amplifier", "serve", "plan.json", "--no-token", "--port", "0", "--backend"),
+        by_http,
+        LIVE,
+    ),
     "acp": (("-m", "amplifier", "acp", "--plan", "plan.json", "--backend"), by_acp, LIVE),
-    "mcp serve": (("-m", "amplifier", "mcp", "serve", "plan.json", "--backend"), by_mcp, ["Good day"]),
+    "mcp serve": (
+        ("-m", "amplifier", "mcp", "serve", "plan.json", "--backend"),
+        by_mcp,
+        ["Good day"],
+    ),
     "durable worker": (("-c", WORKER), lambda door: [next(door.lines()).strip()], ["Good day"]),
 }
 
@@ -138,8 +146,12 @@ def test_a_run_answers_by_a_published_loop(tmp_path: Path, backend: str):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_a_prompt_that_a_published_hook_denies_to_a_published_loop_ends_with_a_failure(tmp_path: Path, backend: str):
-    ended = amplifier(tmp_path, "run", "--backend", backend, "--plan", plan_in(tmp_path, "hooks-no"), "hello")
+def test_a_prompt_that_a_published_hook_denies_to_a_published_loop_ends_with_a_failure(
+    tmp_path: Path, backend: str
+):
+    ended = amplifier(
+        tmp_path, "run", "--backend", backend, "--plan", plan_in(tmp_path, "hooks-no"), "hello"
+    )
     assert (ended.returncode, ended.stdout) == (1, "")
     assert "Operation denied: not today" in ended.stderr
 

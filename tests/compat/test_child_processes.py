@@ -36,7 +36,9 @@ def test_a_child_process_has_the_alias_while_it_is_exported():
     assert with_alias == "True"
     assert entries == [PLACE]
     assert "PYTHONPATH" not in os.environ
-    assert "amplifier_core" in ask([sys.executable])  # No module named …, or the published one's name in an error
+    assert "amplifier_core" in ask(
+        [sys.executable]
+    )  # No module named …, or the published one's name in an error
 
 
 def test_other_entries_of_the_path_are_kept(monkeypatch: pytest.MonkeyPatch):
@@ -49,8 +51,13 @@ def test_other_entries_of_the_path_are_kept(monkeypatch: pytest.MonkeyPatch):
 
 def test_a_program_run_by_the_command_exports_the_alias_to_its_children(tmp_path: Path):
     outer = tmp_path / "outer.py"
-    outer.write_text(f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {ASK!r}], check=True)\n")
+    outer.write_text(
+        f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {ASK!r}], check=True)\n"
+    )
     ran = subprocess.run(
-        [sys.executable, "-m", "amplifier.compat", str(outer)], capture_output=True, text=True, check=True
+        [sys.executable, "-m", "amplifier.compat", str(outer)],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert ran.stdout.strip() == "True"

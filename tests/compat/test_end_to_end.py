@@ -103,7 +103,9 @@ class Running:
         return [event for event, _ in self.log]
 
 
-async def running(directory: Path, loop: str, session_class: Any = None, script: Any = None) -> Running:
+async def running(
+    directory: Path, loop: str, session_class: Any = None, script: Any = None
+) -> Running:
     import amplifier_core  # type: ignore[import-not-found]
 
     plan = agent_plan(loop, script or [SLEEP])
@@ -115,8 +117,12 @@ async def running(directory: Path, loop: str, session_class: Any = None, script:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "loop", "anyio_backend"), by_turns((n, loop) for n in SCENARIOS for loop in LOOPS))
-async def test_every_scenario_ends_with_all_handlers_gone_and_everything_closed(directory: Path, loop: str, name: str):
+@pytest.mark.parametrize(
+    ("name", "loop", "anyio_backend"), by_turns((n, loop) for n in SCENARIOS for loop in LOOPS)
+)
+async def test_every_scenario_ends_with_all_handlers_gone_and_everything_closed(
+    directory: Path, loop: str, name: str
+):
     seen = await play(SCENARIOS[name], loop, directory)
 
     assert [event for event, _ in seen["events"]][-1] == "session:end"
@@ -127,7 +133,9 @@ async def test_every_scenario_ends_with_all_handlers_gone_and_everything_closed(
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-async def test_a_turn_with_all_tools_leaves_its_work_in_files_context_and_events(directory: Path, loop: str):
+async def test_a_turn_with_all_tools_leaves_its_work_in_files_context_and_events(
+    directory: Path, loop: str
+):
     seen = await play(SCENARIOS["all tools"], loop, directory)
 
     assert seen["outcomes"][0][1].strip() == "All done."
@@ -149,7 +157,9 @@ async def test_a_turn_with_all_tools_leaves_its_work_in_files_context_and_events
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-async def test_an_immediate_stop_ends_the_running_command_and_the_loop_reports_it(directory: Path, loop: str):
+async def test_an_immediate_stop_ends_the_running_command_and_the_loop_reports_it(
+    directory: Path, loop: str
+):
     agent = await running(directory, loop)
     async with agent.in_the_middle() as turn:
         agent.session.coordinator.cancellation.request_immediate()
@@ -191,7 +201,9 @@ async def test_a_graceful_stop_waits_for_the_running_command(directory: Path, lo
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-async def test_a_cancelled_task_gets_its_cancellation_after_the_loop_has_unwound(directory: Path, loop: str):
+async def test_a_cancelled_task_gets_its_cancellation_after_the_loop_has_unwound(
+    directory: Path, loop: str
+):
     agent = await running(directory, loop)
     async with agent.in_the_middle() as turn:
         turn.cancel()
@@ -199,7 +211,9 @@ async def test_a_cancelled_task_gets_its_cancellation_after_the_loop_has_unwound
             await turn
         await agent.remember()
 
-    order = [name for name in agent.names() if name.startswith(("cancel:", "orchestrator:", "session:"))]
+    order = [
+        name for name in agent.names() if name.startswith(("cancel:", "orchestrator:", "session:"))
+    ]
     assert order == [
         *("session:start", "cancel:requested", "cancel:completed", "orchestrator:complete"),
         *("cancel:completed", "session:end"),
@@ -213,7 +227,9 @@ async def _wait(event: str, data: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])  # which alone has Task.cancel
 @pytest.mark.parametrize("first", ["the caller", "the token"])
-async def test_a_second_cancellation_waits_until_the_loop_has_cleaned_up(directory: Path, first: str):
+async def test_a_second_cancellation_waits_until_the_loop_has_cleaned_up(
+    directory: Path, first: str
+):
     agent = await running(directory, "loop-basic")
     async with agent.in_the_middle() as turn:
         hooks = agent.session.coordinator.hooks
@@ -264,7 +280,11 @@ async def test_after_a_stop_and_a_reset_the_next_turn_runs(directory: Path, loop
 async def test_a_native_session_runs_the_agent(directory: Path, loop: str):
     from amplifier import AmplifierSession
 
-    script = [{"write_file": {"file_path": "a.txt", "content": "x"}}, {"bash": {"command": "echo hi"}}, "done"]
+    script = [
+        {"write_file": {"file_path": "a.txt", "content": "x"}},
+        {"bash": {"command": "echo hi"}},
+        "done",
+    ]
     agent = await running(directory, loop, AmplifierSession, script=script)
     async with agent.session:
         approve_with(agent.session, Approver(True))
@@ -281,7 +301,9 @@ async def test_a_native_session_runs_the_agent(directory: Path, loop: str):
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-async def test_an_immediate_stop_of_a_native_session_ends_the_command_of_a_published_tool(directory: Path, loop: str):
+async def test_an_immediate_stop_of_a_native_session_ends_the_command_of_a_published_tool(
+    directory: Path, loop: str
+):
     from amplifier import AmplifierSession, ExecutionCancelled
 
     agent = await running(directory, loop, AmplifierSession)

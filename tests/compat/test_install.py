@@ -55,7 +55,11 @@ def test_uninstalling_restores_every_class():
         classes = [HookResult, Message, Usage, *Message.__mro__, *HookResult.__mro__]
         return {cls.__name__: dict(vars(cls)) for cls in classes}
 
-    Message(role="user", content="x"), Usage(input_tokens=1, output_tokens=2, total_tokens=3), HookResult()
+    (
+        Message(role="user", content="x"),
+        Usage(input_tokens=1, output_tokens=2, total_tokens=3),
+        HookResult(),
+    )
     before, text = members(), repr(HookResult(reason="r"))
     compat.install()
     assert members() != before
@@ -103,7 +107,8 @@ def test_a_published_package_that_is_already_imported_is_not_replaced(monkeypatc
     published = importlib.import_module("amplifier_core")
     try:
         with pytest.raises(
-            ModuleConflictError, match=r"already imported from .*amplifier_core\.py.*-p amplifier\.compat\.pytest"
+            ModuleConflictError,
+            match=r"already imported from .*amplifier_core\.py.*-p amplifier\.compat\.pytest",
         ):
             compat.install()
         assert not compat.is_installed()
@@ -161,7 +166,9 @@ def test_the_distribution_answers_by_any_spelling(name):
 def test_the_distribution_is_listed_with_its_pytest_plugin():
     names = [distribution.metadata["Name"] for distribution in importlib.metadata.distributions()]
     assert names.count("amplifier-core") == 1
-    plugins = {entry.name: entry.value for entry in importlib.metadata.entry_points(group="pytest11")}
+    plugins = {
+        entry.name: entry.value for entry in importlib.metadata.entry_points(group="pytest11")
+    }
     assert plugins["amplifier_module"] == "amplifier_core.pytest_plugin"
     assert "amplifier-core" in importlib.metadata.packages_distributions()["amplifier_core"]
 
@@ -230,11 +237,17 @@ IMPORTS_NOTHING = """
         (IMPORTS_NOTHING, "False", "nothing", "False"),
     ],
 )
-def test_a_loader_installs_when_a_module_imports_the_name(tmp_path, body, is_installed, answer, is_installed_later):
+def test_a_loader_installs_when_a_module_imports_the_name(
+    tmp_path, body, is_installed, answer, is_installed_later
+):
     write_package(tmp_path, "tool-old", textwrap.dedent(body))
     ended = python(LOAD, str(tmp_path))
     assert ended.stderr == ""
-    assert ended.stdout.splitlines() == [f"{is_installed} amplifier_module_tool_old", answer, is_installed_later]
+    assert ended.stdout.splitlines() == [
+        f"{is_installed} amplifier_module_tool_old",
+        answer,
+        is_installed_later,
+    ]
 
 
 USES_THE_NAME = """
@@ -256,7 +269,9 @@ def test_a_loader_passes_over_a_published_package_that_is_only_installed(tmp_pat
     assert ended.stdout.splitlines() == ["True amplifier_module_tool_old", "False", "True"]
 
 
-def test_a_loader_refuses_a_published_module_where_the_published_package_is_imported(tmp_path, monkeypatch):
+def test_a_loader_refuses_a_published_module_where_the_published_package_is_imported(
+    tmp_path, monkeypatch
+):
     (tmp_path / "amplifier_core.py").write_text("who = 'published'")
     write_package(tmp_path, "tool-old", textwrap.dedent(USES_THE_NAME))
     program = "    import sys; sys.path.insert(0, sys.argv[1]); import amplifier_core\n" + LOAD
@@ -296,7 +311,9 @@ def test_uninstalling_also_ends_the_readiness_to_install():
 
 @pytest.mark.slow
 def test_the_command_runs_a_text_a_module_a_file_and_an_installed_command(tmp_path):
-    program = "import sys, amplifier_core; print(amplifier_core.RUST_AVAILABLE, *sys.argv[1:], __name__)"
+    program = (
+        "import sys, amplifier_core; print(amplifier_core.RUST_AVAILABLE, *sys.argv[1:], __name__)"
+    )
     (tmp_path / "program.py").write_text(program)
     expected = "True a b __main__\n"
     assert compat_command("-c", program, "a", "b", folder=tmp_path).stdout == expected
@@ -338,7 +355,9 @@ SUITE = """
 
 def run_suite(folder: Path, *words: str) -> CompletedProcess[str]:
     (folder / "test_it.py").write_text(textwrap.dedent(SUITE))
-    return run_program([sys.executable, "-m", *words, "-q", "-p", "no:cacheprovider", "test_it.py"], cwd=folder)
+    return run_program(
+        [sys.executable, "-m", *words, "-q", "-p", "no:cacheprovider", "test_it.py"], cwd=folder
+    )
 
 
 @pytest.mark.slow
@@ -356,13 +375,19 @@ def published_wheel(folder: Path) -> Path:
     info = folder / "amplifier_core-2.0.2.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: amplifier-core\nVersion: 2.0.2\n")
-    (info / "entry_points.txt").write_text("[pytest11]\namplifier_module = amplifier_core.pytest_plugin\n")
-    (info / "RECORD").write_text("amplifier_core/__init__.py,,\namplifier_core/pytest_plugin.py,,\n")
+    (info / "entry_points.txt").write_text(
+        "[pytest11]\namplifier_module = amplifier_core.pytest_plugin\n"
+    )
+    (info / "RECORD").write_text(
+        "amplifier_core/__init__.py,,\namplifier_core/pytest_plugin.py,,\n"
+    )
     return folder
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("words", [("pytest", "-p", "amplifier.compat.pytest"), ("amplifier.compat", "pytest")])
+@pytest.mark.parametrize(
+    "words", [("pytest", "-p", "amplifier.compat.pytest"), ("amplifier.compat", "pytest")]
+)
 def test_a_suite_runs_with_the_alias_beside_an_installed_wheel(tmp_path, monkeypatch, words):
     monkeypatch.setenv("PYTHONPATH", str(published_wheel(tmp_path / "installed")))
     ended = run_suite(tmp_path, *words)
@@ -370,5 +395,7 @@ def test_a_suite_runs_with_the_alias_beside_an_installed_wheel(tmp_path, monkeyp
 
 
 def test_importing_the_plugin_installs_nothing():
-    ended = python("import amplifier.compat.pytest, amplifier.compat; print(amplifier.compat.is_installed())")
+    ended = python(
+        "import amplifier.compat.pytest, amplifier.compat; print(amplifier.compat.is_installed())"
+    )
     assert ended.stdout == "False\n"

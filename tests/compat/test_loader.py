@@ -14,7 +14,12 @@ from tests.loading._forge import distribution, package
 @pytest.fixture
 def published_todo(alias, tmp_path, monkeypatch):
     """A published tool-todo, installed."""
-    distribution(tmp_path, "amplifier_module_tool_todo", {"tool-todo": "amplifier_module_tool_todo:mount"}, "1.2")
+    distribution(
+        tmp_path,
+        "amplifier_module_tool_todo",
+        {"tool-todo": "amplifier_module_tool_todo:mount"},
+        "1.2",
+    )
     package(tmp_path, "amplifier_module_tool_todo")
     monkeypatch.syspath_prepend(tmp_path)
     return "amplifier_module_tool_todo"
@@ -28,7 +33,9 @@ async def mounted_from(source: Any = None, resolver: Any = None) -> str:
     return str(mount.mount.__module__)
 
 
-async def test_a_published_session_takes_ours_where_there_is_no_other_or_it_is_pinned(published_todo: str, monkeypatch):
+async def test_a_published_session_takes_ours_where_there_is_no_other_or_it_is_pinned(
+    published_todo: str, monkeypatch
+):
     assert await mounted_from("builtin") == "amplifier.modules.tools.todo"
     assert await mounted_from({"distribution": published_todo}) == published_todo
     monkeypatch.undo()

@@ -83,10 +83,18 @@ def test_a_model_is_one_class_under_every_name():
 
 
 def test_an_error_of_a_language_model_is_one_class_under_every_name():
-    names = [name for name in TOP_LEVEL if name.endswith("Error") and hasattr(amplifier.errors, name)]
+    names = [
+        name for name in TOP_LEVEL if name.endswith("Error") and hasattr(amplifier.errors, name)
+    ]
     assert len(names) == 16
-    assert [name for name in names if getattr(core("llm_errors"), name) is not getattr(amplifier.errors, name)] == []
-    assert [name for name in names if getattr(core(), name) is not getattr(amplifier.errors, name)] == []
+    assert [
+        name
+        for name in names
+        if getattr(core("llm_errors"), name) is not getattr(amplifier.errors, name)
+    ] == []
+    assert [
+        name for name in names if getattr(core(), name) is not getattr(amplifier.errors, name)
+    ] == []
 
 
 def test_the_names_of_events_are_those_of_the_catalogue():
@@ -103,14 +111,22 @@ def test_files_of_the_mirror_refer_to_each_other_relatively():
     guilty = []
     for path in folder.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
-            named = [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
+            named = (
+                [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
+            )
             named += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            guilty += [f"{path.name}: {name}" for name in named if name.startswith("amplifier.compat.amplifier_core")]
+            guilty += [
+                f"{path.name}: {name}"
+                for name in named
+                if name.startswith("amplifier.compat.amplifier_core")
+            ]
     assert guilty == []
 
 
 def test_the_grpc_adapter_of_the_foundation_library_is_refused_with_a_sentence():
-    with pytest.raises(ImportError, match="the amplifier_core alias has no gRPC: offer the module as an MCP server"):
+    with pytest.raises(
+        ImportError, match="the amplifier_core alias has no gRPC: offer the module as an MCP server"
+    ):
         from amplifier_core._grpc_gen import amplifier_module_pb2  # noqa: F401
 
 
@@ -136,7 +152,9 @@ def test_a_source_of_folders_gives_copies():
     assert (source.get_module_paths(), source.get_mention_mappings()) == (["a"], {})
 
 
-@pytest.mark.parametrize("name", ["Tool", "Provider", "Orchestrator", "ContextManager", "HookHandler"])
+@pytest.mark.parametrize(
+    "name", ["Tool", "Provider", "Orchestrator", "ContextManager", "HookHandler"]
+)
 def test_the_protocols_are_not_for_isinstance_as_published(name):
     import amplifier_core
 

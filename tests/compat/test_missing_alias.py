@@ -63,14 +63,18 @@ def test_a_module_that_cannot_be_loaded_for_want_of_the_alias_is_reported_with_t
 def test_another_missing_package_is_reported_without_the_command(tmp_path: Path):
     loader = ModuleLoader()
     with pytest.raises(ModuleLoadError) as caught:
-        loader.find("tool-shout", str(write_package(tmp_path, "tool-shout", "import amplifier_cores\n")))
+        loader.find(
+            "tool-shout", str(write_package(tmp_path, "tool-shout", "import amplifier_cores\n"))
+        )
     loader.cleanup()
     assert ADVICE not in str(caught.value)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [(), ("-p", "amplifier.compat.pytest")])
-def test_a_suite_with_a_process_that_lacks_the_alias_ends_with_the_command(tmp_path: Path, options: tuple[str, ...]):
+def test_a_suite_with_a_process_that_lacks_the_alias_ends_with_the_command(
+    tmp_path: Path, options: tuple[str, ...]
+):
     suite = """
         import subprocess, sys
 
@@ -80,13 +84,24 @@ def test_a_suite_with_a_process_that_lacks_the_alias_ends_with_the_command(tmp_p
             assert ran.returncode == 0, ran.stderr
     """
     (tmp_path / "test_it.py").write_text(textwrap.dedent(suite))
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, "test_it.py"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        *options,
+        "test_it.py",
+    ]
     ended = run_forked(command, text=True, timeout=60, cwd=tmp_path)
     assert ended.returncode == 1, ended.stdout
     assert ended.stdout.count(ADVICE) == 1
 
 
-def test_a_program_that_fails_because_its_child_lacks_the_alias_ends_with_the_command(tmp_path: Path):
+def test_a_program_that_fails_because_its_child_lacks_the_alias_ends_with_the_command(
+    tmp_path: Path,
+):
     (tmp_path / "program.py").write_text(STARTS_A_CHILD)
     command = [sys.executable, "-m", "amplifier.compat", "program.py"]
     ended = run_forked(command, text=True, timeout=60, cwd=tmp_path)

@@ -40,7 +40,11 @@ def anyio_backend() -> str:
 
 @pytest.fixture
 def directory(alias: None, tmp_path: Path) -> Iterator[Path]:
-    for module_id, source in {"tool-shell": TOOL, "loop-scripted": BASIC, "context-scripted": CONTEXT}.items():
+    for module_id, source in {
+        "tool-shell": TOOL,
+        "loop-scripted": BASIC,
+        "context-scripted": CONTEXT,
+    }.items():
         write_package(tmp_path, module_id, source)
     before = list(sys.path)
     sys.path[:0] = [str(root) for root in tmp_path.glob("amplifier-module-*")]
@@ -122,7 +126,11 @@ def by_task(play: Play, task: asyncio.Task[Any]) -> None:
 @pytest.mark.parametrize("stop", [by_token, by_task])
 @pytest.mark.parametrize("kind", KINDS)
 async def test_the_command_of_a_cancelled_call_ends_with_it(
-    directory: Path, kind: str, stop: Callable[..., None], caplog: pytest.LogCaptureFixture, monkeypatch
+    directory: Path,
+    kind: str,
+    stop: Callable[..., None],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch,
 ):
     monkeypatch.setattr(_adapting, "IMMEDIATE_GRACE", 0.01)
     async with playing(kind, directory, shell(LONG), "never") as play:
@@ -132,7 +140,9 @@ async def test_the_command_of_a_cancelled_call_ends_with_it(
             await task
         assert [is_running(pid) for pid in play.pids] == [False]
 
-    (line,) = [record.getMessage() for record in caplog.records if record.name == "amplifier_core.tools"]
+    (line,) = [
+        record.getMessage() for record in caplog.records if record.name == "amplifier_core.tools"
+    ]
     assert "tool 'bash' was cancelled and left processes running" in line
     assert str(play.pids[0]) in line
     assert "sleep 600" in line
@@ -156,8 +166,12 @@ async def test_the_children_of_the_command_end_with_it_in_a_group_of_their_own_o
     directory: Path, tmp_path: Path, own_session: bool
 ):
     pids = tmp_path / "children"
-    command = f"sleep 600 & echo $! > {pids}; sleep 601 & echo $! >> {pids}; echo done >> {pids}; wait"
-    async with playing("published session", directory, shell(command), "never", start_new_session=own_session) as play:
+    command = (
+        f"sleep 600 & echo $! > {pids}; sleep 601 & echo $! >> {pids}; echo done >> {pids}; wait"
+    )
+    async with playing(
+        "published session", directory, shell(command), "never", start_new_session=own_session
+    ) as play:
         task = await play.begin()
         assert await wait_for(lambda: pids.exists() and "done" in pids.read_text(), 60)
         await cancelled(task)
@@ -175,7 +189,9 @@ async def test_a_command_that_ignores_the_request_is_killed(directory: Path, tmp
     assert [is_running(pid) for pid in play.pids] == [False]
 
 
-async def test_processes_left_by_a_call_that_returned_keep_running(directory: Path, caplog: pytest.LogCaptureFixture):
+async def test_processes_left_by_a_call_that_returned_keep_running(
+    directory: Path, caplog: pytest.LogCaptureFixture
+):
     background = shell("sleep 600", run_in_background=True)
     async with playing("published session", directory, background, shell(LONG), "never") as play:
         tool = play.session.coordinator.get("tools")["bash"]
@@ -203,7 +219,9 @@ async def test_only_the_processes_of_the_cancelled_session_end(directory: Path):
     assert running == [False, True, True]
 
 
-async def test_a_call_that_ends_normally_is_unchanged(directory: Path, caplog: pytest.LogCaptureFixture):
+async def test_a_call_that_ends_normally_is_unchanged(
+    directory: Path, caplog: pytest.LogCaptureFixture
+):
     async with playing("published session", directory, shell("echo hello"), "done") as play:
         assert await play.session.execute("go") == "done"
         messages = await play.session.coordinator.get("context").get_messages()
@@ -220,7 +238,9 @@ async def test_a_process_of_a_worker_thread_belongs_to_the_call(alias: None):
     assert await wait_for(lambda: not is_running(pid), 60)
 
 
-async def test_a_process_that_a_worker_thread_starts_after_the_cancellation_ends_at_once(alias: None, caplog):
+async def test_a_process_that_a_worker_thread_starts_after_the_cancellation_ends_at_once(
+    alias: None, caplog
+):
     """The call is cancelled between the request to its thread and the start of the process there."""
     reached, go = threading.Event(), threading.Event()
     ended: list[int] = []
@@ -258,7 +278,11 @@ async def _cancelled(tool: Any) -> list[int]:
 
 
 def _children() -> set[int]:
-    return {int(pid) for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()}
+    return {
+        int(pid)
+        for task in Path("/proc/self/task").iterdir()
+        for pid in (task / "children").read_text().split()
+    }
 
 
 def test_uninstalling_restores_popen():

@@ -66,7 +66,11 @@ def test_what_only_our_hook_result_has_is_left_out_while_it_is_empty():
 
 def test_leaving_out_none_reaches_models_and_unknown_members_but_not_free_form_dicts():
     message: Any = Message(
-        role="user", content=[TextBlock(text="a")], metadata={"a": None}, more=None, kept={"b": None}
+        role="user",
+        content=[TextBlock(text="a")],
+        metadata={"a": None},
+        more=None,
+        kept={"b": None},
     )
     assert message.model_dump(exclude_none=True) == {
         "role": "user",
@@ -177,8 +181,14 @@ def test_validation_takes_instances_as_they_are_and_builds_from_mappings():
     given = usage()
     cls: Any = Usage
     assert cls.model_validate(given) is given
-    assert cls.model_validate({"input_tokens": "1", "output_tokens": 2.0, "total_tokens": 3}) == usage()
-    assert cls.model_validate_json(b'{"input_tokens": 1, "output_tokens": 2, "total_tokens": 3}') == usage()
+    assert (
+        cls.model_validate({"input_tokens": "1", "output_tokens": 2.0, "total_tokens": 3})
+        == usage()
+    )
+    assert (
+        cls.model_validate_json(b'{"input_tokens": 1, "output_tokens": 2, "total_tokens": 3}')
+        == usage()
+    )
 
 
 @pytest.mark.parametrize("given", [5, "x", [], None, {1: 2}])
@@ -199,7 +209,11 @@ def test_construction_by_foreign_code_fails_with_the_error_of_pydantic():
     with pytest.raises(pydantic.ValidationError) as caught:
         Message(role="nobody", content=[{"type": "text"}, {"type": "text", "text": 5}])
     problems = {place["loc"]: place["type"] for place in caught.value.errors()}
-    expected = {("role",): "value_error", ("content", 0, "text"): "missing", ("content", 1, "text"): "value_error"}
+    expected = {
+        ("role",): "value_error",
+        ("content", 0, "text"): "missing",
+        ("content", 1, "text"): "value_error",
+    }
     assert problems == expected
     assert caught.value.title == "Message"
 
@@ -210,7 +224,10 @@ def test_our_own_code_keeps_our_own_error():
     # A nested model is built by our code: its problems are collected, not thrown one by one.
     with pytest.raises(pydantic.ValidationError) as caught:
         ChatRequest(messages=[{"role": "x", "content": "a"}, {"role": "user"}])
-    assert [place["loc"] for place in caught.value.errors()] == [("messages", 0, "role"), ("messages", 1, "content")]
+    assert [place["loc"] for place in caught.value.errors()] == [
+        ("messages", 0, "role"),
+        ("messages", 1, "content"),
+    ]
 
 
 def test_without_pydantic_the_error_is_ours(monkeypatch):

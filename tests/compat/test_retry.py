@@ -36,12 +36,16 @@ def test_a_configuration_is_read_only_and_compared_by_identity():
         config.anything = 5
 
 
-@pytest.mark.parametrize(("given", "shown"), [(None, 0.2), (True, 0.2), (False, 0.0), (0.3, 0.2), (0.0, 0.0)])
+@pytest.mark.parametrize(
+    ("given", "shown"), [(None, 0.2), (True, 0.2), (False, 0.0), (0.3, 0.2), (0.0, 0.0)]
+)
 def test_jitter_is_on_or_off_whatever_is_given(given, shown):
     assert retry().RetryConfig(jitter=given).jitter == shown
 
 
-@pytest.mark.parametrize("arguments", [{"max_retries": -1}, {"max_retries": "3"}, {"initial_delay": "a"}])
+@pytest.mark.parametrize(
+    "arguments", [{"max_retries": -1}, {"max_retries": "3"}, {"initial_delay": "a"}]
+)
 def test_what_is_no_number_of_its_kind_is_refused(arguments):
     with pytest.raises((TypeError, ValueError)):
         retry().RetryConfig(**arguments)

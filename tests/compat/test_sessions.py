@@ -17,7 +17,10 @@ from amplifier.compat._sessions import AmplifierSession, ModuleCoordinator
 
 pytestmark = pytest.mark.usefixtures("alias")
 
-PLAN = {"session": {"orchestrator": "loop", "context": "context"}, "providers": [{"module": "provider-p"}]}
+PLAN = {
+    "session": {"orchestrator": "loop", "context": "context"},
+    "providers": [{"module": "provider-p"}],
+}
 
 
 class Context:
@@ -47,7 +50,9 @@ class Loader:
         self.act, self.broken = act, broken
         self.cleaned: list[str] = []
 
-    async def load(self, module_id: str, config: Any = None, source_hint: Any = None, coordinator: Any = None) -> Any:
+    async def load(
+        self, module_id: str, config: Any = None, source_hint: Any = None, coordinator: Any = None
+    ) -> Any:
         async def mount(coordinator: Any) -> Any:
             if module_id == self.broken:
                 raise ValueError("planned")
@@ -63,7 +68,9 @@ async def answer(prompt: str, **_: Any) -> str:
     return f"answer to {prompt}"
 
 
-def session_of(act: Callable[..., Any] = answer, broken: str | None = None, **options: Any) -> AmplifierSession:
+def session_of(
+    act: Callable[..., Any] = answer, broken: str | None = None, **options: Any
+) -> AmplifierSession:
     session = AmplifierSession(PLAN, session_id="s", **options)
     session.coordinator.loader = Loader(act, broken)
     return session
@@ -98,7 +105,9 @@ async def test_two_callers_that_open_at_once_open_once():
     assert mounted == ["session:end"]
 
 
-async def test_an_immediate_stop_that_the_loop_does_not_answer_cancels_the_turn(monkeypatch: pytest.MonkeyPatch):
+async def test_an_immediate_stop_that_the_loop_does_not_answer_cancels_the_turn(
+    monkeypatch: pytest.MonkeyPatch,
+):
     monkeypatch.setattr(_adapting, "IMMEDIATE_GRACE", 0.01)
     unwound: list[str] = []
 
@@ -137,7 +146,9 @@ async def test_a_headless_double_ctrl_c_returns_to_the_program_on_both_backends(
         assert token.request_immediate()
 
     session = session_of(wait)
-    session.coordinator.hooks.register("cancel:completed", lambda event, data: errors.append(data.get("error")))
+    session.coordinator.hooks.register(
+        "cancel:completed", lambda event, data: errors.append(data.get("error"))
+    )
     async with session, anyio.create_task_group() as group:
         group.start_soon(press_twice, session.coordinator.cancellation)
         assert await session.execute("x") == ""
@@ -180,7 +191,10 @@ async def test_built_in_modules_run_in_a_published_session_on_both_backends(tmp_
     plan = {
         "session": {"orchestrator": "loop-basic", "context": "context-simple"},
         "providers": [{"module": "provider-mock", "config": {"responses": ["built in"]}}],
-        "tools": [{"module": "tool-todo"}, {"module": "tool-filesystem", "config": {"allowed_paths": [str(tmp_path)]}}],
+        "tools": [
+            {"module": "tool-todo"},
+            {"module": "tool-filesystem", "config": {"allowed_paths": [str(tmp_path)]}},
+        ],
         "hooks": [{"module": "hooks-approval"}, {"module": "hooks-redaction"}],
     }
     session = AmplifierSession(plan)
@@ -199,4 +213,6 @@ def test_methods_of_the_coordinator_have_signatures_on_the_class(name):
     """Published suites make mocks with them."""
     coordinator = ModuleCoordinator(None)
     of_the_class = inspect.signature(getattr(ModuleCoordinator, name))
-    assert list(of_the_class.parameters)[1:] == list(inspect.signature(getattr(coordinator, name)).parameters)
+    assert list(of_the_class.parameters)[1:] == list(
+        inspect.signature(getattr(coordinator, name)).parameters
+    )

@@ -44,7 +44,11 @@ def server() -> Iterator[ScriptedHttpServer]:
 def opened(kind: str, directory: Path, provider: Any, *tools: str) -> Any:
     """A session of that kind over the loop; enter it."""
     session = {"orchestrator": "loop-scripted", "context": "context-simple"}
-    plan = {"session": session, "providers": [provider], "tools": [{"module": tool} for tool in tools]}
+    plan = {
+        "session": session,
+        "providers": [provider],
+        "tools": [{"module": tool} for tool in tools],
+    }
     if kind == "native session":
         return AmplifierSession(plan, loader=ModuleLoader(search_paths=[directory]))
     sys.path[:0] = [str(root) for root in directory.glob("amplifier-module-*")]
@@ -52,9 +56,14 @@ def opened(kind: str, directory: Path, provider: Any, *tools: str) -> Any:
 
 
 @KINDS
-async def test_the_loop_takes_whole_answers_of_ours_so_that_no_call_is_lost(directory: Path, kind: str):
+async def test_the_loop_takes_whole_answers_of_ours_so_that_no_call_is_lost(
+    directory: Path, kind: str
+):
     todo = {"todos": [{"content": "x", "status": "pending", "activeForm": "x"}], "action": "create"}
-    responses = [{"tool_calls": [{"name": "todo", "arguments": todo}]}, {"thinking": "not to be shown", "text": "done"}]
+    responses = [
+        {"tool_calls": [{"name": "todo", "arguments": todo}]},
+        {"thinking": "not to be shown", "text": "done"},
+    ]
     provider = {"module": "provider-mock", "config": {"responses": responses}}
     async with opened(kind, directory, provider, "tool-todo") as session:
         answer = await session.execute("hi")
@@ -80,7 +89,9 @@ def _stop_by_task(session: Any, task: asyncio.Task[Any]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # one of the two ways to stop is asyncio's own Task.cancel
+@pytest.mark.parametrize(
+    "anyio_backend", ["asyncio"]
+)  # one of the two ways to stop is asyncio's own Task.cancel
 @pytest.mark.parametrize("stop", [_stop_by_token, _stop_by_task])
 @KINDS
 async def test_a_stopped_turn_closes_the_connection(
@@ -89,10 +100,14 @@ async def test_a_stopped_turn_closes_the_connection(
     service = SERVICES["anthropic"]
     server.answers([EVENT_STREAM, *service.pieces(["one", "two"])[:6], STALL])
     config = {"api_key": "sk-test", "base_url": server.url}
-    async with opened(kind, directory, {"module": "provider-anthropic", "config": config}) as session:
+    async with opened(
+        kind, directory, {"module": "provider-anthropic", "config": config}
+    ) as session:
         heard = anyio.Event()
         # The handler has the provider stream its answer.
-        session.coordinator.hooks.register("llm:stream_block_delta", lambda event, data: heard.set())
+        session.coordinator.hooks.register(
+            "llm:stream_block_delta", lambda event, data: heard.set()
+        )
         task = asyncio.create_task(session.execute("hi"))
         await heard.wait()
         stop(session, task)

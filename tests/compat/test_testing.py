@@ -23,7 +23,9 @@ async def test_a_scripted_orchestrator_runs_inside_a_session(doubles: ModuleType
     coordinator = doubles.create_test_coordinator()
 
     answers = [
-        await orchestrator.execute("p", coordinator.get("context"), {}, {}, coordinator.hooks, coordinator=coordinator)
+        await orchestrator.execute(
+            "p", coordinator.get("context"), {}, {}, coordinator.hooks, coordinator=coordinator
+        )
         for _ in range(2)
     ]
 

@@ -77,7 +77,10 @@ async def mount(c, config):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "kind"),
-    [pytest.param(*suite, marks=[] if suite[1] == "Tool" else pytest.mark.slow) for suite in SUITES.items()],
+    [
+        pytest.param(*suite, marks=[] if suite[1] == "Tool" else pytest.mark.slow)
+        for suite in SUITES.items()
+    ],
 )
 def test_a_modules_own_suite_runs_with_the_inherited_tests(tmp_path: Path, module: str, kind: str):
     place = write_agent(tmp_path)[module]
@@ -92,7 +95,17 @@ def test_a_modules_own_suite_runs_with_the_inherited_tests(tmp_path: Path, modul
         encoding="utf-8",
     )
 
-    command = [sys.executable, "-m", "pytest", "-p", "amplifier.compat.pytest", "-q", "-p", "no:cacheprovider", "tests"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "amplifier.compat.pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "tests",
+    ]
     run = run_forked(command, cwd=place, text=True, timeout=280)
 
     assert f"{INHERITED[kind] + 1} passed" in run.stdout, run.stdout + run.stderr

@@ -60,12 +60,18 @@ class CorpusModule:
 
 def corpus_modules(kind: str, type_: str = "*") -> list[CorpusModule]:
     """The modules of a kind: ``faulty``, ``sound``, ``allowed``, or a part such as ``open/faulty``."""
-    return [CorpusModule(file) for file in sorted(CORPUS.glob(f"{type_}/{kind}/*")) if file.suffix in {".py", ".patch"}]
+    return [
+        CorpusModule(file)
+        for file in sorted(CORPUS.glob(f"{type_}/{kind}/*"))
+        if file.suffix in {".py", ".patch"}
+    ]
 
 
 def corpus_module(name: str) -> CorpusModule:
     """One module by ``<type>/<kind>/<name>``."""
-    (file,) = (file for suffix in (".py", ".patch") if (file := CORPUS / f"{name}{suffix}").exists())
+    (file,) = (
+        file for suffix in (".py", ".patch") if (file := CORPUS / f"{name}{suffix}").exists()
+    )
     return CorpusModule(file)
 
 

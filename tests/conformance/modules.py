@@ -43,13 +43,17 @@ def write_module(folder: Path, source: str, name: str = "tool_echo.py") -> Path:
     return file
 
 
-def write_project(folder: Path, source: str, *, entry_points: str = 'tool-echo = "tool_echo:mount"') -> Path:
+def write_project(
+    folder: Path, source: str, *, entry_points: str = 'tool-echo = "tool_echo:mount"'
+) -> Path:
     """Put a module into a project of its own, with a package and a pyproject.toml."""
     root = folder / "amplifier-module-tool-echo"
     (root / "tool_echo").mkdir(parents=True)
     (root / "tool_echo" / "__init__.py").write_text(dedent(source), encoding="utf-8")
     table = f'[project.entry-points."amplifier.modules"]\n{entry_points}\n' if entry_points else ""
-    (root / "pyproject.toml").write_text(f'[project]\nname = "x"\nversion = "1"\n{table}', encoding="utf-8")
+    (root / "pyproject.toml").write_text(
+        f'[project]\nname = "x"\nversion = "1"\n{table}', encoding="utf-8"
+    )
     return root
 
 

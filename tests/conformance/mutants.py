@@ -61,7 +61,9 @@ def _bodies(tree: ast.AST) -> Iterator[list[ast.stmt]]:
 
 
 def _put(holder: Any, field: str | int, value: Any) -> Change:
-    return partial(holder.__setitem__ if isinstance(holder, list) else partial(setattr, holder), field, value)
+    return partial(
+        holder.__setitem__ if isinstance(holder, list) else partial(setattr, holder), field, value
+    )
 
 
 def _wherever(is_meant: Callable[[Any], bool], field: str, value: Callable[[Any], Any]) -> Operator:
@@ -92,7 +94,9 @@ def _is_call(each: ast.stmt, *names: str) -> bool:
 
 def _swap(tree: ast.AST) -> Iterator[Change]:
     for body, at, each in _statements(tree):
-        if at and all(isinstance(one, (ast.Expr, ast.Assign, ast.AugAssign)) for one in (each, body[at - 1])):
+        if at and all(
+            isinstance(one, (ast.Expr, ast.Assign, ast.AugAssign)) for one in (each, body[at - 1])
+        ):
             yield partial(body.__setitem__, slice(at - 1, at + 1), [each, body[at - 1]])
 
 
@@ -125,7 +129,10 @@ def _hoist(holder: ast.ClassDef, body: list[ast.stmt], at: int) -> None:
 
 def _off_by_one(tree: ast.AST) -> Iterator[Change]:
     for node in ast.walk(tree):
-        if isinstance(node, (ast.Slice, ast.Compare, ast.BinOp)) or _name(node) in ("range", "enumerate"):
+        if isinstance(node, (ast.Slice, ast.Compare, ast.BinOp)) or _name(node) in (
+            "range",
+            "enumerate",
+        ):
             for part in ast.iter_child_nodes(node):
                 if isinstance(part, ast.Constant) and type(part.value) is int:
                     yield _put(part, "value", part.value + 1)
@@ -135,7 +142,9 @@ def _wrong_field(tree: ast.AST) -> Iterator[Change]:
     """A key that is looked up, or a keyword that is given, gets the name of its neighbour."""
     keys = [node.slice for node in ast.walk(tree) if isinstance(node, ast.Subscript)]
     keys += [
-        node.args[0] for node in ast.walk(tree) if isinstance(node, ast.Call) and _name(node) == "get" and node.args
+        node.args[0]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and _name(node) == "get" and node.args
     ]
     texts = [key for key in keys if isinstance(key, ast.Constant) and isinstance(key.value, str)]
     for one, other in itertools.pairwise(texts):
@@ -146,7 +155,12 @@ def _wrong_field(tree: ast.AST) -> Iterator[Change]:
 def _lost_copy(tree: ast.AST) -> Iterator[Change]:
     for node in ast.walk(tree):
         for field, value in ast.iter_fields(node):
-            if isinstance(value, ast.Call) and _name(value) in _COPIES and len(value.args) == 1 and not value.keywords:
+            if (
+                isinstance(value, ast.Call)
+                and _name(value) in _COPIES
+                and len(value.args) == 1
+                and not value.keywords
+            ):
                 yield _put(node, field, value.args[0])
 
 
@@ -182,10 +196,17 @@ def _stale_key(tree: ast.AST) -> Iterator[Change]:
 
 def _other_constant(tree: ast.AST) -> Iterator[Change]:
     for node in ast.walk(tree):
-        for part in [*getattr(node, "keywords", ()), *([node] if isinstance(node, (ast.Assign, ast.Return)) else [])]:
+        for part in [
+            *getattr(node, "keywords", ()),
+            *([node] if isinstance(node, (ast.Assign, ast.Return)) else []),
+        ]:
             value = getattr(part, "value", None)
             if isinstance(value, ast.Constant) and isinstance(value.value, (bool, int, float)):
-                yield _put(value, "value", not value.value if value.value in (True, False) else value.value * 2 + 1)
+                yield _put(
+                    value,
+                    "value",
+                    not value.value if value.value in (True, False) else value.value * 2 + 1,
+                )
 
 
 OPERATORS: dict[str, Operator] = {
@@ -196,11 +217,15 @@ OPERATORS: dict[str, Operator] = {
     ),
     "order swapped": _swap,
     "shield removed": _wherever(
-        lambda node: isinstance(node, ast.keyword) and node.arg == "shield", "value", lambda node: ast.Constant(False)
+        lambda node: isinstance(node, ast.keyword) and node.arg == "shield",
+        "value",
+        lambda node: ast.Constant(False),
     ),
     "except widened": _wherever(
         lambda node: (
-            isinstance(node, ast.ExceptHandler) and node.type is not None and _name(node.type) != "BaseException"
+            isinstance(node, ast.ExceptHandler)
+            and node.type is not None
+            and _name(node.type) != "BaseException"
         ),
         "type",
         lambda node: ast.Name("BaseException", ast.Load()),
@@ -209,16 +234,24 @@ OPERATORS: dict[str, Operator] = {
         tree, lambda each: isinstance(each, ast.Raise) and each.exc is None
     ),
     "finally emptied": _wherever(
-        lambda node: isinstance(node, ast.Try) and bool(node.finalbody), "finalbody", lambda node: [ast.Pass()]
+        lambda node: isinstance(node, ast.Try) and bool(node.finalbody),
+        "finalbody",
+        lambda node: [ast.Pass()],
     ),
     "cleanup forgotten": _wherever(
-        lambda node: isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and _cleans(node.name),
+        lambda node: (
+            isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and _cleans(node.name)
+        ),
         "body",
         lambda node: [ast.Pass()],
     ),
     "event skipped": lambda tree: _drop_statement(tree, lambda each: _is_call(each, "emit")),
-    "call skipped": lambda tree: _drop_statement(tree, lambda each: _is_call(each) and not _is_call(each, "emit")),
-    "assignment skipped": lambda tree: _drop_statement(tree, lambda each: isinstance(each, ast.AugAssign)),
+    "call skipped": lambda tree: _drop_statement(
+        tree, lambda each: _is_call(each) and not _is_call(each, "emit")
+    ),
+    "assignment skipped": lambda tree: _drop_statement(
+        tree, lambda each: isinstance(each, ast.AugAssign)
+    ),
     "state shared": _share,
     "off by one": _off_by_one,
     "other comparison": _wherever(
@@ -232,10 +265,16 @@ OPERATORS: dict[str, Operator] = {
     "deadline missing": lambda tree: _unwrapped(tree, _DEADLINES),
     "key incomplete": _stale_key,
     "other constant": _other_constant,
-    "branch removed": _wherever(lambda node: isinstance(node, ast.If), "test", lambda node: ast.Constant(False)),
-    "condition ignored": _wherever(lambda node: isinstance(node, ast.If), "test", lambda node: ast.Constant(True)),
+    "branch removed": _wherever(
+        lambda node: isinstance(node, ast.If), "test", lambda node: ast.Constant(False)
+    ),
+    "condition ignored": _wherever(
+        lambda node: isinstance(node, ast.If), "test", lambda node: ast.Constant(True)
+    ),
     "half a condition": _wherever(
-        lambda node: isinstance(node, ast.BoolOp), "values", lambda node: [node.values[0], node.values[0]]
+        lambda node: isinstance(node, ast.BoolOp),
+        "values",
+        lambda node: [node.values[0], node.values[0]],
     ),
 }
 
@@ -266,7 +305,9 @@ class Original:
 def originals() -> list[Original]:
     """Every sound module that can be written elsewhere."""
     found = [
-        Original(each.name, each.type, {f"{each.name}.py": each.source()}, {"module_type": each.type})
+        Original(
+            each.name, each.type, {f"{each.name}.py": each.source()}, {"module_type": each.type}
+        )
         for each in corpus_modules("sound")
     ]
     return [
@@ -285,7 +326,9 @@ def _built_in(name: str, module: str) -> Original:
     assert spec.origin is not None
     file, kind = (
         Path(spec.origin),
-        {"loop": "orchestrator", "hooks": "hook"}.get(name.partition("-")[0], name.partition("-")[0]),
+        {"loop": "orchestrator", "hooks": "hook"}.get(
+            name.partition("-")[0], name.partition("-")[0]
+        ),
     )
     package = module if file.name == "__init__.py" else module.rpartition(".")[0]
     files = sorted(file.parent.glob("*.py")) if file.name == "__init__.py" else [file]
@@ -320,7 +363,10 @@ class Mutant:
         before = ast.unparse(ast.parse(self.original.files[self.file])).splitlines()
         lines = difflib.unified_diff(before, self.text.splitlines(), lineterm="", n=4)
         return "\n".join(
-            [f"## {self.original.type} {self.original.name} {self.file}: {self.operator} ({self.fate})", *lines]
+            [
+                f"## {self.original.type} {self.original.name} {self.file}: {self.operator} ({self.fate})",
+                *lines,
+            ]
         )
 
 
@@ -344,10 +390,16 @@ async def judge(mutant: Mutant, *, thorough: bool) -> None:
     """Let the kit examine a mutant."""
     with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
         files = {**mutant.original.files, mutant.file: mutant.text}
-        place = Original(mutant.original.name, mutant.original.type, files, {}).written(Path(folder))
+        place = Original(mutant.original.name, mutant.original.type, files, {}).written(
+            Path(folder)
+        )
         report = await check_module(place, thorough=thorough, **mutant.original.options)
-    mutant.clauses = tuple(sorted({found.clause for found in [*report.violations, *report.recommendations]}))
-    mutant.fate = "found" if mutant.clauses else "survived" if report.verdict == "conforms" else "unchecked"
+    mutant.clauses = tuple(
+        sorted({found.clause for found in [*report.violations, *report.recommendations]})
+    )
+    mutant.fate = (
+        "found" if mutant.clauses else "survived" if report.verdict == "conforms" else "unchecked"
+    )
 
 
 async def run(count: int, seed: int, at_once: int, *, thorough: bool) -> list[Mutant]:
@@ -377,7 +429,10 @@ async def run(count: int, seed: int, at_once: int, *, thorough: bool) -> list[Mu
 def table(mutants: list[Mutant]) -> str:
     """The rates by operator and by type, and the clauses that found most, in Markdown."""
     lines = []
-    for title, key in (("operator", lambda each: each.operator), ("type", lambda each: each.original.type)):
+    for title, key in (
+        ("operator", lambda each: each.operator),
+        ("type", lambda each: each.original.type),
+    ):
         lines += [f"| {title} | mutants | found | unchecked | survived |", "|---|---|---|---|---|"]
         for name in [*sorted({key(each) for each in mutants}), "all"]:
             fates = Counter(each.fate for each in mutants if name in ("all", key(each)))
@@ -386,7 +441,9 @@ def table(mutants: list[Mutant]) -> str:
             )
         lines.append("")
     clauses = Counter(clause for each in mutants for clause in each.clauses)
-    lines.append("Found by: " + ", ".join(f"{clause} {count}" for clause, count in clauses.most_common()))
+    lines.append(
+        "Found by: " + ", ".join(f"{clause} {count}" for clause, count in clauses.most_common())
+    )
     return "\n".join(lines)
 
 
@@ -400,8 +457,12 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--survivors", type=Path, default=Path("survivors.diff"))
     given = parser.parse_args(arguments)
     print(f"seed {given.seed}", flush=True)
-    mutants = anyio.run(partial(run, given.count, given.seed, given.at_once, thorough=given.thorough))
-    given.survivors.write_text("\n\n".join(each.diff() for each in mutants if each.fate != "found"), encoding="utf-8")
+    mutants = anyio.run(
+        partial(run, given.count, given.seed, given.at_once, thorough=given.thorough)
+    )
+    given.survivors.write_text(
+        "\n\n".join(each.diff() for each in mutants if each.fate != "found"), encoding="utf-8"
+    )
     print(table(mutants))
     return 0
 

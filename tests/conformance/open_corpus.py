@@ -27,15 +27,26 @@ def is_correct(module: CorpusModule, report: Report) -> bool:
 
 def main(wanted: list[str]) -> int:
     """Examine the chosen modules one after another and print a line for each."""
-    chosen = [module for module in corpus_modules("open/*") if all(word in str(module.file) for word in wanted)]
+    chosen = [
+        module
+        for module in corpus_modules("open/*")
+        if all(word in str(module.file) for word in wanted)
+    ]
     correct = 0
     for module in chosen:
         with tempfile.TemporaryDirectory() as folder:
-            report = anyio.run(partial(check_module, module.path(Path(folder)), module_type=module.type))
+            report = anyio.run(
+                partial(check_module, module.path(Path(folder)), module_type=module.type)
+            )
         correct += is_correct(module, report)
         mark = "correct" if is_correct(module, report) else "open"
-        found = sorted({finding.clause for finding in [*report.violations, *report.recommendations]})
-        print(f"{mark:8}{module.file.relative_to(CORPUS)}  {report.verdict}  {', '.join(found)}", flush=True)
+        found = sorted(
+            {finding.clause for finding in [*report.violations, *report.recommendations]}
+        )
+        print(
+            f"{mark:8}{module.file.relative_to(CORPUS)}  {report.verdict}  {', '.join(found)}",
+            flush=True,
+        )
     print(f"{correct} of {len(chosen)} are judged correctly")
     return 0
 

@@ -44,7 +44,9 @@ def test_a_finding_points_to_the_function_that_keeps_the_promise(tmp_path, claus
 
 def test_a_finding_of_a_cancelled_call_points_to_the_await(tmp_path):
     target = find_target(write_module(tmp_path, SOUND_TOOL))
-    found = source_location(target, "tool", all_clauses()["A9"], "some/where/tool_echo.py:12 execute")
+    found = source_location(
+        target, "tool", all_clauses()["A9"], "some/where/tool_echo.py:12 execute"
+    )
     assert found == "tool_echo.py:12"
 
 
@@ -55,7 +57,11 @@ def test_a_file_that_cannot_be_parsed_has_no_location(tmp_path):
 
 @pytest.mark.parametrize(
     "registration",
-    ["register(event, Guard().on_tool)", "register(event, handler=on_tool, name='x')", "register(event, on_tool)"],
+    [
+        "register(event, Guard().on_tool)",
+        "register(event, handler=on_tool, name='x')",
+        "register(event, on_tool)",
+    ],
 )
 def test_a_finding_of_a_hook_points_to_the_handler_that_is_registered(tmp_path, registration):
     source = f"async def mount(coordinator, config):\n    coordinator.hooks.{registration}\n\n\nasync def on_tool(event, data): ...\n"
@@ -74,8 +80,14 @@ def test_a_location_in_a_package_is_relative_to_its_folder(tmp_path):
     clauses = all_clauses()
     assert source_location(target, "tool", clauses["T4"], None) == "parts/work.py:4"
     assert source_location(target, "tool", clauses["T5"], None) == "parts/work.py:1"
-    assert source_location(target, "tool", clauses["A9"], "parts/work.py:3 execute") == "parts/work.py:3"
-    assert source_location(target, "tool", clauses["A9"], "httpx/_client.py:3 send") == "parts/work.py:1"
+    assert (
+        source_location(target, "tool", clauses["A9"], "parts/work.py:3 execute")
+        == "parts/work.py:3"
+    )
+    assert (
+        source_location(target, "tool", clauses["A9"], "httpx/_client.py:3 send")
+        == "parts/work.py:1"
+    )
     assert target.path_of("parts/work.py:4") == work
     assert target.path_of("pyproject.toml") == root / "pyproject.toml"
     assert target.path_of("nowhere.py:4") is None
@@ -87,7 +99,11 @@ def test_a_module_on_a_search_path_is_found_by_its_id(tmp_path, monkeypatch):
     (package / "__init__.py").write_text("async def mount(coordinator, config): ...\n")
     monkeypatch.setenv("AMPLIFIER_MODULES", str(tmp_path))
     found = find_target("tool-zz")
-    assert (found.module_id, found.import_name, found.search_path) == ("tool-zz", package.name, package.parent)
+    assert (found.module_id, found.import_name, found.search_path) == (
+        "tool-zz",
+        package.name,
+        package.parent,
+    )
 
 
 # ── an error in place of the cancellation ──
@@ -99,9 +115,15 @@ def test_an_error_that_replaces_a_cancellation_is_named_with_its_line(tmp_path, 
     body = "try:\n    await anyio.sleep(0.01)\nexcept BaseException as error:\n    raise RuntimeError('stopped') from error"
     source = SOUND_TOOL.replace(head, head + indent(body, " " * 12) + "\n", 1)
     file = write_module(tmp_path, "import anyio\n" + source.replace("\n    ", "\n"))
-    (found,) = [each for each in check(file, "A7", backend=backend).violations if each.clause == "A7"]
-    line = next(n for n, text in enumerate(file.read_text().splitlines(), 1) if "raise RuntimeError" in text)
-    assert found.hint.startswith(f"The RuntimeError raised at tool_echo.py:{line} replaces the cancellation.")
+    (found,) = [
+        each for each in check(file, "A7", backend=backend).violations if each.clause == "A7"
+    ]
+    line = next(
+        n for n, text in enumerate(file.read_text().splitlines(), 1) if "raise RuntimeError" in text
+    )
+    assert found.hint.startswith(
+        f"The RuntimeError raised at tool_echo.py:{line} replaces the cancellation."
+    )
 
 
 # ── an import that fails ──
@@ -114,7 +136,9 @@ def test_a_missing_import_is_located_and_named_also_inside_mount(tmp_path):
     assert any("No module named 'no_such_thing'" in note for note in report.notes), report.notes
     file = write_module(tmp_path, "import no_such_thing\n" + SOUND_TOOL.replace("\n    ", "\n"))
     (found,) = check(file, "A1", "T1").violations
-    assert found.what == "it cannot be imported: ModuleNotFoundError: No module named 'no_such_thing'"
+    assert (
+        found.what == "it cannot be imported: ModuleNotFoundError: No module named 'no_such_thing'"
+    )
     assert found.location == "tool_echo.py:1"
     assert found.hint.startswith("Install what it imports, and declare that in its dependencies.")
 
@@ -131,6 +155,8 @@ def test_a_missing_import_is_located_and_named_also_inside_mount(tmp_path):
 )
 def test_other_failures_of_an_import_get_the_advice_of_their_kind(tmp_path, source, hint):
     found = next(
-        each for each in check(write_module(tmp_path, source), "A1", "T1").violations if each.check == "import"
+        each
+        for each in check(write_module(tmp_path, source), "A1", "T1").violations
+        if each.check == "import"
     )
     assert found.hint.startswith(hint)

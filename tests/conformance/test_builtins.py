@@ -38,7 +38,9 @@ CHECKED: dict[str, dict[str, Any]] = {
     "provider-replay": {},
     "tool-bash": {},
     "tool-filesystem": {},
-    "tool-mcp": {"config": {"servers": {"small": {"command": sys.executable, "args": ["-SE", SMALL_SERVER]}}}},
+    "tool-mcp": {
+        "config": {"servers": {"small": {"command": sys.executable, "args": ["-SE", SMALL_SERVER]}}}
+    },
     "tool-search": {},
     "tool-task": {"plan": {"agents": {"helper": {"description": "Helps."}}}},
     "tool-recall": {},
@@ -134,5 +136,7 @@ def test_a_built_in_module_conforms(module_id, seed):
 @pytest.mark.parametrize("name", SET_UP)
 def test_a_built_in_module_that_needs_a_setup_conforms(name, tmp_path):
     file = write_module(tmp_path, SET_UP[name], name)
-    report = check(file, config=SET_UP_CONFIG, seed=0, backends=backends_of(list(SET_UP).index(name)))
+    report = check(
+        file, config=SET_UP_CONFIG, seed=0, backends=backends_of(list(SET_UP).index(name))
+    )
     assert report.ok, str(report)

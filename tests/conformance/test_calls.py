@@ -82,7 +82,9 @@ def test_a_group_that_answers_a_cancellation_from_outside_is_raised(backend):
     assert isinstance(outcomes[0].error, BaseExceptionGroup)
 
 
-@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), BaseExceptionGroup("", [SystemExit(3)])])
+@pytest.mark.parametrize(
+    "error", [SystemExit(3), KeyboardInterrupt(), BaseExceptionGroup("", [SystemExit(3)])]
+)
 def test_what_is_no_exception_is_an_outcome(backend, error):
     async def fail() -> None:
         raise error
@@ -125,7 +127,11 @@ def test_a_timer_is_skipped_and_the_clocks_of_the_module_jump_along(backend, mon
     async def wait() -> tuple[float, float, int]:
         started = anyio.current_time(), time.monotonic(), time.time_ns()
         await anyio.sleep(3600)
-        return anyio.current_time() - started[0], time.monotonic() - started[1], time.time_ns() - started[2]
+        return (
+            anyio.current_time() - started[0],
+            time.monotonic() - started[1],
+            time.time_ns() - started[2],
+        )
 
     before = skipped()
     by_loop, by_module, nanoseconds = run_virtually(wait, backend=backend)
@@ -213,7 +219,10 @@ def test_a_call_that_waits_for_timers_may_take_longer_than_its_real_limit(backen
         return "done"
 
     async def call() -> str:
-        outcomes = [await call_with_deadline(anyio.sleep, 3600, seconds=1), await call_with_deadline(slow, seconds=1)]
+        outcomes = [
+            await call_with_deadline(anyio.sleep, 3600, seconds=1),
+            await call_with_deadline(slow, seconds=1),
+        ]
         exact = await call_with_deadline(slow, seconds=10, is_exact=True)
         return ", ".join(map(str, [*outcomes, exact]))
 
@@ -233,7 +242,9 @@ def test_a_wait_between_the_two_readings_does_not_turn_the_clock_back(monkeypatc
 
     def monotonic() -> float:
         now = state["now"]
-        state.update(now=105.0, waited=6.0)  # the thread loses its CPU for 5 seconds right after the first reading
+        state.update(
+            now=105.0, waited=6.0
+        )  # the thread loses its CPU for 5 seconds right after the first reading
         return now
 
     monkeypatch.setattr(calls, "_skipped", [0.0])  # what other tests of this process have skipped

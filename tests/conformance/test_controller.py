@@ -37,7 +37,9 @@ def test_every_check_names_existing_clauses_and_describes_how_it_works():
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @pytest.mark.parametrize("library", ["anyio", "asyncio"])
-def test_a_module_that_runs_an_event_loop_of_its_own_when_it_is_imported_is_told_the_line(tmp_path, library, backend):
+def test_a_module_that_runs_an_event_loop_of_its_own_when_it_is_imported_is_told_the_line(
+    tmp_path, library, backend
+):
     source = (
         SOUND_TOOL
         + f"""
@@ -62,7 +64,9 @@ def test_a_module_that_runs_an_event_loop_of_its_own_when_it_is_imported_is_told
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("write", "only"), [(write_module, ()), (write_project, ("A1", "A3", "A20", "T1", "T5"))])
+@pytest.mark.parametrize(
+    ("write", "only"), [(write_module, ()), (write_project, ("A1", "A3", "A20", "T1", "T5"))]
+)
 def test_a_sound_tool_conforms_as_a_file_and_as_a_project(tmp_path, write, only):
     report = check(write(tmp_path, SOUND_TOOL), only=only)
     assert report.ok, str(report)
@@ -104,7 +108,9 @@ def test_static_runs_nothing_of_the_module(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("planted", ["raise RuntimeError('no')", "import sys; sys.exit(3)", "import os; os._exit(3)"])
+@pytest.mark.parametrize(
+    "planted", ["raise RuntimeError('no')", "import sys; sys.exit(3)", "import os; os._exit(3)"]
+)
 def test_a_module_that_cannot_be_imported_is_a_violation_and_no_more(tmp_path, planted):
     report = check(write_module(tmp_path, planted + "\n" + SOUND_TOOL.replace("\n    ", "\n")))
     assert broken(report) == {"A1"}
@@ -119,8 +125,12 @@ def test_a_module_that_cannot_be_imported_is_a_violation_and_no_more(tmp_path, p
         pytest.param(SHIELDED_SLEEP, "A8", marks=pytest.mark.slow),
     ],
 )
-def test_a_call_that_cannot_be_stopped_ends_its_process_and_not_the_examination(tmp_path, planted, clause):
-    source = SOUND_TOOL.replace('text = input.get("text")', f'text = input.get("text")\n            {planted}')
+def test_a_call_that_cannot_be_stopped_ends_its_process_and_not_the_examination(
+    tmp_path, planted, clause
+):
+    source = SOUND_TOOL.replace(
+        'text = input.get("text")', f'text = input.get("text")\n            {planted}'
+    )
     report = check(write_module(tmp_path, source), only=["A7", "A2"], backends=["asyncio"])
     assert clause in broken(report), str(report)
     assert next(each for each in report.clauses if each.id == "A2").status == "kept"
@@ -159,8 +169,15 @@ def test_a_module_that_cannot_be_examined_is_reported(tmp_path):
     with pytest.raises(ModuleLoadError, match="expected one of"):
         check("tool-todo", module_type="spoon")
     with pytest.raises(ModuleLoadError, match="type of 'thing' is not known"):
-        check(write_module(tmp_path, "async def mount(coordinator, config): ...", "thing.py"), static=True)
-    report = check(write_module(tmp_path, SOUND_TOOL.replace('coordinator.mount("tools", Echo())', "config['key']")))
+        check(
+            write_module(tmp_path, "async def mount(coordinator, config): ...", "thing.py"),
+            static=True,
+        )
+    report = check(
+        write_module(
+            tmp_path, SOUND_TOOL.replace('coordinator.mount("tools", Echo())', "config['key']")
+        )
+    )
     assert report.verdict == "unchecked"
     assert any("could not be mounted" in note for note in report.notes)
 
@@ -184,7 +201,9 @@ def test_a_file_of_marked_functions_is_a_module_of_tools(tmp_path):
     report = check(file, only=["A1", "A3", "A20", "T1", "T5"], backends=["asyncio"])
     assert report.ok, str(report)
     assert report.recommendations == []
-    only_hooks = write_module(tmp_path, FUNCTIONS.replace("@marked(quick=True)", ""), "listeners.py")
+    only_hooks = write_module(
+        tmp_path, FUNCTIONS.replace("@marked(quick=True)", ""), "listeners.py"
+    )
     assert find_target(only_hooks).module_type == "hook"
 
 
@@ -196,7 +215,9 @@ def test_a_file_of_marked_functions_is_a_module_of_tools(tmp_path):
     ],
 )  # fmt: skip
 def test_a_file_whose_functions_cannot_be_tools_is_a_violation(tmp_path, source, message):
-    report = check(write_module(tmp_path, source, "tool_numbers.py"), only=["A1", "A3"], backends=["asyncio"])
+    report = check(
+        write_module(tmp_path, source, "tool_numbers.py"), only=["A1", "A3"], backends=["asyncio"]
+    )
     assert message in str(report)
     assert "A1" in broken(report)
 

@@ -55,7 +55,9 @@ def modules(kind: str) -> list[Any]:
 
 def examined(module: CorpusModule, folder: Path, seed: int, *only: str) -> Report:
     backends = BACKENDS if WHOLE else BACKENDS[zlib.crc32(module.name.encode()) % 2 :][:1]
-    return check(module.path(folder), module_type=module.type, seed=seed, only=only, backends=backends)
+    return check(
+        module.path(folder), module_type=module.type, seed=seed, only=only, backends=backends
+    )
 
 
 def test_the_corpus_is_large_and_its_files_are_named_after_clauses():
@@ -72,7 +74,9 @@ def test_the_corpus_is_large_and_its_files_are_named_after_clauses():
 
 
 def test_every_patch_makes_valid_python_that_no_other_module_has():
-    everything = [module for kind in ("faulty", "allowed", "sound") for module in corpus_modules(kind)]
+    everything = [
+        module for kind in ("faulty", "allowed", "sound") for module in corpus_modules(kind)
+    ]
     patches = [module for module in everything if module.file.suffix == ".patch"]
     assert len(patches) >= 300
     assert len({module.source() for module in everything}) == len(everything)

@@ -12,7 +12,23 @@ from amplifier.conformance import ClauseOutcome, Report
 from amplifier.conformance.checks.registry import CHECKS
 from tests.conformance.modules import SOUND_TOOL, check, with_status, write_module
 
-OF_ITS_MOUNT = {"A1", "A2", "A3", "A4", "A5", "A6", "A7", "A11", "A12", "A13", "A14", "A15", "A20", "A21", "A24"}
+OF_ITS_MOUNT = {
+    "A1",
+    "A2",
+    "A3",
+    "A4",
+    "A5",
+    "A6",
+    "A7",
+    "A11",
+    "A12",
+    "A13",
+    "A14",
+    "A15",
+    "A20",
+    "A21",
+    "A24",
+}
 """The clauses that can be examined though the module is absent."""
 
 
@@ -39,9 +55,14 @@ def test_of_a_module_of_another_type_only_its_mount_is_examined(module, module_t
     report = check(module, module_type=module_type, backends=["trio"])
     assert with_status(report, "broken") == broken, str(report)
     assert with_status(report, "kept") - {"P15"} == OF_ITS_MOUNT
-    assert len(with_status(report, "not_checked")) == len(report.clauses) - len(with_status(report, "kept")) - 1
+    assert (
+        len(with_status(report, "not_checked"))
+        == len(report.clauses) - len(with_status(report, "kept")) - 1
+    )
     assert f"{len(with_status(report, 'not_checked'))} not examined, 1 violation" in str(report)
-    assert f"nothing that can be used as a {module_type}, so only mounting it was examined" in str(report)
+    assert f"nothing that can be used as a {module_type}, so only mounting it was examined" in str(
+        report
+    )
 
 
 @pytest.mark.slow
@@ -93,8 +114,15 @@ READY = "\n\n    async def on_session_ready(coordinator):\n        pass\n"
 @pytest.mark.parametrize(
     ("source", "clause"),
     [
-        (SOUND_TOOL.replace("async def mount(", "async def made(") + "\n\n    mount = made\n", "A3"),
-        (SOUND_TOOL.replace("async def mount(", "async def made(") + "\n\n    globals()['mount'] = made\n", "A3"),
+        (
+            SOUND_TOOL.replace("async def mount(", "async def made(") + "\n\n    mount = made\n",
+            "A3",
+        ),
+        (
+            SOUND_TOOL.replace("async def mount(", "async def made(")
+            + "\n\n    globals()['mount'] = made\n",
+            "A3",
+        ),
         (
             SOUND_TOOL.replace("async def mount(", "async def made(")
             + "\n\n    def mount(coordinator, config):\n        return made(coordinator, config)\n",
@@ -106,22 +134,40 @@ READY = "\n\n    async def on_session_ready(coordinator):\n        pass\n"
             "        return made(coordinator, config)\n",
             "A3",
         ),
-        (SOUND_TOOL + READY.replace("on_session_ready", "made") + "\n    on_session_ready = made\n", "A6"),
+        (
+            SOUND_TOOL
+            + READY.replace("on_session_ready", "made")
+            + "\n    on_session_ready = made\n",
+            "A6",
+        ),
     ],
-    ids=["assigned", "put there", "returns what it awaits", "decorated", "on_session_ready assigned"],
+    ids=[
+        "assigned",
+        "put there",
+        "returns what it awaits",
+        "decorated",
+        "on_session_ready assigned",
+    ],
 )
-def test_a_clause_that_the_source_does_not_show_is_kept_only_after_running(tmp_path, source, clause):
+def test_a_clause_that_the_source_does_not_show_is_kept_only_after_running(
+    tmp_path, source, clause
+):
     file = write_module(tmp_path, source)
     read = check(file, static=True)
     assert outcome_of(read, clause).status == "not_checked", str(read)
-    assert any(note.startswith("tool_echo.py does not show") and note.endswith(clause) for note in read.notes)
+    assert any(
+        note.startswith("tool_echo.py does not show") and note.endswith(clause)
+        for note in read.notes
+    )
     run = check(file, only=[clause], backends=["asyncio"])
     assert outcome_of(run, clause).status == "kept", str(run)
     assert run.notes == []
 
 
 def test_a_type_that_is_computed_is_not_read(tmp_path):
-    source = SOUND_TOOL.replace('__amplifier_module_type__ = "tool"', '__amplifier_module_type__ = "".join(["tool"])')
+    source = SOUND_TOOL.replace(
+        '__amplifier_module_type__ = "tool"', '__amplifier_module_type__ = "".join(["tool"])'
+    )
     report = check(write_module(tmp_path, source), static=True)
     assert outcome_of(report, "A20").status == "not_checked"
 
@@ -142,19 +188,28 @@ def test_one_backend_alone_does_not_examine_a18(tmp_path):
 
 @pytest.mark.slow
 def test_a_clause_lists_the_backends_it_was_examined_on(tmp_path):
-    file = write_module(tmp_path, '__amplifier_backends__ = ("trio",)\n' + SOUND_TOOL.replace("\n    ", "\n"))
+    file = write_module(
+        tmp_path, '__amplifier_backends__ = ("trio",)\n' + SOUND_TOOL.replace("\n    ", "\n")
+    )
     report = check(file, only=["A18", "A2", "T5"])
     assert outcome_of(report, "A18").status == "kept"  # it declares what it runs on
-    assert {clause: outcome_of(report, clause).backends for clause in ("T5", "A2")} == {"T5": ["trio"], "A2": []}
+    assert {clause: outcome_of(report, clause).backends for clause in ("T5", "A2")} == {
+        "T5": ["trio"],
+        "A2": [],
+    }
 
 
 @pytest.mark.slow
 def test_a_check_that_ended_with_its_process_keeps_no_clause(tmp_path):
-    planted = SOUND_TOOL.replace('text = input.get("text")', 'text = input.get("text"); import os; os._exit(1)')
+    planted = SOUND_TOOL.replace(
+        'text = input.get("text")', 'text = input.get("text"); import os; os._exit(1)'
+    )
     report = check(write_module(tmp_path, planted), only=["T9"], backends=["asyncio"])
     assert with_status(report, "broken") == {"A17"}
     assert with_status(report, "kept") == set(), str(report)
-    (note,) = [each for each in report.notes if "tool.answers_inputs could not be completed" in each]
+    (note,) = [
+        each for each in report.notes if "tool.answers_inputs could not be completed" in each
+    ]
     assert "; not examined on asyncio: " in note
 
 
@@ -165,13 +220,25 @@ def test_a_check_that_ended_with_its_process_keeps_no_clause(tmp_path):
 def test_the_command_of_a_finding_reproduces_an_import_error(tmp_path):
     file = write_module(tmp_path, "raise RuntimeError('no')\n" + SOUND_TOOL.replace("\n    ", "\n"))
     (found,) = check(file).violations
-    assert shlex.split(found.reproduce) == ["amplifier", "module", "validate", str(file), "--only", "A1"]
+    assert shlex.split(found.reproduce) == [
+        "amplifier",
+        "module",
+        "validate",
+        str(file),
+        "--only",
+        "A1",
+    ]
     assert [each.what for each in check(file, only=["A1"]).violations] == [found.what]
 
 
 def test_every_file_with_checks_is_imported():
     package = Path(amplifier.conformance.checks.__file__).parent
-    files = [path for path in package.rglob("*.py") if "\n@check(" in path.read_text(encoding="utf-8")]
+    files = [
+        path for path in package.rglob("*.py") if "\n@check(" in path.read_text(encoding="utf-8")
+    ]
     names = {".".join(path.relative_to(package).with_suffix("").parts) for path in files}
-    registered = {each.run.__module__.removeprefix("amplifier.conformance.checks.") for each in CHECKS.values()}
+    registered = {
+        each.run.__module__.removeprefix("amplifier.conformance.checks.")
+        for each in CHECKS.values()
+    }
     assert names == registered

@@ -109,15 +109,22 @@ USED = "every_module.answers_the_same_when_used"
 def test_a_cache_that_gives_one_call_the_result_of_another_is_found(tmp_path, key):
     source = SCALES.replace("key = (text, times)", f"key = {key}")
     report = check(write_module(tmp_path, source, "tool_scale.py"), only=[USED], backends=["trio"])
-    assert [found.clause for found in report.violations] == ([] if key == "(text, times)" else ["T10"]), str(report)
+    assert [found.clause for found in report.violations] == (
+        [] if key == "(text, times)" else ["T10"]
+    ), str(report)
 
 
 @pytest.mark.slow
 def test_a_result_that_another_tool_of_the_module_changes_is_found(tmp_path):
     source = corpus_module("tool/sound/two_tools_of_one_list").source()
     assert "output=list(self.items)" in source
-    for text, expected in ((source, []), (source.replace("output=list(self.items)", "output=self.items"), ["T10"])):
-        report = check(write_module(tmp_path, text, "tool_list.py"), only=[USED], backends=["asyncio"])
+    for text, expected in (
+        (source, []),
+        (source.replace("output=list(self.items)", "output=self.items"), ["T10"]),
+    ):
+        report = check(
+            write_module(tmp_path, text, "tool_list.py"), only=[USED], backends=["asyncio"]
+        )
         assert [found.clause for found in report.violations] == expected, str(report)
 
 
@@ -173,9 +180,14 @@ PROCESSES = "every_module.answers_the_same_in_another_process"
     ],
 )
 def test_an_order_that_follows_the_hashes_of_texts_is_found(tmp_path, order, is_found):
-    report = check(write_module(tmp_path, WORDS.replace("ORDER", order), "tool_words.py"), only=[PROCESSES])
+    report = check(
+        write_module(tmp_path, WORDS.replace("ORDER", order), "tool_words.py"), only=[PROCESSES]
+    )
     assert [found.clause for found in report.violations] == ["A25"] * is_found, str(report)
     for found in report.violations:
-        assert "in another process, in which texts have other hashes, execute of the tool 'words' gave" in found.what
+        assert (
+            "in another process, in which texts have other hashes, execute of the tool 'words' gave"
+            in found.what
+        )
         assert found.reproduce.endswith(f"--only {PROCESSES}")
         assert found.input["tool"] == "words"

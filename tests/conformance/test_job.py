@@ -8,7 +8,14 @@ import pytest
 
 from amplifier.conformance import check_module
 from amplifier.conformance.checks.registry import CHECKS
-from amplifier.conformance.engine.job import Job, expanded, read_replay_token, replay_token, require_packages, shortened
+from amplifier.conformance.engine.job import (
+    Job,
+    expanded,
+    read_replay_token,
+    replay_token,
+    require_packages,
+    shortened,
+)
 from amplifier.conformance.suites import conformance_tests
 from amplifier.conformance.target.locate import find_target
 from amplifier.errors import AmplifierError, MissingExtraError, ModuleNotFoundError
@@ -19,13 +26,22 @@ from tests.conformance.modules import SOUND_TOOL, write_module, write_project
 @pytest.mark.parametrize("write", [write_module, write_project])
 def test_a_job_round_trips_through_json_with_its_target(tmp_path, write):
     target = find_target(write(tmp_path, SOUND_TOOL))
-    job = Job(target=target, config={"a": [1, None]}, backends=["trio"], only=["T5"], skip=["tool.is_a_tool:trio"])
+    job = Job(
+        target=target,
+        config={"a": [1, None]},
+        backends=["trio"],
+        only=["T5"],
+        skip=["tool.is_a_tool:trio"],
+    )
     assert from_json(Job, to_json(job)) == job
 
 
 @pytest.mark.parametrize("case", [None, {"tool": "echo", "inputs": [{"text": "é?"}]}, [1.5, "a:b"]])
 def test_a_replay_token_round_trips(case):
-    assert read_replay_token(replay_token("tool.is_a_tool:trio", case)) == ("tool.is_a_tool:trio", case)
+    assert read_replay_token(replay_token("tool.is_a_tool:trio", case)) == (
+        "tool.is_a_tool:trio",
+        case,
+    )
 
 
 def test_a_long_case_is_kept_in_a_file_of_the_cache(tmp_path, monkeypatch):
@@ -56,13 +72,18 @@ def test_a_job_selects_checks_by_name_by_clause_or_by_its_token():
     assert {name for name, check in CHECKS.items() if by_clause.selects(check)} == {
         name for name, check in CHECKS.items() if "T5" in check.clauses
     }
-    assert [name for name, check in CHECKS.items() if replayed.selects(check)] == ["tool.answers_inputs"]
+    assert [name for name, check in CHECKS.items() if replayed.selects(check)] == [
+        "tool.answers_inputs"
+    ]
     assert all(Job(target=target).selects(check) for check in CHECKS.values())
 
 
 @pytest.mark.parametrize("package", ["hypothesis", "jsonschema_rs", "trio"])
 async def test_a_missing_package_of_the_extra_is_named_before_running(package, monkeypatch):
-    monkeypatch.setattr("amplifier.conformance.engine.job.find_spec", lambda name: None if name == package else "there")
+    monkeypatch.setattr(
+        "amplifier.conformance.engine.job.find_spec",
+        lambda name: None if name == package else "there",
+    )
     with pytest.raises(MissingExtraError) as refused:
         await check_module("tool-todo")
     assert (refused.value.missing, refused.value.extra) == (package, "testing")
@@ -73,7 +94,10 @@ async def test_a_missing_package_of_the_extra_is_named_before_running(package, m
 async def test_static_checks_need_no_extra_and_asyncio_needs_no_trio(monkeypatch):
     monkeypatch.setattr("amplifier.conformance.engine.job.find_spec", lambda name: None)
     assert (await check_module("tool-todo", static=True)).ok
-    monkeypatch.setattr("amplifier.conformance.engine.job.find_spec", lambda name: None if name == "trio" else "there")
+    monkeypatch.setattr(
+        "amplifier.conformance.engine.job.find_spec",
+        lambda name: None if name == "trio" else "there",
+    )
     require_packages(["asyncio"])
     with pytest.raises(MissingExtraError, match="trio"):
         require_packages(["asyncio", "trio"])
@@ -96,28 +120,61 @@ async def test_static_checks_need_no_extra_and_asyncio_needs_no_trio(monkeypatch
         ({"only": ["P5"]}, "only 'P5': this is not looked at in a module of the type 'tool'"),
         ({"only": ["A2", "P5"]}, "only 'P5': this is not looked at in a module of the type 'tool'"),
         ({"only": ["provider.is_a_provider"]}, "'provider.is_a_provider': there is no such check"),
-        ({"only": ["T5"], "static": True}, "only 'T5': this takes running the module; leave static out"),
-        ({"replay": "nonsense"}, "replay 'nonsense' is not what a report printed behind --replay; copy it whole"),
-        ({"replay": "tool.is_a_tool:asyncio"}, "is not what a report printed behind --replay; copy it whole"),
-        ({"replay": "tool.is_a_tool:asyncio:bnVsb"}, "is not what a report printed behind --replay; copy it whole"),
-        ({"replay": "tool.is_tool:asyncio:bnVsbA"}, "there is no check 'tool.is_tool'; did you mean 'tool.is_a_tool'"),
-        ({"replay": "hook.registers_well:trio:bnVsbA"}, "this is not looked at in a module of the type 'tool'"),
-        ({"replay": "tool.is_a_tool:trio:bnVsbA", "backends": ["asyncio"]}, "is for trio; expected one for asyncio"),
-        ({"replay": "tool.is_a_tool:trio:bnVsbA", "static": True}, "this takes running the module; leave static out"),
+        (
+            {"only": ["T5"], "static": True},
+            "only 'T5': this takes running the module; leave static out",
+        ),
+        (
+            {"replay": "nonsense"},
+            "replay 'nonsense' is not what a report printed behind --replay; copy it whole",
+        ),
+        (
+            {"replay": "tool.is_a_tool:asyncio"},
+            "is not what a report printed behind --replay; copy it whole",
+        ),
+        (
+            {"replay": "tool.is_a_tool:asyncio:bnVsb"},
+            "is not what a report printed behind --replay; copy it whole",
+        ),
+        (
+            {"replay": "tool.is_tool:asyncio:bnVsbA"},
+            "there is no check 'tool.is_tool'; did you mean 'tool.is_a_tool'",
+        ),
+        (
+            {"replay": "hook.registers_well:trio:bnVsbA"},
+            "this is not looked at in a module of the type 'tool'",
+        ),
+        (
+            {"replay": "tool.is_a_tool:trio:bnVsbA", "backends": ["asyncio"]},
+            "is for trio; expected one for asyncio",
+        ),
+        (
+            {"replay": "tool.is_a_tool:trio:bnVsbA", "static": True},
+            "this takes running the module; leave static out",
+        ),
         ({"backends": ["curio"]}, "backends holds 'curio'; expected 'asyncio' or 'trio'"),
         ({"backends": "trio"}, "backends is the text 'trio'; expected a list such as ['trio']"),
-        ({"backends": []}, "backends is empty; expected 'asyncio', 'trio' or both; static=True only reads the module"),
+        (
+            {"backends": []},
+            "backends is empty; expected 'asyncio', 'trio' or both; static=True only reads the module",
+        ),
     ],
 )
-async def test_an_unknown_or_inapplicable_selection_is_rejected_with_what_was_expected(options, complaint):
+async def test_an_unknown_or_inapplicable_selection_is_rejected_with_what_was_expected(
+    options, complaint
+):
     with pytest.raises(ValueError, match=re.escape(complaint)) as refused:
         await check_module("tool-todo", **options)
     assert isinstance(refused.value, AmplifierError)
 
 
 async def test_a_selection_is_checked_again_when_only_importing_shows_the_type(tmp_path):
-    source = SOUND_TOOL.replace('__amplifier_module_type__ = "tool"', '__amplifier_module_type__ = "".join(["tool"])')
-    with pytest.raises(ValueError, match="only 'P5': this is not looked at in a module of the type 'tool'"):
+    source = SOUND_TOOL.replace(
+        '__amplifier_module_type__ = "tool"', '__amplifier_module_type__ = "".join(["tool"])'
+    )
+    with pytest.raises(
+        ValueError, match="only 'P5': this is not looked at in a module of the type 'tool'"
+    ):
         await check_module(write_module(tmp_path, source, "echo.py"), only=["P5"])
 
 

@@ -28,7 +28,10 @@ def abort(fault: Fault) -> NoReturn:
 @pytest.fixture
 def ctx(tmp_path, monkeypatch):
     """A context whose alarms raise `Rung`; the handler and the timer of the test runner are restored."""
-    handler, (left, _) = signal.signal(signal.SIGALRM, signal.SIG_IGN), signal.setitimer(signal.ITIMER_REAL, 0)
+    handler, (left, _) = (
+        signal.signal(signal.SIGALRM, signal.SIG_IGN),
+        signal.setitimer(signal.ITIMER_REAL, 0),
+    )
     monkeypatch.syspath_prepend(tmp_path)
     loaded = load(find_target(write_module(tmp_path, SOUND_TOOL), "tool"), {}, {})
     yield CheckContext(loaded=loaded, backend="asyncio", abort=abort)
@@ -77,7 +80,13 @@ async def open_canary(files, most, result, mounted):
         (3, lambda files: [True, "same"], False),
         (0, lambda files: [True, "same"], False),
     ],
-    ids=["one more for every call", "handles on request", "one for the session", "a pool of three", "none"],
+    ids=[
+        "one more for every call",
+        "handles on request",
+        "one for the session",
+        "a pool of three",
+        "none",
+    ],
 )
 async def test_only_equal_calls_that_each_leave_a_file_open_are_found(
     tmp_path, monkeypatch, opened, most, result, is_found

@@ -11,11 +11,23 @@ from tests.conformance.mutants import OPERATORS, Mutant, draw, originals, table
 
 EXAMPLES = {
     "await dropped": ("async def f():\n    await g()", "async def f():\n    g()"),
-    "shield removed": ("def f():\n    with CancelScope(shield=True):\n        pass", "shield=False"),
-    "except widened": ("def f():\n    try:\n        g()\n    except OSError:\n        pass", "except BaseException:"),
-    "state shared": ("class A:\n\n    def __init__(self):\n        self.x = []", "self.x = self._shared_x"),
+    "shield removed": (
+        "def f():\n    with CancelScope(shield=True):\n        pass",
+        "shield=False",
+    ),
+    "except widened": (
+        "def f():\n    try:\n        g()\n    except OSError:\n        pass",
+        "except BaseException:",
+    ),
+    "state shared": (
+        "class A:\n\n    def __init__(self):\n        self.x = []",
+        "self.x = self._shared_x",
+    ),
     "copy lost": ("def f(a):\n    return list(a)", "return a"),
-    "lock missing": ("async def f(self):\n    async with self.lock:\n        g()", "async def f(self):\n    g()"),
+    "lock missing": (
+        "async def f(self):\n    async with self.lock:\n        g()",
+        "async def f(self):\n    g()",
+    ),
     "key incomplete": ("def f(a, b):\n    key = (a, b)", "key = a"),
     "event skipped": ("async def f(h):\n    await h.emit('a:b', {})", "async def f(h):\n    pass"),
     "off by one": ("def f(a):\n    return a[1:]", "a[2:]"),

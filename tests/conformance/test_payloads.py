@@ -49,9 +49,13 @@ def test_every_key_is_once_missing_and_once_of_another_type():
     found = list(odd_payloads("tool:pre", ["word"]))
     for key in CATALOGUE["tool:pre"].keys:
         others = {name: value for name, value in usual.items() if name != key}
-        assert any(key not in each and fingerprint({**others}) == fingerprint(each) for each in found)
         assert any(
-            each.get(key, "") is None and fingerprint({**each, key: usual[key]}) == fingerprint(usual) for each in found
+            key not in each and fingerprint({**others}) == fingerprint(each) for each in found
+        )
+        assert any(
+            each.get(key, "") is None
+            and fingerprint({**each, key: usual[key]}) == fingerprint(usual)
+            for each in found
         )
     assert any("word" in each for each in found)
     assert len(list(odd_payloads("tool:pre", ["word"], briefly=True))) < 6
@@ -77,7 +81,9 @@ FACTS: dict[str, Any] = {
 def test_a_drawn_case_is_json_with_an_event_and_its_data(case):
     assert json_problem(case) is None
     assert case["events"]
-    assert all(isinstance(each["event"], str) and isinstance(each["data"], dict) for each in case["events"])
+    assert all(
+        isinstance(each["event"], str) and isinstance(each["data"], dict) for each in case["events"]
+    )
 
 
 def test_listed_cases_are_json_and_end_with_sessions():
@@ -104,10 +110,14 @@ def test_every_call_has_one_result_or_one_error_after_it():
     assert len({call for _, call in begun}) == len(begun)
 
 
-@pytest.mark.parametrize("error", [None, {"type": "TimeoutError", "message": "timeout: it failed after 30 s"}])
+@pytest.mark.parametrize(
+    "error", [None, {"type": "TimeoutError", "message": "timeout: it failed after 30 s"}]
+)
 def test_a_call_fails_in_the_same_way_many_times_in_a_row(error):
     results = [data["result"] for event, data in SESSION if event == "tool:post"]
-    rows = {text: len(list(row)) for text, row in groupby(fingerprint(result) for result in results)}
+    rows = {
+        text: len(list(row)) for text, row in groupby(fingerprint(result) for result in results)
+    }
     assert rows[fingerprint({"success": False, "output": None, "error": error})] == MOST_IN_A_ROW
 
 

@@ -19,11 +19,17 @@ import pytest
 from amplifier.conformance.target.process import PARTS, ProcessState
 
 CHANGES: dict[str, tuple[str, Callable[[], object]]] = {
-    "the environment": ("CONFORMANCE_X was nothing and is '1'", lambda: os.environ.setdefault("CONFORMANCE_X", "1")),
+    "the environment": (
+        "CONFORMANCE_X was nothing and is '1'",
+        lambda: os.environ.setdefault("CONFORMANCE_X", "1"),
+    ),
     "the working directory": ("and is '/'", lambda: os.chdir("/")),
     "the umask": ("and is 7", lambda: os.umask(0o007)),
     "the locale": ("and is 'C'", lambda: locale.setlocale(locale.LC_ALL, "C")),
-    "the decimal context": ("prec was 28 and is 5", lambda: setattr(decimal.getcontext(), "prec", 5)),
+    "the decimal context": (
+        "prec was 28 and is 5",
+        lambda: setattr(decimal.getcontext(), "prec", 5),
+    ),
     "what modules of the standard library hold": (
         "ssl._create_default_https_context was <function create_default_context>",
         lambda: setattr(ssl, "_create_default_https_context", ssl._create_unverified_context),
@@ -33,10 +39,16 @@ CHANGES: dict[str, tuple[str, Callable[[], object]]] = {
     "the switch interval": ("and is 0.25", lambda: sys.setswitchinterval(0.25)),
     "the garbage collection": ("was True and is False", gc.disable),
     "the signal handlers": ("SIGHUP was", lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)),
-    "the logging configuration": ("logging.disable was 0 and is 50", lambda: logging.disable(logging.CRITICAL)),
+    "the logging configuration": (
+        "logging.disable was 0 and is 50",
+        lambda: logging.disable(logging.CRITICAL),
+    ),
     "the warnings filters": ("is new", lambda: warnings.simplefilter("ignore", BytesWarning)),
     "sys.path": ("'/nowhere' is new", lambda: sys.path.insert(0, "/nowhere")),
-    "the interpreter's hooks and streams": ("sys.excepthook was", lambda: setattr(sys, "excepthook", print)),
+    "the interpreter's hooks and streams": (
+        "sys.excepthook was",
+        lambda: setattr(sys, "excepthook", print),
+    ),
 }
 
 

@@ -68,10 +68,16 @@ FAULTS: dict[str, dict[str, Any]] = {
     "a hook that hangs": case(_CALLS, hooks=[{"event": "tool:post", "does": "hang"}]),
     "a stop": case(_CALLS, hooks=[{"event": "tool:pre", "does": "stop"}]),
     "a stop at once": case(_CALLS, hooks=[{"event": "tool:post", "does": "stop at once"}]),
-    "an unanswered question": case(_CALLS, hooks=[{"event": "tool:pre", "does": "ask"}], approval="silent"),
+    "an unanswered question": case(
+        _CALLS, hooks=[{"event": "tool:pre", "does": "ask"}], approval="silent"
+    ),
     "a denied request": case(_CALLS, hooks=[{"event": "provider:request", "does": "deny"}]),
-    "a model that is not reached": case((call("faulty_tool", does="nothing"),), {"error": "NetworkError"}),
-    "a context that is too long": case((call("faulty_tool", does="nothing"),), {"error": "ContextLengthError"}),
+    "a model that is not reached": case(
+        (call("faulty_tool", does="nothing"),), {"error": "NetworkError"}
+    ),
+    "a context that is too long": case(
+        (call("faulty_tool", does="nothing"),), {"error": "ContextLengthError"}
+    ),
     "a model that hangs": case((call("faulty_tool", does="nothing"),), {"error": "hang"}),
 }
 
@@ -151,7 +157,9 @@ class ForgetfulContext:
     async def add_message(self, message: dict[str, Any]) -> None:
         self._messages.append(message)
 
-    async def get_messages_for_request(self, token_budget: int | None = None, provider: Any = None) -> list[Any]:
+    async def get_messages_for_request(
+        self, token_budget: int | None = None, provider: Any = None
+    ) -> list[Any]:
         return list(self._messages[-3:])
 
     async def get_messages(self) -> list[dict[str, Any]]:
@@ -169,8 +177,16 @@ async def mount_forgetful_context(coordinator: Any, config: Any) -> Any:
 
 
 PLANTED = {
-    "calls, by a hook": (plan(hooks=(mount_interrupting_hook,)), "calls", "hooks-mount-interrupting-hook"),
-    "calls, by a context": (plan(context=mount_forgetful_context), "calls", "context-mount-forgetful-context"),
+    "calls, by a hook": (
+        plan(hooks=(mount_interrupting_hook,)),
+        "calls",
+        "hooks-mount-interrupting-hook",
+    ),
+    "calls, by a context": (
+        plan(context=mount_forgetful_context),
+        "calls",
+        "context-mount-forgetful-context",
+    ),
     "cleanup": (plan(hooks=(mount_failing_cleanup,)), "cleanup", "hooks-mount-failing-cleanup"),
     "nothing left": (plan(hooks=(mount_unawaited,)), "nothing left", "hooks-mount-unawaited"),
     "stop report": (plan(tools=(StubbornTool(),)), "ends", "tool-stubborn"),
@@ -192,7 +208,11 @@ def test_a_planted_fault_is_found_and_traced_to_its_module(name, backend):
 
 
 class _Blocks:
-    name, description, input_schema = "blocks", "Blocks the loop.", {"type": "object", "properties": {}}
+    name, description, input_schema = (
+        "blocks",
+        "Blocks the loop.",
+        {"type": "object", "properties": {}},
+    )
 
     async def execute(self, input: dict[str, Any]) -> ToolResult:  # noqa: A002 - the contract's name
         time.sleep(1_000)  # noqa: ASYNC251 - this is the fault
@@ -211,7 +231,11 @@ def test_a_module_that_blocks_the_loop_is_interrupted_and_named_where_asked(back
 
 
 class _NotesAlarm:
-    name, description, input_schema = "alarm", "Notes the handler.", {"type": "object", "properties": {}}
+    name, description, input_schema = (
+        "alarm",
+        "Notes the handler.",
+        {"type": "object", "properties": {}},
+    )
 
     def __init__(self) -> None:
         self.handlers: list[Any] = []
@@ -226,7 +250,10 @@ class _NotesAlarm:
 def test_an_examination_takes_the_alarm_only_where_asked(alarm):
     tool, before = _NotesAlarm(), signal.getsignal(signal.SIGALRM)
     given = case((call("alarm"),), hooks=[], cancel=_at("asyncio", 0))
-    assert examine_plan(plan(tools=(tool,)), case=given, backends=["asyncio"], alarm=alarm).broken == []
+    assert (
+        examine_plan(plan(tools=(tool,)), case=given, backends=["asyncio"], alarm=alarm).broken
+        == []
+    )
     assert tool.handlers
     assert all((handler == before) is not alarm for handler in tool.handlers)
     assert signal.getsignal(signal.SIGALRM) == before
@@ -244,7 +271,9 @@ def test_a_finding_names_law_modules_and_case():
 @pytest.mark.slow
 def test_equal_seeds_draw_equal_cases():
     given = plan(hooks=(mount_interrupting_hook,))
-    one, other = (examine_plan(given, sessions=60, seed=7, backends=["asyncio"]).broken[0] for _ in range(2))
+    one, other = (
+        examine_plan(given, sessions=60, seed=7, backends=["asyncio"]).broken[0] for _ in range(2)
+    )
     assert one == other
 
 
@@ -255,7 +284,11 @@ def test_a_plan_that_cannot_run_is_an_error_and_no_proof():
 
 # ── the law about calls and results ──
 
-ASKED = {"role": "assistant", "content": "", "tool_calls": [{"id": "a", "name": "x"}, {"id": "b", "name": "x"}]}
+ASKED = {
+    "role": "assistant",
+    "content": "",
+    "tool_calls": [{"id": "a", "name": "x"}, {"id": "b", "name": "x"}],
+}
 
 
 def result(call_id: str) -> dict[str, Any]:
@@ -268,10 +301,24 @@ def result(call_id: str) -> dict[str, Any]:
         ([ASKED, result("a"), result("b")], None),
         ([ASKED, result("b"), result("a"), {"role": "assistant", "content": "done"}], None),
         ([ASKED, result("a")], "the calls ['b'] have no result before the next message"),
-        ([ASKED, result("a"), {"role": "user", "content": "hm"}, result("b")], "['b'] have no result"),
-        ([ASKED, result("a"), result("a"), result("b")], "a result of 'a', which no message before it called"),
+        (
+            [ASKED, result("a"), {"role": "user", "content": "hm"}, result("b")],
+            "['b'] have no result",
+        ),
+        (
+            [ASKED, result("a"), result("a"), result("b")],
+            "a result of 'a', which no message before it called",
+        ),
         ([result("a")], "a result of 'a'"),
-        ([{"role": "assistant", "content": [{"type": "tool_call", "id": "c", "name": "x", "input": {}}]}], "['c']"),
+        (
+            [
+                {
+                    "role": "assistant",
+                    "content": [{"type": "tool_call", "id": "c", "name": "x", "input": {}}],
+                }
+            ],
+            "['c']",
+        ),
     ],
 )
 def test_calls_and_results_belong_together(messages, problem):
@@ -297,7 +344,9 @@ def test_the_command_reports_a_broken_law_and_plays_its_case_again(tmp_path, mon
     shown = capsys.readouterr().out
     assert "1 of 10 laws broken in " in shown
     assert "with loop-basic, context-simple, hooks-leak on asyncio" in shown
-    found = next(line for line in shown.splitlines() if line.startswith("  case: ")).removeprefix("  case: ")
+    found = next(line for line in shown.splitlines() if line.startswith("  case: ")).removeprefix(
+        "  case: "
+    )
     assert main(["plan", "prove", "plan.json", "--case", found]) == 1
     assert "the log cannot be closed" in capsys.readouterr().out
 

@@ -8,7 +8,12 @@ from decimal import Decimal
 import pytest
 
 from amplifier.conformance.engine.cases import listed_requests
-from amplifier.conformance.oracles.provider_rules import calls_of, continued, problem_with, request_from
+from amplifier.conformance.oracles.provider_rules import (
+    calls_of,
+    continued,
+    problem_with,
+    request_from,
+)
 from amplifier.models import (
     ChatRequest,
     ChatResponse,
@@ -53,7 +58,9 @@ def test_a_valid_response_has_no_problem_and_is_continued_with_results():
     assert response.usage is not None
     response.usage.cost_usd = Decimal("0.1")
     assert problem_with(response) is None
-    following = continued(ChatRequest(messages=[Message(role="user", content="x")]), response, "unused")
+    following = continued(
+        ChatRequest(messages=[Message(role="user", content="x")]), response, "unused"
+    )
     assert [message.role for message in following.messages] == ["user", "assistant", "tool"]
     assert [call.id for call in calls_of(response)] == ["a"]
 
@@ -62,7 +69,11 @@ def test_there_is_a_request_for_every_role_and_every_block():
     requests = [request_from(case) for case in listed_requests({})]
     roles = {message.role for request in requests for message in request.messages}
     blocks = {
-        b.type for request in requests for m in request.messages if isinstance(m.content, list) for b in m.content
+        b.type
+        for request in requests
+        for m in request.messages
+        if isinstance(m.content, list)
+        for b in m.content
     }
     assert roles == {"system", "developer", "user", "assistant", "function", "tool"}
     assert blocks >= {

@@ -32,7 +32,9 @@ from tests.conformance.modules import SOUND_TOOL, check, write_module
 def test_the_same_seed_gives_the_same_report(name, only, tmp_path):
     module = corpus_module(name)
     file = module.path(tmp_path)
-    first, second = (to_dict(check(file, module_type=module.type, seed=3, only=only)) for _ in range(2))
+    first, second = (
+        to_dict(check(file, module_type=module.type, seed=3, only=only)) for _ in range(2)
+    )
     assert first.pop("seconds") > 0
     assert second.pop("seconds") > 0
     assert first == second
@@ -40,7 +42,8 @@ def test_the_same_seed_gives_the_same_report(name, only, tmp_path):
 
 
 FAULTY_SLOW_TOOL = SOUND_TOOL.replace(
-    'text = input.get("text")', 'text = input.get("text")\n            import anyio; await anyio.sleep(7)'
+    'text = input.get("text")',
+    'text = input.get("text")\n            import anyio; await anyio.sleep(7)',
 ).replace("output=text", "output={text}")
 
 

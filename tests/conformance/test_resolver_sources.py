@@ -58,9 +58,9 @@ def test_a_sample_leaves_a_file_when_it_is_executed(samples):
 
 
 def test_module_ids_are_recognised_among_other_words():
-    assert ids_in(["plugins", "tool-known", "module-source-resolver", "not an id", "amplifier-module-x"]) == [
-        "tool-known"
-    ]
+    assert ids_in(
+        ["plugins", "tool-known", "module-source-resolver", "not an id", "amplifier-module-x"]
+    ) == ["tool-known"]
 
 
 def test_settings_are_guessed_by_their_names():

@@ -30,10 +30,17 @@ WITHOUT_A_NAME = {
 CLASSES = [
     cls
     for name in models.__all__
-    if isinstance(cls := getattr(models, name), type) and issubclass(cls, Model) and name not in WITHOUT_A_NAME
+    if isinstance(cls := getattr(models, name), type)
+    and issubclass(cls, Model)
+    and name not in WITHOUT_A_NAME
 ]
 
-QUICK = settings(max_examples=5_000, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+QUICK = settings(
+    max_examples=5_000,
+    database=None,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
 
 
 @settings(max_examples=1)
@@ -65,7 +72,9 @@ def test_keywords_fix_fields_by_value_or_by_strategy(message):
     [
         lambda message: isinstance(message.content, str),
         lambda message: any(isinstance(block, UnknownBlock) for block in message.content),
-        lambda message: any(isinstance(block, TextBlock) and block.extra for block in message.content),
+        lambda message: any(
+            isinstance(block, TextBlock) and block.extra for block in message.content
+        ),
         lambda message: message.metadata,
         lambda message: message.extra,
     ],
@@ -93,5 +102,7 @@ def test_without_hypothesis_the_error_names_what_to_install():
         "try:\n    import amplifier.conformance.strategies\n"
         "except MissingExtraError as error:\n    print(error.extra, error.missing)"
     )
-    finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    finished = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     assert finished.stdout.split() == ["testing", "hypothesis"]

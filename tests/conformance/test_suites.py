@@ -32,12 +32,29 @@ def run_files(
     for file, text in zip(files, texts, strict=True):
         file.write_text(text, encoding="utf-8")
     (folder / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
-    words = [sys.executable, "-m", "pytest", "-v", "-rxsf", "-p", "no:cacheprovider", *arguments, *map(str, files)]
-    environment = {**os.environ, "PYTEST_ADDOPTS": "", "HYPOTHESIS_STORAGE_DIRECTORY": str(folder), "COLUMNS": "300"}
+    words = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-v",
+        "-rxsf",
+        "-p",
+        "no:cacheprovider",
+        *arguments,
+        *map(str, files),
+    ]
+    environment = {
+        **os.environ,
+        "PYTEST_ADDOPTS": "",
+        "HYPOTHESIS_STORAGE_DIRECTORY": str(folder),
+        "COLUMNS": "300",
+    }
     return run_program(words, cwd=cwd or folder, env=environment)
 
 
-def run_file(folder: Path, text: str, *arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+def run_file(
+    folder: Path, text: str, *arguments: str, cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
     return run_files(folder, [IMPORTS + text], *arguments, cwd=cwd)
 
 
@@ -54,7 +71,11 @@ def test_a_sound_module_has_one_passing_test_per_clause_and_backend(tmp_path):
     done = run_suite(tmp_path, "", "-k", "A20 or T4 or my_own")  # all 80 pass in tests/examples
     assert done.returncode == 0, done.stdout
     assert "7 passed" in done.stdout
-    for item in ("test_both::A20[asyncio] PASSED", "test_both::A20[trio] PASSED", "test_echo::T4[trio] PASSED"):
+    for item in (
+        "test_both::A20[asyncio] PASSED",
+        "test_both::A20[trio] PASSED",
+        "test_echo::T4[trio] PASSED",
+    ):
         assert item in done.stdout
     assert "test_echo::T4[asyncio]" not in done.stdout
     assert "test_of_my_own PASSED" in done.stdout
@@ -77,7 +98,9 @@ def test_a_broken_clause_fails_with_the_finding_and_can_be_expected(tmp_path):
 def test_a_broken_recommendation_does_not_fail(tmp_path):
     write_module(
         tmp_path,
-        SOUND_TOOL.replace('coordinator.mount("tools", Echo())', 'coordinator.mount("tools", Echo()); return 7'),
+        SOUND_TOOL.replace(
+            'coordinator.mount("tools", Echo())', 'coordinator.mount("tools", Echo()); return 7'
+        ),
     )
     done = run_suite(tmp_path, "", "-k", "test_both and A4")
     assert done.returncode == 0, done.stdout
@@ -112,8 +135,12 @@ def test_plugins_that_ask_every_item_for_its_function_get_one(tmp_path):
 @pytest.mark.slow
 def test_without_the_extra_no_test_passes_and_the_missing_package_is_named(tmp_path):
     package = "trio"
-    (tmp_path / "conftest.py").write_text(f"import sys\n\nsys.modules[{package!r}] = None\n", encoding="utf-8")
-    done = run_file(tmp_path, "test_todo = conformance_tests('tool-todo')\n", "-p", "no:hypothesispytest")
+    (tmp_path / "conftest.py").write_text(
+        f"import sys\n\nsys.modules[{package!r}] = None\n", encoding="utf-8"
+    )
+    done = run_file(
+        tmp_path, "test_todo = conformance_tests('tool-todo')\n", "-p", "no:hypothesispytest"
+    )
     assert done.returncode == 2, done.stdout
     sentence = f"({package} is not installed); install it with: pip install 'amplifier[testing]'"
     assert sentence in done.stdout
@@ -139,13 +166,17 @@ def test_a_path_may_still_be_meant_from_the_working_directory(tmp_path):
     own = tmp_path / "tests"
     own.mkdir()
     write_module(tmp_path, SOUND_TOOL)
-    done = run_file(own, "test_echo = conformance_tests('tool_echo.py')\n", "--collect-only", cwd=tmp_path)
+    done = run_file(
+        own, "test_echo = conformance_tests('tool_echo.py')\n", "--collect-only", cwd=tmp_path
+    )
     assert "82 tests collected" in done.stdout, done.stdout
 
 
 @pytest.mark.slow
 def test_a_backend_that_the_module_does_not_run_on_is_skipped_and_not_passed(tmp_path):
-    write_module(tmp_path, '__amplifier_backends__ = ("trio",)\n' + SOUND_TOOL.replace("\n    ", "\n"))
+    write_module(
+        tmp_path, '__amplifier_backends__ = ("trio",)\n' + SOUND_TOOL.replace("\n    ", "\n")
+    )
     done = run_file(tmp_path, "test_echo = conformance_tests('tool_echo.py')\n", "-k", "T5 or A20")
     assert done.returncode == 0, done.stdout
     assert "T5 was not examined on asyncio: declares that it does not run on asyncio" in done.stdout
@@ -154,7 +185,10 @@ def test_a_backend_that_the_module_does_not_run_on_is_skipped_and_not_passed(tmp
 
 @pytest.mark.slow
 def test_a_module_that_could_not_be_examined_does_not_leave_a_suite_that_passes(tmp_path):
-    write_module(tmp_path, SOUND_TOOL.replace('coordinator.mount("tools", Echo())', "raise RuntimeError('no key')"))
+    write_module(
+        tmp_path,
+        SOUND_TOOL.replace('coordinator.mount("tools", Echo())', "raise RuntimeError('no key')"),
+    )
     done = run_file(tmp_path, "test_echo = conformance_tests('tool_echo.py')\n", "-k", "T5")
     assert done.returncode == 1, done.stdout
     assert "T5 was not examined on asyncio: it could not be mounted on asyncio" in done.stdout
@@ -163,7 +197,10 @@ def test_a_module_that_could_not_be_examined_does_not_leave_a_suite_that_passes(
 @pytest.mark.slow
 def test_a_required_clause_that_was_not_examined_fails_and_a_recommended_one_is_skipped(tmp_path):
     hangs = "import anyio; await anyio.Event().wait() if text is None else None"
-    write_module(tmp_path, SOUND_TOOL.replace('text = input.get("text")', f'text = input.get("text"); {hangs}'))
+    write_module(
+        tmp_path,
+        SOUND_TOOL.replace('text = input.get("text")', f'text = input.get("text"); {hangs}'),
+    )
     text = "test_echo = conformance_tests('tool_echo.py', backends=['trio'])\n"
     done = run_file(tmp_path, text, "-k", "T5 or T12 or T1")
     assert "test_echo::T5[trio] FAILED" in done.stdout, done.stdout

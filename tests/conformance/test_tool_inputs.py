@@ -12,7 +12,13 @@ import pytest
 from hypothesis import given, settings
 
 from amplifier.conformance.engine.cases import texts, texts_matching, tool_inputs, wild_values
-from amplifier.conformance.inputs.json_schema import acceptor, fingerprint, json_problem, resolved, schema_problem
+from amplifier.conformance.inputs.json_schema import (
+    acceptor,
+    fingerprint,
+    json_problem,
+    resolved,
+    schema_problem,
+)
 from amplifier.conformance.inputs.values import (
     IRREGULAR,
     ODD_VALUES,
@@ -52,14 +58,28 @@ SCHEMAS: dict[str, dict[str, Any]] = {
     "nested": {
         "type": "object",
         "properties": {
-            "items": {"type": "array", "items": {"$ref": "#/$defs/item"}, "minItems": 1, "maxItems": 3},
-            "unique": {"type": "array", "items": {"type": "string"}, "uniqueItems": True, "minItems": 2},
+            "items": {
+                "type": "array",
+                "items": {"$ref": "#/$defs/item"},
+                "minItems": 1,
+                "maxItems": 3,
+            },
+            "unique": {
+                "type": "array",
+                "items": {"type": "string"},
+                "uniqueItems": True,
+                "minItems": 2,
+            },
         },
         "required": ["items"],
         "$defs": {
             "item": {
                 "allOf": [
-                    {"type": "object", "properties": {"title": {"type": "string"}}, "required": ["title"]},
+                    {
+                        "type": "object",
+                        "properties": {"title": {"type": "string"}},
+                        "required": ["title"],
+                    },
                     {"properties": {"done": {"type": "boolean"}}, "required": ["done"]},
                 ]
             }
@@ -106,7 +126,9 @@ def test_a_value_that_contains_itself_is_named():
     assert "without end" in str(json_problem(value))
 
 
-@pytest.mark.parametrize(("one", "other"), [(1, True), (1, 1.0), ("1", 1), ([1], {"0": 1}), (None, "null")])
+@pytest.mark.parametrize(
+    ("one", "other"), [(1, True), (1, 1.0), ("1", 1), ([1], {"0": 1}), (None, "null")]
+)
 def test_a_fingerprint_distinguishes_values_that_python_compares_as_equal(one, other):
     assert fingerprint(one) != fingerprint(other)
 
@@ -141,7 +163,10 @@ def test_a_bad_schema_has_a_problem(schema):
         {"type": "object", "required": ("a", "b")},
         {"$ref": "#/$defs/x", "$defs": {"x": {"type": "object"}}},
         {"type": "object", "properties": {"a": {"$ref": "https://example.org/schema.json"}}},
-        {"type": "object", "properties": {"pattern": {"type": "string"}, "$ref": {"type": "string"}}},
+        {
+            "type": "object",
+            "properties": {"pattern": {"type": "string"}, "$ref": {"type": "string"}},
+        },
         {"type": "object", "properties": {"a": {"type": "string", "pattern": r"\p{L}+"}}},
     ],
 )
@@ -241,12 +266,18 @@ def test_no_odd_value_leads_out_of_the_directory():
     assert not [text for value in ODD_VALUES for text in reached(value) if leads_away(text)]
 
 
-@pytest.mark.parametrize("text", ["rm -rf /", "/etc/passwd", "..", "a..b", "~", "a/b", "$(x)", "", "a;b", "x" * 40])
+@pytest.mark.parametrize(
+    "text", ["rm -rf /", "/etc/passwd", "..", "a..b", "~", "a/b", "$(x)", "", "a;b", "x" * 40]
+)
 def test_what_looks_like_a_path_or_a_command_is_not_harmless(text):
     assert not is_harmless(text)
 
 
-@given(tool_inputs({"tools": {"one": SCHEMAS["choices"], "two": None}, "words": ["word"], "choices": ["add"]}))
+@given(
+    tool_inputs(
+        {"tools": {"one": SCHEMAS["choices"], "two": None}, "words": ["word"], "choices": ["add"]}
+    )
+)
 def test_a_drawn_case_is_json_and_names_a_tool(case):
     assert json_problem(case) is None
     assert case["tool"] in ("one", "two")
@@ -265,7 +296,9 @@ def test_a_module_that_starts_programs_gets_no_names_of_programs(tmp_path):
     harmless, dangerous = tmp_path / "one.py", tmp_path / "two.py"
     body = "def choose(x):\n    return x in ('rm', 'archive') or x == 'sh' or {'cat': 1}.get(x)\n"
     harmless.write_text("async def mount(c, d): ...\n" + body, encoding="utf-8")
-    dangerous.write_text("import subprocess\nasync def mount(c, d): subprocess.run(d)\n" + body, encoding="utf-8")
+    dangerous.write_text(
+        "import subprocess\nasync def mount(c, d): subprocess.run(d)\n" + body, encoding="utf-8"
+    )
     assert set(choices_in(find_target(harmless, "tool"))) == {"rm", "archive", "sh", "cat"}
     assert choices_in(find_target(dangerous, "tool")) == ["archive"]
 

@@ -6,11 +6,18 @@ from typing import Any
 
 import pytest
 
-from amplifier.conformance.oracles.turn_rules import hook_violations, stop_violations, turn_violations
+from amplifier.conformance.oracles.turn_rules import (
+    hook_violations,
+    stop_violations,
+    turn_violations,
+)
 from amplifier.conformance.target.calls import Outcome
 from amplifier.conformance.target.turn_script import LogEntry, RecordedTurn, read_turns
 
-TWO_TOOLS = [{"blocks": [{"think": "hm "}, {"call": "alpha"}, {"call": "beta"}]}, {"blocks": [{"say": "Done. "}]}]
+TWO_TOOLS = [
+    {"blocks": [{"think": "hm "}, {"call": "alpha"}, {"call": "beta"}]},
+    {"blocks": [{"say": "Done. "}]},
+]
 
 
 class TurnBuilder:
@@ -42,13 +49,19 @@ class TurnBuilder:
         self.turn.log.append(LogEntry("asked", "one", {"messages": view}))
         self.turn.log.append(LogEntry("answered", "one", answer))
         self.event("provider:response")
-        calls = [{"id": call.id, "name": call.tool, "arguments": call.arguments} for call in answer.calls]
+        calls = [
+            {"id": call.id, "name": call.tool, "arguments": call.arguments} for call in answer.calls
+        ]
         texts = [{"type": "text", "text": text} for text in answer.texts]
-        self.store({"role": "assistant", "content": [*answer.structured(), *texts], "tool_calls": calls})
+        self.store(
+            {"role": "assistant", "content": [*answer.structured(), *texts], "tool_calls": calls}
+        )
         for call in answer.calls:
             about = {"tool_name": call.tool, "tool_call_id": call.id}
             self.event("tool:pre", **about)
-            self.turn.log.append(LogEntry("started", call.tool, {"input": call.arguments, "call": call}))
+            self.turn.log.append(
+                LogEntry("started", call.tool, {"input": call.arguments, "call": call})
+            )
             self.turn.log.append(LogEntry("returned", call.tool, {"call": call}))
             self.event("tool:post", **about, tool_result=call.mark)
         for call in answer.calls:
@@ -58,7 +71,9 @@ class TurnBuilder:
         return self.turn.positions(kind, name)
 
     def without(self, *positions: int) -> TurnBuilder:
-        self.turn.log[:] = [each for index, each in enumerate(self.turn.log) if index not in positions]
+        self.turn.log[:] = [
+            each for index, each in enumerate(self.turn.log) if index not in positions
+        ]
         return self
 
     def swapped(self, one: int, other: int) -> TurnBuilder:
@@ -116,7 +131,10 @@ def test_a_lost_signature_breaks_o24():
     assert built.clauses() == {"O24"}
 
 
-ODD = [{"blocks": [{"odd": "hm "}, {"think": "so "}, {"call": "alpha"}]}, {"blocks": [{"say": "Done. "}]}]
+ODD = [
+    {"blocks": [{"odd": "hm "}, {"think": "so "}, {"call": "alpha"}]},
+    {"blocks": [{"say": "Done. "}]},
+]
 
 
 def test_a_lost_block_of_an_unknown_type_breaks_only_the_recommendation():
@@ -136,7 +154,10 @@ def test_an_answer_of_unknown_blocks_alone_that_is_not_stored_breaks_only_the_re
 
 def test_an_answer_may_be_stored_in_several_messages_and_beside_others():
     built = TurnBuilder(
-        [{"blocks": [{"think": "hm "}, {"say": "Well. "}, {"call": "alpha"}]}, {"blocks": [{"say": "So. "}]}]
+        [
+            {"blocks": [{"think": "hm "}, {"say": "Well. "}, {"call": "alpha"}]},
+            {"blocks": [{"say": "So. "}]},
+        ]
     )
     first, last = built.positions("stored", "assistant")
     note = LogEntry("stored", "assistant", {"role": "assistant", "content": "One moment."})
@@ -185,7 +206,9 @@ def test_a_denied_tool_that_runs_and_a_reason_that_is_not_passed_on_break_o15():
     built = TurnBuilder()
     call = built.turn.script.calls[0]
     denial = {"action": "deny", "what": "deny", "word": "because-x", "number": call.number}
-    built.turn.log.insert(built.positions("started", "alpha")[0], LogEntry("decision", "tool:pre", denial))
+    built.turn.log.insert(
+        built.positions("started", "alpha")[0], LogEntry("decision", "tool:pre", denial)
+    )
     assert {clause for clause, _ in hook_violations(built.turn)} == {"O15"}
     built.without(*built.positions("started", "alpha"), *built.positions("returned", "alpha"))
     assert {clause for clause, _ in hook_violations(built.turn)} == {"O15"}

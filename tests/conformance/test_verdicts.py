@@ -16,7 +16,9 @@ MOUNTED = 'coordinator.mount("tools", Echo())'
 
 def about(report: Report, clause: str) -> str:
     """The note that gives the reason why a clause was not examined."""
-    (note,) = [note for note in report.notes if clause in note.replace(",", " ").replace(":", " ").split()]
+    (note,) = [
+        note for note in report.notes if clause in note.replace(",", " ").replace(":", " ").split()
+    ]
     return note
 
 
@@ -24,9 +26,13 @@ def about(report: Report, clause: str) -> str:
 
 
 def test_a_tool_that_declines_is_unchecked_and_every_missing_clause_is_named(tmp_path):
-    report = check(write_module(tmp_path, SOUND_TOOL.replace(MOUNTED, "return None")), backends=["asyncio"])
+    report = check(
+        write_module(tmp_path, SOUND_TOOL.replace(MOUNTED, "return None")), backends=["asyncio"]
+    )
     assert report.verdict == "unchecked", str(report)
-    missing = {outcome.id for outcome in report.clauses if outcome.status == "not_checked"} - {"A18"}
+    missing = {outcome.id for outcome in report.clauses if outcome.status == "not_checked"} - {
+        "A18"
+    }
     assert {"T1", "T5", "A8", "A17"} <= missing
     note = about(report, "T5")
     assert note.startswith("mount declined")
@@ -109,7 +115,21 @@ def test_a_provider_that_never_answers_is_unchecked(tmp_path):
     report = check(write_module(tmp_path, PROVIDER, "provider_closed.py"), backends=["asyncio"])
     assert report.verdict == "unchecked", str(report)
     missing = with_status(report, "not_checked")
-    assert {"P3", "P4", "P5", "P6", "P7", "P8", "P9", "P14", "P23", "A7", "A8", "A9", "A10"} <= missing
+    assert {
+        "P3",
+        "P4",
+        "P5",
+        "P6",
+        "P7",
+        "P8",
+        "P9",
+        "P14",
+        "P23",
+        "A7",
+        "A8",
+        "A9",
+        "A10",
+    } <= missing
     assert {"P1", "P2", "P10", "P12", "P13"} <= with_status(report, "kept")
     assert "no call succeeded" in about(report, "P5")
 
@@ -123,7 +143,9 @@ def tool_that(statement: str) -> str:
 
 @pytest.mark.slow
 def test_a_mount_that_misuses_the_coordinator_needs_no_configuration(tmp_path):
-    file = write_module(tmp_path, tool_that('await coordinator.mount("hooks", object(), name="x")'), "tool_x.py")
+    file = write_module(
+        tmp_path, tool_that('await coordinator.mount("hooks", object(), name="x")'), "tool_x.py"
+    )
     report = check(file, only=["T4"], backends=["trio"])
     assert {found.clause for found in report.violations} == {"T4"}, str(report)
     assert "give the configuration" not in str(report)
@@ -133,7 +155,10 @@ def test_an_error_of_the_module_itself_is_no_misuse(tmp_path):
     file = write_module(tmp_path, tool_that("raise ValueError('no key')"), "tool_x.py")
     report = check(file, only=["T4"], backends=["trio"])
     assert report.verdict == "unchecked", str(report)
-    assert "it could not be mounted on trio: mount raised ValueError: no key; give the configuration" in str(report)
+    assert (
+        "it could not be mounted on trio: mount raised ValueError: no key; give the configuration"
+        in str(report)
+    )
 
 
 def test_a_plain_mount_that_the_source_does_not_show_is_a_violation(tmp_path):
@@ -152,7 +177,9 @@ def test_a_misspelt_module_of_the_plan_is_rejected_with_the_nearest_name(entry, 
     assert main(["module", "validate", "tool-task", "--plan", plan, "--only", "T1"]) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert "$.tools[0]: no module 'tool-tood' is installed; did you mean 'tool-todo'?" in printed.err
+    assert (
+        "$.tools[0]: no module 'tool-tood' is installed; did you mean 'tool-todo'?" in printed.err
+    )
 
 
 # ── examinations that are cut short ──
@@ -161,11 +188,15 @@ def test_a_misspelt_module_of_the_plan_is_rejected_with_the_nearest_name(entry, 
 def in_execute(statement: str) -> str:
     """A tool that does something else before it answers."""
     body = indent(dedent(statement).strip(), " " * 12).strip()
-    return SOUND_TOOL.replace('text = input.get("text")', f'text = input.get("text")\n            {body}')
+    return SOUND_TOOL.replace(
+        'text = input.get("text")', f'text = input.get("text")\n            {body}'
+    )
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("waits", "examined_on"), by_turns(["anyio.Event().wait()", "anyio.sleep_forever()"]))
+@pytest.mark.parametrize(
+    ("waits", "examined_on"), by_turns(["anyio.Event().wait()", "anyio.sleep_forever()"])
+)
 def test_inputs_on_which_a_tool_never_returns_break_its_contract(tmp_path, waits, examined_on):
     source = in_execute(
         f"""
@@ -181,9 +212,12 @@ def test_inputs_on_which_a_tool_never_returns_break_its_contract(tmp_path, waits
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("waits", "examined_on"), by_turns(["while True: await anyio.sleep(1)", "await anyio.sleep(1e9)"])
+    ("waits", "examined_on"),
+    by_turns(["while True: await anyio.sleep(1)", "await anyio.sleep(1e9)"]),
 )
-def test_a_tool_that_polls_or_sleeps_for_long_is_unchecked_and_not_blamed(tmp_path, waits, examined_on):
+def test_a_tool_that_polls_or_sleeps_for_long_is_unchecked_and_not_blamed(
+    tmp_path, waits, examined_on
+):
     source = in_execute(f"import anyio\n{waits}")
     report = check(write_module(tmp_path, source), only=["T5"], backends=[examined_on])
     assert report.verdict == "unchecked", str(report)
@@ -209,10 +243,18 @@ DEAF_LOOP = """
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("statement", "examined_on"), by_turns([SHIELDED_POLLING, DEAF_LOOP]))
-def test_a_call_that_goes_on_after_its_cancellation_is_not_taken_for_a_blocked_loop(tmp_path, statement, examined_on):
-    report = check(write_module(tmp_path, in_execute(statement)), only=["tool.is_a_tool"], backends=[examined_on])
+def test_a_call_that_goes_on_after_its_cancellation_is_not_taken_for_a_blocked_loop(
+    tmp_path, statement, examined_on
+):
+    report = check(
+        write_module(tmp_path, in_execute(statement)),
+        only=["tool.is_a_tool"],
+        backends=[examined_on],
+    )
     assert {found.clause for found in report.violations} == {"A8"}, str(report)
-    assert all(found.what.startswith("execute, cancelled at its deadline,") for found in report.violations), str(report)
+    assert all(
+        found.what.startswith("execute, cancelled at its deadline,") for found in report.violations
+    ), str(report)
 
 
 # ── findings of a step that does not come to its end ──
@@ -226,13 +268,19 @@ ENDS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("end", "examined_on"), by_turns(ENDS))
-def test_what_a_step_has_found_is_kept_when_the_module_ends_its_process_later(tmp_path, end, examined_on):
+def test_what_a_step_has_found_is_kept_when_the_module_ends_its_process_later(
+    tmp_path, end, examined_on
+):
     statement = f"""
         if not isinstance(text, str):
 {indent(ENDS[end], " " * 12)}
         return ToolResult(success=True, output={{1, 2}})
     """
-    report = check(write_module(tmp_path, in_execute(statement)), only=["tool.answers_inputs"], backends=[examined_on])
+    report = check(
+        write_module(tmp_path, in_execute(statement)),
+        only=["tool.answers_inputs"],
+        backends=[examined_on],
+    )
     found = {finding.clause for finding in report.violations}
     assert "T9" in found, str(report)
     assert found & {"A8", "A17"}, str(report)
@@ -265,14 +313,25 @@ RAISING = """
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("place", "instead", "examined_on"),
-    by_turns([*(("mount", instead) for instead in INSTEAD), *(("execute", instead) for instead in reversed(INSTEAD))]),
+    by_turns(
+        [
+            *(("mount", instead) for instead in INSTEAD),
+            *(("execute", instead) for instead in reversed(INSTEAD)),
+        ]
+    ),
 )
-def test_a_cancelled_call_that_raises_something_else_breaks_its_contract(tmp_path, place, instead, examined_on):
+def test_a_cancelled_call_that_raises_something_else_breaks_its_contract(
+    tmp_path, place, instead, examined_on
+):
     source = in_execute("await stopped()") if place == "execute" else SOUND_TOOL
     if place == "mount":
         source = source.replace(MOUNTED, f"await stopped()\n        {MOUNTED}")
     source = dedent(RAISING.format(instead=INSTEAD[instead])) + dedent(source)
-    check_name = "every_module.fails_without_traces" if place == "mount" else "every_module.survives_cancellation"
+    check_name = (
+        "every_module.fails_without_traces"
+        if place == "mount"
+        else "every_module.survives_cancellation"
+    )
     report = check(write_module(tmp_path, source), only=[check_name], backends=[examined_on])
     # On trio a scope takes its own cancellation out of a group, so that nothing is left of one that holds no more.
     is_kept = examined_on == "trio" and instead == "a group around the cancellation"
@@ -285,7 +344,10 @@ def test_a_cancelled_call_that_raises_something_else_breaks_its_contract(tmp_pat
 
 @pytest.mark.slow
 def test_a_tool_that_waits_for_timers_is_examined_completely(tmp_path):
-    report = check(write_module(tmp_path, in_execute("import anyio; await anyio.sleep(20)")), only=["T5", "T9", "A7"])
+    report = check(
+        write_module(tmp_path, in_execute("import anyio; await anyio.sleep(20)")),
+        only=["T5", "T9", "A7"],
+    )
     assert report.ok, str(report)
 
 
@@ -335,7 +397,11 @@ def test_a_minute_that_ends_while_a_call_is_cancelled_is_no_torn_state(tmp_path,
 def test_a_replayed_finding_names_the_backend_it_ran_on(tmp_path):
     source = SOUND_TOOL.replace("output=text", "output={text}")
     file = write_module(tmp_path, source)
-    found = next(each for each in check(file, only=["T9"], backends=["trio"]).violations if each.clause == "T9")
+    found = next(
+        each
+        for each in check(file, only=["T9"], backends=["trio"]).violations
+        if each.clause == "T9"
+    )
     report = check(file, replay=found.reproduce.split()[-1])
     assert report.backends == ["trio"]
     assert with_status(report, "broken") == {"T9"}

@@ -6,7 +6,14 @@ import copy
 
 import pytest
 
-from amplifier.conformance.inputs.conversations import built, newest_unit, prose, spoken, tokens, tool_turn
+from amplifier.conformance.inputs.conversations import (
+    built,
+    newest_unit,
+    prose,
+    spoken,
+    tokens,
+    tool_turn,
+)
 from amplifier.conformance.oracles.view_rules import difference, is_whole, view_violations
 
 HISTORY = [
@@ -74,16 +81,25 @@ def test_what_is_left_of_the_newest_message_may_be_equal_to_an_older_one(left):
     newest = {"role": "user", "content": "go on and read the file"}
     history = [*HISTORY[:-1], {"role": "user", "content": left}, spoken(75, "assistant", 5), newest]
     assert clauses([*history[:-1], {"role": "user", "content": left}], history=history) == set()
-    assert clauses([message for message in history[:-1] if message["role"] == "system"], history=history) == {"C12"}
+    assert clauses(
+        [message for message in history[:-1] if message["role"] == "system"], history=history
+    ) == {"C12"}
 
 
 def test_an_older_message_at_the_end_is_found_if_it_cannot_be_the_newest():
-    history = [*HISTORY, {"role": "user", "content": "stop"}, {"role": "user", "content": "go on and read the file"}]
+    history = [
+        *HISTORY,
+        {"role": "user", "content": "stop"},
+        {"role": "user", "content": "go on and read the file"},
+    ]
     assert clauses(history[:-1], history=history) == {"C12"}
 
 
 def test_a_summary_that_begins_like_a_message_of_the_view_is_not_out_of_order():
-    summary = {"role": "user", "content": f"{HISTORY[1]['content'][:20]}; {HISTORY[2]['content'][:20]}"}
+    summary = {
+        "role": "user",
+        "content": f"{HISTORY[1]['content'][:20]}; {HISTORY[2]['content'][:20]}",
+    }
     assert clauses([HISTORY[0], HISTORY[1], summary, *HISTORY[CALL:]]) == set()
     assert clauses([HISTORY[0], HISTORY[1], HISTORY[1], *HISTORY[CALL:]]) == {"C10"}
 
@@ -92,7 +108,9 @@ def test_of_equal_instructions_the_last_one_may_be_shown():
     rule = spoken(60, "system", 10)
     history = [rule, spoken(70, "user", 5), spoken(71, "assistant", 5), rule, spoken(80, "user", 5)]
     assert clauses(history[1:], history=history) == set()
-    assert clauses([history[1], history[2], history[4], rule, history[4]], history=history) == {"C10"}
+    assert clauses([history[1], history[2], history[4], rule, history[4]], history=history) == {
+        "C10"
+    }
 
 
 def test_a_view_is_measured_against_its_budget_without_what_must_be_shown():
@@ -100,11 +118,16 @@ def test_a_view_is_measured_against_its_budget_without_what_must_be_shown():
     assert clauses(HISTORY, budget) == {"C7", "C8"}
     assert clauses([HISTORY[0], *HISTORY[CALL:]], budget) == set()
     long_last = [*HISTORY, {"role": "user", "content": prose(90, 5000)}]
-    assert clauses([*[m for m in long_last if m["role"] == "system"], long_last[-1]], 5, long_last) == set()
+    assert (
+        clauses([*[m for m in long_last if m["role"] == "system"], long_last[-1]], 5, long_last)
+        == set()
+    )
 
 
 def test_the_newest_unit_is_the_newest_message_and_what_belongs_to_it():
-    history = built([{"role": "user", "words": 3}, {"calls": 2, "words": 3, "between": "system", "says": True}])
+    history = built(
+        [{"role": "user", "words": 3}, {"calls": 2, "words": 3, "between": "system", "says": True}]
+    )
     assert newest_unit(history) == {1, 2, 4}
     assert newest_unit(HISTORY) == {len(HISTORY) - 1}
 
@@ -119,5 +142,7 @@ def test_stored_messages_may_have_more_fields_and_must_not_have_fewer_or_others(
 
 
 def test_a_view_is_whole_without_the_fields_that_are_only_for_the_store():
-    assert is_whole([{"role": "user", "content": "x", "metadata": {}}], [{"role": "user", "content": "x"}])
+    assert is_whole(
+        [{"role": "user", "content": "x", "metadata": {}}], [{"role": "user", "content": "x"}]
+    )
     assert not is_whole([{"role": "user", "content": "x"}] * 2, [{"role": "user", "content": "x"}])

@@ -12,7 +12,12 @@ from amplifier.contracts import CurrentCall, call_scope, current_call
 
 def call(call_id: str, session_id: str = "s") -> CurrentCall:
     return CurrentCall(
-        kind="tool", session_id=session_id, turn_number=1, iteration=1, call_id=call_id, tool_name="look"
+        kind="tool",
+        session_id=session_id,
+        turn_number=1,
+        iteration=1,
+        call_id=call_id,
+        tool_name="look",
     )
 
 

@@ -9,8 +9,17 @@ import pytest
 from amplifier.contracts import COMMON_CLAUSES, CONTRACTS, clauses_for
 from amplifier.models import ModuleType
 
-LETTERS = {"orchestrator": "O", "context": "C", "provider": "P", "tool": "T", "hook": "H", "resolver": "R"}
-TABLES = {"A": COMMON_CLAUSES} | {LETTERS[kind]: contract.clauses for kind, contract in CONTRACTS.items()}
+LETTERS = {
+    "orchestrator": "O",
+    "context": "C",
+    "provider": "P",
+    "tool": "T",
+    "hook": "H",
+    "resolver": "R",
+}
+TABLES = {"A": COMMON_CLAUSES} | {
+    LETTERS[kind]: contract.clauses for kind, contract in CONTRACTS.items()
+}
 CLAUSES = {clause.id: clause for clauses in TABLES.values() for clause in clauses}
 
 # Every item of the validation checklists of the five contract documents, and where it went. An item may have become
@@ -46,7 +55,12 @@ CHECKLISTS: list[tuple[ModuleType, str, str, list[str]]] = [
     ("orchestrator", "required", "implements execute", ["O1", "O3"]),
     ("orchestrator", "required", "mount() with entry point", ["A1", "A3"]),
     ("orchestrator", "required", "emits standard events", ["O7", "O8"]),
-    ("orchestrator", "required", "handles HookResult actions", ["O15", "O16", "O17", "O18", "O19", "O20"]),
+    (
+        "orchestrator",
+        "required",
+        "handles HookResult actions",
+        ["O15", "O16", "O17", "O18", "O19", "O20"],
+    ),
     ("orchestrator", "required", "manages context", ["O9", "O10", "O11", "O12"]),
     ("orchestrator", "recommended", "supports multiple providers", ["O25"]),
     ("orchestrator", "recommended", "max iterations limit", ["O23"]),
@@ -84,9 +98,13 @@ def test_each_type_is_mounted_where_published_modules_mount_it() -> None:
 
 
 @pytest.mark.parametrize("letter", TABLES)
-def test_clauses_of_a_contract_are_required_and_recommended_and_count_from_one_without_gaps(letter: str) -> None:
+def test_clauses_of_a_contract_are_required_and_recommended_and_count_from_one_without_gaps(
+    letter: str,
+) -> None:
     clauses = TABLES[letter]
-    assert [clause.id for clause in clauses] == [f"{letter}{number}" for number in range(1, len(clauses) + 1)]
+    assert [clause.id for clause in clauses] == [
+        f"{letter}{number}" for number in range(1, len(clauses) + 1)
+    ]
     assert {clause.level for clause in clauses} == {"required", "recommended"}
 
 
@@ -99,7 +117,9 @@ SOURCES = re.compile(
 """What can demand a clause."""
 
 
-def test_every_clause_is_one_sentence_under_a_law_with_a_way_to_fix_it_and_what_demands_it() -> None:
+def test_every_clause_is_one_sentence_under_a_law_with_a_way_to_fix_it_and_what_demands_it() -> (
+    None
+):
     for clause in CLAUSES.values():
         assert re.fullmatch(r"[A-Za-z].*[^.]\.", clause.text), clause
         assert "\n" not in clause.text, clause
@@ -117,7 +137,9 @@ def test_no_two_clauses_have_the_same_text() -> None:
 
 
 def test_every_law_that_rests_on_modules_is_named_by_a_clause() -> None:
-    assert {clause.law for clause in CLAUSES.values()} - {None} == {f"L{number}" for number in range(1, 11)}
+    assert {clause.law for clause in CLAUSES.values()} - {None} == {
+        f"L{number}" for number in range(1, 11)
+    }
 
 
 def test_every_item_of_the_checklists_became_a_clause() -> None:

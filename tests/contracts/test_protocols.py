@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -20,19 +21,25 @@ def members(protocol: type) -> Iterator[tuple[str, object]]:
             yield name, function
 
 
-MEMBERS = [(protocol, name, function) for protocol in PROTOCOLS for name, function in members(protocol)]
+MEMBERS = [
+    (protocol, name, function) for protocol in PROTOCOLS for name, function in members(protocol)
+]
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_protocol_is_checkable_at_run_time_rejects_other_objects_and_has_type_hints(protocol: type) -> None:
+def test_a_protocol_is_checkable_at_run_time_rejects_other_objects_and_has_type_hints(
+    protocol: type,
+) -> None:
     assert not isinstance(object(), protocol)
     assert isinstance(typing.get_type_hints(protocol), dict)
 
 
 @pytest.mark.parametrize(("protocol", "name", "function"), MEMBERS)
-def test_type_hints_of_a_member_resolve_and_are_complete(protocol: type, name: str, function: object) -> None:
+def test_type_hints_of_a_member_resolve_and_are_complete(
+    protocol: type, name: str, function: Callable[..., Any]
+) -> None:
     hints = typing.get_type_hints(function)
-    parameters = [parameter for parameter in inspect.signature(function).parameters if parameter != "self"]  # type: ignore[arg-type]
+    parameters = [name for name in inspect.signature(function).parameters if name != "self"]
     assert set(hints) == {*parameters, "return"}, f"{protocol.__name__}.{name}"
 
 

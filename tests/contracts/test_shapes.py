@@ -35,7 +35,9 @@ class Workspace:
 class WorkspaceOfToday:
     """The later spelling, with both hints."""
 
-    def resolve(self, module_id: str, source_hint: Any = None, profile_hint: Any = None) -> ModuleSource:
+    def resolve(
+        self, module_id: str, source_hint: Any = None, profile_hint: Any = None
+    ) -> ModuleSource:
         return Folder()
 
 
@@ -74,7 +76,9 @@ def test_functions_and_objects_are_handlers_also_for_a_type_checker() -> None:
 # ── mount functions ──────────────────────────────────────────────────────────────────────────────
 
 
-async def mount_with_cleanup(coordinator: Coordinator, config: dict[str, Any]) -> Callable[[], None]:
+async def mount_with_cleanup(
+    coordinator: Coordinator, config: dict[str, Any]
+) -> Callable[[], None]:
     return coordinator.hooks.register("tool:pre", lambda event, data: None)
 
 

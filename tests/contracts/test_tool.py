@@ -81,7 +81,12 @@ def test_a_schema_is_found_whichever_way_the_tool_gives_it(tool: object) -> None
 
 
 @pytest.mark.parametrize(
-    "tool", [Echo(), with_members(input_schema={}), with_members(input_schema=None, get_schema=lambda self: None)]
+    "tool",
+    [
+        Echo(),
+        with_members(input_schema={}),
+        with_members(input_schema=None, get_schema=lambda self: None),
+    ],
 )
 def test_a_tool_that_describes_nothing_has_no_schema(tool: object) -> None:
     assert tool_schema(tool) is None
@@ -98,7 +103,9 @@ def test_adding_a_key_to_the_schema_does_not_reach_the_tool() -> None:
 @pytest.mark.parametrize("member", ["input_schema", "get_schema"])
 def test_a_schema_that_raises_is_blamed_on_the_tool_by_name(member: str) -> None:
     value = property(broken) if member == "input_schema" else broken
-    with pytest.raises(ContractError, match=rf"'echo'.*{member}.*the schema file is gone") as caught:
+    with pytest.raises(
+        ContractError, match=rf"'echo'.*{member}.*the schema file is gone"
+    ) as caught:
         tool_schema(with_members(**{member: value}))
     assert isinstance(caught.value.__cause__, OSError)
     assert caught.value.module == "echo"
@@ -107,7 +114,9 @@ def test_a_schema_that_raises_is_blamed_on_the_tool_by_name(member: str) -> None
 
 @pytest.mark.parametrize("wrong", ["{}", ["type"], 7])
 def test_a_schema_of_the_wrong_type_is_blamed_on_the_tool_by_name(wrong: object) -> None:
-    with pytest.raises(ContractError, match=rf"'echo'.*{type(wrong).__name__}.*expected a JSON Schema as a dict"):
+    with pytest.raises(
+        ContractError, match=rf"'echo'.*{type(wrong).__name__}.*expected a JSON Schema as a dict"
+    ):
         tool_schema(with_members(get_schema=lambda self: wrong))
 
 

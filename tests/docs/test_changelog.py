@@ -23,7 +23,11 @@ def problems(text: str) -> list[str]:
         title, _, body = section.partition("\n")
         heading = HEADING.fullmatch(title)
         if title == UNRELEASED and number == 0:
-            found += [f"{name!r} is not a group of changes" for name in GROUP.findall(body) if name not in GROUPS]
+            found += [
+                f"{name!r} is not a group of changes"
+                for name in GROUP.findall(body)
+                if name not in GROUPS
+            ]
         elif heading is None:
             found.append(f"{title!r} is not '## [Unreleased]' on top, or '## [1.2.3] - 2026-01-31'")
             continue
@@ -36,7 +40,9 @@ def problems(text: str) -> list[str]:
             if entries[0].strip():
                 found.append(f"{title!r} has text outside of its list")
             found += [
-                f"no full stop: {entry.strip()!r:.60}" for entry in entries[1:] if not entry.strip().endswith(".")
+                f"no full stop: {entry.strip()!r:.60}"
+                for entry in entries[1:]
+                if not entry.strip().endswith(".")
             ]
     if versions != sorted(versions, reverse=True):
         found.append("the versions do not go from the newest down")

@@ -34,7 +34,9 @@ def blocks() -> list[Any]:
             code = match.group(1)
             name = f"{page.relative_to(ROOT)}:{line}"
             backends = ["asyncio", "trio"] if "async def main(" in code else [None]
-            found += [pytest.param(code, page, line, b, id=f"{name}-{b}" if b else name) for b in backends]
+            found += [
+                pytest.param(code, page, line, b, id=f"{name}-{b}" if b else name) for b in backends
+            ]
     return found
 
 
@@ -43,7 +45,9 @@ def own_modules() -> Iterator[None]:
     """Packages of modules and the alias of the published kernel, which a block may bring, go with it."""
     before = set(sys.modules)
     yield
-    for name in [name for name in sys.modules if name.startswith("amplifier_module_") and name not in before]:
+    for name in [
+        name for name in sys.modules if name.startswith("amplifier_module_") and name not in before
+    ]:
         del sys.modules[name]
     if compat.is_installed():
         compat.uninstall()
@@ -81,7 +85,11 @@ def test_a_code_block_runs_as_it_stands(code, page, line, backend, tmp_path, mon
 def test_a_program_starts_itself():
     """A reader can paste it into a file and run it; the walks of the tutorials run those that start under a guard as files."""
     programs = [parameters.values for parameters in blocks() if parameters.values[3]]
-    stuck = [f"{page.name}:{line}" for code, page, line, _ in programs if not re.search(r"run\(main", code)]
+    stuck = [
+        f"{page.name}:{line}"
+        for code, page, line, _ in programs
+        if not re.search(r"run\(main", code)
+    ]
     assert len(programs) > 80
     assert stuck == []
 

@@ -35,12 +35,16 @@ def exists(name: str) -> bool:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_file_a_page_names_exists(page: Path):
-    assert [name for name in named_files(page.read_text(encoding="utf-8")) if not exists(name)] == []
+    assert [
+        name for name in named_files(page.read_text(encoding="utf-8")) if not exists(name)
+    ] == []
 
 
 def test_tour_names_every_package():
     named = named_files((EXPLANATION / "design.md").read_text(encoding="utf-8"))
-    packages = {path.name for path in SOURCE.iterdir() if path.is_dir() and (path / "__init__.py").exists()}
+    packages = {
+        path.name for path in SOURCE.iterdir() if path.is_dir() and (path / "__init__.py").exists()
+    }
     mentioned = {name.split("/")[0] for name in named}
     former = {name.partition(".")[2] for name in FORMER_PLACES}
     assert sorted(packages - mentioned - former) == []
@@ -82,7 +86,10 @@ def test_countable_figures_are_correct():
 
 @pytest.mark.parametrize(
     ("kind", "words"),
-    [("faulty", "modules with a planted fault"), ("sound", "correct modules that must get no finding")],
+    [
+        ("faulty", "modules with a planted fault"),
+        ("sound", "correct modules that must get no finding"),
+    ],
 )
 def test_corpus_is_at_least_as_large_as_the_page_states(kind, words):
     text = (EXPLANATION / "how-it-is-tested.md").read_text(encoding="utf-8")

@@ -22,14 +22,19 @@ FIXTURES = {
             "match": {"userMessage": "summarise notes.md", "hasToolResult": False},
             "response": {
                 "content": "I read it.",
-                "toolCalls": [{"id": "call_1", "name": "read_file", "arguments": {"file_path": "notes.md"}}],
+                "toolCalls": [
+                    {"id": "call_1", "name": "read_file", "arguments": {"file_path": "notes.md"}}
+                ],
             },
         },
         {
             "match": {"userMessage": "summarise notes.md", "hasToolResult": True},
             "response": {"content": "Milk, and a boat."},
         },
-        {"match": {"userMessage": QUESTION}, "response": {"content": "Notes. A person with a boat."}},
+        {
+            "match": {"userMessage": QUESTION},
+            "response": {"content": "Notes. A person with a boat."},
+        },
     ]
 }
 

@@ -32,12 +32,19 @@ def commands() -> list[str]:
 
 
 def test_the_page_links_to_the_workflow():
-    assert "[conformance.yml](conformance.yml)" in (HOW_TO / "prove-a-module.md").read_text(encoding="utf-8")
+    assert "[conformance.yml](conformance.yml)" in (HOW_TO / "prove-a-module.md").read_text(
+        encoding="utf-8"
+    )
 
 
 def test_workflow_has_read_rights_only_a_timeout_and_pinned_actions():
     read = workflow()
-    assert set(read) == {"name", True, "permissions", "jobs"}  # YAML takes the word `on` for a truth value
+    assert set(read) == {
+        "name",
+        True,
+        "permissions",
+        "jobs",
+    }  # YAML takes the word `on` for a truth value
     assert set(read[True]) == {"push", "pull_request"}
     assert read["permissions"] == {"contents": "read"}
     (job,) = read["jobs"].values()
@@ -45,20 +52,28 @@ def test_workflow_has_read_rights_only_a_timeout_and_pinned_actions():
     for step in job["steps"]:
         assert ("uses" in step) != ("run" in step)
         assert re.fullmatch(r"actions/[a-z-]+@v\d+", step.get("uses", "actions/none@v1"))
-    assert [str(python) for python in job["strategy"]["matrix"]["python"]] == ["3.11", "3.12", "3.13"]
+    assert [str(python) for python in job["strategy"]["matrix"]["python"]] == [
+        "3.11",
+        "3.12",
+        "3.13",
+    ]
 
 
 def test_installed_extras_exist():
     install = commands()[0]
     asked = re.search(r"amplifier\[([a-z,]+)\]", install)
     assert asked is not None
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"][
+        "optional-dependencies"
+    ]
     assert set(asked[1].split(",")) <= set(extras)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_its_commands_pass_on_a_new_module_and_fail_on_one_that_breaks_its_contract(tmp_path, capsys):
+def test_its_commands_pass_on_a_new_module_and_fail_on_one_that_breaks_its_contract(
+    tmp_path, capsys
+):
     assert main(["module", "new", "word-count", "--type", "tool", "--into", str(tmp_path)]) == 0
     folder = tmp_path / "amplifier-module-tool-word-count"
     _install, own_tests, validate = commands()
@@ -80,4 +95,6 @@ def run_in(folder: Path, module: str, *arguments: str) -> subprocess.CompletedPr
     """Run a command of the workflow; the search path replaces ``pip install .``."""
     environment = {**os.environ, "PYTHONPATH": str(folder)}
     words = [sys.executable, "-m", module, *arguments]
-    return subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        words, cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )

@@ -12,7 +12,11 @@ from tests._support.manual import manual_pages, read_page
 from tests._support.tree import ROOT, relative
 
 PAGES = sorted([*ROOT.glob("*.md"), *manual_pages()])
-TARGETS = set(re.findall(r"^([a-z][\w.%-]*):(?!=)", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+TARGETS = set(
+    re.findall(
+        r"^([a-z][\w.%-]*):(?!=)", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE
+    )
+)
 
 _CODE = re.compile(r"`([^`\n]+)`")
 _MADE = ("docs/_build/", "benchmarks/results/")
@@ -24,7 +28,9 @@ _COMMAND = re.compile(r"(?:`|^\$ )amplifier ((?:[a-z]+(?:-[a-z]+)* ?)+)", re.MUL
 
 def missing_files(text: str) -> list[str]:
     named = {path for code in _CODE.findall(text) for path in _PATH.findall(code) if path == code}
-    return sorted(path for path in named if not path.startswith(_MADE) and not (ROOT / path).exists())
+    return sorted(
+        path for path in named if not path.startswith(_MADE) and not (ROOT / path).exists()
+    )
 
 
 def missing_targets(text: str) -> list[str]:
@@ -56,9 +62,16 @@ def test_what_a_page_names_exists(page):
 
 
 def test_planted_mentions_of_missing_things_are_detected():
-    assert missing_files("see `tests/no/such.py` and `src/amplifier/errors.py`") == ["tests/no/such.py"]
-    assert missing_targets("`make tset` or `make test`\n\n$ make no-such-thing") == ["no-such-thing", "tset"]
-    assert missing_commands("`amplifier plan chek x` and\n$ amplifier rum hello\n$ amplifier run hello") == [
+    assert missing_files("see `tests/no/such.py` and `src/amplifier/errors.py`") == [
+        "tests/no/such.py"
+    ]
+    assert missing_targets("`make tset` or `make test`\n\n$ make no-such-thing") == [
+        "no-such-thing",
+        "tset",
+    ]
+    assert missing_commands(
+        "`amplifier plan chek x` and\n$ amplifier rum hello\n$ amplifier run hello"
+    ) == [
         "amplifier plan chek x",
         "amplifier rum hello",
     ]

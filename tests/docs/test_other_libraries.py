@@ -17,7 +17,11 @@ from tests._support.tree import ROOT
 
 RIVALS = Path(os.environ.get("AMPLIFIER_TEST_RIVALS", ROOT / ".venv-bench" / "bin" / "python"))
 PAGE = (ROOT / "docs" / "how-to" / "come-from-another-library.md").read_text(encoding="utf-8")
-PROGRAMS = dict(re.findall(r"^## ([\w-]+)\n[^#]*?^<!-- run with the rivals -->\n```py\n(.*?)^```", PAGE, re.M | re.S))
+PROGRAMS = dict(
+    re.findall(
+        r"^## ([\w-]+)\n[^#]*?^<!-- run with the rivals -->\n```py\n(.*?)^```", PAGE, re.M | re.S
+    )
+)
 APPROVED = ["allow note {'text': 'rain in Oslo'}", "city='Oslo' rain=True"]
 PRINTED = {
     "pydantic-ai": APPROVED,
@@ -33,7 +37,13 @@ def test_a_program_with_another_library_runs_as_it_stands(library, tmp_path):
     with running_model() as environment:
         command = [str(RIVALS), "program.py"]
         # Its own tracing goes to a server of OpenAI.
-        environment |= {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "OPENAI_AGENTS_DISABLE_TRACING": "1"}
-        ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        environment |= {
+            "PATH": os.environ["PATH"],
+            "HOME": str(tmp_path),
+            "OPENAI_AGENTS_DISABLE_TRACING": "1",
+        }
+        ended = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.replace('"', "'").splitlines() == PRINTED[library]

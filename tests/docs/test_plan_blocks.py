@@ -21,7 +21,11 @@ from tests._support.manual import DOCS, committed_pages, read_page
 from tests._support.tree import ROOT, relative
 from tests.modules.test_configuration import CASES
 
-READERS: dict[str, Callable[[str], Any]] = {"json": json.loads, "yaml": yaml.safe_load, "toml": tomllib.loads}
+READERS: dict[str, Callable[[str], Any]] = {
+    "json": json.loads,
+    "yaml": yaml.safe_load,
+    "toml": tomllib.loads,
+}
 SECTIONS = {"session", "providers", "tools", "hooks", "agents", "orchestrator", "context"}
 SESSION = {"orchestrator": "loop-basic", "context": "context-simple"}
 
@@ -43,14 +47,24 @@ def plans_in(page: Path) -> list[Any]:
     for block in _BLOCK.finditer(text):
         content = READERS[block[1]](block[2])
         if isinstance(content, dict) and content and content.keys() <= SECTIONS | {"$schema"}:
-            found.append(pytest.param(content, id=f"{relative(page)}:{text.count(chr(10), 0, block.start()) + 1}"))
+            found.append(
+                pytest.param(
+                    content, id=f"{relative(page)}:{text.count(chr(10), 0, block.start()) + 1}"
+                )
+            )
     return found
 
 
 def plan_files() -> list[Any]:
-    files = [path for path in sorted((ROOT / "examples").rglob("*")) if path.suffix in (".yaml", ".json", ".toml")]
+    files = [
+        path
+        for path in sorted((ROOT / "examples").rglob("*"))
+        if path.suffix in (".yaml", ".json", ".toml")
+    ]
     read = {".yaml": "yaml", ".json": "json", ".toml": "toml"}
-    contents = [(path, READERS[read[path.suffix]](path.read_text(encoding="utf-8"))) for path in files]
+    contents = [
+        (path, READERS[read[path.suffix]](path.read_text(encoding="utf-8"))) for path in files
+    ]
     return [
         pytest.param(content, id=relative(path))
         for path, content in contents
@@ -76,7 +90,11 @@ def test_plans_are_found() -> None:
 
 def configured(value: Any) -> Iterator[tuple[str, list[str]]]:
     """The modules in a plan or a part of one, each with the keys of its config."""
-    if isinstance(value, dict) and isinstance(value.get("module"), str) and isinstance(value.get("config"), dict):
+    if (
+        isinstance(value, dict)
+        and isinstance(value.get("module"), str)
+        and isinstance(value.get("config"), dict)
+    ):
         yield value["module"], list(value["config"])
     if isinstance(value, dict | list):
         for inner in value.values() if isinstance(value, dict) else value:
@@ -108,7 +126,10 @@ def all_configured() -> list[Any]:
         for block in _PYTHON_BLOCK.finditer(read_page(page)):
             found += [(relative(page), each) for each in configured_in_python(block[1])]
     for file in sorted((ROOT / "examples").rglob("*.py")):
-        found += [(relative(file), each) for each in configured_in_python(file.read_text(encoding="utf-8"))]
+        found += [
+            (relative(file), each)
+            for each in configured_in_python(file.read_text(encoding="utf-8"))
+        ]
     return [pytest.param(*each, id=f"{place}-{each[0]}") for place, each in found]
 
 
@@ -116,8 +137,12 @@ CONFIGURED = all_configured()
 
 
 @pytest.mark.parametrize(("module", "keys"), CONFIGURED)
-def test_a_config_of_the_manual_has_only_keys_that_the_module_knows(module: str, keys: list[str]) -> None:
-    options = McpOptions if module == "tool-mcp" else CASES[module].options if module in CASES else None
+def test_a_config_of_the_manual_has_only_keys_that_the_module_knows(
+    module: str, keys: list[str]
+) -> None:
+    options = (
+        McpOptions if module == "tool-mcp" else CASES[module].options if module in CASES else None
+    )
     if options is not None:  # not a module that the page itself defines
         assert set(keys) <= set(keys_of(options))
 

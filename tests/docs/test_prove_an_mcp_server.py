@@ -15,7 +15,9 @@ from tests._support.tree import ROOT
 PAGE = (ROOT / "docs" / "how-to" / "prove-an-mcp-server.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^```sh\n(amplifier .*)\n```", PAGE, re.MULTILINE)
 SERVER = next(
-    block for block in re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL) if "shelf" in block
+    block
+    for block in re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    if "shelf" in block
 )
 SHOWN = re.findall(r"^```text\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 FUNCTION = 'def search(query: str) -> str:\n    """Search."""\n    return query.upper()\n'

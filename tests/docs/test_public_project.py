@@ -14,11 +14,24 @@ GITHUB = ROOT / ".github"
 
 def test_workflow_runs_on_every_supported_python():
     jobs = yaml.safe_load((GITHUB / "workflows" / "ci.yml").read_text(encoding="utf-8"))["jobs"]
-    classifiers = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["classifiers"]
-    supported = [found[1] for line in classifiers if (found := re.fullmatch(r".* :: Python :: (3\.\d+)", line))]
-    assert jobs["test"]["strategy"]["matrix"]["python"] == supported == ["3.11", "3.12", "3.13", "3.14"]
+    classifiers = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"][
+        "classifiers"
+    ]
+    supported = [
+        found[1]
+        for line in classifiers
+        if (found := re.fullmatch(r".* :: Python :: (3\.\d+)", line))
+    ]
+    assert (
+        jobs["test"]["strategy"]["matrix"]["python"]
+        == supported
+        == ["3.11", "3.12", "3.13", "3.14"]
+    )
     assert jobs["test"]["steps"][-1] == {"run": ".ci/run"}
-    assert any("--resolution lowest-direct" in step.get("run", "") for step in jobs["lowest-versions"]["steps"])
+    assert any(
+        "--resolution lowest-direct" in step.get("run", "")
+        for step in jobs["lowest-versions"]["steps"]
+    )
 
 
 def test_issue_forms_are_complete():
@@ -36,6 +49,12 @@ def test_readme_is_short_and_in_order():
     assert len(text.splitlines()) <= 110
     first, program, why, commands, links = (
         text.index(part)
-        for part in ("structured concurrency", "```python", "## Why", "## Two commands", "## Where to go")
+        for part in (
+            "structured concurrency",
+            "```python",
+            "## Why",
+            "## Two commands",
+            "## Where to go",
+        )
     )
     assert first < program < why < commands < links

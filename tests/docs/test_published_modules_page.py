@@ -45,12 +45,18 @@ def environment(folder: Path) -> dict[str, str]:
     venv.create(made, with_pip=True, symlinks=True)
     python = made / "bin" / "python"
     place = next((made / "lib").glob("python*/site-packages"))
-    (place / "here.pth").write_text(f"{sysconfig.get_path('purelib')}\n{Path(__file__).parents[2] / 'src'}\n")
+    (place / "here.pth").write_text(
+        f"{sysconfig.get_path('purelib')}\n{Path(__file__).parents[2] / 'src'}\n"
+    )
     command = made / "bin" / "amplifier"
     command.write_text(f'#!/bin/sh\nexec {python} -m amplifier "$@"\n')
     command.chmod(0o755)
     return {
-        **{name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PIP_", "AMPLIFIER"))},
+        **{
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("PYTHON", "PIP_", "AMPLIFIER"))
+        },
         "PATH": f"{made / 'bin'}:{os.environ['PATH']}",
         "HOME": str(folder),
         "PIP_NO_INDEX": "1",
@@ -72,7 +78,13 @@ def test_a_stranger_gets_from_nothing_to_an_answer(tmp_path: Path):
         for block in re.findall(r"```console\n(.*?)```", text, re.DOTALL)
         for line in block.splitlines()
     ]
-    assert [command.split()[0] for command in commands] == ["pip", "pip", "amplifier", "amplifier", "amplifier"]
+    assert [command.split()[0] for command in commands] == [
+        "pip",
+        "pip",
+        "amplifier",
+        "amplifier",
+        "amplifier",
+    ]
     surroundings, said = environment(tmp_path), {}
     for command in commands:
         ended = run_program(["sh", "-c", command], cwd=tmp_path, env=surroundings)

@@ -16,12 +16,26 @@ from tests._support.browser import open_tab
 from tests._support.made_once import made_once
 from tests._support.manual import DOCS, manual_pages
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # the build is one process, and all tests wait for it
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+]  # the build is one process, and all tests wait for it
 
 
 def build(source: Path, target: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "sphinx", "--fail-on-warning", "--keep-going", "--quiet", "--builder", "html"]
-    return subprocess.run([*command, str(source), str(target)], capture_output=True, text=True, check=False)
+    command = [
+        sys.executable,
+        "-m",
+        "sphinx",
+        "--fail-on-warning",
+        "--keep-going",
+        "--quiet",
+        "--builder",
+        "html",
+    ]
+    return subprocess.run(
+        [*command, str(source), str(target)], capture_output=True, text=True, check=False
+    )
 
 
 class Page(HTMLParser):
@@ -51,7 +65,9 @@ def dead_links(site: Path) -> list[str]:
                 continue
             target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
             anchor = unquote(parts.fragment)
-            if not target.is_file() or (anchor and target in pages and anchor not in pages[target].anchors):
+            if not target.is_file() or (
+                anchor and target in pages and anchor not in pages[target].anchors
+            ):
                 dead.append(f"{path.relative_to(site)}: {link}")
     return dead
 
@@ -72,7 +88,9 @@ def test_the_manual_builds_without_a_warning(site: Path) -> None:
 
 
 def test_hyphens_of_an_option_stay_hyphens(site: Path) -> None:
-    assert "Everything but --static" in (site / "reference" / "commands.html").read_text(encoding="utf-8")
+    assert "Everything but --static" in (site / "reference" / "commands.html").read_text(
+        encoding="utf-8"
+    )
 
 
 def test_every_page_is_built(site: Path) -> None:
@@ -114,11 +132,17 @@ def test_search_of_a_site_opened_as_files_has_excerpts_and_shows_tasks_first(sit
 def test_every_page_is_in_the_navigation_once(site: Path) -> None:
     page = (site / "index.html").read_text(encoding="utf-8")
     navigation = page.partition('<div class="sidebar-tree">')[2].partition("</aside>")[0]
-    listed = re.findall(r'<li class="toctree-l(\d)[^"]*"><a class="reference internal" href="([^"]+)"', navigation)
+    listed = re.findall(
+        r'<li class="toctree-l(\d)[^"]*"><a class="reference internal" href="([^"]+)"', navigation
+    )
     tops = [target for level, target in listed if level == "1"]
-    assert tops == [f"{part}/index.html" for part in ("tutorial", "how-to", "explanation", "reference")]
+    assert tops == [
+        f"{part}/index.html" for part in ("tutorial", "how-to", "explanation", "reference")
+    ]
     targets = [target for _, target in listed]
-    assert len(targets) == len(set(targets)) == len(manual_pages()) - 1  # the index itself is the title
+    assert (
+        len(targets) == len(set(targets)) == len(manual_pages()) - 1
+    )  # the index itself is the title
 
 
 PLANTED = {
@@ -159,7 +183,13 @@ MISTAKES = {
 
 
 def test_every_planted_mistake_fails_the_build(tmp_path: Path) -> None:
-    finished = build(planted(tmp_path, **{name: page for name, (page, _) in MISTAKES.items()}), tmp_path / "site")
+    finished = build(
+        planted(tmp_path, **{name: page for name, (page, _) in MISTAKES.items()}), tmp_path / "site"
+    )
     assert finished.returncode != 0
     for name, (_, complaint) in MISTAKES.items():
-        assert [line for line in finished.stderr.splitlines() if f"{name}.md" in line and complaint in line], complaint
+        assert [
+            line
+            for line in finished.stderr.splitlines()
+            if f"{name}.md" in line and complaint in line
+        ], complaint

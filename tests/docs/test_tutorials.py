@@ -33,7 +33,9 @@ import pytest
 
 from tests._support.tree import ROOT
 
-TUTORIALS = sorted(path for path in (ROOT / "docs" / "tutorial").glob("*.md") if path.name != "index.md")
+TUTORIALS = sorted(
+    path for path in (ROOT / "docs" / "tutorial").glob("*.md") if path.name != "index.md"
+)
 TUTORIALS += [ROOT / "docs" / "index.md", ROOT / "docs" / "how-to" / "see-what-an-agent-did.md"]
 
 _BLOCK = re.compile(
@@ -80,7 +82,12 @@ class Block:
 def blocks_of(page: str) -> list[Block]:
     """The blocks of a page that is written in Markdown."""
     return [
-        Block(match["mark"] or "", match["kind"], match["text"], page.count("\n", 0, match.start()) + 1)
+        Block(
+            match["mark"] or "",
+            match["kind"],
+            match["text"],
+            page.count("\n", 0, match.start()) + 1,
+        )
         for match in _BLOCK.finditer(page)
     ]
 
@@ -96,7 +103,10 @@ def plain(lines: list[str]) -> list[str]:
 
 def pattern_of(shown: list[str]) -> re.Pattern[str]:
     """What matches the output that a page shows."""
-    lines = [r"(?:.*\n)*?" if line == "…" else re.escape(line).replace("…", ".*") + r"\n" for line in plain(shown)]
+    lines = [
+        r"(?:.*\n)*?" if line == "…" else re.escape(line).replace("…", ".*") + r"\n"
+        for line in plain(shown)
+    ]
     return re.compile("".join(lines))
 
 
@@ -156,7 +166,9 @@ class Terminal:
     def run_beside(self, command: str) -> None:
         """Open the other terminal and run a command there, to the end."""
         assert self._beside is None, "there is one other terminal"
-        self._beside = self._start(["bash", "-c", f"exec {command}"], self.directory, subprocess.DEVNULL)
+        self._beside = self._start(
+            ["bash", "-c", f"exec {command}"], self.directory, subprocess.DEVNULL
+        )
 
     def hear(self, shown: list[str]) -> list[str]:
         """Read what the other terminal prints until it is what is shown; gives everything, if it ends before."""
@@ -180,7 +192,9 @@ class Terminal:
                 except subprocess.TimeoutExpired:
                     os.killpg(process.pid, signal.SIGKILL)
                     process.communicate()
-                    raise AssertionError(f"{process.args!r} did not end within {_PATIENCE:g} s after Ctrl-C") from None
+                    raise AssertionError(
+                        f"{process.args!r} did not end within {_PATIENCE:g} s after Ctrl-C"
+                    ) from None
 
 
 @contextmanager
@@ -192,7 +206,9 @@ def terminal(folder: Path) -> Iterator[Terminal]:
     home.mkdir()
     desk.mkdir()
     environment = {
-        **{name: value for name, value in os.environ.items() if name == "AMPLIFIER_TEST_RUN"},  # for the leak guard
+        **{
+            name: value for name, value in os.environ.items() if name == "AMPLIFIER_TEST_RUN"
+        },  # for the leak guard
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "HOME": str(home),
         "LANG": "C.UTF-8",
@@ -219,13 +235,17 @@ def walk(page: str, folder: Path) -> None:
         for block in blocks_of(page):
             if block.mark.startswith("file: "):
                 path = reader.directory / block.mark.removeprefix("file: ")
-                assert path.parent.is_dir(), f"line {block.line}: there is no folder for {path.name}"
+                assert path.parent.is_dir(), (
+                    f"line {block.line}: there is no folder for {path.name}"
+                )
                 path.write_text(block.text, encoding="utf-8")
             elif block.mark.startswith("edit: "):
                 edit(reader.directory / block.mark.removeprefix("edit: "), block)
             elif block.mark.startswith("same: "):
                 path = reader.directory / block.mark.removeprefix("same: ")
-                assert path.read_text(encoding="utf-8") == block.text, f"line {block.line}: {path.name} is another"
+                assert path.read_text(encoding="utf-8") == block.text, (
+                    f"line {block.line}: {path.name} is another"
+                )
             elif block.mark.startswith("from: "):
                 check_quote(block)
             elif block.kind == "console" and not block.mark.startswith("not run: "):
@@ -238,14 +258,18 @@ def edit(path: Path, block: Block) -> None:
     before = "".join(line[1:] for line in lines if line[0] in " -")
     after = "".join(line[1:] for line in lines if line[0] in " +")
     text = path.read_text(encoding="utf-8")
-    assert text.count(before) == 1, f"line {block.line}: {before!r} occurs {text.count(before)} times in {path.name}"
+    assert text.count(before) == 1, (
+        f"line {block.line}: {before!r} occurs {text.count(before)} times in {path.name}"
+    )
     path.write_text(text.replace(before, after), encoding="utf-8")
 
 
 def check_quote(block: Block) -> None:
     """What is shown as a piece of one of our files is in that file, line by line."""
     name = block.mark.removeprefix("from: ")
-    assert block.text in (ROOT / name).read_text(encoding="utf-8"), f"line {block.line}: this is not in {name}"
+    assert block.text in (ROOT / name).read_text(encoding="utf-8"), (
+        f"line {block.line}: this is not in {name}"
+    )
 
 
 def follow(block: Block, reader: Terminal) -> None:
@@ -260,23 +284,31 @@ def follow(block: Block, reader: Terminal) -> None:
         (command,) = commands
         reader.run_beside(command.text)
         printed = reader.hear(command.shown or [])
-        assert fits(command.shown or [], printed), f"line {block.line}: {command.text!r} printed {printed}"
+        assert fits(command.shown or [], printed), (
+            f"line {block.line}: {command.text!r} printed {printed}"
+        )
         return
     assert block.mark == "", f"line {block.line}: unknown mark {block.mark!r}"
     for number, command in enumerate(commands):
         status, printed = reader.run(command.text)
         output = "\n".join(printed)
         if command.shown is not None:
-            assert fits(command.shown, printed), f"line {block.line}: {command.text!r} printed\n{output}"
+            assert fits(command.shown, printed), (
+                f"line {block.line}: {command.text!r} printed\n{output}"
+            )
         is_asked = number + 1 < len(commands) and commands[number + 1].text == "echo $?"
-        assert status == 0 or is_asked, f"line {block.line}: {command.text!r} ended with {status}:\n{output}"
+        assert status == 0 or is_asked, (
+            f"line {block.line}: {command.text!r} ended with {status}:\n{output}"
+        )
 
 
 @pytest.mark.timeout(600)  # a tutorial holds several runs of the conformance kit
 @pytest.mark.parametrize(
     "page",
     [
-        pytest.param(path, id=path.stem, marks=[] if path.stem == "first-agent" else pytest.mark.slow)
+        pytest.param(
+            path, id=path.stem, marks=[] if path.stem == "first-agent" else pytest.mark.slow
+        )
         for path in TUTORIALS
     ],
 )
@@ -284,7 +316,9 @@ def test_every_command_of_a_tutorial_prints_what_the_page_shows(page, tmp_path):
     text = page.read_text(encoding="utf-8").replace("8000", free_port())
     blocks = blocks_of(text)
     assert any(block.kind == "console" for block in blocks)
-    assert [block.line for block in blocks if block.kind == "py" and not block.mark] == []  # neither run nor compared
+    assert [
+        block.line for block in blocks if block.kind == "py" and not block.mark
+    ] == []  # neither run nor compared
     walk(text, tmp_path)
 
 
@@ -300,7 +334,11 @@ def test_finished_tool_of_the_tutorial_equals_the_example(tmp_path):
 
 
 def tool_class(path: Path) -> str:
-    return next(ast.dump(node) for node in ast.parse(path.read_text()).body if isinstance(node, ast.ClassDef))
+    return next(
+        ast.dump(node)
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ClassDef)
+    )
 
 
 # ── the walker itself ────────────────────────────────────────────────────────────────────────────
@@ -394,7 +432,9 @@ def test_page_with_wrong_output_fails(right, wrong, tmp_path):
 
 
 def test_missing_output_of_the_other_terminal_fails(tmp_path):
-    page = GOOD.replace("echo gone; exec sleep 1000000", "echo gone").replace("\ngone\n", "\nhere\n")
+    page = GOOD.replace("echo gone; exec sleep 1000000", "echo gone").replace(
+        "\ngone\n", "\nhere\n"
+    )
     with pytest.raises(AssertionError, match="the other terminal printed"):
         walk(page, tmp_path)
 

@@ -13,7 +13,15 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from amplifier import AmplifierSession, ChatRequest, ChatResponse, ModuleLoader, TextBlock, ToolCall, durable
+from amplifier import (
+    AmplifierSession,
+    ChatRequest,
+    ChatResponse,
+    ModuleLoader,
+    TextBlock,
+    ToolCall,
+    durable,
+)
 from amplifier.durable import DurableEngine, TurnStatus
 from amplifier.models import HookResult
 from amplifier.testing import MockProvider, MockTool
@@ -25,7 +33,9 @@ ENGINES = ("sqlite", pytest.param("postgres", marks=pytest.mark.long))
 """A file, and a server. `test_engines_on_servers.py` runs the main tests with the server in `make test-slow`."""
 
 
-def open_engine(kind: str, place: Path | str, **options: Any) -> AbstractAsyncContextManager[DurableEngine]:
+def open_engine(
+    kind: str, place: Path | str, **options: Any
+) -> AbstractAsyncContextManager[DurableEngine]:
     """An engine whose workers notice everything quickly.
 
     Args:
@@ -69,9 +79,14 @@ def effect_agent(folder: Path) -> Callable[[str], AmplifierSession]:
     """Four answers with four tool calls each, at the same time; effects are lines of a file per session."""
 
     def make_session(session_id: str) -> AmplifierSession:
-        tools = [EffectTool(name, folder / f"{session_id}.effects", may) for name, may in REPEATABLE.items()]
+        tools = [
+            EffectTool(name, folder / f"{session_id}.effects", may)
+            for name, may in REPEATABLE.items()
+        ]
         session = agent(ScriptedModel(), *tools)(session_id)
-        session.coordinator.approval_system = Denying()  # else a tool that declares nothing would wait for an answer
+        session.coordinator.approval_system = (
+            Denying()
+        )  # else a tool that declares nothing would wait for an answer
         return session
 
     return make_session
@@ -81,21 +96,31 @@ class _ParentModel(ScriptedModel):
     """Gives its one task to a child, which follows the script."""
 
     async def complete(self, request: ChatRequest, **kwargs: Any) -> ChatResponse:
-        is_child = any(each.role == "user" and "the child's task" in str(each.content) for each in request.messages)
+        is_child = any(
+            each.role == "user" and "the child's task" in str(each.content)
+            for each in request.messages
+        )
         if is_child or any(each.role == "tool" for each in request.messages):
             answer = await super().complete(request, **kwargs)
             return answer if is_child else ChatResponse(content=[TextBlock(text="All done.")])
         task = {"agent": "helper", "instruction": "the child's task"}
-        return ChatResponse(content=[], tool_calls=[ToolCall(id="task", name="task", arguments=task)])
+        return ChatResponse(
+            content=[], tool_calls=[ToolCall(id="task", name="task", arguments=task)]
+        )
 
 
 def parent_agent(folder: Path) -> Callable[[str], AmplifierSession]:
     """As `effect_agent`, but a child of the session makes the calls."""
 
     def make_session(session_id: str) -> AmplifierSession:
-        tools = [EffectTool(name, folder / f"{session_id}.effects", may) for name, may in REPEATABLE.items()]
+        tools = [
+            EffectTool(name, folder / f"{session_id}.effects", may)
+            for name, may in REPEATABLE.items()
+        ]
         names = [*(f"tool-{each}" for each in REPEATABLE), "tool-task"]
-        session = agent(_ParentModel(), *tools, tools=names, agents={"helper": {"description": "helps"}})(session_id)
+        session = agent(
+            _ParentModel(), *tools, tools=names, agents={"helper": {"description": "helps"}}
+        )(session_id)
         session.coordinator.approval_system = Denying()
         return session
 
@@ -117,14 +142,18 @@ def quick_agent(folder: Path) -> Callable[[str], AmplifierSession]:
 
 
 def asking(
-    event: str = "tool:pre", prompt: str = "May I pay?", when: Callable[[dict[str, Any]], bool] = lambda data: True
+    event: str = "tool:pre",
+    prompt: str = "May I pay?",
+    when: Callable[[dict[str, Any]], bool] = lambda data: True,
 ) -> dict[str, Any]:
     """Hooks for `agent` that ask a person at an event."""
 
     async def ask(event: str, data: dict[str, Any]) -> HookResult:
         if not when(data):
             return HookResult(action="continue")
-        return HookResult(action="ask_user", approval_prompt=prompt, approval_options=["Allow", "Deny"])
+        return HookResult(
+            action="ask_user", approval_prompt=prompt, approval_options=["Allow", "Deny"]
+        )
 
     async def mount(coordinator: Any, config: dict[str, Any]) -> None:
         coordinator.hooks.register(event, ask, name="ask")
@@ -149,7 +178,9 @@ def asking_agent(folder: Path) -> Callable[[str], AmplifierSession]:
 class Denying:
     """An approval system that always denies."""
 
-    async def request_approval(self, prompt: str, options: list[str], timeout: float, default: str) -> str:
+    async def request_approval(
+        self, prompt: str, options: list[str], timeout: float, default: str
+    ) -> str:
         return "Deny"
 
 
@@ -198,7 +229,9 @@ def hanging(name: str = "hang", repeatable: bool | None = None) -> tuple[MockToo
     return tool(name, hang, repeatable), begun
 
 
-async def hand_over(engine: DurableEngine, name: str = "hang", repeatable: bool | None = None) -> MockTool:
+async def hand_over(
+    engine: DurableEngine, name: str = "hang", repeatable: bool | None = None
+) -> MockTool:
     """Run the open turn with a model that calls a `hanging` tool, until that has begun; returns the tool."""
     hang, begun = hanging(name, repeatable)
     async with working(engine, agent(answering([(name, {})]), hang)):
@@ -215,7 +248,9 @@ async def eventually(condition: Callable[[], Awaitable[Any]], seconds: float = 6
             await anyio.sleep(0.01)
 
 
-async def until(engine: DurableEngine, turn_id: str, condition: Callable[[TurnStatus], Any]) -> TurnStatus:
+async def until(
+    engine: DurableEngine, turn_id: str, condition: Callable[[TurnStatus], Any]
+) -> TurnStatus:
     """The status of a turn as soon as it meets a condition; the store can only be asked again and again."""
     with anyio.fail_after(30):
         while True:

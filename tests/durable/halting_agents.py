@@ -41,7 +41,9 @@ def halting_agent(folder: Path) -> Callable[[str], AmplifierSession]:
 
     def make_session(session_id: str) -> AmplifierSession:
         pay = EffectTool("pay", folder / f"{session_id}.effects", False)
-        return agent(MockProvider([answer] * 3), tool("look", look, repeatable=True), pay)(session_id)
+        return agent(MockProvider([answer] * 3), tool("look", look, repeatable=True), pay)(
+            session_id
+        )
 
     return make_session
 

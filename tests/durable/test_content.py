@@ -43,7 +43,10 @@ async def serving(engine, *answers, tools=(), **options):
 async def test_an_error_whatever_its_text_fails_its_turn_and_not_the_worker(engine, message, shown):
     async with serving(engine, failing(message)):
         turn = await engine.start("s", "go")
-        with anyio.fail_after(60), pytest.raises(TurnFailedError, match=f"RuntimeError: {shown}") as caught:
+        with (
+            anyio.fail_after(60),
+            pytest.raises(TurnFailedError, match=f"RuntimeError: {shown}") as caught,
+        ):
             await engine.result(turn)
         assert caught.value.error_type == "RuntimeError"
         str(caught.value).encode()  # it can be printed
@@ -59,12 +62,18 @@ async def test_an_answer_with_nul_is_stored(engine):
 async def test_a_prompt_of_blocks_is_the_same_in_the_process_that_runs_it(engine):
     image = to_dict(file(b"\x89PNG\r\n\x1a\n", name="chart.png"))
     async with serving(engine, "One."):
-        assert await engine.result(await engine.start("s", ["nul \0", image], turn_id="t")) == "One."
+        assert (
+            await engine.result(await engine.start("s", ["nul \0", image], turn_id="t")) == "One."
+        )
         assert await engine.start("s", ["nul \0", image], turn_id="t") == "t"
         with pytest.raises(TurnConflictError):
             await engine.start("s", "nul", turn_id="t")
         assert await engine.result(await engine.start("s", f"{BLOCKS}[]")) == "One."
-        prompts = [message["content"] for message in await engine.messages("s") if message["role"] == "user"]
+        prompts = [
+            message["content"]
+            for message in await engine.messages("s")
+            if message["role"] == "user"
+        ]
     assert prompts == [[{"type": "text", "text": "nul \0"}, image], f"{BLOCKS}[]"]
 
 
@@ -82,7 +91,10 @@ async def test_the_model_may_choose_any_id_for_a_call(engine, call_id):
         looked.append(given)
         return "two shelves"
 
-    calls = [ToolCall(id=call_id, name="look", arguments={}), ToolCall(id=f"{call_id}2", name="hang", arguments={})]
+    calls = [
+        ToolCall(id=call_id, name="look", arguments={}),
+        ToolCall(id=f"{call_id}2", name="hang", arguments={}),
+    ]
     one_after_the_other = {
         "orchestrator": {"module": "loop-basic", "config": {"max_parallel_tools": 1}},
         "context": "context-simple",
@@ -97,7 +109,10 @@ async def test_the_model_may_choose_any_id_for_a_call(engine, call_id):
         await begun.wait()
     async with working(engine, make_session("Two.", then=lambda given: "again")):
         assert await engine.result(turn) == "Two."
-    assert [m["content"] for m in await engine.messages("s") if m["role"] == "tool"] == ["two shelves", "again"]
+    assert [m["content"] for m in await engine.messages("s") if m["role"] == "tool"] == [
+        "two shelves",
+        "again",
+    ]
     assert looked == [{}]
 
 
@@ -106,7 +121,9 @@ async def test_a_question_may_have_any_text_and_its_options_too(engine):
 
     async def ask(event, data):
         options = ["Allow caf\udce9", "Deny\0"]
-        answer = await sessions[-1].coordinator.approval_system.request_approval("caf\udce9?\0", options, 60.0, "deny")
+        answer = await sessions[-1].coordinator.approval_system.request_approval(
+            "caf\udce9?\0", options, 60.0, "deny"
+        )
         chosen.append(answer)
         return HookResult(action="continue")
 
@@ -114,7 +131,11 @@ async def test_a_question_may_have_any_text_and_its_options_too(engine):
         coordinator.hooks.register("tool:pre", ask, name="ask", timeout=None)
 
     sessions = []
-    made = agent(answering([("pay", {})], "Done."), tool("pay", lambda given: "paid"), hooks={"hooks-ask": mount})
+    made = agent(
+        answering([("pay", {})], "Done."),
+        tool("pay", lambda given: "paid"),
+        hooks={"hooks-ask": mount},
+    )
 
     def make_session(session_id):
         sessions.append(made(session_id))
@@ -123,7 +144,10 @@ async def test_a_question_may_have_any_text_and_its_options_too(engine):
     async with working(engine, make_session):
         turn = await engine.start("s", "pay")
         [question] = (await until(engine, turn, lambda status: status.questions)).questions
-        assert (question.prompt, question.options) == ("caf\ufffd?\0", ("Allow caf\ufffd", "Deny\ufffd"))
+        assert (question.prompt, question.options) == (
+            "caf\ufffd?\0",
+            ("Allow caf\ufffd", "Deny\ufffd"),
+        )
         await engine.approve(turn, question.question_id, question.options[1])
         assert await engine.result(turn) == "Done."
     assert chosen == ["Deny\0"]
@@ -137,7 +161,9 @@ async def test_events_and_messages_with_odd_values_are_stored(engine):
         session = agent(answering([("odd", {})], "Done."), tool("odd", odd))(session_id)
 
         async def add(event, data):
-            await session.coordinator.hooks.emit("shop:seen", {"caf\udce9": 2**70, "thing": "\ud800"})
+            await session.coordinator.hooks.emit(
+                "shop:seen", {"caf\udce9": 2**70, "thing": "\ud800"}
+            )
             message = {"role": "system", "content": "caf\udce9", "extra": {"number": 2**70}}
             await session.coordinator.get("context").add_message(message)
 
@@ -150,7 +176,11 @@ async def test_events_and_messages_with_odd_values_are_stored(engine):
         events = [event async for event in engine.watch(turn)]
         assert [event.position for event in events] == list(range(1, len(events) + 1))
         assert [event.data["thing"] for event in events if event.name == "shop:seen"] == ["\ufffd"]
-        assert {"role": "system", "content": "caf\ufffd", "extra": {"number": str(2**70)}} in await engine.messages("s")
+        assert {
+            "role": "system",
+            "content": "caf\ufffd",
+            "extra": {"number": str(2**70)},
+        } in await engine.messages("s")
 
 
 async def test_a_stop_may_have_any_reason(engine):

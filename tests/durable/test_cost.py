@@ -10,7 +10,17 @@ import sqlalchemy as sa
 from cryptography.fernet import Fernet
 
 from amplifier.durable import DurableError
-from tests.durable.agents import ENGINES, agent, answering, asking, hand_over, open_engine, tool, until, working
+from tests.durable.agents import (
+    ENGINES,
+    agent,
+    answering,
+    asking,
+    hand_over,
+    open_engine,
+    tool,
+    until,
+    working,
+)
 
 KINDS = pytest.mark.parametrize("kind", ENGINES)
 
@@ -21,11 +31,19 @@ async def steps_of(engine, turn):
 
 @KINDS
 async def test_steps_of_a_turn_have_names_and_results(engine):
-    tools = tool("look", lambda given: "two shelves", repeatable=True), tool("pay", lambda given: "paid")
-    async with working(engine, agent(answering([("look", {}), ("pay", {})], "Two shelves."), *tools)):
+    tools = (
+        tool("look", lambda given: "two shelves", repeatable=True),
+        tool("pay", lambda given: "paid"),
+    )
+    async with working(
+        engine, agent(answering([("look", {}), ("pay", {})], "Two shelves."), *tools)
+    ):
         turn = await engine.start("anna", "go")
         assert await engine.result(turn) == "Two shelves."
-    steps = {" ".join(step["function_name"].split()[:3]): step["output"] for step in await steps_of(engine, turn)}
+    steps = {
+        " ".join(step["function_name"].split()[:3]): step["output"]
+        for step in await steps_of(engine, turn)
+    }
     assert sorted(steps) == [
         "begin tool pay",
         "conversation",
@@ -71,7 +89,9 @@ async def text_of_tables(engine):
             rows = [
                 [str(value) for value in row]
                 for schema, name in names
-                for row in connection.execute(sa.text(f"SELECT * FROM {schema + '.' if schema else ''}{name}"))
+                for row in connection.execute(
+                    sa.text(f"SELECT * FROM {schema + '.' if schema else ''}{name}")
+                )
             ]
         return json.dumps(rows)
 
@@ -143,8 +163,14 @@ async def test_fork_repeats_a_turn_from_a_step_in_a_session_of_its_own(engine):
         await engine.result(await engine.start("s", "hello"))
         turn = await engine.start("s", "what is there?")
         assert await engine.result(turn) == "Two shelves."
-        [last] = [step for step in await steps_of(engine, turn) if step["function_name"].startswith("model 2/2/")]
-        fork = await engine._do(lambda: engine._turns.client.fork_workflow(turn, last["function_id"]))
+        [last] = [
+            step
+            for step in await steps_of(engine, turn)
+            if step["function_name"].startswith("model 2/2/")
+        ]
+        fork = await engine._do(
+            lambda: engine._turns.client.fork_workflow(turn, last["function_id"])
+        )
         assert await engine.result(fork.workflow_id) == "Three shelves."
         messages = await engine.messages(fork.workflow_id)
         status = await engine.status(fork.workflow_id)
@@ -163,14 +189,26 @@ async def test_fork_repeats_a_turn_from_a_step_in_a_session_of_its_own(engine):
 @KINDS
 async def test_rewound_turn_replaces_its_end(engine):
     answers = answering("First.", [("look", {})], "Two shelves.", "Three shelves.")
-    async with working(engine, agent(answers, tool("look", lambda given: "two shelves", repeatable=True))):
+    async with working(
+        engine, agent(answers, tool("look", lambda given: "two shelves", repeatable=True))
+    ):
         await engine.result(await engine.start("s", "hello"))
         turn = await engine.start("s", "what is there?")
         assert await engine.result(turn) == "Two shelves."
-        [last] = [step for step in await steps_of(engine, turn) if step["function_name"].startswith("model 2/2/")]
-        await engine._do(lambda: engine._turns.client.rewind_workflow(turn, start_step=last["function_id"]))
+        [last] = [
+            step
+            for step in await steps_of(engine, turn)
+            if step["function_name"].startswith("model 2/2/")
+        ]
+        await engine._do(
+            lambda: engine._turns.client.rewind_workflow(turn, start_step=last["function_id"])
+        )
         with anyio.fail_after(60):
             assert await engine.result(turn) == "Three shelves."
-        contents = [message["content"] for message in await engine.messages("s") if message["role"] == "user"]
+        contents = [
+            message["content"]
+            for message in await engine.messages("s")
+            if message["role"] == "user"
+        ]
     assert contents == ["hello", "what is there?"]
     assert (await engine.messages("s"))[-1]["content"] == "Three shelves."

@@ -38,7 +38,9 @@ async def test_a_turn_runs_and_its_conversation_goes_on_with_the_next(engine):
 
     def make_session(session_id):
         session = agent(provider)(session_id)
-        session.coordinator.hooks.register("provider:request", lambda event, data: seen.append(data["messages"]))
+        session.coordinator.hooks.register(
+            "provider:request", lambda event, data: seen.append(data["messages"])
+        )
         return session
 
     async with working(engine, make_session):
@@ -124,7 +126,11 @@ async def test_a_question_waits_for_its_answer(engine, option, expected):
     async with working(engine, make_session):
         turn = await engine.start("s", "pay")
         question = await wait_for_question(engine, turn)
-        assert (question.prompt, question.options, question.tool_name) == ("May I pay?", ("Allow", "Deny"), "pay")
+        assert (question.prompt, question.options, question.tool_name) == (
+            "May I pay?",
+            ("Allow", "Deny"),
+            "pay",
+        )
         with pytest.raises(QuestionClosedError, match="does not offer 'Perhaps'"):
             await engine.approve(turn, question.question_id, "Perhaps")
         with pytest.raises(QuestionClosedError, match="open questions"):
@@ -149,7 +155,9 @@ async def test_a_question_is_answered_while_no_worker_runs_and_the_next_one_goes
 
         pay = tool("pay", pay_once, repeatable=False)
         return agent(
-            answering([("pay", {})], "Done.") if len(models) == 1 else answering("Done."), pay, hooks=asking()
+            answering([("pay", {})], "Done.") if len(models) == 1 else answering("Done."),
+            pay,
+            hooks=asking(),
         )(session_id)
 
     turn = await engine.start("s", "pay")
@@ -175,7 +183,8 @@ async def test_a_turn_is_stopped(engine):
         assert [m["role"] for m in messages] == ["user", "assistant", "tool"]
         assert (
             transcript_problems(
-                [{**m, "content": "interrupted"} if m["role"] == "tool" else m for m in messages], is_whole=True
+                [{**m, "content": "interrupted"} if m["role"] == "tool" else m for m in messages],
+                is_whole=True,
             )
             == []
         )
@@ -213,7 +222,9 @@ async def test_a_turn_that_no_worker_has_begun_is_stopped_at_once(engine):
 
 async def test_a_turn_that_was_handed_over_and_is_then_stopped_keeps_what_was_done(engine):
     hang, begun = hanging()
-    first = agent(answering([("look", {})], [("hang", {})]), tool("look", lambda given: "two shelves"), hang)
+    first = agent(
+        answering([("look", {})], [("hang", {})]), tool("look", lambda given: "two shelves"), hang
+    )
     turn = await engine.start("s", "go")
     async with working(engine, first):
         await begun.wait()
@@ -265,7 +276,9 @@ async def test_a_worker_that_leaves_hands_its_turn_over_and_nothing_known_is_rep
     async with working(engine, first):
         await begun.wait()
         await wait_until_recorded(engine, turn, "tool:post")
-    second = agent(model("Two."), tool("look", look), tool("hang", lambda given: "again", repeatable=True))
+    second = agent(
+        model("Two."), tool("look", look), tool("hang", lambda given: "again", repeatable=True)
+    )
     async with working(engine, second):
         assert await engine.result(turn) == "Two."
     results = [m["content"] for m in await engine.messages("s") if m["role"] == "tool"]
@@ -295,7 +308,9 @@ async def test_a_turn_whose_plan_has_changed_is_held_until_someone_decides(engin
     turn = await engine.start("s", "go")
     await hand_over(engine, "old", repeatable=True)
     async with working(engine, agent(answering("New."), tool("new", lambda given: 1))):
-        with pytest.raises(TurnHeldError, match="tool-old is not in the plan any more; tool-new is new"):
+        with pytest.raises(
+            TurnHeldError, match="tool-old is not in the plan any more; tool-new is new"
+        ):
             await engine.result(turn)
         with pytest.raises(SessionBusyError, match="held"):
             await engine.start("s", "another")

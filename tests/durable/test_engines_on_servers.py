@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.durable.test_content import test_an_error_whatever_its_text_fails_its_turn_and_not_the_worker
+from tests.durable.test_content import (
+    test_an_error_whatever_its_text_fails_its_turn_and_not_the_worker,
+)
 from tests.durable.test_engines import (
     test_a_question_is_answered_while_no_worker_runs_and_the_next_one_goes_on,
     test_a_turn_is_stopped,

@@ -26,7 +26,9 @@ from tests.modules.durable_agent import transcript_problems
 
 
 async def test_a_file_that_cannot_be_used_is_reported_when_the_engine_is_opened(tmp_path):
-    with pytest.raises(EngineUnavailableError, match=r"missing/turns.db does not answer .*No such file") as caught:
+    with pytest.raises(
+        EngineUnavailableError, match=r"missing/turns.db does not answer .*No such file"
+    ) as caught:
         async with open_engine(tmp_path / "missing" / "turns.db"):
             pass
     assert caught.value.engine.endswith("missing/turns.db")
@@ -40,9 +42,13 @@ async def test_a_server_that_is_not_there_is_reported_without_its_password():
     assert "opensesame" not in str(caught.value)
 
 
-@pytest.mark.parametrize("url", ["mysql://host/database", "postgresql://host", "sqlite://", "temporal://host"])
+@pytest.mark.parametrize(
+    "url", ["mysql://host/database", "postgresql://host", "sqlite://", "temporal://host"]
+)
 async def test_a_url_of_another_kind_is_refused(url):
-    with pytest.raises(ValueError, match=r"a file, sqlite:///path or postgresql://user:password@host/database"):
+    with pytest.raises(
+        ValueError, match=r"a file, sqlite:///path or postgresql://user:password@host/database"
+    ):
         async with open_engine(url):
             pass
 
@@ -59,8 +65,13 @@ async def test_engine_of_the_environment(tmp_path, monkeypatch):
 
 
 async def test_a_process_has_one_worker(tmp_path):
-    async with open_quick_engine("sqlite", tmp_path) as engine, working(engine, agent(answering("Hello."))):
-        with pytest.raises(SessionStateError, match="DBOS runs in this process already, with a worker of amplifier"):
+    async with (
+        open_quick_engine("sqlite", tmp_path) as engine,
+        working(engine, agent(answering("Hello."))),
+    ):
+        with pytest.raises(
+            SessionStateError, match="DBOS runs in this process already, with a worker of amplifier"
+        ):
             await engine.work(agent(answering("Hello.")))
         assert await engine.result(await engine.start("s", "hi")) == "Hello."
 
@@ -83,13 +94,18 @@ except Exception as error:
 
 
 async def test_second_worker_of_a_file_is_refused_by_name(tmp_path):
-    async with open_quick_engine("sqlite", tmp_path) as engine, working(engine, agent(answering("Hello."))):
+    async with (
+        open_quick_engine("sqlite", tmp_path) as engine,
+        working(engine, agent(answering("Hello."))),
+    ):
         turn = await engine.start("s", "hi")
         assert await engine.result(turn) == "Hello."
         name = (await engine.status(turn)).worker
         command = [sys.executable, "-c", WORKER, str(tmp_path)]
         done = await anyio.to_thread.run_sync(
-            lambda: subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+            lambda: subprocess.run(
+                command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
+            )
         )
     first, second = done.stdout.splitlines()
     assert first == "a client sees 1 turns"
@@ -123,7 +139,10 @@ DBOS.destroy()
 def test_worker_beside_dbos_of_the_application_is_refused(tmp_path, how):
     command = [sys.executable, "-c", DBOS_OF_AN_APPLICATION, str(tmp_path), how]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
-    assert "SessionStateError DBOS runs in this process already, for the application itself" in done.stdout
+    assert (
+        "SessionStateError DBOS runs in this process already, for the application itself"
+        in done.stdout
+    )
     assert "run this worker in a process of its own" in done.stdout
 
 
@@ -158,7 +177,10 @@ async def test_a_full_disk_ends_the_worker_and_the_next_one_goes_on(tmp_path):
                 go_on.set()
                 await failed.wait()
         pages = 1_000_000
-        async with working(engine, agent(answering("Two."), tool("look", lambda given: "seen again", repeatable=True))):
+        async with working(
+            engine,
+            agent(answering("Two."), tool("look", lambda given: "seen again", repeatable=True)),
+        ):
             assert await engine.result(turn) == "Two."
         assert (await engine.messages("s"))[2]["content"] == "seen again"
 
@@ -182,12 +204,16 @@ async def test_start_whose_connection_is_lost_during_the_commit_starts_once(tmp_
 
 
 @pytest.mark.parametrize("is_graceful", [False, True])
-async def test_a_stop_that_arrives_while_records_are_played_back_keeps_all_of_them(tmp_path, is_graceful):
+async def test_a_stop_that_arrives_while_records_are_played_back_keeps_all_of_them(
+    tmp_path, is_graceful
+):
     hang, begun = hanging()
     look = tool("look", lambda given: "two shelves")
     async with open_quick_engine("sqlite", tmp_path) as engine:
         turn = await engine.start("s", "go")
-        async with working(engine, agent(answering([("look", {})], [("look", {})], [("hang", {})]), look, hang)):
+        async with working(
+            engine, agent(answering([("look", {})], [("look", {})], [("hang", {})]), look, hang)
+        ):
             await begun.wait()
 
         def make_session(session_id):
@@ -272,7 +298,8 @@ async def test_a_turn_whose_end_is_too_large_to_be_stored_fails_and_the_worker_g
         # The row has the conversation and the answer.
         limit = 25_000
         with pytest.raises(
-            TurnFailedError, match=r"the turn ended \(completed\), and that cannot be stored: .* too big"
+            TurnFailedError,
+            match=r"the turn ended \(completed\), and that cannot be stored: .* too big",
         ):
             await engine.result(await engine.start("s", "and again"))
         assert await engine.result(await engine.start("other", "hi")) == "Hello."
@@ -284,11 +311,15 @@ async def test_a_turn_whose_end_is_too_large_to_be_stored_fails_and_the_worker_g
 # Threads in which DBOS waits for the server end some time after it is back.
 @pytest.mark.may_leave("thread 'AnyIO worker", "(socket:[")
 @pytest.mark.parametrize("is_away_for_long", [False, True])
-async def test_a_server_that_crashes_in_the_middle_of_turns_loses_nothing(tmp_path, is_away_for_long):
+async def test_a_server_that_crashes_in_the_middle_of_turns_loses_nothing(
+    tmp_path, is_away_for_long
+):
     """It comes back at once, or after the worker has given up; then the next worker goes on."""
     with postgres() as server:
         patience = 3.0 if is_away_for_long else 60.0
-        async with open_engine(server.url, poll=0.02, pickup=0.02, lease=1.0, patience=patience) as engine:
+        async with open_engine(
+            server.url, poll=0.02, pickup=0.02, lease=1.0, patience=patience
+        ) as engine:
             turns = {f"s{number}": await engine.start(f"s{number}", "go") for number in range(4)}
             gave_up = anyio.Event()
 
@@ -311,7 +342,9 @@ async def test_a_server_that_crashes_in_the_middle_of_turns_loses_nothing(tmp_pa
                 with anyio.fail_after(200):
                     for session, turn in turns.items():
                         await until_answered(engine, turn)
-                        assert transcript_problems(await engine.messages(session), is_whole=True) == []
+                        assert (
+                            transcript_problems(await engine.messages(session), is_whole=True) == []
+                        )
                 group.cancel_scope.cancel()
 
 

@@ -120,7 +120,10 @@ async def test_a_turn_that_workers_die_with_fails_and_what_it_did_is_kept(kind, 
             await begun.wait()
         await die_with(engine, turn, 3)
         async with working(engine, agent(answering("unreached"), *tools)):
-            with anyio.fail_after(60), pytest.raises(TurnFailedError, match="3 workers died while they ran this turn"):
+            with (
+                anyio.fail_after(60),
+                pytest.raises(TurnFailedError, match="3 workers died while they ran this turn"),
+            ):
                 await engine.result(turn)
         messages = await engine.messages("s")
     assert [m["role"] for m in messages] == ["user", "assistant", "tool", "assistant", "tool"]
@@ -133,7 +136,9 @@ async def test_hand_overs_in_good_order_are_no_deaths(kind, place):
         turn = await engine.start("s", "go")
         for _ in range(3):
             await hand_over(engine, repeatable=True)
-        async with working(engine, agent(answering("Done."), tool("hang", lambda given: "x", repeatable=True))):
+        async with working(
+            engine, agent(answering("Done."), tool("hang", lambda given: "x", repeatable=True))
+        ):
             assert await engine.result(turn) == "Done."
 
 
@@ -199,7 +204,9 @@ async def test_a_suspect_runs_alone_beside_turns_that_wait_for_an_answer(tmp_pat
             await engine.stop(asks)
             with pytest.raises(TurnStoppedError):
                 await engine.result(asks)
-    assert all(events[place + 1] == f"{events[place].split()[0]} ends" for place in range(0, 6, 2)), events
+    assert all(
+        events[place + 1] == f"{events[place].split()[0]} ends" for place in range(0, 6, 2)
+    ), events
 
 
 async def test_of_a_large_event_only_what_is_shown_is_searched_for_secrets(tmp_path, monkeypatch):
@@ -233,7 +240,9 @@ async def test_event_of_a_request_has_its_last_messages(tmp_path):
     make_session = agent(answering(*[[("look", {})]] * 4, "Done."), look)
     async with open_engine("sqlite", tmp_path) as engine, working(engine, make_session):
         turn = await engine.start("s", "go")
-        events = [event.data async for event in engine.watch(turn) if event.name == "provider:request"]
+        events = [
+            event.data async for event in engine.watch(turn) if event.name == "provider:request"
+        ]
     assert [len(data["messages"]) for data in events] == [1, 3, 4, 4, 4]
     assert [data.get("messages_left_out", 0) for data in events] == [0, 0, 1, 3, 5]
     assert events[-1]["messages"][-1]["role"] == "tool"
@@ -241,7 +250,9 @@ async def test_event_of_a_request_has_its_last_messages(tmp_path):
 
 def test_a_loop_that_stands_still_is_reported_once_and_gives_up_after_its_limit(caplog):
     watch = LoopWatch(Settings(poll=0.1, lease=4.0, stuck=10.0))
-    assert not any(watch.is_stuck() for _ in range(10))  # looks a second apart, one too many for a lease
+    assert not any(
+        watch.is_stuck() for _ in range(10)
+    )  # looks a second apart, one too many for a lease
     assert watch.is_stuck()
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "the event loop of this worker stands still for 5 s" in caplog.text
@@ -250,7 +261,8 @@ def test_a_loop_that_stands_still_is_reported_once_and_gives_up_after_its_limit(
 
 
 @pytest.mark.parametrize(
-    "options", [{"attempts": 0}, {"attempts": 2.5}, {"stuck": -1}, {"lease": float("nan")}, {"poll": "1"}]
+    "options",
+    [{"attempts": 0}, {"attempts": 2.5}, {"stuck": -1}, {"lease": float("nan")}, {"poll": "1"}],
 )
 async def test_numbers_that_make_no_sense_are_refused(tmp_path, options):
     with pytest.raises(ValueError, match=f"{next(iter(options))} must be a"):

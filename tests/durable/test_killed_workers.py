@@ -50,7 +50,9 @@ async def recorded(engine: Any, open_turns: dict[str, str]) -> dict[tuple[str, s
     """The tool results of open turns that are recorded, by session and call."""
     results: dict[tuple[str, str], Any] = {}
     for session, turn in open_turns.items():
-        for step in await engine._do(lambda turn=turn: engine._turns.client.list_workflow_steps(turn)):
+        for step in await engine._do(
+            lambda turn=turn: engine._turns.client.list_workflow_steps(turn)
+        ):
             kind, _, rest = step["function_name"].partition(" ")
             if kind == "tool":
                 results[session, rest.rpartition("/")[2]] = step["output"]
@@ -92,7 +94,9 @@ async def disturb_workers(
         return sum(each == call for each, _ in effects_of(folder, session))
 
     async def keep_busy(engine: DurableEngine) -> list[str]:
-        states = [await engine.status(turn) for session, turn in turns.items() if session not in done]
+        states = [
+            await engine.status(turn) for session, turn in turns.items() if session not in done
+        ]
         for status in states:
             if status.is_final:
                 done.add(status.session_id)
@@ -114,7 +118,9 @@ async def disturb_workers(
             await anyio.to_thread.run_sync(getattr(workers, way), process)
 
     async def keep_staff(workers: WorkerProcesses) -> None:
-        for process in [process for process, moment in paused.items() if time.monotonic() >= moment]:
+        for process in [
+            process for process, moment in paused.items() if time.monotonic() >= moment
+        ]:
             workers.wake(process)
             del paused[process]
         # One may give up while its server is away, as a supervisor expects.
@@ -127,7 +133,10 @@ async def disturb_workers(
     done: set[str] = set()
     left = list(ways)
     # A turn may be running in any number of workers that are killed.
-    with worker_processes(kind, backend, place, folder, attempts=10_000) as workers, anyio.fail_after(patience):
+    with (
+        worker_processes(kind, backend, place, folder, attempts=10_000) as workers,
+        anyio.fail_after(patience),
+    ):
         async with open_engine(kind, place, lease=LEASE, patience=120.0) as engine:
             await keep_busy(engine)
             wanted = 0
@@ -139,10 +148,14 @@ async def disturb_workers(
                 if all_effects(folder) < wanted:
                     continue
                 awake = [process for process in workers.living if process not in paused]
-                running = [process for process in awake if any(f"-{process}-" in name for name in busy)]
+                running = [
+                    process for process in awake if any(f"-{process}-" in name for name in busy)
+                ]
                 if not running:
                     continue
-                snapshot = await recorded(engine, {name: turn for name, turn in turns.items() if name not in done})
+                snapshot = await recorded(
+                    engine, {name: turn for name, turn in turns.items() if name not in done}
+                )
                 acknowledged |= {key: (text, times(*key)) for key, text in snapshot.items()}
                 counted[left[-1]] += 1
                 await disturb(workers, left.pop(), chance.choice(running))
@@ -154,7 +167,9 @@ async def disturb_workers(
             for session, turn in turns.items():
                 await keep_staff(workers)
                 assert await engine.result(turn) == "All done."
-                check_session(folder, session, await engine.messages(session), acknowledged, counted)
+                check_session(
+                    folder, session, await engine.messages(session), acknowledged, counted
+                )
             counted["seconds at the end"] = round(time.monotonic() - began)
     counted["turns"] = len(turns)
     harm = counted["kill"] + counted["pause"] + counted["restart"] * WORKERS[kind]
@@ -185,7 +200,9 @@ def check_session(
         if name == "again":
             assert "interrupted" not in text
         else:
-            assert by_call[call] <= 1, f"{call} of {session} ran {by_call[call]} times and is not repeatable"
+            assert by_call[call] <= 1, (
+                f"{call} of {session} ran {by_call[call]} times and is not repeatable"
+            )
         if (session, call) in acknowledged:
             known, times = acknowledged[session, call]
             assert (text if "interrupted" not in known else "interrupted") == (
@@ -193,14 +210,19 @@ def check_session(
             )
             # A worker that was suspended in a call continues with it, although another one has the turn.
             late = by_call[call] - times
-            assert late == 0 or 0 <= late <= counted["pause"], f"{call} of {session} was acknowledged and ran again"
+            assert late == 0 or 0 <= late <= counted["pause"], (
+                f"{call} of {session} was acknowledged and ran again"
+            )
             counted["late"] += late
         counted["interrupted"] += "interrupted" in text
         counted["repeated"] += max(0, by_call[call] - 1)
         counted["effects"] += by_call[call]
 
 
-KINDS = [pytest.param("sqlite", marks=pytest.mark.slow), pytest.param("postgres", marks=pytest.mark.long)]
+KINDS = [
+    pytest.param("sqlite", marks=pytest.mark.slow),
+    pytest.param("postgres", marks=pytest.mark.long),
+]
 
 
 @pytest.mark.parametrize("answered", ["while no worker runs", "when the next worker asks"])
@@ -209,7 +231,10 @@ async def test_a_question_is_answered_after_the_worker_that_asked_was_killed(
     kind, place, tmp_path, anyio_backend_name, answered
 ):
     async with open_engine(kind, place, lease=LEASE, patience=120.0) as engine:
-        with worker_processes(kind, anyio_backend_name, place, tmp_path, "asks") as workers, anyio.fail_after(110):
+        with (
+            worker_processes(kind, anyio_backend_name, place, tmp_path, "asks") as workers,
+            anyio.fail_after(110),
+        ):
             turn = await engine.start("s", "pay")
             await anyio.to_thread.run_sync(workers.start)
             [question] = (await until(engine, turn, lambda status: status.questions)).questions
@@ -219,7 +244,11 @@ async def test_a_question_is_answered_after_the_worker_that_asked_was_killed(
             await anyio.to_thread.run_sync(workers.start)
             [second] = workers.living
             if answered == "when the next worker asks":
-                await until(engine, turn, lambda status: f"-{second}-" in str(status.worker) and status.questions)
+                await until(
+                    engine,
+                    turn,
+                    lambda status: f"-{second}-" in str(status.worker) and status.questions,
+                )
                 await engine.approve(turn, question.question_id, "Allow")
             assert await engine.result(turn) == "Paid."
             status = await engine.status(turn)
@@ -244,14 +273,20 @@ async def test_turns_of_drained_workers_go_on_elsewhere_and_no_call_is_interrupt
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_children_of_killed_workers_go_on_where_they_were(kind, place, tmp_path, anyio_backend_name):
+async def test_children_of_killed_workers_go_on_where_they_were(
+    kind, place, tmp_path, anyio_backend_name
+):
     chance = random.Random(f"{SEED} children {kind} {anyio_backend_name}")
     with (
-        worker_processes(kind, anyio_backend_name, place, tmp_path, "children", attempts=10_000) as workers,
+        worker_processes(
+            kind, anyio_backend_name, place, tmp_path, "children", attempts=10_000
+        ) as workers,
         anyio.fail_after(280),
     ):
         async with open_engine(kind, place, lease=LEASE, patience=120.0) as engine:
-            turns = {f"s{number}": await engine.start(f"s{number}", "go") for number in range(OPEN_TURNS)}
+            turns = {
+                f"s{number}": await engine.start(f"s{number}", "go") for number in range(OPEN_TURNS)
+            }
             for _ in range(WORKERS[kind]):
                 await anyio.to_thread.run_sync(workers.start)
             for wanted in sorted(chance.sample(range(1, 40), 4)):
@@ -264,10 +299,16 @@ async def test_children_of_killed_workers_go_on_where_they_were(kind, place, tmp
                 await anyio.to_thread.run_sync(workers.start)
             for session, turn in turns.items():
                 assert await engine.result(turn) == "All done."
-                [result] = [each["content"] for each in await engine.messages(session) if each["role"] == "tool"]
+                [result] = [
+                    each["content"]
+                    for each in await engine.messages(session)
+                    if each["role"] == "tool"
+                ]
                 assert "All done." in result
                 times = Counter(call for call, _ in effects_of(tmp_path, session))
-                for call in (f"c{answer}.{place}" for answer in range(ANSWERS) for place in range(len(TOOLS))):
+                for call in (
+                    f"c{answer}.{place}" for answer in range(ANSWERS) for place in range(len(TOOLS))
+                ):
                     if TOOLS[int(call.partition(".")[2])] == "again":
                         assert times[call] >= 1
                     else:
@@ -276,7 +317,9 @@ async def test_children_of_killed_workers_go_on_where_they_were(kind, place, tmp
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["postgres"])
-async def test_turns_survive_pauses_and_a_restart(kind, place, tmp_path, anyio_backend_name, postgres_server):
+async def test_turns_survive_pauses_and_a_restart(
+    kind, place, tmp_path, anyio_backend_name, postgres_server
+):
     ways = ["restart", "pause", "pause"]
     await disturb_workers(kind, anyio_backend_name, place, tmp_path, ways, 280, postgres_server)
 
@@ -285,7 +328,9 @@ async def test_turns_survive_pauses_and_a_restart(kind, place, tmp_path, anyio_b
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
 async def test_ten_kills(kind, place, tmp_path, anyio_backend_name):
-    await disturb_workers(kind, anyio_backend_name, place, tmp_path, some_ways(10, "kill", "kill", "drain"), 850)
+    await disturb_workers(
+        kind, anyio_backend_name, place, tmp_path, some_ways(10, "kill", "kill", "drain"), 850
+    )
 
 
 @pytest.mark.long

@@ -50,7 +50,9 @@ class Receiver:
     def serving(self) -> Iterator[None]:
         class Taking(Handler):
             def do_POST(handler):
-                self.taken.append(json.loads(handler.rfile.read(int(handler.headers["Content-Length"]))))
+                self.taken.append(
+                    json.loads(handler.rfile.read(int(handler.headers["Content-Length"])))
+                )
                 answer = self.answers.pop(0) if self.answers else 204
                 if answer is None:
                     self.is_over.wait()
@@ -96,7 +98,10 @@ def answering_with(status: int, location: str, *, is_endless: bool) -> Iterator[
 
 async def test_notice_that_is_sent_elsewhere_was_not_taken():
     status = TurnStatus(turn_id="t", session_id="s", state="completed", attempt=1)
-    with answering_with(302, "/elsewhere", is_endless=False) as url, pytest.raises(OSError, match="302"):
+    with (
+        answering_with(302, "/elsewhere", is_endless=False) as url,
+        pytest.raises(OSError, match="302"),
+    ):
         await _reporting.post(url, status)
 
 
@@ -150,7 +155,10 @@ async def test_a_notice_that_no_one_takes_is_given_up(tmp_path, monkeypatch, cap
     monkeypatch.setattr("amplifier.durable._worker.MOST_TRIES", 2)
     receiver = Receiver(*[500] * 9)
     with receiver.serving():
-        async with open_engine("sqlite", tmp_path) as engine, working(engine, agent(answering("Yes."))):
+        async with (
+            open_engine("sqlite", tmp_path) as engine,
+            working(engine, agent(answering("Yes."))),
+        ):
             turn = await engine.start("s", "go", notify=receiver.url)
 
             async def is_given_up() -> bool:
@@ -161,7 +169,9 @@ async def test_a_notice_that_no_one_takes_is_given_up(tmp_path, monkeypatch, cap
     assert len(receiver.taken) == 2
 
 
-@pytest.mark.parametrize("address", ["ftp://host/x", "host", "http://", "file:///etc/passwd", "http://a b"])
+@pytest.mark.parametrize(
+    "address", ["ftp://host/x", "host", "http://", "file:///etc/passwd", "http://a b"]
+)
 async def test_what_is_no_address_is_refused(tmp_path, address):
     async with open_engine("sqlite", tmp_path) as engine:
         with pytest.raises(ValueError, match="begins with http:// or https://"):

@@ -54,7 +54,12 @@ async def test_turns_are_listed_by_state_session_and_time(engine):
     assert (waiting.session_id, waiting.attempt, waiting.ended) == ("carl", 0, None)
     [found] = await engine.list(session="anna")
     status = await engine.status(first)
-    assert (found.turn_id, found.state, found.attempt, found.takeovers) == (first, status.state, 1, 0)
+    assert (found.turn_id, found.state, found.attempt, found.takeovers) == (
+        first,
+        status.state,
+        1,
+        0,
+    )
     assert found.started >= began
     assert found.ended is not None
     assert found.ended >= found.started
@@ -78,7 +83,11 @@ async def test_turns_of_a_session_queue_up_in_order_if_the_caller_wants_it(engin
         await engine.start("s", "4")
     assert [(await engine.status(turn)).state for turn in (first, second, third)] == ["queued"] * 3
     async with working(engine, agent(answers)):
-        assert [await engine.result(turn) for turn in (third, second, first)] == ["Three.", "Two.", "One."]
+        assert [await engine.result(turn) for turn in (third, second, first)] == [
+            "Three.",
+            "Two.",
+            "One.",
+        ]
     messages = await engine.messages("s")
     assert [each["content"] for each in messages if each["role"] == "user"] == ["1", "2", "3"]
 
@@ -138,7 +147,9 @@ async def test_a_worker_that_drains_lets_a_running_call_end_and_hands_the_turn_o
 async def test_a_turn_waits_for_a_worker_that_has_its_plan_beside_one_that_has_another(engine):
     begun, release = anyio.Event(), anyio.Event()
     old = waiting_agent(begun, release)
-    new = waiting_agent(begun, release, agents={"helper": {"description": "helps"}}, tools=["tool-pay", "tool-pay"])
+    new = waiting_agent(
+        begun, release, agents={"helper": {"description": "helps"}}, tools=["tool-pay", "tool-pay"]
+    )
     turn = await engine.start("s", "go")
     with anyio.fail_after(90):
         async with working(engine, old):
@@ -151,7 +162,9 @@ async def test_a_turn_waits_for_a_worker_that_has_its_plan_beside_one_that_has_a
                 await engine.result(turn)
 
             async def is_listed() -> bool:
-                return [each.error_type for each in await engine.list(state="held")] == ["PlanChanged"]
+                return [each.error_type for each in await engine.list(state="held")] == [
+                    "PlanChanged"
+                ]
 
             await eventually(is_listed)
         async with working(engine, old):
@@ -165,11 +178,19 @@ def parent_and_child(begun: anyio.Event, release: anyio.Event, calls: list[str])
 
     def answer(request: Any) -> Any:
         said = [message for message in request.messages if message.role == "tool"]
-        is_child = any("child's task" in str(message.content) for message in request.messages if message.role == "user")
+        is_child = any(
+            "child's task" in str(message.content)
+            for message in request.messages
+            if message.role == "user"
+        )
         asked.append("child" if is_child else "parent")
         if is_child:
             return [[("look", {})], [("wait", {})], "The child is finished."][len(said)]
-        return [("task", {"agent": "helper", "instruction": "the child's task"})] if not said else "All finished."
+        return (
+            [("task", {"agent": "helper", "instruction": "the child's task"})]
+            if not said
+            else "All finished."
+        )
 
     async def wait(_: Any) -> str:
         calls.append("wait")
@@ -238,7 +259,12 @@ async def test_a_delayed_turn_waits_and_one_past_its_deadline_fails(engine):
             {"priority": True},
             {"delay": True},
         ]
-        wrongs += [{"delay": 10**400}, {"delay": 1e300}, {"deadline": "5"}, {"delay": 5, "deadline": 5}]
+        wrongs += [
+            {"delay": 10**400},
+            {"delay": 1e300},
+            {"deadline": "5"},
+            {"delay": 5, "deadline": 5},
+        ]
         for wrong in wrongs:
             with pytest.raises(ValueError, match="priority must be 1 to 5"):
                 await engine.start("s", "go", **wrong)
@@ -308,7 +334,9 @@ async def test_a_tool_that_failed_is_called_again_if_it_is_repeatable_and_its_li
             raise ConnectionError("the shop does not answer")
         return "two shelves"
 
-    make_session = agent(answering([("look", {})], "Done."), tool("look", look, repeatable=repeatable))
+    make_session = agent(
+        answering([("look", {})], "Done."), tool("look", look, repeatable=repeatable)
+    )
     limits = {"look": CallLimit(retries=5, backoff=0.001)}
     async with working(engine, make_session, limits=limits):
         assert await engine.result(await engine.start("s", "go")) == "Done."
@@ -317,18 +345,24 @@ async def test_a_tool_that_failed_is_called_again_if_it_is_repeatable_and_its_li
     assert ("two shelves" in str(result["content"])) is (calls == 3)
 
 
-async def test_a_tool_that_always_fails_is_called_as_often_as_its_limit_says_and_the_model_sees_the_error(engine):
+async def test_a_tool_that_always_fails_is_called_as_often_as_its_limit_says_and_the_model_sees_the_error(
+    engine,
+):
     tried: list[str] = []
 
     def look(_: Any) -> str:
         tried.append("look")
         raise ConnectionError("the shop does not answer")
 
-    make_session = agent(answering([("look", {}), ("gone", {})], "Done."), tool("look", look, repeatable=True))
+    make_session = agent(
+        answering([("look", {}), ("gone", {})], "Done."), tool("look", look, repeatable=True)
+    )
     limits = {name: CallLimit(retries=2, backoff=0.001) for name in ("look", "gone")}
     async with working(engine, make_session, limits=limits):
         assert await engine.result(await engine.start("s", "go")) == "Done."
-        results = [str(each["content"]) for each in await engine.messages("s") if each["role"] == "tool"]
+        results = [
+            str(each["content"]) for each in await engine.messages("s") if each["role"] == "tool"
+        ]
     assert len(tried) == 3
     assert "the shop does not answer" in results[0]
     with pytest.raises(ValueError, match="retries"):
@@ -350,7 +384,9 @@ async def test_the_answer_of_a_turn_has_the_type_that_it_was_started_with(engine
             await anyio.sleep_forever()
         return "two million"
 
-    answers = answering([("look", {})], '{"name": "Paris", "people": 2000000}', '{"result": [1, 2]}', "no JSON")
+    answers = answering(
+        [("look", {})], '{"name": "Paris", "people": 2000000}', '{"result": [1, 2]}', "no JSON"
+    )
     make_session = agent(answers, tool("look", look, repeatable=True))
     turn = await engine.start("s", "which city?", result_type=City)
     with anyio.fail_after(60):
@@ -423,7 +459,13 @@ async def _is_empty(engine) -> bool:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"every": 0}, {"every": 1.5}, {"every": True}, {"every": 60, "first": -1.0}, {"every": 60, "name": "x" * 171}],
+    [
+        {"every": 0},
+        {"every": 1.5},
+        {"every": True},
+        {"every": 60, "first": -1.0},
+        {"every": 60, "name": "x" * 171},
+    ],
 )
 async def test_a_schedule_that_makes_no_sense_is_refused(engine, wrong):
     with pytest.raises(ValueError, match="every must be a whole number"):

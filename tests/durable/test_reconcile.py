@@ -10,7 +10,16 @@ import pytest
 
 from amplifier.contracts import CurrentCall, Done, NotDone, Unknown, call_scope, current_call
 from amplifier.models import ToolResult
-from tests.durable.agents import ENGINES, agent, answering, eventually, hanging, open_engine, tool, working
+from tests.durable.agents import (
+    ENGINES,
+    agent,
+    answering,
+    eventually,
+    hanging,
+    open_engine,
+    tool,
+    working,
+)
 from tests.durable.worker_processes import worker_processes
 
 
@@ -35,11 +44,18 @@ def reconciling(found, calls, asked):
     ("found", "result", "times"),
     [
         pytest.param(Done("receipt 17"), "receipt 17", 0, id="done"),
-        pytest.param(Done(ToolResult(success=False, error={"message": "no money"})), "no money", 0, id="failed"),
+        pytest.param(
+            Done(ToolResult(success=False, error={"message": "no money"})),
+            "no money",
+            0,
+            id="failed",
+        ),
         pytest.param(NotDone(), "paid now", 1, id="not done"),
         pytest.param(Unknown(), "whether it had an effect is not known", 0, id="unknown"),
         pytest.param("paid", "whether it had an effect is not known", 0, id="another type"),
-        pytest.param(LookupError("the bank"), "whether it had an effect is not known", 0, id="raises"),
+        pytest.param(
+            LookupError("the bank"), "whether it had an effect is not known", 0, id="raises"
+        ),
         pytest.param("hangs", "whether it had an effect is not known", 0, id="overruns"),
     ],
 )
@@ -47,11 +63,16 @@ async def test_call_that_was_running_is_reconciled(engine, found, result, times)
     calls: list[str] = []
     asked: list[Any] = []
     hang, begun = hanging("pay", repeatable=False)
-    limits = {"orchestrator": {"module": "loop-basic", "config": {"tool_timeout": 2.0}}, "context": "context-simple"}
+    limits = {
+        "orchestrator": {"module": "loop-basic", "config": {"tool_timeout": 2.0}},
+        "context": "context-simple",
+    }
     turn = await engine.start("s", "go")
     async with working(engine, agent(answering([("pay", {"sum": 5})]), hang, session=limits)):
         await begun.wait()
-    async with working(engine, agent(answering("Done."), reconciling(found, calls, asked), session=limits)):
+    async with working(
+        engine, agent(answering("Done."), reconciling(found, calls, asked), session=limits)
+    ):
         assert await engine.result(turn) == "Done."
     [content] = [m["content"] for m in await engine.messages("s") if m["role"] == "tool"]
     assert result in content
@@ -63,9 +84,15 @@ def test_idempotency_key_tells_sessions_and_turns_apart():
     plain = CurrentCall(kind="tool", session_id="s", turn_number=1, iteration=1, call_id="call_1")
     keys = {
         plain.idempotency_key,
-        CurrentCall(kind="tool", session_id="t", turn_number=1, iteration=1, call_id="call_1").idempotency_key,
-        CurrentCall(kind="tool", session_id="s", turn_number=2, iteration=1, call_id="call_1").idempotency_key,
-        CurrentCall(kind="tool", session_id="s", turn_number=1, iteration=1, call_id="call_2").idempotency_key,
+        CurrentCall(
+            kind="tool", session_id="t", turn_number=1, iteration=1, call_id="call_1"
+        ).idempotency_key,
+        CurrentCall(
+            kind="tool", session_id="s", turn_number=2, iteration=1, call_id="call_1"
+        ).idempotency_key,
+        CurrentCall(
+            kind="tool", session_id="s", turn_number=1, iteration=1, call_id="call_2"
+        ).idempotency_key,
     }
     assert len(keys) == 4
     assert all(len(key) == 64 for key in keys)
@@ -73,9 +100,15 @@ def test_idempotency_key_tells_sessions_and_turns_apart():
 
 def test_idempotency_key_of_a_child_depends_on_the_call_that_runs_it():
     keys = []
-    for session, call in (("s-new-id", "task"), ("s-another-id", "task"), ("s-another-id", "other")):
+    for session, call in (
+        ("s-new-id", "task"),
+        ("s-another-id", "task"),
+        ("s-another-id", "other"),
+    ):
         outer = CurrentCall(kind="tool", session_id="s", turn_number=1, iteration=1, call_id=call)
-        inner = CurrentCall(kind="tool", session_id=session, turn_number=1, iteration=1, call_id="call_1")
+        inner = CurrentCall(
+            kind="tool", session_id=session, turn_number=1, iteration=1, call_id="call_1"
+        )
         with call_scope(outer), call_scope(inner):
             found = current_call()
         assert found is not None
@@ -91,13 +124,18 @@ async def test_payment_is_made_once_whenever_its_process_is_killed(
 ):
     """It is killed between the effect and its acknowledgement, or between the beginning and the effect."""
     async with open_engine(kind, place, lease=2.0) as engine:
-        with worker_processes(kind, anyio_backend_name, place, tmp_path, "pays") as workers, anyio.fail_after(100):
+        with (
+            worker_processes(kind, anyio_backend_name, place, tmp_path, "pays") as workers,
+            anyio.fail_after(100),
+        ):
             turn = await engine.start(session, "pay")
             await anyio.to_thread.run_sync(workers.start)
             await eventually(anyio.Path(tmp_path / f"{session}.begun").exists)
             await anyio.to_thread.run_sync(workers.wait_until_gone, workers.living.pop())
             await anyio.to_thread.run_sync(workers.start)
             assert await engine.result(turn) == "Paid."
-            [content] = [m["content"] for m in await engine.messages(session) if m["role"] == "tool"]
+            [content] = [
+                m["content"] for m in await engine.messages(session) if m["role"] == "tool"
+            ]
     assert content == result
     assert len((tmp_path / f"{session}.effects").read_text().splitlines()) == 1

@@ -36,7 +36,9 @@ KINDS = pytest.mark.parametrize("kind", ENGINES)
 @KINDS
 async def test_ids_and_prompts_of_a_wrong_form_are_refused(engine):
     for wrong in ("", "a b", "../x", ".hidden", "ü", "nul\0", "sur\ud800", "x" * 201, "a\n"):
-        with pytest.raises(ValueError, match="turn_id must have the form of a session id, 1 to 200 of"):
+        with pytest.raises(
+            ValueError, match="turn_id must have the form of a session id, 1 to 200 of"
+        ):
             await engine.start("s", "go", turn_id=wrong)
     with pytest.raises(TypeError, match="turn_id must be a str, got int: 5"):
         await engine.start("s", "go", turn_id=5)
@@ -69,9 +71,13 @@ async def test_a_factory_that_makes_no_session_fails_its_turn_with_a_clear_sente
         return None if session_id == "nothing" else agent(answering("Hello."))(session_id)
 
     async with working(engine, make_session):
-        with pytest.raises(TurnFailedError, match=r"TypeError: make_session must be a plain function .* async"):
+        with pytest.raises(
+            TurnFailedError, match=r"TypeError: make_session must be a plain function .* async"
+        ):
             await engine.result(await engine.start("later", "go"))
-        with pytest.raises(TurnFailedError, match="must return an AmplifierSession, got NoneType: None"):
+        with pytest.raises(
+            TurnFailedError, match="must return an AmplifierSession, got NoneType: None"
+        ):
             await engine.result(await engine.start("nothing", "go"))
         with pytest.raises(TurnFailedError, match=r"make_session called sys.exit\(2\)"):
             await engine.result(await engine.start("exit", "go"))
@@ -81,11 +87,16 @@ async def test_a_factory_that_makes_no_session_fails_its_turn_with_a_clear_sente
 @KINDS
 async def test_an_answer_of_the_model_that_cannot_be_stored_is_named(engine):
     call = ToolCall(id="c", name="look", arguments={"number": 2**70})
-    make_session = agent(answering(ChatResponse(content=[], tool_calls=[call])), tool("look", lambda given: "x"))
+    make_session = agent(
+        answering(ChatResponse(content=[], tool_calls=[call])), tool("look", lambda given: "x")
+    )
     async with working(engine, make_session):
         with (
             anyio.fail_after(60),
-            pytest.raises(TurnFailedError, match=r"model call 1 \(step '1/1/model-1-1'\) cannot be stored: .*64"),
+            pytest.raises(
+                TurnFailedError,
+                match=r"model call 1 \(step '1/1/model-1-1'\) cannot be stored: .*64",
+            ),
         ):
             await engine.result(await engine.start("s", "go"))
 
@@ -113,7 +124,9 @@ async def test_an_engine_that_was_closed_refuses_every_call(kind, place):
 
 
 @KINDS
-async def test_a_worker_whose_engine_is_closed_ends_with_a_clear_error_and_its_turn_goes_on_later(kind, place):
+async def test_a_worker_whose_engine_is_closed_ends_with_a_clear_error_and_its_turn_goes_on_later(
+    kind, place
+):
     hang, begun = hanging(repeatable=True)
     ended = anyio.Event()
     async with anyio.create_task_group() as group:
@@ -132,14 +145,19 @@ async def test_a_worker_whose_engine_is_closed_ends_with_a_clear_error_and_its_t
             await ended.wait()
     async with (
         open_engine(kind, place) as engine,
-        working(engine, agent(answering("Done."), tool("hang", lambda given: "again", repeatable=True))),
+        working(
+            engine, agent(answering("Done."), tool("hang", lambda given: "again", repeatable=True))
+        ),
     ):
         assert await engine.result(turn) == "Done."
 
 
 async def test_a_file_that_is_no_database_is_reported(tmp_path):
     (tmp_path / "turns.db").write_text("this is no database, whatever else it may be" * 100)
-    with anyio.fail_after(60), pytest.raises(EngineUnavailableError, match="file is not a database"):
+    with (
+        anyio.fail_after(60),
+        pytest.raises(EngineUnavailableError, match="file is not a database"),
+    ):
         async with open_engine("sqlite", tmp_path):
             pass
 
@@ -148,7 +166,10 @@ async def test_a_database_in_which_dbos_cannot_create_its_tables_is_reported(tmp
     with closing(sqlite3.connect(tmp_path / "turns.db")) as connection:
         connection.execute("CREATE TABLE dbos_migrations (something_else TEXT)")
         connection.commit()
-    with anyio.fail_after(60), pytest.raises(EngineUnavailableError, match="DBOS cannot create its tables") as caught:
+    with (
+        anyio.fail_after(60),
+        pytest.raises(EngineUnavailableError, match="DBOS cannot create its tables") as caught,
+    ):
         async with open_engine("sqlite", tmp_path):
             pass
     assert caught.value.engine.endswith("turns.db")

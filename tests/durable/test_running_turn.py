@@ -10,7 +10,16 @@ from amplifier.durable import TurnStoppedError, _worker
 from amplifier.durable._turn_record import TurnRecord
 from amplifier.durable._values import StopRequest
 from amplifier.testing import MockProvider
-from tests.durable.agents import agent, answering, asking_agent, die_with, open_engine, tool, until, working
+from tests.durable.agents import (
+    agent,
+    answering,
+    asking_agent,
+    die_with,
+    open_engine,
+    tool,
+    until,
+    working,
+)
 
 
 def running_turn(turn_id):
@@ -33,7 +42,9 @@ async def test_an_answer_that_arrives_before_its_question_waits_is_kept(tmp_path
 
 
 @pytest.mark.parametrize("graceful", [False, True])
-async def test_nothing_begins_after_a_stop_that_arrives_before_the_session_exists(tmp_path, graceful):
+async def test_nothing_begins_after_a_stop_that_arrives_before_the_session_exists(
+    tmp_path, graceful
+):
     calls = []
 
     def model(request):
@@ -52,9 +63,13 @@ async def test_nothing_begins_after_a_stop_that_arrives_before_the_session_exist
     assert calls == []
 
 
-async def test_a_call_does_not_begin_after_a_stop_that_arrives_while_its_beginning_is_recorded(tmp_path, monkeypatch):
+async def test_a_call_does_not_begin_after_a_stop_that_arrives_while_its_beginning_is_recorded(
+    tmp_path, monkeypatch
+):
     calls = []
-    make_session = agent(answering([("look", {})]), tool("look", lambda given: calls.append("look")))
+    make_session = agent(
+        answering([("look", {})]), tool("look", lambda given: calls.append("look"))
+    )
     begin_step = TurnRecord.begin_step
 
     async def begin_and_stop(record, step, *args):
@@ -71,10 +86,14 @@ async def test_a_call_does_not_begin_after_a_stop_that_arrives_while_its_beginni
     assert calls == []
 
 
-async def test_a_call_does_not_begin_after_a_stop_that_is_stored_before_its_beginning(tmp_path, monkeypatch):
+async def test_a_call_does_not_begin_after_a_stop_that_is_stored_before_its_beginning(
+    tmp_path, monkeypatch
+):
     """The worker looks for news so rarely that it finds the stop with the beginning of the call."""
     calls = []
-    make_session = agent(answering([("look", {})]), tool("look", lambda given: calls.append("look")))
+    make_session = agent(
+        answering([("look", {})]), tool("look", lambda given: calls.append("look"))
+    )
     begin_step = TurnRecord.begin_step
 
     async def stop_and_begin(record, step, *args):
@@ -98,7 +117,9 @@ async def test_a_turn_whose_workers_always_die_can_be_stopped(tmp_path, deaths):
             await until(engine, turn, lambda status: status.state == "stopped")
 
 
-async def test_compactions_are_decided_once_whoever_runs_the_turn_and_the_next_one_knows_them(tmp_path):
+async def test_compactions_are_decided_once_whoever_runs_the_turn_and_the_next_one_knows_them(
+    tmp_path,
+):
     """The second attempt of the first turn, and then the second turn, show the model what the first attempt has shown it."""
     shown: list[list[str]] = []
     known: list[int] = []

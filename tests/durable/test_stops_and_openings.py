@@ -9,7 +9,17 @@ import pytest
 
 from amplifier.durable import TurnFailedError, TurnStoppedError
 from amplifier.durable._turn_record import TurnRecord
-from tests.durable.agents import ENGINES, agent, answering, asking, hanging, open_engine, tool, until, working
+from tests.durable.agents import (
+    ENGINES,
+    agent,
+    answering,
+    asking,
+    hanging,
+    open_engine,
+    tool,
+    until,
+    working,
+)
 
 pytestmark = pytest.mark.parametrize("kind", ENGINES)
 
@@ -48,7 +58,9 @@ class Shop:
         loop = {"module": "loop-basic", "config": {"system_prompt": self.system_prompt}}
         section = {"orchestrator": loop, "context": "context-simple"}
         hooks = {"hooks-gate": self._mount_gate}
-        make = agent(answering(*self.answers), *tools, hooks=hooks, session={**section, "strict": True})
+        make = agent(
+            answering(*self.answers), *tools, hooks=hooks, session={**section, "strict": True}
+        )
         self.session = make(session_id)
         return self.session
 
@@ -67,7 +79,9 @@ def results(messages):
 
 
 @pytest.mark.parametrize("when", ["while a later attempt opens", "before a later attempt"])
-async def test_a_stop_of_a_turn_whose_session_does_not_open_again_keeps_what_was_done(kind, place, when):
+async def test_a_stop_of_a_turn_whose_session_does_not_open_again_keeps_what_was_done(
+    kind, place, when
+):
     shop = Shop()
     async with shop.cut_off(kind, place) as (engine, turn):
         shop.may_open_quickly = False
@@ -86,7 +100,9 @@ async def test_a_stop_of_a_turn_whose_session_does_not_open_again_keeps_what_was
 
 
 @pytest.mark.parametrize("how", ["problem", "mount_problem"])
-async def test_a_session_that_cannot_be_opened_later_fails_the_turn_and_keeps_what_was_done(kind, place, how):
+async def test_a_session_that_cannot_be_opened_later_fails_the_turn_and_keeps_what_was_done(
+    kind, place, how
+):
     shop = Shop()
     shop.system_prompt = "Be short." if how == "mount_problem" else None
     async with shop.cut_off(kind, place) as (engine, turn):
@@ -100,7 +116,13 @@ async def test_a_session_that_cannot_be_opened_later_fails_the_turn_and_keeps_wh
             assert await engine.result(await engine.start("s", "and now?")) == "I am back."
         assert (await engine.messages("s"))[: len(messages)] == messages
     roles = [m["role"] for m in messages]
-    assert roles == ["system"] * (how == "mount_problem") + ["user", "assistant", "tool", "assistant", "tool"]
+    assert roles == ["system"] * (how == "mount_problem") + [
+        "user",
+        "assistant",
+        "tool",
+        "assistant",
+        "tool",
+    ]
     assert results(messages)[0] == "two shelves"
 
 
@@ -143,7 +165,9 @@ async def test_a_call_that_had_begun_when_the_worker_died_is_reported_as_interru
     assert "the turn is being stopped; whether it had an effect is not known" in hung
 
 
-async def test_recorded_results_beside_a_call_that_was_cut_off_are_kept_when_the_turn_is_stopped(engine, monkeypatch):
+async def test_recorded_results_beside_a_call_that_was_cut_off_are_kept_when_the_turn_is_stopped(
+    engine, monkeypatch
+):
     hang, begun = hanging()
     recorded = anyio.Event()
     finish_step = TurnRecord.finish_step
@@ -170,7 +194,9 @@ async def test_recorded_results_beside_a_call_that_was_cut_off_are_kept_when_the
 
 
 async def test_a_call_that_waited_for_approval_when_it_was_stopped_was_not_started(engine):
-    make_session = agent(answering([("pay", {})]), tool("pay", lambda given: "paid"), hooks=asking())
+    make_session = agent(
+        answering([("pay", {})]), tool("pay", lambda given: "paid"), hooks=asking()
+    )
     async with working(engine, make_session):
         turn = await engine.start("s", "pay")
         await until(engine, turn, lambda status: status.questions)
@@ -181,7 +207,9 @@ async def test_a_call_that_waited_for_approval_when_it_was_stopped_was_not_start
     assert "not started" in result
 
 
-async def test_a_turn_that_waits_for_approval_of_a_model_call_is_stopped_while_no_worker_runs(engine):
+async def test_a_turn_that_waits_for_approval_of_a_model_call_is_stopped_while_no_worker_runs(
+    engine,
+):
     hooks = asking("provider:request", "May I go on?", lambda data: data["iteration"] == 2)
     look = tool("look", lambda given: "two shelves")
     make_session = agent(answering([("look", {})]), look, hooks=hooks)

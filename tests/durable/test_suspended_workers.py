@@ -48,7 +48,9 @@ async def test_a_stop_holds_for_a_worker_that_was_suspended_when_it_came(
     kind, place, tmp_path, anyio_backend_name, where
 ):
     """It looks for news so rarely that it goes on with the turn before it hears of the stop."""
-    with worker_processes(kind, anyio_backend_name, place, tmp_path, "halts", lease=30.0, poll=2.0) as workers:
+    with worker_processes(
+        kind, anyio_backend_name, place, tmp_path, "halts", lease=30.0, poll=2.0
+    ) as workers:
         async with open_engine(kind, place, patience=60.0) as engine:
             if where == "answer":
                 (tmp_path / "go on look").touch()
@@ -65,13 +67,20 @@ async def test_a_stop_holds_for_a_worker_that_was_suspended_when_it_came(
     assert len(lines(tmp_path / "s.effects")) == (where == "answer")
     if where == "look":
         # It was there before the worker knew of the stop. The model may be asked once more, but nothing begins.
-        assert results in (["two shelves"], ["two shelves", "not started: the turn is being stopped"])
+        assert results in (
+            ["two shelves"],
+            ["two shelves", "not started: the turn is being stopped"],
+        )
 
 
 @pytest.mark.parametrize("kind", SEVERAL)
-async def test_a_turn_that_a_forgotten_worker_claims_before_it_dies_goes_on(kind, place, tmp_path, anyio_backend_name):
+async def test_a_turn_that_a_forgotten_worker_claims_before_it_dies_goes_on(
+    kind, place, tmp_path, anyio_backend_name
+):
     """It beats rarely, is taken for dead and forgotten, claims a turn and dies before its next beat."""
-    with worker_processes(kind, anyio_backend_name, place, tmp_path, "halts", lease=600.0, poll=0.05) as workers:
+    with worker_processes(
+        kind, anyio_backend_name, place, tmp_path, "halts", lease=600.0, poll=0.05
+    ) as workers:
         async with open_engine(kind, place, patience=60.0) as engine:
             process = await anyio.to_thread.run_sync(workers.start)
 
@@ -86,7 +95,8 @@ async def test_a_turn_that_a_forgotten_worker_claims_before_it_dies_goes_on(kind
             assert f"-{process}-" in str((await engine.status(turn)).worker)
             workers.kill(process)
             make_session = agent(
-                answering("Done."), *(tool(n, lambda given: "x", repeatable=True) for n in ("look", "pay"))
+                answering("Done."),
+                *(tool(n, lambda given: "x", repeatable=True) for n in ("look", "pay")),
             )
             async with working(engine, make_session):
                 with anyio.fail_after(60):
@@ -94,14 +104,21 @@ async def test_a_turn_that_a_forgotten_worker_claims_before_it_dies_goes_on(kind
 
 
 @pytest.mark.parametrize("kind", SEVERAL)
-async def test_a_tool_that_blocks_the_event_loop_keeps_its_turn(kind, place, tmp_path, anyio_backend_name):
+async def test_a_tool_that_blocks_the_event_loop_keeps_its_turn(
+    kind, place, tmp_path, anyio_backend_name
+):
     """Its worker beats while its loop stands still, however long the machine takes for it; no one takes the turn away meanwhile."""
-    with worker_processes(kind, anyio_backend_name, place, tmp_path, "blocks", lease=5.0) as workers:
+    with worker_processes(
+        kind, anyio_backend_name, place, tmp_path, "blocks", lease=5.0
+    ) as workers:
         async with open_engine(kind, place, lease=60.0, patience=60.0) as engine:
             turn = await engine.start("s", "go")
             process = await anyio.to_thread.run_sync(workers.start)
             await reached(tmp_path, "s.effects")
-            async with working(engine, agent(answering("Taken."), tool("block", lambda given: "x", repeatable=True))):
+            async with working(
+                engine,
+                agent(answering("Taken."), tool("block", lambda given: "x", repeatable=True)),
+            ):
                 for _ in range(2):
                     await wait_for_beats(engine, process, await beats_of(engine, process) + 1)
                 (tmp_path / "go on block").touch()
@@ -112,25 +129,36 @@ async def test_a_tool_that_blocks_the_event_loop_keeps_its_turn(kind, place, tmp
 
 
 @pytest.mark.parametrize("kind", SEVERAL)
-async def test_a_loop_that_stands_still_for_too_long_loses_its_turns(kind, place, tmp_path, anyio_backend_name):
-    with worker_processes(kind, anyio_backend_name, place, tmp_path, "blocks", lease=5.0, stuck=2.0) as workers:
+async def test_a_loop_that_stands_still_for_too_long_loses_its_turns(
+    kind, place, tmp_path, anyio_backend_name
+):
+    with worker_processes(
+        kind, anyio_backend_name, place, tmp_path, "blocks", lease=5.0, stuck=2.0
+    ) as workers:
         async with open_engine(kind, place, patience=60.0) as engine:
             turn = await engine.start("s", "go")
             await anyio.to_thread.run_sync(workers.start)
             await reached(tmp_path, "s.effects")
-            async with working(engine, agent(answering("Taken."), tool("block", lambda given: "x", repeatable=True))):
+            async with working(
+                engine,
+                agent(answering("Taken."), tool("block", lambda given: "x", repeatable=True)),
+            ):
                 with anyio.fail_after(100):
                     assert await engine.result(turn) == "Taken."
 
 
 @pytest.mark.parametrize("kind", SEVERAL)
-async def test_a_worker_that_was_suspended_does_not_judge_the_others(kind, place, tmp_path, anyio_backend_name):
+async def test_a_worker_that_was_suspended_does_not_judge_the_others(
+    kind, place, tmp_path, anyio_backend_name
+):
     """Both are suspended, as by a closed lid. The one that wakes first has not seen the other one beat for a long time.
 
     Its first look decides. From then on the other one has the time of a lease, which is long enough for a busy machine.
     """
     lease = 15.0
-    with worker_processes(kind, anyio_backend_name, place, tmp_path, "halts", lease=lease) as workers:
+    with worker_processes(
+        kind, anyio_backend_name, place, tmp_path, "halts", lease=lease
+    ) as workers:
         async with open_engine(kind, place, patience=60.0) as engine:
             turn = await engine.start("s", "go")
             busy = await anyio.to_thread.run_sync(workers.start)
@@ -159,7 +187,10 @@ async def test_a_turn_that_kills_its_workers_fails_and_takes_no_other_one_along(
     kind, place, tmp_path, anyio_backend_name
 ):
     with worker_processes(kind, anyio_backend_name, place, tmp_path, "kills", lease=3.0) as workers:
-        async with open_engine(kind, place, patience=60.0) as engine, anyio.create_task_group() as group:
+        async with (
+            open_engine(kind, place, patience=60.0) as engine,
+            anyio.create_task_group() as group,
+        ):
             bad = await engine.start("bad", "go")
             good = [await engine.start(f"s{number}", "go") for number in range(3)]
 
@@ -176,7 +207,9 @@ async def test_a_turn_that_kills_its_workers_fails_and_takes_no_other_one_along(
             with anyio.fail_after(500):
                 for turn in good:
                     assert await engine.result(turn) == "All done."
-                with pytest.raises(TurnFailedError, match="3 workers died while they ran this turn") as caught:
+                with pytest.raises(
+                    TurnFailedError, match="3 workers died while they ran this turn"
+                ) as caught:
                     await engine.result(bad)
             assert caught.value.error_type == "TooManyDeaths"
             group.cancel_scope.cancel()

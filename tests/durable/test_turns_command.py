@@ -36,7 +36,9 @@ async def test_turns_are_listed_shown_and_stopped_from_a_terminal(tmp_path):
         listed = await turns("list", "--state", "queued", "--since", "1h", engine=file)
         assert (listed.exit_code, listed.stdout.split()[:2]) == (0, [turn, "queued"])
         assert listed.stderr.startswith("1 queued; the oldest open one is ")
-        as_json = json.loads((await turns("list", "--session", "bert", "--json", engine=file)).stdout)
+        as_json = json.loads(
+            (await turns("list", "--session", "bert", "--json", engine=file)).stdout
+        )
         assert (as_json["turns"], as_json["counts"]["states"]) == ([], {"queued": 1})
         shown = json.loads((await turns("show", turn, "--json", engine=file)).stdout)
         assert (shown["session_id"], shown["state"], shown["attempt"]) == ("anna", "queued", 0)
@@ -85,12 +87,23 @@ def make_session(session_id):
 @pytest.mark.slow
 async def test_a_worker_that_is_terminated_lets_its_call_end_and_hands_the_turn_over(tmp_path):
     (tmp_path / "shop.py").write_text(WORKER)
-    command = [sys.executable, "-m", "amplifier", "turns", "--engine", "turns.db", "work", "shop:make_session"]
+    command = [
+        sys.executable,
+        "-m",
+        "amplifier",
+        "turns",
+        "--engine",
+        "turns.db",
+        "work",
+        "shop:make_session",
+    ]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
 
     async with open_engine(tmp_path / "turns.db") as engine:
         turn = await engine.start("anna", "go")
-        async with await anyio.open_process(command, cwd=tmp_path, env=environment, stderr=None) as worker:
+        async with await anyio.open_process(
+            command, cwd=tmp_path, env=environment, stderr=None
+        ) as worker:
             await eventually((anyio.Path(tmp_path) / "begun").exists)
             worker.send_signal(signal.SIGTERM)
             (tmp_path / "release").touch()
@@ -138,9 +151,16 @@ async def test_opentelemetry_gets_figures_about_turns(tmp_path, monkeypatch):
 def figures(reader: InMemoryMetricReader) -> dict[tuple[str, Any], float]:
     data = reader.get_metrics_data()
     assert data is not None
-    metrics = [each for one in data.resource_metrics for scope in one.scope_metrics for each in scope.metrics]
+    metrics = [
+        each
+        for one in data.resource_metrics
+        for scope in one.scope_metrics
+        for each in scope.metrics
+    ]
     return {
-        (metric.name, dict(point.attributes or {}).get("state")): getattr(point, "value", getattr(point, "count", 0))
+        (metric.name, dict(point.attributes or {}).get("state")): getattr(
+            point, "value", getattr(point, "count", 0)
+        )
         for metric in metrics
         for point in metric.data.data_points
     }

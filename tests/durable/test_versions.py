@@ -6,16 +6,32 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from tests.durable.agents import agent, answering, eventually, hand_over, open_engine, tool, until, working
+from tests.durable.agents import (
+    agent,
+    answering,
+    eventually,
+    hand_over,
+    open_engine,
+    tool,
+    until,
+    working,
+)
 from tests.durable.worker_processes import worker_processes
 
-KINDS = pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgres", marks=pytest.mark.long)])
+KINDS = pytest.mark.parametrize(
+    "kind", ["sqlite", pytest.param("postgres", marks=pytest.mark.long)]
+)
 
 
 @KINDS
 async def test_turn_that_has_begun_waits_for_its_version(kind, place):
-    make_session = agent(answering("Done.", "New."), tool("hang", lambda given: "again", repeatable=True))
-    async with open_engine(kind, place, version="v1") as old, open_engine(kind, place, version="v2") as new:
+    make_session = agent(
+        answering("Done.", "New."), tool("hang", lambda given: "again", repeatable=True)
+    )
+    async with (
+        open_engine(kind, place, version="v1") as old,
+        open_engine(kind, place, version="v2") as new,
+    ):
         turn = await old.start("s", "go")
         await hand_over(old, repeatable=True)
         async with working(new, make_session):
@@ -32,7 +48,10 @@ async def test_turn_that_has_begun_waits_for_its_version(kind, place):
 async def test_file_runs_new_turns_with_any_version(kind, place):
     """The one worker of a file gets new turns, also after a rollback, and within the same second."""
     make_session = agent(answering(*["Done."] * 4))
-    async with open_engine(kind, place, version="v1") as old, open_engine(kind, place, version="v2") as new:
+    async with (
+        open_engine(kind, place, version="v1") as old,
+        open_engine(kind, place, version="v2") as new,
+    ):
         for number, engine in enumerate((old, new, old, new)):
             turn = await engine.start(f"s{number}", "go")
             async with working(engine, make_session):
@@ -48,7 +67,10 @@ async def test_resumed_turn_continues_with_the_version_of_the_engine(kind, place
         return "two shelves"
 
     looks = tool("look", look, repeatable=True)
-    async with open_engine(kind, place, version="v1") as old, open_engine(kind, place, version="v2") as new:
+    async with (
+        open_engine(kind, place, version="v1") as old,
+        open_engine(kind, place, version="v2") as new,
+    ):
         turn = await old.start("s", "go")
         begun = anyio.Event()
 
@@ -56,10 +78,15 @@ async def test_resumed_turn_continues_with_the_version_of_the_engine(kind, place
             begun.set()
             await anyio.sleep_forever()
 
-        first = agent(answering([("look", {})], [("hang", {})]), looks, tool("hang", hang, repeatable=True))
+        first = agent(
+            answering([("look", {})], [("hang", {})]), looks, tool("hang", hang, repeatable=True)
+        )
         async with working(old, first):
             await begun.wait()
-        async with working(new, agent(answering("Done."), looks, tool("hang", lambda given: "again", repeatable=True))):
+        async with working(
+            new,
+            agent(answering("Done."), looks, tool("hang", lambda given: "again", repeatable=True)),
+        ):
             await new.resume(turn)
             assert await new.result(turn) == "Done."
         results = [m["content"] for m in await new.messages("s") if m["role"] == "tool"]
@@ -72,7 +99,9 @@ async def test_old_and_new_workers_run_side_by_side(kind, place, tmp_path, anyio
     """The old worker is killed in the middle of its turn. The new one leaves the turn to another old one."""
 
     def workers_of(version):
-        return worker_processes(kind, anyio_backend_name, place, tmp_path, "halts", lease=2.0, version=version)
+        return worker_processes(
+            kind, anyio_backend_name, place, tmp_path, "halts", lease=2.0, version=version
+        )
 
     async with open_engine(kind, place, lease=2.0) as engine:
         with workers_of("v1") as old, workers_of("v2") as new, anyio.fail_after(100):

@@ -17,7 +17,12 @@ from typing import Any
 from amplifier.cli.commands.turns import work_until_signal
 from tests._support.tree import ROOT
 from tests.durable.agents import asking_agent, effect_agent, open_engine, parent_agent, quick_agent
-from tests.durable.halting_agents import blocking_agent, halting_agent, paying_agent, poisonous_agent
+from tests.durable.halting_agents import (
+    blocking_agent,
+    halting_agent,
+    paying_agent,
+    poisonous_agent,
+)
 
 FORKING = """
 import os, signal, sys
@@ -64,7 +69,9 @@ async def work(kind: str, place: str, folder: str, agent: str, options: str) -> 
     """What each process runs. Its clock is ahead by what the file ``seconds later`` says, as after a suspension."""
     clock, later = time.monotonic, Path(folder, "seconds later")
     time.monotonic = lambda: clock() + (float(later.read_text() or 0) if later.exists() else 0.0)
-    async with open_engine(kind, place, **{"lease": LEASE, "patience": 120.0, **json.loads(options)}) as engine:
+    async with open_engine(
+        kind, place, **{"lease": LEASE, "patience": 120.0, **json.loads(options)}
+    ) as engine:
         await work_until_signal(engine, AGENTS[agent](Path(folder)), concurrency=4, drain=60.0)
 
 
@@ -155,14 +162,22 @@ def worker_processes(
     ``options`` are those of the engine.
     """
     with subprocess.Popen(
-        [sys.executable, "-c", FORKING], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", FORKING],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     ) as server:
         assert server.stdin is not None
-        workers = WorkerProcesses(server, backend, kind, place, str(folder), agent, json.dumps(options))
+        workers = WorkerProcesses(
+            server, backend, kind, place, str(folder), agent, json.dumps(options)
+        )
         try:
             yield workers
         finally:
             for process in workers.living + workers.leaving:
-                with suppress(ProcessLookupError):  # it gave up by itself, and wrote why, or has left
+                with suppress(
+                    ProcessLookupError
+                ):  # it gave up by itself, and wrote why, or has left
                     os.kill(process, signal.SIGKILL)
             server.kill()  # it only forks

@@ -37,7 +37,11 @@ def fits(value: Any, hint: Any) -> bool:
 
 def misfits(event: str, data: dict[str, Any]) -> list[str]:
     hints = get_type_hints(payload_class(event))
-    return [f"{event}: {key}={data[key]!r}" for key in hints if key in data and not fits(data[key], hints[key])]
+    return [
+        f"{event}: {key}={data[key]!r}"
+        for key in hints
+        if key in data and not fits(data[key], hints[key])
+    ]
 
 
 @pytest.mark.parametrize("event", CATALOGUE)
@@ -57,9 +61,13 @@ def test_no_other_payload_is_listed() -> None:
 def test_a_key_has_one_type_in_all_events() -> None:
     hints = {event: get_type_hints(payload_class(event)) for event in CATALOGUE}
     types_of = {
-        key: {str(each[key]) for each in hints.values() if key in each} for each in hints.values() for key in each
+        key: {str(each[key]) for each in hints.values() if key in each}
+        for each in hints.values()
+        for key in each
     }
-    assert {key for key, types in types_of.items() if len(types) > 1} == {"error"}  # loops put what they have there
+    assert {key for key, types in types_of.items() if len(types) > 1} == {
+        "error"
+    }  # loops put what they have there
 
 
 async def test_what_a_session_emits_fits_the_types() -> None:
@@ -83,9 +91,19 @@ async def test_what_a_session_emits_fits_the_types() -> None:
     provider = MockProvider([[("read", {}), ("ask", {}), ("broken", {})], "Done.", failure])
     broken = MockTool("broken", raises=RuntimeError("it is broken"))
     plan = {
-        "session": {"orchestrator": "loop-streaming", "context": "context-simple", "raw": True, "metadata": {"a": 1}},
+        "session": {
+            "orchestrator": "loop-streaming",
+            "context": "context-simple",
+            "raw": True,
+            "metadata": {"a": 1},
+        },
         "providers": [provider],
-        "tools": [MockTool("read", return_value="text"), MockTool("ask", return_value="text"), broken, failing],
+        "tools": [
+            MockTool("read", return_value="text"),
+            MockTool("ask", return_value="text"),
+            broken,
+            failing,
+        ],
         "hooks": [mount_hook],
     }
     async with AmplifierSession(plan) as session:
@@ -93,12 +111,27 @@ async def test_what_a_session_emits_fits_the_types() -> None:
         with pytest.raises(InvalidRequestError):
             await session.execute("again")
         session.coordinator.cancellation.request_graceful(grace=1, reason="enough")
-    assert [problem for event, data in seen.items() if event in CATALOGUE for problem in misfits(event, data)] == []
+    assert [
+        problem
+        for event, data in seen.items()
+        if event in CATALOGUE
+        for problem in misfits(event, data)
+    ] == []
     expected = "session:start session:config session:end tool:pre tool:post tool:error provider:error approval:denied"
-    assert {*expected.split(), "hook:failed", "module:load_failed", "cancel:requested", "execution:end"} <= set(seen)
+    assert {
+        *expected.split(),
+        "hook:failed",
+        "module:load_failed",
+        "cancel:requested",
+        "execution:end",
+    } <= set(seen)
 
 
 def test_a_planted_misfit_is_seen() -> None:
     assert misfits("tool:pre", {"tool_name": 5, "tool_input": {}}) == ["tool:pre: tool_name=5"]
-    assert misfits("cancel:requested", {"state": "soon", "grace": None}) == ["cancel:requested: state='soon'"]
-    assert misfits("content_block:delta", {"block_index": True}) == ["content_block:delta: block_index=True"]
+    assert misfits("cancel:requested", {"state": "soon", "grace": None}) == [
+        "cancel:requested: state='soon'"
+    ]
+    assert misfits("content_block:delta", {"block_index": True}) == [
+        "content_block:delta: block_index=True"
+    ]

@@ -80,7 +80,12 @@ OF_LOOPS = (
     "context:cache_break",
 )
 
-OF_PROVIDERS = ["llm:stream_block_start", "llm:stream_block_delta", "llm:stream_block_end", "llm:stream_aborted"]
+OF_PROVIDERS = [
+    "llm:stream_block_start",
+    "llm:stream_block_delta",
+    "llm:stream_block_end",
+    "llm:stream_aborted",
+]
 
 
 def test_all_events_are_the_canonical_names_in_canonical_order() -> None:
@@ -94,7 +99,9 @@ def test_the_catalogue_holds_every_event_once_canonical_ones_first() -> None:
 
 
 def test_dunder_all_is_complete() -> None:
-    public = {name for name, value in vars(events).items() if not name.startswith("_") and name.isupper()}
+    public = {
+        name for name, value in vars(events).items() if not name.startswith("_") and name.isupper()
+    }
     assert public | {"Emitter", "Event", "TraceRole", "Verdict"} == set(events.__all__)
 
 
@@ -188,5 +195,7 @@ def test_the_keys_that_modules_read_are_documented(name: str, keys: set[str]) ->
 
 def test_the_catalogue_works_where_docstrings_were_dropped() -> None:
     program = "from amplifier.events import CATALOGUE; print(len(CATALOGUE), CATALOGUE['tool:pre'].keys[0])"
-    done = subprocess.run([sys.executable, "-OO", "-c", program], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-OO", "-c", program], capture_output=True, text=True, check=True
+    )
     assert done.stdout.split() == ["60", "tool_name"]

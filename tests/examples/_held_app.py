@@ -65,7 +65,9 @@ class Model:
 
     async def complete(self, request: ChatRequest, **options: Any) -> ChatResponse:
         if request.messages[-1].content == "hold":
-            return ChatResponse(content=[], tool_calls=[ToolCall(id="call-1", name="hold", arguments={})])
+            return ChatResponse(
+                content=[], tool_calls=[ToolCall(id="call-1", name="hold", arguments={})]
+            )
         if request.messages[-1].content == "fail":
             raise InvalidRequestError("this request is refused")
         return ChatResponse(content=[TextBlock(text=f"I see {len(request.messages)} messages")])
@@ -85,12 +87,18 @@ async def mount_model(coordinator: Any, config: dict[str, Any]) -> Model:
 
 async def left(request: Request) -> Response:
     gc.collect()
-    files = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if fd.isdigit() and _is_open(fd)]
+    files = [
+        os.readlink(f"/proc/self/fd/{fd}")
+        for fd in os.listdir("/proc/self/fd")
+        if fd.isdigit() and _is_open(fd)
+    ]
     return JSONResponse(
         {
             "sessions": len([one for one in SESSIONS if one() is not None]),
             "files": [name for name in files if "conversations" in name],
-            "tasks": [task.name for task in anyio.get_running_tasks() if "amplifier" in (task.name or "")],
+            "tasks": [
+                task.name for task in anyio.get_running_tasks() if "amplifier" in (task.name or "")
+            ],
         }
     )
 
@@ -100,7 +108,11 @@ def _is_open(fd: str) -> bool:
 
 
 def main(server: str) -> None:
-    plan = {**PLAN, "providers": [{"module": "provider-planted"}], "tools": [{"module": "tool-hold"}]}
+    plan = {
+        **PLAN,
+        "providers": [{"module": "provider-planted"}],
+        "tools": [{"module": "tool-hold"}],
+    }
     app = make_app(plan, {"provider-planted": mount_model, "tool-hold": mount_tool})
     app.routes.append(Route("/left", left))
     if server == "uvicorn":

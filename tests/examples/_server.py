@@ -31,7 +31,9 @@ class Server:
         self.process = process
         self.said: list[str] = []
         self._lines: queue.Queue[str | None] = queue.Queue()
-        self._reader = threading.Thread(target=self._read, args=(process.stdout,), name="reader of the server")
+        self._reader = threading.Thread(
+            target=self._read, args=(process.stdout,), name="reader of the server"
+        )
         self._reader.start()
         self.port = int(self.wait_for(_ADDRESS).group(1))
 

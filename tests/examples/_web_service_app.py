@@ -41,7 +41,9 @@ class Model:
             return ChatResponse(content=[TextBlock(text="Done.")])
         prompt = str(last.content if isinstance(last.content, str) else last.content[0].text)
         if prompt.isdecimal():
-            call = ToolCall(id="call-1", name="transfer", arguments={"amount": int(prompt), "to": "Ben"})
+            call = ToolCall(
+                id="call-1", name="transfer", arguments={"amount": int(prompt), "to": "Ben"}
+            )
             return ChatResponse(content=[], tool_calls=[call])
         if prompt == "hold":
             print("model: holding", flush=True)
@@ -58,7 +60,9 @@ class Model:
 def main(server: str) -> None:
     web_service.app.state.model = Model()
     if server == "uvicorn":
-        uvicorn.run(web_service.app, host="127.0.0.1", port=0, access_log=False, timeout_graceful_shutdown=1)
+        uvicorn.run(
+            web_service.app, host="127.0.0.1", port=0, access_log=False, timeout_graceful_shutdown=1
+        )
         return
     config = Config()
     config.bind = ["127.0.0.1:0"]

@@ -25,7 +25,9 @@ def run_example(name: str, *arguments: str, cwd: Path) -> str:
     """What an example prints; it has to end well and to warn of nothing."""
     keys = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY")
     environment = {key: value for key, value in os.environ.items() if key not in keys}
-    ended = run_program([sys.executable, "-W", "error", EXAMPLES / name, *arguments], cwd=cwd, env=environment)
+    ended = run_program(
+        [sys.executable, "-W", "error", EXAMPLES / name, *arguments], cwd=cwd, env=environment
+    )
     assert ended.returncode == 0, ended.stderr
     assert list(cwd.iterdir()) == []
     return ended.stdout
@@ -65,7 +67,9 @@ def test_the_gate_refuses_asks_and_fails_closed(backend, tmp_path):
 @pytest.mark.parametrize("backend", BOTH)
 def test_the_loop_falls_back_to_the_next_model(backend, tmp_path):
     output = run_example("custom_orchestrator.py", backend, cwd=tmp_path)
-    assert output.index("'provider': 'mock', 'error': 'overloaded") < output.index("'provider': 'offline'")
+    assert output.index("'provider': 'mock', 'error': 'overloaded") < output.index(
+        "'provider': 'offline'"
+    )
     assert "execution:end {'status': 'completed'}" in output
     assert "agent: 0 visible entries:" in output
 
@@ -93,8 +97,19 @@ def test_the_trio_application_gives_up_on_one_turn_and_stops_another(tmp_path):
 
 def test_the_plan_runs_at_the_command_line(tmp_path):
     (tmp_path / "desk").mkdir()
-    command = [sys.executable, "-m", "amplifier", "run", "-q", "--plan", str(EXAMPLES / "agent.yaml"), "list the files"]
-    ended = run_program(command, cwd=tmp_path / "desk", env={**os.environ, "AMPLIFIER_HOME": str(tmp_path / "home")})
+    command = [
+        sys.executable,
+        "-m",
+        "amplifier",
+        "run",
+        "-q",
+        "--plan",
+        str(EXAMPLES / "agent.yaml"),
+        "list the files",
+    ]
+    ended = run_program(
+        command, cwd=tmp_path / "desk", env={**os.environ, "AMPLIFIER_HOME": str(tmp_path / "home")}
+    )
     assert ended.returncode == 0, ended.stderr
     assert "0 visible entries" in ended.stdout
 
@@ -106,30 +121,49 @@ def test_the_plan_runs_at_the_command_line(tmp_path):
     [
         ("custom_orchestrator.py", ["trio"]),
         ("gate_hook.py", ["asyncio"]),
-        *(pytest.param(name, BOTH, marks=pytest.mark.long) for name in ("custom_orchestrator.py", "gate_hook.py")),
+        *(
+            pytest.param(name, BOTH, marks=pytest.mark.long)
+            for name in ("custom_orchestrator.py", "gate_hook.py")
+        ),
     ],
 )
 def test_the_modules_keep_their_contracts(name, backends):
     report = anyio.run(partial(check_module, EXAMPLES / name, backends=backends))
     assert report.verdict == "conforms"
-    assert [(finding.clause, finding.what) for finding in report.violations + report.recommendations] == []
+    assert [
+        (finding.clause, finding.what) for finding in report.violations + report.recommendations
+    ] == []
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_custom_tool_keeps_its_contract_by_the_test_beside_it(tmp_path):
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(EXAMPLES / "test_custom_tool.py")]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        str(EXAMPLES / "test_custom_tool.py"),
+    ]
     ended = run_program(command, cwd=tmp_path)
     assert ended.returncode == 0, ended.stdout
     assert re.search(r"^82 passed", ended.stdout, re.MULTILINE)
 
 
 def test_every_example_is_in_the_list_and_in_a_test():
-    listed = set(re.findall(r"\]\(([\w.]+)\)", (EXAMPLES / "README.md").read_text(encoding="utf-8")))
-    there = {path.name for path in EXAMPLES.iterdir() if path.is_file() and path.name != "README.md"}
+    listed = set(
+        re.findall(r"\]\(([\w.]+)\)", (EXAMPLES / "README.md").read_text(encoding="utf-8"))
+    )
+    there = {
+        path.name for path in EXAMPLES.iterdir() if path.is_file() and path.name != "README.md"
+    }
     assert listed == there
     folders = (Path(__file__).parent, Path(__file__).parents[1] / "suites")
-    tests = "".join(path.read_text(encoding="utf-8") for folder in folders for path in folder.glob("*.py"))
+    tests = "".join(
+        path.read_text(encoding="utf-8") for folder in folders for path in folder.glob("*.py")
+    )
     assert [name for name in there if name.removeprefix("test_") not in tests] == []
 
 
@@ -139,7 +173,10 @@ def test_every_example_is_in_the_list_and_in_a_test():
     [
         ("trio", "sqlite"),
         ("asyncio", "postgres"),
-        *(pytest.param(*pair, marks=pytest.mark.long) for pair in (("asyncio", "sqlite"), ("trio", "postgres"))),
+        *(
+            pytest.param(*pair, marks=pytest.mark.long)
+            for pair in (("asyncio", "sqlite"), ("trio", "postgres"))
+        ),
     ],
 )
 def test_payment_of_a_killed_worker_is_reconciled_by_the_other(backend, kind, tmp_path):

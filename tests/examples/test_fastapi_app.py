@@ -57,7 +57,9 @@ def held(folder: Path) -> Iterator[Server]:
 def begin(server: Server, path: str, prompt: str) -> http.client.HTTPConnection:
     """Send a question and do not wait for the answer."""
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
-    connection.request("POST", path, json.dumps({"prompt": prompt}), {"content-type": "application/json"})
+    connection.request(
+        "POST", path, json.dumps({"prompt": prompt}), {"content-type": "application/json"}
+    )
     return connection
 
 
@@ -107,7 +109,9 @@ def test_failure_of_the_model_is_reported(held: Server) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
-def test_server_that_is_stopped_unwinds_its_turns(held: Server, folder: Path, number: signal.Signals) -> None:
+def test_server_that_is_stopped_unwinds_its_turns(
+    held: Server, folder: Path, number: signal.Signals
+) -> None:
     connection = begin(held, ANNA, "hold")
     held.wait_for("tool: holding")
     held.stop(number)

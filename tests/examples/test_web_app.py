@@ -119,7 +119,10 @@ def test_a_second_turn_of_a_busy_conversation_is_rejected_and_changes_nothing(he
         with held.post(ANNA, "me too") as second:
             assert second.status == 409
         with held.post("/conversations/ben", "hello") as other:
-            assert list(events(other)) == [("text", "I see 1 messages"), ("done", "I see 1 messages")]
+            assert list(events(other)) == [
+                ("text", "I see 1 messages"),
+                ("done", "I see 1 messages"),
+            ]
     held.wait_for("anna: cancelled")
     assert [message["role"] for message in held.get(ANNA)] == ["user", "assistant", "tool"]
 
@@ -142,7 +145,10 @@ def test_a_turn_that_fails_is_reported_to_its_client_and_the_next_one_works(held
         assert list(events(response)) == [("error", "InvalidRequestError: this request is refused")]
     held.wait_for("anna: failed")
     with held.post(ANNA, "hello") as response:
-        assert list(events(response)) == [("text", "I see 3 messages"), ("done", "I see 3 messages")]
+        assert list(events(response)) == [
+            ("text", "I see 3 messages"),
+            ("done", "I see 3 messages"),
+        ]
     assert "interrupted" in held.get(ANNA)[1]["content"]
 
 

@@ -44,7 +44,10 @@ def test_program_is_short():
 def test_turn_streams_and_the_next_one_resumes(server):
     with post(server, "/conversations/anna", prompt="hello") as response:
         assert (response.status, response.headers["content-type"]) == (200, "text/event-stream")
-        assert list(events(response)) == [("text", "I see 1 messages"), ("done", "I see 1 messages")]
+        assert list(events(response)) == [
+            ("text", "I see 1 messages"),
+            ("done", "I see 1 messages"),
+        ]
     with post(server, "/conversations/anna", prompt="again") as response:
         assert list(events(response))[-1] == ("done", "I see 3 messages")
     with post(server, "/conversations/no!id", prompt="hello") as response:

@@ -21,7 +21,10 @@ def main(name: str, arguments: str) -> None:
     # Modules fail on purpose by the thousand, and what is logged about that goes nowhere by default.
     logging.lastResort = None
     # A shell lets its background jobs ignore Ctrl-C, and what is ignored here would be ignored by all processes of the chunk.
-    for each, default in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    for each, default in (
+        (signal.SIGINT, signal.default_int_handler),
+        (signal.SIGHUP, signal.SIG_DFL),
+    ):
         signal.signal(each, default)
     given: dict[str, Any] = json.loads(arguments)
     print(json.dumps({"outcome": attrs.asdict(CLASSES[name].run(**given))}))

@@ -37,5 +37,7 @@ def table(found: dict[str, list[Outcome]]) -> str:
         shown = "; ".join(f"{words}: {number:,.4g}" for words, number in figures.items())
         cases = f"{sum(outcome.cases for outcome in outcomes):,} {CLASSES[name].unit}"
         failures = sum(len(outcome.failures) for outcome in outcomes)
-        rows.append(f"| {name} | {CLASSES[name].title} | {len(outcomes)} | {cases} | {failures} | {shown} |")
+        rows.append(
+            f"| {name} | {CLASSES[name].title} | {len(outcomes)} | {cases} | {failures} | {shown} |"
+        )
     return "\n".join(rows)

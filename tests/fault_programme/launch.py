@@ -33,7 +33,9 @@ FOLDER = ROOT / ".fault-programme"
 
 def outcome_of(fault_class: FaultClass, chunk: Chunk, folder: Path = FOLDER) -> Outcome:
     """What a chunk finds. One that has run with these sources, and has not failed, is not run again."""
-    what = hashlib.sha256(json.dumps([fault_class.name, chunk.arguments], sort_keys=True).encode()).hexdigest()[:24]
+    what = hashlib.sha256(
+        json.dumps([fault_class.name, chunk.arguments], sort_keys=True).encode()
+    ).hexdigest()[:24]
     file = folder / digest_of_sources() / f"{fault_class.name}-{what}.json"
     if file.exists():
         return Outcome(**json.loads(file.read_text()))
@@ -51,12 +53,18 @@ def digest_of_sources() -> str:
     """A digest of all Python files under test."""
     digest = hashlib.sha256()
     for path in python_files(SOURCE):
-        digest.update(path.relative_to(SOURCE).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+        digest.update(
+            path.relative_to(SOURCE).as_posix().encode() + b"\0" + path.read_bytes() + b"\0"
+        )
     return digest.hexdigest()[:16]
 
 
 def run_in_child(
-    fault_class: FaultClass, chunk: Chunk, *, environment: Mapping[str, str] | None = None, seconds: float | None = None
+    fault_class: FaultClass,
+    chunk: Chunk,
+    *,
+    environment: Mapping[str, str] | None = None,
+    seconds: float | None = None,
 ) -> Outcome:
     """Run a chunk and wait for it.
 
@@ -66,17 +74,25 @@ def run_in_child(
         environment: Instead of this process's.
         seconds: Instead of the class's own limit.
     """
-    command = [sys.executable, "-m", "tests.fault_programme.child", fault_class.name, json.dumps(chunk.arguments)]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.fault_programme.child",
+        fault_class.name,
+        json.dumps(chunk.arguments),
+    ]
     limit = seconds or fault_class.seconds
-    with subprocess.Popen(
-        command,
-        cwd=ROOT,
-        env=dict(os.environ if environment is None else environment),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,  # what it leaves can be killed with it, and Ctrl-C here is no fault there
-    ) as child:
+    with (
+        subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=dict(os.environ if environment is None else environment),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # what it leaves can be killed with it, and Ctrl-C here is no fault there
+        ) as child
+    ):
         try:
             output = _output_of(child, limit)
         finally:  # also after Ctrl-C
@@ -88,7 +104,9 @@ def run_in_child(
     try:
         found = json.loads(last)["outcome"]
     except (ValueError, TypeError, KeyError):
-        return Outcome(failures=[f"{chunk.name}: ended with code {child.returncode}: {output[-_TAIL:]}"])
+        return Outcome(
+            failures=[f"{chunk.name}: ended with code {child.returncode}: {output[-_TAIL:]}"]
+        )
     return Outcome(**found)
 
 
@@ -104,7 +122,10 @@ def _output_of(child: subprocess.Popen[bytes], limit: float) -> str | None:
             return child.communicate(timeout=1.0)[0].decode(errors="replace")
         except subprocess.TimeoutExpired:
             now, times = time.monotonic(), processor_times(child.pid)
-            ran, waited = (sum(t[i] - known.get(name, (0, 0))[i] for name, t in times.items()) / 1e9 for i in (0, 1))
+            ran, waited = (
+                sum(t[i] - known.get(name, (0, 0))[i] for name, t in times.items()) / 1e9
+                for i in (0, 1)
+            )
             busy, idle = busy + ran, idle + max(0.0, now - looked - ran - waited)
             known, looked = times, now
             if max(busy, idle) >= limit:

@@ -20,7 +20,9 @@ from tests.fault_programme.launch import run_in_child
 from tests.fault_programme.parts import MOST_FAILURES, Chunk, FaultClass, Outcome
 
 
-def test_a_chunk_that_has_run_with_these_sources_and_not_failed_is_not_run_again(monkeypatch, tmp_path):
+def test_a_chunk_that_has_run_with_these_sources_and_not_failed_is_not_run_again(
+    monkeypatch, tmp_path
+):
     ran: list[str] = []
     outcomes = {"sound": Outcome(25, [], {"seen": 25}), "broken": Outcome(1, ["it broke"])}
 
@@ -29,10 +31,14 @@ def test_a_chunk_that_has_run_with_these_sources_and_not_failed_is_not_run_again
         return outcomes[chunk.name]
 
     monkeypatch.setattr(launch, "run_in_child", run)
-    toy = FaultClass("toy", "A toy", "things", lambda share: [], lambda **given: Outcome(), quick_share=1)
+    toy = FaultClass(
+        "toy", "A toy", "things", lambda share: [], lambda **given: Outcome(), quick_share=1
+    )
     for sources in ("these", "these", "other"):
         monkeypatch.setattr(launch, "digest_of_sources", lambda sources=sources: sources)
-        found = {name: launch.outcome_of(toy, Chunk(name, {"name": name}), tmp_path) for name in outcomes}
+        found = {
+            name: launch.outcome_of(toy, Chunk(name, {"name": name}), tmp_path) for name in outcomes
+        }
         assert found == outcomes
     assert ran == ["sound", "broken", "broken", "sound", "broken"]
     assert [file.suffix for file in tmp_path.rglob("*.*")] == [".json", ".json"]
@@ -45,7 +51,9 @@ def test_what_chunks_have_found_is_added_up_by_class():
     assert row.endswith("| 2 | 1,025 emits, handlers, calls and sessions | 1 | seen: 5.5 |")
 
 
-@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="the time of processes is not known here")
+@pytest.mark.skipif(
+    not Path("/proc/self/schedstat").exists(), reason="the time of processes is not known here"
+)
 @pytest.mark.parametrize("is_stopped", [True, False])
 def test_a_chunk_that_hangs_or_never_ends_is_ended(is_stopped):
     """By its own use of the processor: how long a busy machine takes for it does not matter."""
@@ -53,7 +61,9 @@ def test_a_chunk_that_hangs_or_never_ends_is_ended(is_stopped):
         count = 1_000_000 + is_stopped  # by which the process is found
         walk = Chunk("a long one", {"backend": "trio", "first": 0, "count": count})
         future = pool.submit(run_in_child, CLASSES["lifecycle"], walk, seconds=2.0)
-        while is_stopped and not (found := running_processes(f'"count": {count}')):  # the thread starts it
+        while is_stopped and not (
+            found := running_processes(f'"count": {count}')
+        ):  # the thread starts it
             pass
         if is_stopped:
             os.kill(int(found[0].split()[0]), signal.SIGSTOP)
@@ -70,7 +80,9 @@ def test_failures_beyond_the_limit_are_counted():
 
 
 def test_a_chunk_that_breaks_off_is_a_failure_with_its_output():
-    broken = FaultClass("no such class", "", "", lambda share: [], lambda **given: Outcome(), quick_share=1)
+    broken = FaultClass(
+        "no such class", "", "", lambda share: [], lambda **given: Outcome(), quick_share=1
+    )
     [problem] = run_in_child(broken, Chunk("part")).failures
     assert problem.startswith("part: ended with code 1: ")
     assert "KeyError" in problem
@@ -81,12 +93,17 @@ def test_chunks_of_every_class_have_unique_names_and_arguments_that_are_json():
         for each in CLASSES.values():
             chunks = each.chunks(share)
             assert len({chunk.name for chunk in chunks}) == len(chunks) > 0, each.name
-            assert all(json.loads(json.dumps(chunk.arguments)) == chunk.arguments for chunk in chunks), each.name
+            assert all(
+                json.loads(json.dumps(chunk.arguments)) == chunk.arguments for chunk in chunks
+            ), each.name
 
 
 def test_the_whole_programme_has_the_promised_size():
     assert sum(chunk.arguments["count"] for chunk in CLASSES["kills"].chunks(1.0)) >= 1_000
-    assert sum(chunk.arguments["count"] for chunk in CLASSES["lifecycle"].chunks(1.0)) * 40 == 1_000_000
+    assert (
+        sum(chunk.arguments["count"] for chunk in CLASSES["lifecycle"].chunks(1.0)) * 40
+        == 1_000_000
+    )
     assert sum(chunk.arguments["count"] for chunk in CLASSES["same-seed"].chunks(1.0)) == 2 * 1_000
     assert {chunk.arguments["moments"] for chunk in CLASSES["signals"].chunks(1.0)} == {25}
     assert len(BUGS) >= 40
@@ -96,7 +113,8 @@ def test_the_whole_programme_has_the_promised_size():
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
 def test_a_planted_bug_matches_the_sources_exactly_once(bug, monkeypatch, tmp_path):
     monkeypatch.setattr(
-        "shutil.copytree", lambda source, target, **options: (target / bug.file).parent.mkdir(parents=True)
+        "shutil.copytree",
+        lambda source, target, **options: (target / bug.file).parent.mkdir(parents=True),
     )
     planted_bugs.plant(tmp_path, bug.file, bug.old, bug.new)
     changed = (tmp_path / "amplifier" / bug.file).read_text()

@@ -28,13 +28,19 @@ def chosen_chunks() -> list[object]:
     chosen = []
     for each in CLASSES.values():
         chunks = each.chunks(SHARE or each.quick_share)
-        chosen += [(each, chunk) for chunk in chunks[:: 3 if not SHARE and len(chunks) > MANY else 1]]
+        chosen += [
+            (each, chunk) for chunk in chunks[:: 3 if not SHARE and len(chunks) > MANY else 1]
+        ]
     return [pytest.param(each, chunk, id=f"{each.name}: {chunk.name}") for each, chunk in chosen]
 
 
 @pytest.mark.parametrize(("fault_class", "chunk"), chosen_chunks())
-def test_the_programme_holds(fault_class: FaultClass, chunk: Chunk, record_property: Callable[[str, object], None]):
+def test_the_programme_holds(
+    fault_class: FaultClass, chunk: Chunk, record_property: Callable[[str, object], None]
+):
     outcome = outcome_of(fault_class, chunk) if SHARE else run_in_child(fault_class, chunk)
-    record_property("outcome", [fault_class.name, attrs.asdict(outcome)])  # for the table of `conftest.py`
+    record_property(
+        "outcome", [fault_class.name, attrs.asdict(outcome)]
+    )  # for the table of `conftest.py`
     assert outcome.failures == []
     assert outcome.cases > 0 or chunk.name.startswith("without a bug")

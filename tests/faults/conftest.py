@@ -26,7 +26,13 @@ def each_fault(tally: Tally) -> list[str]:
     widest = max(map(len, FAULTS.values()))
     found = []
     for fault, title in FAULTS.items():
-        ours = "  ".join(f"{backend} {'holds ' if tally.holds(fault, backend) else 'BROKEN'}" for backend in BACKENDS)
+        ours = "  ".join(
+            f"{backend} {'holds ' if tally.holds(fault, backend) else 'BROKEN'}"
+            for backend in BACKENDS
+        )
         found.append(f"{fault:5} {title:{widest}}  {ours}  published: {PUBLISHED[fault]}")
     theirs = sum(outcome == HOLDS for outcome in PUBLISHED.values())
-    return [*found, f"amplifier-core {VERSION}: {theirs} of {len(PUBLISHED)} hold, {len(PUBLISHED) - theirs} do not"]
+    return [
+        *found,
+        f"amplifier-core {VERSION}: {theirs} of {len(PUBLISHED)} hold, {len(PUBLISHED) - theirs} do not",
+    ]

@@ -38,7 +38,9 @@ def question(prompt="sure?", **fields):
 
 async def decided(system, result=None):
     async with agent(approval_system=system) as session:
-        return await session.coordinator.process_hook_result(result or question(), "tool:pre", "gate")
+        return await session.coordinator.process_hook_result(
+            result or question(), "tool:pre", "gate"
+        )
 
 
 @pytest.mark.parametrize(("default", "action"), [("deny", "deny"), ("allow", "continue")])
@@ -84,7 +86,20 @@ async def test_f51_approval_system_without_the_method_or_with_a_sync_one_denies(
 
 
 ALLOWING = ["Allow", "allow", "ALLOW", "Allow once", "Allow always", "ALLOW ALWAYS"]
-DENYING = ["Deny", "deny", "", " ", "yes", "y", "true", "ok", "allowed", "Allow ", "allow,deny", "Allow forever"]
+DENYING = [
+    "Deny",
+    "deny",
+    "",
+    " ",
+    "yes",
+    "y",
+    "true",
+    "ok",
+    "allowed",
+    "Allow ",
+    "allow,deny",
+    "Allow forever",
+]
 
 
 @pytest.mark.parametrize("answer", ALLOWING)

@@ -65,13 +65,17 @@ async def test_f17_second_claim_to_a_name_is_logged_with_both_modules(caplog):
 
 async def test_f17_second_claim_to_a_name_is_an_error_in_strict_mode():
     with pytest.raises(ContractError, match="tool-one is replaced by tool-two"):
-        async with agent(tools={"tool-one": claiming(1), "tool-two": claiming(2)}, session={"strict": True}):
+        async with agent(
+            tools={"tool-one": claiming(1), "tool-two": claiming(2)}, session={"strict": True}
+        ):
             pass
 
 
 async def test_f18_module_cannot_remove_what_another_one_registered():
     async def gate(coordinator, config):
-        coordinator.hooks.register("tool:pre", lambda event, data: HookResult(action="deny"), name="gate")
+        coordinator.hooks.register(
+            "tool:pre", lambda event, data: HookResult(action="deny"), name="gate"
+        )
 
     async def thief(coordinator, config):
         coordinator.hooks.unregister("gate")
@@ -79,7 +83,8 @@ async def test_f18_module_cannot_remove_what_another_one_registered():
             await coordinator.unmount("tools", "honest")
 
     async with agent(
-        tools={"tool-honest": mounting(Echo("honest"))}, hooks={"hooks-gate": gate, "hooks-thief": thief}
+        tools={"tool-honest": mounting(Echo("honest"))},
+        hooks={"hooks-gate": gate, "hooks-thief": thief},
     ) as session:
         assert session.failures == []
         assert (await session.coordinator.hooks.emit("tool:pre", {})).action == "deny"
@@ -91,7 +96,9 @@ async def test_f18_module_cannot_lift_its_own_limits_through_the_coordinator():
         with pytest.raises(AttributeError):
             coordinator.injection_size_limit = None
 
-    async with agent(hooks={"hooks-greedy": greedy}, session={"injection_size_limit": 10}) as session:
+    async with agent(
+        hooks={"hooks-greedy": greedy}, session={"injection_size_limit": 10}
+    ) as session:
         assert session.failures == []
         result = HookResult(action="inject_context", context_injection="x" * 11)
         with pytest.raises(ValueError, match="10 characters"):

@@ -67,13 +67,24 @@ async def test_f33_immediate_stop_unwinds_a_waiting_turn_at_once_then_raises_and
     events = heard(session, "cancel:requested", "cancel:completed", "execution:end")
     async with session, anyio.create_task_group() as group:
         group.start_soon(stop)
-        with pytest.raises(ExecutionCancelled, match=r"was cancelled: it was stopped \(why\)") as caught:
+        with pytest.raises(
+            ExecutionCancelled, match=r"was cancelled: it was stopped \(why\)"
+        ) as caught:
             await session.execute("hi")
         assert anyio.current_time() == pytest.approx(4)
         error = caught.value
-        assert (error.session_id, error.was_immediate, error.reason) == (session.session_id, True, "why")
+        assert (error.session_id, error.was_immediate, error.reason) == (
+            session.session_id,
+            True,
+            "why",
+        )
         assert session.status.status == "cancelled"
-    assert [event for event, _ in events] == ["cancel:requested", "callback", "execution:end", "cancel:completed"]
+    assert [event for event, _ in events] == [
+        "cancel:requested",
+        "callback",
+        "execution:end",
+        "cancel:completed",
+    ]
     expected = {"state": "immediate", "grace": None, "reason": "why", "running_tools": ["bash"]}
     assert events[0][1].items() >= expected.items()
     assert events[-1][1]["was_immediate"] is True
@@ -102,7 +113,9 @@ def working(log):
 
 
 @pytest.mark.parametrize("how", ["scope", "native"])
-async def test_f34_cancelled_execute_returns_only_when_the_turn_has_left_and_another_turn_can_run(how):
+async def test_f34_cancelled_execute_returns_only_when_the_turn_has_left_and_another_turn_can_run(
+    how,
+):
     log: list[str] = []
     async with agent(working(log)) as session:
         await give_up_after(3.5, how, session.execute, "go")

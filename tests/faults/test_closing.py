@@ -83,7 +83,11 @@ async def test_f26_cleanups_that_raise_are_all_run_named_and_collected(caplog):
     async with session:
         pass
     assert log == ["SystemExit", "CancelledError", "ValueError", "a", "the application's"]
-    assert [failure.module for failure in session.cleanup_failures] == ["hooks-d", "hooks-c", "hooks-b"]
+    assert [failure.module for failure in session.cleanup_failures] == [
+        "hooks-d",
+        "hooks-c",
+        "hooks-b",
+    ]
     assert isinstance(session.cleanup_failures[0].error.__cause__, SystemExit)
     assert [data["module_id"] for _, data in events] == ["hooks-d", "hooks-c", "hooks-b"]
     assert "b broke" in caplog.text

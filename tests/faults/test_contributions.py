@@ -55,7 +55,9 @@ async def test_f41_cancelled_collection_is_cancelled_not_cut_short(how):
     async with agent() as session:
         session.coordinator.register_contributor("c", "first", lambda: 1)
         session.coordinator.register_contributor("c", "sleeper", hang)
-        session.coordinator.register_contributor("c", "last", lambda: log.append("the next contributor was asked"))
+        session.coordinator.register_contributor(
+            "c", "last", lambda: log.append("the next contributor was asked")
+        )
 
         async def collect():
             log.append(await session.coordinator.collect_contributions("c"))
@@ -65,7 +67,9 @@ async def test_f41_cancelled_collection_is_cancelled_not_cut_short(how):
 
 
 @pytest.mark.parametrize("is_async", [True, False], ids=["async", "sync"])
-@pytest.mark.parametrize("exception", [ValueError("broke"), asyncio.CancelledError()], ids=["error", "cancelled"])
+@pytest.mark.parametrize(
+    "exception", [ValueError("broke"), asyncio.CancelledError()], ids=["error", "cancelled"]
+)
 async def test_f42_only_the_contributor_that_raises_is_skipped(exception, is_async, caplog):
     def fail():
         raise exception
@@ -107,7 +111,9 @@ async def test_f43_display_may_read_and_change_the_coordinator_while_it_shows_a_
             await coordinator.hooks.emit("display:shown", {"message": message})
             again = HookResult(user_message="inner") if message == "outer" else HookResult()
             await coordinator.process_hook_result(again, "x")
-            shown.append((message, coordinator.get_capability("shown"), coordinator.to_dict()["has_context"]))
+            shown.append(
+                (message, coordinator.get_capability("shown"), coordinator.to_dict()["has_context"])
+            )
 
     async with agent(display_system=Display()) as session:
         events = heard(session, "display:shown")
@@ -126,7 +132,9 @@ async def test_f43_display_that_hangs_or_raises_costs_the_message_not_the_turn(c
     async with agent(display_system=Display(), session={"deadlines": {"hook": 4}}) as session:
         for text, seconds in (("hang", 4), ("raise", 0)):
             with takes(seconds):
-                result = await session.coordinator.process_hook_result(HookResult(user_message=text), "x")
+                result = await session.coordinator.process_hook_result(
+                    HookResult(user_message=text), "x"
+                )
                 assert result.action == "continue"
     assert "no terminal" in caplog.text
     assert "4 s" in caplog.text
@@ -174,7 +182,9 @@ async def test_f45_tool_that_returns_nan_costs_no_turn(listeners):
     async def body(turn):
         result = await turn.tools["broken"].execute({})
         await turn.hooks.emit("tool:post", {"tool_name": "broken", "result": result.output})
-        await turn.hooks.emit("tool:post", {"tool_name": "broken", "result": result.safe_hook_presentation()})
+        await turn.hooks.emit(
+            "tool:post", {"tool_name": "broken", "result": result.safe_hook_presentation()}
+        )
         return result.get_serialized_output()
 
     async def mount(coordinator, config):
@@ -183,7 +193,9 @@ async def test_f45_tool_that_returns_nan_costs_no_turn(listeners):
     async with agent(body, tools={"tool-broken": mount}) as session:
         seen: list[Any] = []
         if listeners:
-            session.coordinator.hooks.register("tool:post", lambda event, data: seen.append(data["result"]))
+            session.coordinator.hooks.register(
+                "tool:post", lambda event, data: seen.append(data["result"])
+            )
         assert json.loads(await session.execute("go")) == {"value": None}
         if listeners:
             assert math.isnan(seen[0]["value"])

@@ -20,7 +20,9 @@ def fault_tests() -> dict[str, list[ast.FunctionDef | ast.AsyncFunctionDef]]:
         if path.name == "test_coverage.py":
             continue
         for node in ast.walk(parse(path)):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith(
+                "test_"
+            ):
                 match = _NAME.fullmatch(node.name)
                 found.setdefault(f"F{match[1]}" if match else "", []).append(node)
     return found
@@ -46,7 +48,9 @@ def test_every_fault_has_a_test_and_every_test_a_fault():
 
 
 def test_every_fault_is_tested_on_both_backends():
-    assert [t.name for tests in fault_tests().values() for t in tests if not runs_on_both_backends(t)] == []
+    assert [
+        t.name for tests in fault_tests().values() for t in tests if not runs_on_both_backends(t)
+    ] == []
 
 
 def test_it_is_known_for_every_fault_what_the_published_kernel_does():

@@ -30,7 +30,9 @@ pytestmark = pytest.mark.virtual_time
 # ── F09, F10: data without a JSON form ───────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("make", [circular, lambda: {(1, 2): "x"}, lambda: {b"k": 1}, lambda: {"x": object()}])
+@pytest.mark.parametrize(
+    "make", [circular, lambda: {(1, 2): "x"}, lambda: {b"k": 1}, lambda: {"x": object()}]
+)
 @pytest.mark.parametrize("form", [dict, HookResult])
 async def test_f09_denial_with_data_that_is_no_json_stays_a_denial(make, form):
     hooks = HookRegistry()
@@ -94,7 +96,9 @@ async def test_f10_values_that_are_not_json_arrive_as_they_are(name):
     assert seen[0] is given or seen[0] == given
 
 
-@pytest.mark.parametrize("read", [lambda data: data, lambda data: data["value"]], ids=["all of it", "that field"])
+@pytest.mark.parametrize(
+    "read", [lambda data: data, lambda data: data["value"]], ids=["all of it", "that field"]
+)
 async def test_f10_payload_that_contains_itself_is_refused_with_its_path(read):
     hooks = HookRegistry()
     ran = []
@@ -162,7 +166,9 @@ async def test_f13_two_thousand_concurrent_emits_lose_nothing_and_keep_each_emit
     async def handler(event, data):
         await anyio.lowlevel.checkpoint()
         seen.setdefault(data["emitter"], []).append(data["number"])
-        return HookResult(action="modify", data={**data, "answer": (data["emitter"], data["number"])})
+        return HookResult(
+            action="modify", data={**data, "answer": (data["emitter"], data["number"])}
+        )
 
     hooks.register("x", handler)
 
@@ -220,8 +226,12 @@ def test_f13b_one_seed_gives_one_interleaving(backend, monkeypatch):
 # ── F12: circles ─────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(("ping", "pong"), [("x", "y"), ("execution:end", "tool:error")], ids=["plain", "terminal"])
-async def test_f12_event_that_leads_back_to_itself_is_stopped_with_its_chain_named(ping, pong, caplog):
+@pytest.mark.parametrize(
+    ("ping", "pong"), [("x", "y"), ("execution:end", "tool:error")], ids=["plain", "terminal"]
+)
+async def test_f12_event_that_leads_back_to_itself_is_stopped_with_its_chain_named(
+    ping, pong, caplog
+):
     hooks = HookRegistry()
     depth: list[int] = []
     errors: list[HookRecursionError] = []

@@ -41,7 +41,9 @@ async def test_f01_handler_that_hangs_is_cut_off_at_its_deadline_and_the_next_on
 
 
 @pytest.mark.parametrize("how", ["scope", "native"])
-async def test_f02_cancelled_emitter_takes_its_hanging_handler_along_and_nothing_has_failed(how, caplog):
+async def test_f02_cancelled_emitter_takes_its_hanging_handler_along_and_nothing_has_failed(
+    how, caplog
+):
     hooks = HookRegistry()
     log = []
 
@@ -82,7 +84,9 @@ async def test_f03_handler_that_swallows_cancellation_is_waited_for_and_reported
         # At the deadline plus a second to unwind, then at growing intervals for as long as it lasts.
         assert [data["seconds"] for _, data in reports] == [4, 4]
         assert all("'stubborn'" in data["operation"] for _, data in reports)
-        assert all("stubborn" in data["awaiting"] and __file__ in data["awaiting"] for _, data in reports)
+        assert all(
+            "stubborn" in data["awaiting"] and __file__ in data["awaiting"] for _, data in reports
+        )
     assert "does not react to its cancellation" in caplog.text
 
 
@@ -102,7 +106,9 @@ async def test_f04_gate_that_raises_denies():
     result = await hooks.emit("tool:pre", {"tool_name": "bash"})
     assert result.action == "deny"
     assert result.reason == "gate 'policy' failed: OSError: the policy server is down"
-    assert [(f["hook_name"], f["error_type"], f["on_failure"]) for f in failures] == [("policy", "OSError", "deny")]
+    assert [(f["hook_name"], f["error_type"], f["on_failure"]) for f in failures] == [
+        ("policy", "OSError", "deny")
+    ]
 
 
 async def test_f04_plan_can_declare_a_whole_module_a_gate():
@@ -180,7 +186,9 @@ anyio.run(main, backend=backend)
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @pytest.mark.parametrize(("exception", "code"), [("KeyboardInterrupt()", -2)])
-def test_f05b_interrupt_raised_by_a_handler_closes_the_session_and_leaves_once(backend, exception, code):
+def test_f05b_interrupt_raised_by_a_handler_closes_the_session_and_leaves_once(
+    backend, exception, code
+):
     ended = run_child(_RAISING_HANDLER.format(exception=exception), backend)
     name = exception.partition("(")[0]
     assert ended.lines == ["turn unwound", "cleanup", f"left with {name}"]

@@ -38,7 +38,9 @@ async def test_f60_injection_up_to_the_limit_is_stored(text, stored):
 @pytest.mark.parametrize("text", ["x" * 11, "\U0001f600" * 11, "x" * 11 + "\x00"])
 async def test_f60_one_character_more_is_refused_and_nothing_is_stored(text):
     async with agent(session={"injection_size_limit": 10}) as session:
-        with pytest.raises(ValueError, match=r"exceeds 10 characters: hook 'hook' injects 11 on 'x'"):
+        with pytest.raises(
+            ValueError, match=r"exceeds 10 characters: hook 'hook' injects 11 on 'x'"
+        ):
             await session.coordinator.process_hook_result(injecting(text), "x", "hook")
         assert session.coordinator.get("context").messages == []
 
@@ -62,10 +64,14 @@ async def test_f61_budget_of_a_turn_warns_and_does_not_refuse(caplog):
 
 
 async def test_f62_injections_of_two_hooks_are_measured_each_and_stored_apart():
-    async with agent(session={"injection_size_limit": 10, "injection_budget_per_turn": 100}) as session:
+    async with agent(
+        session={"injection_size_limit": 10, "injection_budget_per_turn": 100}
+    ) as session:
         hooks = session.coordinator.hooks
         hooks.register("x", lambda event, data: injecting("a" * 8), name="one")
-        second = HookResult(action="inject_context", context_injection="b" * 8, context_injection_role="user")
+        second = HookResult(
+            action="inject_context", context_injection="b" * 8, context_injection_role="user"
+        )
         hooks.register("x", lambda event, data: second, name="two")
         merged = await hooks.emit("x", {})
         await session.coordinator.process_hook_result(merged, "x")

@@ -88,7 +88,9 @@ async def test_f91_five_thousand_emits_cost_five_thousand_times_one():
     assert one / 100 < 200  # most of them the backend's, for its cancel scope
 
 
-async def test_f91_event_opens_one_scope_for_all_its_async_handlers_and_none_without_them(monkeypatch):
+async def test_f91_event_opens_one_scope_for_all_its_async_handlers_and_none_without_them(
+    monkeypatch,
+):
     scopes = counted_scopes(monkeypatch)
     hooks = HookRegistry()
     await hooks.emit("x", {})
@@ -163,7 +165,9 @@ async def test_f95_whole_life_of_a_session_is_the_same_on_both_backends():
         await t.hooks.emit("execution:end", {"response": answer, "status": "completed"})
         return answer
 
-    session = agent(turn, tools={"tool-echo": mounting(Echo(), lambda: story.append("tool closed"))})
+    session = agent(
+        turn, tools={"tool-echo": mounting(Echo(), lambda: story.append("tool closed"))}
+    )
     session.coordinator.hooks.register("*", lambda event, data: story.append(event))
     async with session:
         story.append(await session.execute("hello"))

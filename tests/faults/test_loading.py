@@ -52,13 +52,26 @@ def with_tool(module_id, source=None, search_paths=(), **session):
 
 
 HOSTILE_MODULE_IDS = [
-    *("../evil", "/etc/passwd", "tool-ok.evil", ".", "..", "", " tool-x", "tool-x\n", "Tool-X", "tool-é"),
+    *(
+        "../evil",
+        "/etc/passwd",
+        "tool-ok.evil",
+        ".",
+        "..",
+        "",
+        " tool-x",
+        "tool-x\n",
+        "Tool-X",
+        "tool-é",
+    ),
     *("--help", "t" * 65, "tool\0x", "tool/x"),
 ]
 
 
 @pytest.mark.parametrize("module_id", HOSTILE_MODULE_IDS)
-async def test_f70_module_id_that_is_none_is_refused_before_anything_is_touched(module_id, tmp_path):
+async def test_f70_module_id_that_is_none_is_refused_before_anything_is_touched(
+    module_id, tmp_path
+):
     class Resolver:
         def resolve(self, module_id, source_hint=None):
             pytest.fail(f"the resolver was asked for {module_id!r}")
@@ -108,7 +121,12 @@ def test_f71_file_named_like_a_library_module_shadows_nothing(backend, tmp_path)
     """
     directory = root(tmp_path, "tool-shadow", body, colorsys="raise SystemExit('hijacked')\n")
     ended = run_child(_SHADOWING, backend, str(directory))
-    assert ended.lines == ["failures 0", "the tool works", "colorsys is the library's", "sys.path restored"]
+    assert ended.lines == [
+        "failures 0",
+        "the tool works",
+        "colorsys is the library's",
+        "sys.path restored",
+    ]
     assert ended.code == 0
 
 
@@ -185,7 +203,9 @@ async def test_f75_second_source_for_a_loaded_module_is_refused_with_both_named(
         assert {Path(file).parents[1] for _, file in log} == {here}
 
 
-async def test_f76_sessions_that_use_one_module_share_its_code_and_nothing_the_kernel_holds(tmp_path):
+async def test_f76_sessions_that_use_one_module_share_its_code_and_nothing_the_kernel_holds(
+    tmp_path,
+):
     """One Python module object per process is Python's rule and documented; state below it is each session's own."""
     seen = []
 
@@ -194,7 +214,9 @@ async def test_f76_sessions_that_use_one_module_share_its_code_and_nothing_the_k
         coordinator.register_capability("secret", config["secret"])
         coordinator.note = config["secret"]
         coordinator.register_contributor("secrets", "s", lambda: config["secret"])
-        coordinator.hooks.register("x", lambda event, data: seen.append((config["secret"], data["session_id"])))
+        coordinator.hooks.register(
+            "x", lambda event, data: seen.append((config["secret"], data["session_id"]))
+        )
         config["changed"] = True
 
     def session(secret):
@@ -214,7 +236,9 @@ async def test_f76_sessions_that_use_one_module_share_its_code_and_nothing_the_k
     assert seen == [("one", "one"), ("two", "two")]
 
 
-async def test_f77_module_id_claimed_by_two_distributions_is_refused_with_both_named(tmp_path, log, monkeypatch):
+async def test_f77_module_id_claimed_by_two_distributions_is_refused_with_both_named(
+    tmp_path, log, monkeypatch
+):
     site = tmp_path / "site"
     for name in ("honest", "hijacker"):
         package(site, f"{name}_package", TOOL)
@@ -229,7 +253,20 @@ async def test_f77_module_id_claimed_by_two_distributions_is_refused_with_both_n
 
 
 HOSTILE_SESSION_IDS = [
-    *("../../../escaped", "/etc/passwd", "a/b", "a\\b", ".", "..", "", "a b", "a\n", "\x1b[31m", "s" * 201, "é"),
+    *(
+        "../../../escaped",
+        "/etc/passwd",
+        "a/b",
+        "a\\b",
+        ".",
+        "..",
+        "",
+        "a b",
+        "a\n",
+        "\x1b[31m",
+        "s" * 201,
+        "é",
+    ),
 ]
 
 

@@ -12,7 +12,16 @@ import pytest
 
 from amplifier import ModuleLoadError
 from amplifier.errors import DeadlineExceeded
-from tests._support.small_agent import Echo, Loop, Memory, agent, give_up_after, heard, mounting, repeat_prompt
+from tests._support.small_agent import (
+    Echo,
+    Loop,
+    Memory,
+    agent,
+    give_up_after,
+    heard,
+    mounting,
+    repeat_prompt,
+)
 
 pytestmark = pytest.mark.virtual_time
 
@@ -91,7 +100,9 @@ async def test_f21_mount_that_hangs_is_cut_off_undone_and_the_session_opens(capl
         assert list(session.coordinator.get("tools")) == ["good"]
         [failure] = session.failures
         assert (failure.module_id, failure.reason_code) == ("tool-slow", "deadline")
-        assert [(data["module_id"], data["reason_code"]) for _, data in events] == [("tool-slow", "deadline")]
+        assert [(data["module_id"], data["reason_code"]) for _, data in events] == [
+            ("tool-slow", "deadline")
+        ]
     assert "120 s" in caplog.text
 
 
@@ -120,7 +131,9 @@ def logged(log, name, instance):
 
 @pytest.mark.parametrize("how", ["scope", "native"])
 @pytest.mark.parametrize("opened", ["async with", "initialize"])
-async def test_f22_opening_cancelled_half_way_cleans_up_in_reverse_and_leaves_nothing_running(how, opened):
+async def test_f22_opening_cancelled_half_way_cleans_up_in_reverse_and_leaves_nothing_running(
+    how, opened
+):
     log = []
 
     async def third(coordinator, config):
@@ -187,7 +200,9 @@ def raising(exception, form):
 
 
 @pytest.mark.parametrize("form", ["async", "sync", "structured"])
-@pytest.mark.parametrize("exception", [asyncio.CancelledError("bad"), SystemExit(3)], ids=["cancelled", "exit"])
+@pytest.mark.parametrize(
+    "exception", [asyncio.CancelledError("bad"), SystemExit(3)], ids=["cancelled", "exit"]
+)
 async def test_f24_cancellation_or_exit_made_up_by_a_mount_is_that_modules_failure(exception, form):
     tools = {"tool-bad": raising(exception, form), "tool-good": mounting(Echo("good"))}
     async with agent(tools=tools) as session:
@@ -198,7 +213,9 @@ async def test_f24_cancellation_or_exit_made_up_by_a_mount_is_that_modules_failu
         assert await session.execute("hi") == "hi"
 
 
-@pytest.mark.parametrize("exception", [asyncio.CancelledError("bad"), SystemExit(3)], ids=["cancelled", "exit"])
+@pytest.mark.parametrize(
+    "exception", [asyncio.CancelledError("bad"), SystemExit(3)], ids=["cancelled", "exit"]
+)
 async def test_f24_required_module_that_makes_one_up_fails_the_opening_by_name(exception):
     with pytest.raises(ModuleLoadError, match="'context-small'"):
         async with agent(context=raising(exception, "async")):

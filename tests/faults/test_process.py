@@ -37,7 +37,9 @@ except BaseExceptionGroup as group:
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-@pytest.mark.parametrize(("ending", "code"), [("sys.exit(3)", 3), ("group.cancel_scope.cancel()", 0)])
+@pytest.mark.parametrize(
+    ("ending", "code"), [("sys.exit(3)", 3), ("group.cancel_scope.cancel()", 0)]
+)
 def test_f97_process_ends_under_a_hanging_handler_with_its_own_exit_code(backend, ending, code):
     ended = run_child(_ENDING.replace("ENDING", ending), backend)
     assert ended.lines == ["handler hangs", "handler left"]
@@ -82,7 +84,9 @@ except KeyboardInterrupt:
 def test_f98_interrupt_unwinds_the_turn_first_and_closes_then(backend):
     ended = run_child(_INTERRUPTED, backend, signal=signal.SIGINT)
     # Natively cancelled on asyncio, KeyboardInterrupt raised in the turn itself on trio: the order is the same.
-    lines = [line for line in ended.lines if line not in ("cancel:completed", "cancelled", "failed")]
+    lines = [
+        line for line in ended.lines if line not in ("cancel:completed", "cancelled", "failed")
+    ]
     assert lines == ["ready", "turn unwound", "session:end", "cleanup", "KeyboardInterrupt"]
     assert ended.code == 130
 
@@ -121,7 +125,8 @@ sys.exit(run_natively(main))
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
 @pytest.mark.parametrize(
-    ("manner", "grace", "end"), [("polite", "60", "stopped in time"), ("deaf", "0.05", "cancelled: asked to end")]
+    ("manner", "grace", "end"),
+    [("polite", "60", "stopped in time"), ("deaf", "0.05", "cancelled: asked to end")],
 )
 def test_f99_applications_handler_can_ask_for_a_graceful_stop_which_ends_with_its_grace(
     backend, name, manner, grace, end

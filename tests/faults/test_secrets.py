@@ -64,7 +64,9 @@ async def test_f81_secret_in_the_error_of_on_session_ready_reaches_no_event_log_
     async def ready(coordinator):
         raise ValueError(f"401 for api_key={KEY}")
 
-    session = agent(providers={"provider-bad": SimpleNamespace(mount=mounting(None), on_session_ready=ready)})
+    session = agent(
+        providers={"provider-bad": SimpleNamespace(mount=mounting(None), on_session_ready=ready)}
+    )
     events = heard(session)
     async with session:
         assert len(session.failures) == 1

@@ -38,9 +38,13 @@ class Price:
 
 @attrs.frozen(kw_only=True)
 class Options:
-    limit: int | None = option(optional(whole_number(0, 10), null="for no limit"), None, "How many.")
+    limit: int | None = option(
+        optional(whole_number(0, 10), null="for no limit"), None, "How many."
+    )
     is_loud: bool = option(flag, False, "Whether it shouts.", key="loud", aliases=("noisy",))
-    prices: dict[str, Price] = option(mapping_each("prices by name", record(Price)), attrs.Factory(dict))
+    prices: dict[str, Price] = option(
+        mapping_each("prices by name", record(Price)), attrs.Factory(dict)
+    )
     names: tuple[str, ...] = option(list_each("names", any_text), ())
 
 
@@ -54,7 +58,9 @@ def test_fields_that_are_given_are_read_and_the_others_are_left_to_the_class():
     given_ = {"limit": 3, "noisy": True, "prices": {"a": {"amount": 1}}, "names": ["x"]}
     problems: list[tuple[str, str]] = []
     values = read_record(keys_of(Options), given_, "$", problems)
-    assert Options(**values) == Options(limit=3, is_loud=True, prices={"a": Price(amount=1)}, names=("x",))
+    assert Options(**values) == Options(
+        limit=3, is_loud=True, prices={"a": Price(amount=1)}, names=("x",)
+    )
     assert read_record(keys_of(Options), {}, "$", problems) == {}
     assert problems == []
 
@@ -70,7 +76,10 @@ def test_every_problem_is_reported_with_its_path():
         3: 4,
     }
     assert sorted(problems_of(given_), key=lambda problem: str(problem[0])) == [
-        ("$.limit", "expected a whole number of at least 0 and at most 10, or null for no limit, got 11"),
+        (
+            "$.limit",
+            "expected a whole number of at least 0 and at most 10, or null for no limit, got 11",
+        ),
         ("$.limt", "unknown key; did you mean 'limit'?"),
         ("$.loud", "expected true or false, got 'yes'"),
         ("$.names[1]", "expected text, got 7"),
@@ -108,7 +117,9 @@ class Call:
 class Sent:
     role: str = option(choice("user", "tool"))
     tool_call_id: str = option(any_text, "", aliases=("toolCallId",))
-    calls: tuple[Call, ...] = option(list_each("calls", record(Call, is_open=True)), (), key="tool_calls")
+    calls: tuple[Call, ...] = option(
+        list_each("calls", record(Call, is_open=True)), (), key="tool_calls"
+    )
 
 
 def test_the_body_of_a_request_is_read_with_other_spellings_and_unknown_members():
@@ -117,7 +128,10 @@ def test_the_body_of_a_request_is_read_with_other_spellings_and_unknown_members(
         {"role": "user", "vendor": 1, "tool_calls": [{"id": "c", "type": "function"}]},
         {"role": "tool", "toolCallId": "c"},
     ]
-    assert messages.read(body) == (Sent(role="user", calls=(Call(call_id="c"),)), Sent(role="tool", tool_call_id="c"))
+    assert messages.read(body) == (
+        Sent(role="user", calls=(Call(call_id="c"),)),
+        Sent(role="tool", tool_call_id="c"),
+    )
     with pytest.raises(PlanError) as caught:
         messages.read([{"role": "usr"}, {"tool_calls": [{"type": "function"}]}])
     assert caught.value.problems == [
@@ -139,12 +153,26 @@ def test_keys_and_schemas_come_from_the_fields():
         "default": None,
         "description": "How many.",
     }
-    assert schemas["loud"] == {"type": "boolean", "default": False, "description": "Whether it shouts."}
+    assert schemas["loud"] == {
+        "type": "boolean",
+        "default": False,
+        "description": "Whether it shouts.",
+    }
     assert schemas["prices"]["additionalProperties"]["required"] == ["amount"]
 
 
-leaves = st.none() | st.booleans() | st.integers(-3, 12) | st.floats(allow_nan=False) | st.sampled_from(["token", "x"])
-values = leaves | st.lists(leaves, max_size=2) | st.dictionaries(st.sampled_from(["amount", "unit", "z"]), leaves)
+leaves = (
+    st.none()
+    | st.booleans()
+    | st.integers(-3, 12)
+    | st.floats(allow_nan=False)
+    | st.sampled_from(["token", "x"])
+)
+values = (
+    leaves
+    | st.lists(leaves, max_size=2)
+    | st.dictionaries(st.sampled_from(["amount", "unit", "z"]), leaves)
+)
 KINDS = {
     "number": number(0),
     "whole": optional(whole_number(0, 10)),

@@ -50,9 +50,15 @@ def schemas(address: str) -> dict[str, dict[str, Any]]:
             "type": "object",
             "allOf": [{"$ref": "other.json"}],
         },
-        "relative to a part's address": {"type": "object", "allOf": [{"$id": f"{address}/b/", "$ref": "c.json"}]},
+        "relative to a part's address": {
+            "type": "object",
+            "allOf": [{"$id": f"{address}/b/", "$ref": "c.json"}],
+        },
         "schema of the schema": {"$schema": f"{address}/meta.json", "type": "object"},
-        "within a definition": {"type": "object", "$defs": {"d": {"not": {"$ref": f"{address}/d"}}}},
+        "within a definition": {
+            "type": "object",
+            "$defs": {"d": {"not": {"$ref": f"{address}/d"}}},
+        },
     }
 
 
@@ -81,7 +87,9 @@ def nested(levels: int, part: str = "properties") -> dict[str, Any]:
 def doubled(levels: int) -> dict[str, Any]:
     """A small schema that has 2 ** levels parts once its references are followed."""
     parts: dict[str, Any] = {
-        f"p{number}": {"allOf": [{"$ref": f"#/$defs/p{number + 1}"}, {"$ref": f"#/$defs/p{number + 1}"}]}
+        f"p{number}": {
+            "allOf": [{"$ref": f"#/$defs/p{number + 1}"}, {"$ref": f"#/$defs/p{number + 1}"}]
+        }
         for number in range(levels)
     }
     return {
@@ -97,20 +105,30 @@ def doubled(levels: int) -> dict[str, Any]:
         (lambda: nested(50_000), "nested more than"),  # made when they are wanted: they are large
         (lambda: {"type": "object", "description": "x" * 10_000_000}, "larger than"),
         (
-            lambda: {"type": "object", "properties": {f"p{n}": {"type": "string"} for n in range(200_000)}},
+            lambda: {
+                "type": "object",
+                "properties": {f"p{n}": {"type": "string"} for n in range(200_000)},
+            },
             "larger than",
         ),
         (lambda: {"type": "object", "enum": list(range(1_000_000))}, "larger than"),
         (doubled(30), "parts"),
         (
-            {"type": "object", "$defs": {f"p{n}": {"$ref": f"#/$defs/p{n + 1}"} for n in range(500)} | {"p500": {}}},
+            {
+                "type": "object",
+                "$defs": {f"p{n}": {"$ref": f"#/$defs/p{n + 1}"} for n in range(500)}
+                | {"p500": {}},
+            },
             "references",
         ),
         ({"type": "object", "properties": {"a": {"pattern": r"\w" * 4000}}}, "patterns"),
         ({"type": "object", "patternProperties": {r"((\w{99}){99}){99}": {}}}, "patterns"),
         ({"type": "object", "properties": {"a": {"$ref": "#/$defs/b"}}}, "which is not in it"),
         ({"type": "object", "properties": {"a": {"$ref": "#b"}}}, "which is not in it"),
-        ({"type": "object", "properties": {"a": {"$anchor": "b"}, "c": {"$anchor": "b"}}}, "two parts"),
+        (
+            {"type": "object", "properties": {"a": {"$anchor": "b"}, "c": {"$anchor": "b"}}},
+            "two parts",
+        ),
         ({"type": "object", "properties": {"a": {"type": "strin"}}}, "not valid JSON Schema"),
         ({"type": "object", "title": "\ud800"}, "not valid JSON Schema"),
     ],
@@ -134,14 +152,25 @@ def test_references_into_the_schema_itself_are_followed():
     }
     validator = build_validator(tree)
     assert validator.is_valid({"name": "a", "n": 1, "below": [{"name": "b"}]})
-    assert validator.problems({"below": [{"name": 1}]}, 5) == [(["below", 0, "name"], '1 is not of type "string"')]
-    schema = {"type": "object", "properties": {"a": {"$ref": "#/$defs/b"}}, "$defs": {"b": {"pattern": "^a{1,255}$"}}}
+    assert validator.problems({"below": [{"name": 1}]}, 5) == [
+        (["below", 0, "name"], '1 is not of type "string"')
+    ]
+    schema = {
+        "type": "object",
+        "properties": {"a": {"$ref": "#/$defs/b"}},
+        "$defs": {"b": {"pattern": "^a{1,255}$"}},
+    }
     assert not build_validator(schema).is_valid({"a": "b"})
 
 
 def test_a_schema_that_contains_itself_is_checked_in_any_depth_and_its_problems_only_near_the_top():
     again = {"$ref": "#/$defs/a"}
-    schema = {"$defs": {"a": {"type": "object", "patternProperties": {"x": again, "^x": again, ".": again}}}, **again}
+    schema = {
+        "$defs": {
+            "a": {"type": "object", "patternProperties": {"x": again, "^x": again, ".": again}}
+        },
+        **again,
+    }
     validator = build_validator(schema)
     deep: Any = 1
     for _ in range(60):

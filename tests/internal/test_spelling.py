@@ -21,7 +21,9 @@ from amplifier._internal.spelling import (
 )
 from amplifier.errors import MisspellingWarning
 
-SECTIONS = frozenset({"session", "orchestrator", "context", "providers", "tools", "hooks", "agents"})
+SECTIONS = frozenset(
+    {"session", "orchestrator", "context", "providers", "tools", "hooks", "agents"}
+)
 ENTRY = frozenset({"module", "source", "config", "instance_id", "on_failure"})
 FIELDS = frozenset({"success", "output", "error", "content", "reason", "raw", "id"})
 
@@ -60,18 +62,48 @@ def test_a_misspelling_is_matched_to_the_known_name(name, known, meant):
         # Keys that plans of published applications carry.
         *(
             (name, SECTIONS)
-            for name in ("spawn", "profile", "bundle", "meta", "name", "description", "system", "exclude")
+            for name in (
+                "spawn",
+                "profile",
+                "bundle",
+                "meta",
+                "name",
+                "description",
+                "system",
+                "exclude",
+            )
         ),
         *(
             (name, SECTIONS)
-            for name in ("session_id", "settings", "events", "skills", "modes", "instruction", "includes")
+            for name in (
+                "session_id",
+                "settings",
+                "events",
+                "skills",
+                "modes",
+                "instruction",
+                "includes",
+            )
         ),
         *(
             (name, ENTRY)
-            for name in ("mode", "id", "name", "priority", "resource", "on", "model", "version", "enabled")
+            for name in (
+                "mode",
+                "id",
+                "name",
+                "priority",
+                "resource",
+                "on",
+                "model",
+                "version",
+                "enabled",
+            )
         ),
         ("on_fail", ENTRY),
-        *((name, FIELDS) for name in ("metadata", "is_error", "message", "ip", "is", "tool_calls", "row_count")),
+        *(
+            (name, FIELDS)
+            for name in ("metadata", "is_error", "message", "ip", "is", "tool_calls", "row_count")
+        ),
         ("h" * 10_000, SECTIONS),
         (5, SECTIONS),
         (None, SECTIONS),
@@ -84,8 +116,15 @@ def test_a_name_of_its_own_is_no_misspelling(name, known):
 
 @pytest.mark.parametrize(
     ("name", "meant"),
-    [("on_fail", "on_failure"), ("onFail", "on_failure"), ("instance", "instance_id"), ("conf", "config")]
-    + [(name, None) for name in ("on", "con", "inst", "module_id", "fail", "", 5, None, "x" * 1000)],
+    [
+        ("on_fail", "on_failure"),
+        ("onFail", "on_failure"),
+        ("instance", "instance_id"),
+        ("conf", "config"),
+    ]
+    + [
+        (name, None) for name in ("on", "con", "inst", "module_id", "fail", "", 5, None, "x" * 1000)
+    ],
 )
 def test_the_larger_part_of_a_known_key_is_that_key_cut_short(name, meant):
     assert misspelt_key(name, ENTRY) == meant
@@ -95,7 +134,11 @@ def test_the_larger_part_of_a_known_key_is_that_key_cut_short(name, meant):
 def test_one_slip_is_always_noticed(name, data):
     at = data.draw(st.integers(0, len(name) - 1))
     letter = data.draw(st.sampled_from("abcxyz"))
-    slips = [name[:at] + name[at + 1 :], name[:at] + letter + name[at:], name[:at] + letter + name[at + 1 :]]
+    slips = [
+        name[:at] + name[at + 1 :],
+        name[:at] + letter + name[at:],
+        name[:at] + letter + name[at + 1 :],
+    ]
     if at:
         slips.append(name[: at - 1] + name[at] + name[at - 1] + name[at + 1 :])
     for slip in slips:

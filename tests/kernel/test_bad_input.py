@@ -17,7 +17,10 @@ def state(session):
     """Everything that a refused call could have changed."""
     coordinator = session.coordinator
     return (
-        {point: dict(value) if isinstance(value, dict) else value for point, value in coordinator.mount_points.items()},
+        {
+            point: dict(value) if isinstance(value, dict) else value
+            for point, value in coordinator.mount_points.items()
+        },
         coordinator.to_dict(),
         coordinator.channels,
         coordinator.hooks.list_handlers(),
@@ -71,7 +74,11 @@ REGISTRATIONS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"name": 5}, TypeError, "must be a str or None; got 5"),
     ({"timeout": "3"}, TypeError, "must be a number of seconds or None, got '3'"),
     ({"timeout": True}, TypeError, "must be a number of seconds or None, got True"),
-    ({"timeout": 0}, ValueError, "a positive, finite number of seconds, got 0; None means no limit"),
+    (
+        {"timeout": 0},
+        ValueError,
+        "a positive, finite number of seconds, got 0; None means no limit",
+    ),
     ({"timeout": -1}, ValueError, "a positive, finite number of seconds, got -1"),
     ({"timeout": float("nan")}, ValueError, "a positive, finite number of seconds, got nan"),
     ({"timeout": float("inf")}, ValueError, "a positive, finite number of seconds, got inf"),
@@ -82,7 +89,10 @@ REGISTRATIONS: list[tuple[dict[str, Any], type[Exception], str]] = [
 ]
 
 HOOKS = [
-    *(("register", {"event": "e", "handler": handler, **wrong}, error, words) for wrong, error, words in REGISTRATIONS),
+    *(
+        ("register", {"event": "e", "handler": handler, **wrong}, error, words)
+        for wrong, error, words in REGISTRATIONS
+    ),
     ("on", {"event": "e", "handler": None}, TypeError, "must be callable"),
     ("unregister", {"name": 5}, TypeError, "the name a handler was registered under, a str; got"),
     ("unregister", {"name": None}, TypeError, "a str"),
@@ -93,7 +103,13 @@ HOOKS = [
 SESSION = [
     ("execute", (None,), {}, TypeError, "a prompt must be a str"),
     ("execute", (b"hi",), {}, TypeError, "a prompt must be a str, or a list .*, got bytes"),
-    ("execute", (["hi", 5],), {}, TypeError, r"prompt\[1\]: expected a str or a content block, got int"),
+    (
+        "execute",
+        (["hi", 5],),
+        {},
+        TypeError,
+        r"prompt\[1\]: expected a str or a content block, got int",
+    ),
     ("execute", ("hi",), {"timeout": 0}, ValueError, "positive, finite number of seconds"),
     ("execute", ("hi",), {"timeout": -1}, ValueError, "positive, finite number of seconds"),
     ("execute", ("hi",), {"timeout": float("nan")}, ValueError, "positive, finite"),
@@ -112,7 +128,11 @@ def ids(row):
 @pytest.mark.parametrize("through", ["coordinator", "view"])
 async def test_coordinator_refuses(through, method, arguments, error, words):
     async with agent() as session:
-        target = session.coordinator if through == "coordinator" else session.coordinator.view_for("tool-a")
+        target = (
+            session.coordinator
+            if through == "coordinator"
+            else session.coordinator.view_for("tool-a")
+        )
         before = state(session)
         with pytest.raises(error, match=words):
             getattr(target, method)(*arguments)
@@ -124,7 +144,9 @@ async def test_coordinator_refuses(through, method, arguments, error, words):
 async def test_registry_refuses(through, method, arguments, error, words):
     async with agent() as session:
         coordinator = session.coordinator
-        target = coordinator.hooks if through == "registry" else coordinator.view_for("hooks-a").hooks
+        target = (
+            coordinator.hooks if through == "registry" else coordinator.view_for("hooks-a").hooks
+        )
         before = state(session)
         with pytest.raises(error, match=re.escape(words)):
             getattr(target, method)(**arguments)

@@ -34,11 +34,14 @@ def root(parent: Path, module_id: str, body: str = MOUNT, **neighbours: str) -> 
     return directory
 
 
-def distribution(site: Path, name: str, entry_points: Mapping[str, str], version: str = "1.0") -> Path:
+def distribution(
+    site: Path, name: str, entry_points: Mapping[str, str], version: str = "1.0"
+) -> Path:
     """The metadata of an installed distribution; its packages are written separately."""
     metadata = site / f"{name}-{version}.dist-info"
     write(
-        metadata / "METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\nSummary: About {name}\n\nx\n"
+        metadata / "METADATA",
+        f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\nSummary: About {name}\n\nx\n",
     )
     lines = "".join(f"{module_id} = {value}\n" for module_id, value in entry_points.items())
     write(
@@ -58,7 +61,12 @@ def forget_imports(folder: Path) -> None:
 def run_python(code: str, cwd: Path) -> str:
     """Run a program in an interpreter of its own and return what it printed."""
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)], cwd=cwd, capture_output=True, text=True, timeout=280, check=False
+        [sys.executable, "-c", textwrap.dedent(code)],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()

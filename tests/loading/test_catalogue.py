@@ -13,11 +13,21 @@ def of(infos, module_id):
 
 
 async def test_modules_of_all_places_are_listed_without_running_any(site, tmp_path):
-    distribution(site, "acme", {"acme-thing": "acme.sub:mount", "loop-acme": "acme:mount"}, version="3.2")
+    distribution(
+        site, "acme", {"acme-thing": "acme.sub:mount", "loop-acme": "acme:mount"}, version="3.2"
+    )
     package(site, "acme", EXPLODES, sub=f"__amplifier_module_type__ = 'hook'\n{EXPLODES}")
-    checkout = root(tmp_path / "search", "context-local", f"__amplifier_module_type__: str = 'context'\n{EXPLODES}")
-    write(checkout / "pyproject.toml", "[project]\nversion = '0.7'\ndescription = 'Local context'\n")
-    loader = ModuleLoader(search_paths=[tmp_path / "search"], modules={"tool-own": lambda coordinator, config: None})
+    checkout = root(
+        tmp_path / "search",
+        "context-local",
+        f"__amplifier_module_type__: str = 'context'\n{EXPLODES}",
+    )
+    write(
+        checkout / "pyproject.toml", "[project]\nversion = '0.7'\ndescription = 'Local context'\n"
+    )
+    loader = ModuleLoader(
+        search_paths=[tmp_path / "search"], modules={"tool-own": lambda coordinator, config: None}
+    )
 
     infos = await loader.discover()
 
@@ -35,7 +45,11 @@ async def test_modules_of_all_places_are_listed_without_running_any(site, tmp_pa
 
 
 async def test_what_cannot_be_understood_is_logged_and_left_out(site, tmp_path, caplog):
-    distribution(site, "acme", {"Not.An.Id": "acme:mount", "tool-odd": "odd:mount", "tool-syntax": "syntax:mount"})
+    distribution(
+        site,
+        "acme",
+        {"Not.An.Id": "acme:mount", "tool-odd": "odd:mount", "tool-syntax": "syntax:mount"},
+    )
     package(site, "odd", "__amplifier_module_type__ = 'widget'\n")
     package(site, "syntax", "def (:\n")
     (tmp_path / "search" / "amplifier-module-tool-empty").mkdir(parents=True)
@@ -46,7 +60,12 @@ async def test_what_cannot_be_understood_is_logged_and_left_out(site, tmp_path, 
     assert "tool-syntax" in ids
     assert "tool-toml" in ids
     assert not {"Not.An.Id", "tool-odd", "tool-empty"} & set(ids)
-    for words in ("'Not.An.Id' is not a module id", "'widget'", "absent cannot be read", "has no package"):
+    for words in (
+        "'Not.An.Id' is not a module id",
+        "'widget'",
+        "absent cannot be read",
+        "has no package",
+    ):
         assert words in caplog.text
 
 

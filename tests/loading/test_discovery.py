@@ -29,7 +29,9 @@ def settle(*directories):
 
 
 def test_an_installed_distribution_is_found(site):
-    metadata = distribution(site, "acme_tools", {"tool-acme": "acme.tools:mount", "tool-bare": "acme"}, version="2.1")
+    metadata = distribution(
+        site, "acme_tools", {"tool-acme": "acme.tools:mount", "tool-bare": "acme"}, version="2.1"
+    )
     (claim,) = entry_points()["tool-acme"]
     assert str(claim) == "entry point tool-acme of acme_tools 2.1"
     assert claim.metadata == str(metadata)
@@ -39,7 +41,9 @@ def test_an_installed_distribution_is_found(site):
     assert "a" not in entry_points()
 
 
-@pytest.mark.parametrize("is_quiet", [False, True], ids=["in a directory that changes", "in one that had been quiet"])
+@pytest.mark.parametrize(
+    "is_quiet", [False, True], ids=["in a directory that changes", "in one that had been quiet"]
+)
 def test_an_added_and_a_removed_distribution_are_noticed_at_once(site, is_quiet):
     if is_quiet:
         settle(site)
@@ -116,7 +120,10 @@ def test_the_working_directory_may_change(tmp_path, monkeypatch):
 def test_one_distribution_found_twice_counts_once(site, tmp_path, monkeypatch):
     distribution(site, "acme_tools", {"tool-x": "acme:mount"})
     checkout = tmp_path / "checkout"
-    write(checkout / "Acme.Tools.egg-info" / "entry_points.txt", "[amplifier.modules]\ntool-x = other:mount\n")
+    write(
+        checkout / "Acme.Tools.egg-info" / "entry_points.txt",
+        "[amplifier.modules]\ntool-x = other:mount\n",
+    )
     monkeypatch.setattr(sys, "path", [*sys.path, str(checkout)])
     assert claims("tool-x") == ["acme:mount"]
 
@@ -128,9 +135,15 @@ def test_roots_that_loaders_hold_are_not_searched(tmp_path, held):
 
 
 def test_damaged_metadata_is_skipped(site, caplog):
-    distribution(site, "acme", {"tool-acme": "acme:mount", "tool-bad": "not a reference", "tool-extra": "x:y [extra]"})
+    distribution(
+        site,
+        "acme",
+        {"tool-acme": "acme:mount", "tool-bad": "not a reference", "tool-extra": "x:y [extra]"},
+    )
     (site / "broken-1.dist-info").mkdir()
-    (site / "broken-1.dist-info" / "entry_points.txt").write_bytes(b"[amplifier.modules]\n\xff = x:y\n")
+    (site / "broken-1.dist-info" / "entry_points.txt").write_bytes(
+        b"[amplifier.modules]\n\xff = x:y\n"
+    )
     write(site / "file-1.0.dist-info", "not a directory")
     assert claims("tool-acme") == ["acme:mount"]
     assert claims("tool-extra") == ["x:y"]

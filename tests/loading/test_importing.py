@@ -70,7 +70,9 @@ def test_a_submodule_left_from_elsewhere_is_refused(tmp_path, monkeypatch):
     import_from(elsewhere)
     importlib.import_module("amplifier_module_tool_x.part")
     del sys.modules["amplifier_module_tool_x"]
-    with pytest.raises(ModuleConflictError, match=r"'amplifier_module_tool_x\.part' is already imported"):
+    with pytest.raises(
+        ModuleConflictError, match=r"'amplifier_module_tool_x\.part' is already imported"
+    ):
         import_from(package(tmp_path / "b", "amplifier_module_tool_x"))
 
 
@@ -101,7 +103,9 @@ def test_a_package_named_like_an_installed_one_is_refused_with_both_places(tmp_p
 def test_a_checkout_may_replace_an_installed_module_that_is_not_imported_yet(tmp_path, site):
     package(site, "amplifier_module_tool_x", "where = 'installed'\n")
     assert (
-        import_from(package(tmp_path / "checkout", "amplifier_module_tool_x", "where = 'checkout'\n")).where
+        import_from(
+            package(tmp_path / "checkout", "amplifier_module_tool_x", "where = 'checkout'\n")
+        ).where
         == "checkout"
     )
 
@@ -152,7 +156,9 @@ FAILING = {
 
 @pytest.mark.parametrize(("body", "cause"), FAILING.values(), ids=FAILING)
 async def test_whatever_is_raised_at_import_is_the_modules_failure(tmp_path, body, cause):
-    directory = package(tmp_path, "amplifier_module_tool_x", f"from . import part\n{body}\n", part="")
+    directory = package(
+        tmp_path, "amplifier_module_tool_x", f"from . import part\n{body}\n", part=""
+    )
     before = set(sys.modules), list(sys.meta_path)
     with pytest.raises(ModuleLoadError, match="importing 'amplifier_module_tool_x' from") as caught:
         import_from(directory)
@@ -162,20 +168,30 @@ async def test_whatever_is_raised_at_import_is_the_modules_failure(tmp_path, bod
 
 
 async def test_a_keyboard_interrupt_at_import_is_not_the_modules(tmp_path):
-    directory = package(tmp_path, "amplifier_module_tool_x", "from . import part\nraise KeyboardInterrupt\n", part="")
+    directory = package(
+        tmp_path,
+        "amplifier_module_tool_x",
+        "from . import part\nraise KeyboardInterrupt\n",
+        part="",
+    )
     with pytest.raises(KeyboardInterrupt):
         import_from(directory)
     assert not [name for name in sys.modules if name.startswith("amplifier_module_tool_x")]
 
 
 def test_a_missing_dependency_is_named(tmp_path):
-    with pytest.raises(ModuleLoadError, match="it needs 'surely_not_installed', which cannot be found"):
+    with pytest.raises(
+        ModuleLoadError, match="it needs 'surely_not_installed', which cannot be found"
+    ):
         import_from(package(tmp_path, "amplifier_module_tool_x", "import surely_not_installed\n"))
 
 
 def test_a_failed_import_can_be_repaired_and_repeated(tmp_path):
     directory = package(
-        tmp_path, "amplifier_module_tool_x", "from .part import value\nraise RuntimeError\n", part="value = 1\n"
+        tmp_path,
+        "amplifier_module_tool_x",
+        "from .part import value\nraise RuntimeError\n",
+        part="value = 1\n",
     )
     with pytest.raises(ModuleLoadError):
         import_from(directory)
@@ -186,13 +202,20 @@ def test_a_failed_import_can_be_repaired_and_repeated(tmp_path):
 
 def test_a_rejected_package_is_removed_from_sys_modules(tmp_path):
     directory = package(tmp_path, "amplifier_module_tool_x")
-    with pytest.raises(LookupError), package_from(directory, "amplifier_module_tool_x", "tool-x", directory):
+    with (
+        pytest.raises(LookupError),
+        package_from(directory, "amplifier_module_tool_x", "tool-x", directory),
+    ):
         raise LookupError
     assert "amplifier_module_tool_x" not in sys.modules
 
 
-def test_neighbours_imported_from_the_root_are_forgotten_with_a_failed_import(tmp_path, monkeypatch):
-    checkout = root(tmp_path, "tool-x", "import neighbour_of_x\nraise RuntimeError\n", neighbour_of_x="")
+def test_neighbours_imported_from_the_root_are_forgotten_with_a_failed_import(
+    tmp_path, monkeypatch
+):
+    checkout = root(
+        tmp_path, "tool-x", "import neighbour_of_x\nraise RuntimeError\n", neighbour_of_x=""
+    )
     monkeypatch.setattr(sys, "path", [*sys.path, str(checkout)])
     with pytest.raises(ModuleLoadError):
         import_from(checkout / "amplifier_module_tool_x", beside=checkout)
@@ -238,7 +261,9 @@ def test_a_held_root_does_not_hide_later_entries_of_the_path(tmp_path, monkeypat
     assert spec.origin == str(installed / "__init__.py")
 
 
-def test_a_finder_that_reads_the_whole_path_does_not_bring_held_roots_back(tmp_path, monkeypatch, held):
+def test_a_finder_that_reads_the_whole_path_does_not_bring_held_roots_back(
+    tmp_path, monkeypatch, held
+):
     class Rewriting:
         def find_spec(self, name, path=None, target=None):
             return PathFinder.find_spec(name, path)

@@ -14,11 +14,19 @@ from amplifier.plan import is_module_id, type_from_id
 
 
 def loaded(mount, **changes):
-    fields = {"module_id": "tool-x", "module_type": "tool", "mount": mount, "config": {"key": 1}, "origin": "here"}
+    fields = {
+        "module_id": "tool-x",
+        "module_type": "tool",
+        "mount": mount,
+        "config": {"key": 1},
+        "origin": "here",
+    }
     return LoadedModule(**(fields | changes))
 
 
-@pytest.mark.parametrize("module_id", ["a", "tool-bash", "loop_basic", "hooks-tool-x", "x1", "a" * 64, "a-", "a--b"])
+@pytest.mark.parametrize(
+    "module_id", ["a", "tool-bash", "loop_basic", "hooks-tool-x", "x1", "a" * 64, "a-", "a--b"]
+)
 def test_an_id_of_the_grammar_is_accepted(module_id):
     loader = ModuleLoader(modules={module_id: print})
     assert [found.module_id for found in loader._registered.values()] == [module_id]
@@ -103,7 +111,9 @@ async def test_a_structured_mount_needs_a_host():
     async def mount(coordinator, config):
         yield
 
-    with pytest.raises(ModuleLoadError, match=r"has no host\(\); mount it through a session") as caught:
+    with pytest.raises(
+        ModuleLoadError, match=r"has no host\(\); mount it through a session"
+    ) as caught:
         await loaded(mount)(object())
     assert caught.value.reason_code == "mount_failed"
 

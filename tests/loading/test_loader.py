@@ -20,7 +20,9 @@ from amplifier.loading import ModuleLoader
 from amplifier.loading.loader import _resolve_with
 from tests.loading._forge import MOUNT, Coordinator, distribution, package, root
 
-NEVER_MOUNTED = "async def mount(coordinator, config):\n    raise AssertionError('loading must not mount')\n"
+NEVER_MOUNTED = (
+    "async def mount(coordinator, config):\n    raise AssertionError('loading must not mount')\n"
+)
 
 
 async def mount_example(coordinator, config):
@@ -53,7 +55,11 @@ async def test_a_registered_function_is_loaded():
     assert (loaded.module_type, loaded.mount_point) == ("tool", "tools")
     assert loaded.config == plan_config
     assert loaded.config is not plan_config
-    assert (loaded.origin, loaded.path, loaded.on_session_ready) == ("registered in process", None, None)
+    assert (loaded.origin, loaded.path, loaded.on_session_ready) == (
+        "registered in process",
+        None,
+        None,
+    )
     assert (await loader.load("tool-own")).config == {}
 
 
@@ -110,14 +116,24 @@ async def test_an_entry_point_may_name_a_python_module(site):
 
 async def test_the_callback_is_looked_up_where_mount_is_defined(site):
     distribution(site, "acme", {"tool-acme": "acme:mount"})
-    package(site, "acme", "from ._impl import mount\n", _impl=MOUNT + "async def on_session_ready(coordinator): pass\n")
+    package(
+        site,
+        "acme",
+        "from ._impl import mount\n",
+        _impl=MOUNT + "async def on_session_ready(coordinator): pass\n",
+    )
     loaded = await ModuleLoader().load("tool-acme")
     assert loaded.on_session_ready is sys.modules["acme._impl"].on_session_ready
 
 
 async def test_a_package_that_hosts_modules_declares_nothing_about_them(site):
     distribution(site, "acme", {"acme-thing": "acme.sub:mount"})
-    package(site, "acme", "__amplifier_module_type__ = 'hook'\nasync def on_session_ready(c): pass\n", sub=MOUNT)
+    package(
+        site,
+        "acme",
+        "__amplifier_module_type__ = 'hook'\nasync def on_session_ready(c): pass\n",
+        sub=MOUNT,
+    )
     loaded = await ModuleLoader().load("acme-thing")
     assert (loaded.module_type, loaded.on_session_ready) == (None, None)
 
@@ -132,7 +148,9 @@ async def test_a_synchronous_callback_is_skipped_with_a_warning_at_every_load(si
     assert "'tool-acme' (entry point tool-acme of acme 1.0): on_session_ready is" in caplog.text
 
 
-async def test_a_mount_that_was_replaced_and_a_python_module_that_was_imported_anew_are_noticed(site, monkeypatch):
+async def test_a_mount_that_was_replaced_and_a_python_module_that_was_imported_anew_are_noticed(
+    site, monkeypatch
+):
     distribution(site, "acme", {"tool-acme": "acme:mount"})
     package(site, "acme")
     first = await ModuleLoader().load("tool-acme")
@@ -165,7 +183,9 @@ BROKEN_ENTRY_POINTS = {
 }
 
 
-@pytest.mark.parametrize(("value", "words", "reason"), BROKEN_ENTRY_POINTS.values(), ids=BROKEN_ENTRY_POINTS)
+@pytest.mark.parametrize(
+    ("value", "words", "reason"), BROKEN_ENTRY_POINTS.values(), ids=BROKEN_ENTRY_POINTS
+)
 async def test_a_broken_entry_point_is_never_reported_as_not_found(site, value, words, reason):
     distribution(site, "acme", {"tool-x": value})
     package(
@@ -194,10 +214,14 @@ async def test_a_module_on_a_search_path_is_loaded(tmp_path, make_loader):
     assert loaded.origin == f"path {checkout}"
 
 
-async def test_a_search_path_that_is_named_twice_lists_its_modules_once(tmp_path, make_loader, monkeypatch):
+async def test_a_search_path_that_is_named_twice_lists_its_modules_once(
+    tmp_path, make_loader, monkeypatch
+):
     root(tmp_path, "tool-x")
     monkeypatch.setenv("AMPLIFIER_MODULES", os.pathsep.join([str(tmp_path), str(tmp_path)]))
-    assert [module.id for module in await make_loader().discover() if module.id == "tool-x"] == ["tool-x"]
+    assert [module.id for module in await make_loader().discover() if module.id == "tool-x"] == [
+        "tool-x"
+    ]
 
 
 class Builtin:
@@ -226,11 +250,15 @@ async def test_a_package_that_a_stale_directory_listing_hides_is_found(site):
         await ModuleLoader().load("tool-x")
     status = site.stat()
     package(site, "amplifier_module_tool_x")
-    os.utime(site, ns=(status.st_atime_ns, status.st_mtime_ns))  # as a file system with a coarse clock would show it
+    os.utime(
+        site, ns=(status.st_atime_ns, status.st_mtime_ns)
+    )  # as a file system with a coarse clock would show it
     assert (await ModuleLoader().load("tool-x")).path == site / "amplifier_module_tool_x"
 
 
-async def test_a_python_module_that_an_embedder_made_counts_as_the_conventional_package(monkeypatch):
+async def test_a_python_module_that_an_embedder_made_counts_as_the_conventional_package(
+    monkeypatch,
+):
     module = types.ModuleType("amplifier_module_tool_x")
     vars(module)["mount"] = mount_example
     monkeypatch.setitem(sys.modules, "amplifier_module_tool_x", module)
@@ -241,7 +269,9 @@ async def test_a_source_named_to_one_loader_does_not_leak_into_another(tmp_path,
     checkout = root(tmp_path, "tool-x")
     await make_loader().load("tool-x", source_hint=checkout)
     assert str(checkout) in sys.path
-    with pytest.raises(ModuleNotFoundError, match="imported from a source that another loader was given"):
+    with pytest.raises(
+        ModuleNotFoundError, match="imported from a source that another loader was given"
+    ):
         await make_loader().load("tool-x")
 
 
@@ -249,10 +279,16 @@ async def test_a_source_named_to_one_loader_does_not_leak_into_another(tmp_path,
 
 
 @pytest.mark.parametrize("keyword", ["source_hint", "profile_source"])
-@pytest.mark.parametrize("form", [str, lambda path: path, lambda path: path.as_uri()], ids=["str", "Path", "uri"])
-async def test_without_a_resolver_a_path_is_loaded_from_directly(tmp_path, make_loader, keyword, form):
+@pytest.mark.parametrize(
+    "form", [str, lambda path: path, lambda path: path.as_uri()], ids=["str", "Path", "uri"]
+)
+async def test_without_a_resolver_a_path_is_loaded_from_directly(
+    tmp_path, make_loader, keyword, form
+):
     checkout = root(tmp_path, "tool-x")
-    loaded = await make_loader(modules={"tool-x": mount_example}).load("tool-x", **{keyword: form(checkout)})
+    loaded = await make_loader(modules={"tool-x": mount_example}).load(
+        "tool-x", **{keyword: form(checkout)}
+    )
     assert loaded.path == checkout / "amplifier_module_tool_x"
 
 
@@ -276,7 +312,9 @@ async def test_a_resolver_is_asked_first_and_gets_both_hints(tmp_path, make_load
 async def test_the_coordinator_can_be_set_later_or_given_per_load(tmp_path, make_loader):
     checkout = root(tmp_path, "tool-x")
     loader = make_loader()
-    assert (await loader.load("tool-x", coordinator=Coordinator(Resolver(checkout)))).path is not None
+    assert (
+        await loader.load("tool-x", coordinator=Coordinator(Resolver(checkout)))
+    ).path is not None
     loader.coordinator = Coordinator(Resolver(checkout))
     assert (await loader.load("tool-x")).path is not None
 
@@ -289,9 +327,13 @@ ForeignNotFound.__name__ = "ModuleNotFoundError"
 DerivedNotFound = type("GitModuleMissing", (ForeignNotFound,), {})
 
 
-@pytest.mark.parametrize("error", [ModuleNotFoundError, builtins.ModuleNotFoundError, ForeignNotFound, DerivedNotFound])
+@pytest.mark.parametrize(
+    "error", [ModuleNotFoundError, builtins.ModuleNotFoundError, ForeignNotFound, DerivedNotFound]
+)
 async def test_what_a_resolver_does_not_know_is_looked_for_directly(error, caplog):
-    loader = ModuleLoader(Coordinator(Resolver(error("unknown here"))), modules={"tool-x": mount_example})
+    loader = ModuleLoader(
+        Coordinator(Resolver(error("unknown here"))), modules={"tool-x": mount_example}
+    )
     assert (await loader.load("tool-x", None, "git+https://example.org/x")).mount is mount_example
     assert "WARNING" not in caplog.text
 
@@ -323,9 +365,16 @@ async def test_an_unknown_module_error_names_the_places_of_resolver_and_loader(t
 
 
 async def test_a_resolvers_other_errors_leave_unchanged():
-    for error in (PermissionError("no"), ImportError("no"), ModuleLoadError("cloned, but broken"), ValueError("hint")):
+    for error in (
+        PermissionError("no"),
+        ImportError("no"),
+        ModuleLoadError("cloned, but broken"),
+        ValueError("hint"),
+    ):
         with pytest.raises(type(error)) as caught:
-            await ModuleLoader(Coordinator(Resolver(error)), modules={"tool-x": mount_example}).load("tool-x")
+            await ModuleLoader(
+                Coordinator(Resolver(error)), modules={"tool-x": mount_example}
+            ).load("tool-x")
         assert caught.value is error
 
 
@@ -366,7 +415,9 @@ async def test_a_root_that_is_a_package_needs_no_entry(tmp_path, make_loader):
     assert (sys.path, loaded.path) == (before, directory)
 
 
-@pytest.mark.parametrize("body", ["raise RuntimeError\n", "number = 7\n", "mount = 7\n", "import sys\nsys.exit()\n"])
+@pytest.mark.parametrize(
+    "body", ["raise RuntimeError\n", "number = 7\n", "mount = 7\n", "import sys\nsys.exit()\n"]
+)
 async def test_a_failed_load_leaves_neither_an_entry_nor_a_module(tmp_path, body):
     checkout = root(tmp_path, "tool-x", "import beside_x\n" + body, beside_x="")
     before = list(sys.path), set(sys.modules)
@@ -391,7 +442,9 @@ async def test_a_failed_load_keeps_an_entry_that_another_module_needs(tmp_path, 
 
 
 @pytest.mark.parametrize("known_by", ["registration", "entry point", "search path"])
-async def test_not_found_names_the_id_the_searched_places_and_the_nearest_id(site, tmp_path, known_by):
+async def test_not_found_names_the_id_the_searched_places_and_the_nearest_id(
+    site, tmp_path, known_by
+):
     search = tmp_path / "search"
     search.mkdir()
     modules = {}
@@ -413,7 +466,9 @@ async def test_not_found_names_the_id_the_searched_places_and_the_nearest_id(sit
 
 @pytest.mark.parametrize("wanted", ["quite-different", "tool-nope"])  # all tools begin alike
 async def test_not_found_suggests_nothing_far_off(wanted):
-    with pytest.raises(ModuleNotFoundError, match=rf"no module '{wanted}' was found\. Looked in:") as caught:
+    with pytest.raises(
+        ModuleNotFoundError, match=rf"no module '{wanted}' was found\. Looked in:"
+    ) as caught:
         await ModuleLoader(modules={"tool-bash": mount_example}).load(wanted)
     assert caught.value.suggestion is None
     assert "1 modules registered in process" in caught.value.searched
@@ -422,7 +477,8 @@ async def test_not_found_suggests_nothing_far_off(wanted):
 
 async def test_removed_provider_is_not_found_and_what_replaces_it_is_named():
     with pytest.raises(
-        ModuleNotFoundError, match=r"no module 'provider-local' was found; provider-local was removed: .*base_url"
+        ModuleNotFoundError,
+        match=r"no module 'provider-local' was found; provider-local was removed: .*base_url",
     ):
         await ModuleLoader().load("provider-local")
 
@@ -430,7 +486,9 @@ async def test_removed_provider_is_not_found_and_what_replaces_it_is_named():
 # ── the rest ─────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_the_import_hook_is_called_before_the_first_import_of_a_package(site, tmp_path, make_loader):
+async def test_the_import_hook_is_called_before_the_first_import_of_a_package(
+    site, tmp_path, make_loader
+):
     distribution(site, "acme", {"tool-acme": "acme.sub:mount"})
     package(site, "acme", "", sub=MOUNT)
     package(site, "amplifier_module_tool_y")
@@ -441,7 +499,11 @@ async def test_the_import_hook_is_called_before_the_first_import_of_a_package(si
         await loader.load("tool-acme")
         await loader.load("tool-x", source_hint=root(tmp_path, "tool-x"))
         await loader.load("tool-y")
-    assert heard == [("acme.sub", False), ("amplifier_module_tool_x", False), ("amplifier_module_tool_y", False)]
+    assert heard == [
+        ("acme.sub", False),
+        ("amplifier_module_tool_x", False),
+        ("amplifier_module_tool_y", False),
+    ]
 
 
 class Forged(Exception):
@@ -473,9 +535,13 @@ def test_only_our_own_errors_carry_a_reason(error, reason):
         ("tool.wasm", "", "a WebAssembly module"),
     ],
 )
-async def test_a_module_in_another_language_is_refused_with_a_sentence(tmp_path, make_loader, file, text, kind):
+async def test_a_module_in_another_language_is_refused_with_a_sentence(
+    tmp_path, make_loader, file, text, kind
+):
     (tmp_path / file).write_text(text)
-    with pytest.raises(ModuleLoadError, match=f"holds {kind}, and only Python modules are loaded here"):
+    with pytest.raises(
+        ModuleLoadError, match=f"holds {kind}, and only Python modules are loaded here"
+    ):
         await make_loader().load("tool-other", source_hint=str(tmp_path))
 
 
@@ -484,4 +550,6 @@ async def test_the_manifest_of_a_python_module_is_no_obstacle(tmp_path, make_loa
     package.mkdir()
     (package / "__init__.py").write_text("async def mount(coordinator, config=None): ...\n")
     (tmp_path / "amplifier.toml").write_text('[module]\ntransport = "python"\n')
-    assert (await make_loader().load("tool-with-manifest", source_hint=str(tmp_path))).module_id == "tool-with-manifest"
+    assert (
+        await make_loader().load("tool-with-manifest", source_hint=str(tmp_path))
+    ).module_id == "tool-with-manifest"

@@ -20,7 +20,9 @@ def mount(coordinator, config):
 def located(module_id, source=None, **options) -> FoundModule:
     before = set(sys.modules)
     found = ModuleLoader(**options).locate(module_id, source)
-    assert {name for name in set(sys.modules) - before if "amplifier_module" in name or "acme" in name} == set()
+    assert {
+        name for name in set(sys.modules) - before if "amplifier_module" in name or "acme" in name
+    } == set()
     assert found is not None
     return found
 
@@ -40,14 +42,20 @@ def test_a_source_is_a_path_or_a_pin(site, tmp_path):
     assert located("tool-x", {"distribution": "evil"}).import_name == "evil"
     with pytest.raises(ModuleConflictError, match="is claimed by"):
         ModuleLoader().locate("tool-x")
-    with pytest.raises(ModuleLoadError, match="is pinned to the built-in one, which does not provide it"):
+    with pytest.raises(
+        ModuleLoadError, match="is pinned to the built-in one, which does not provide it"
+    ):
         ModuleLoader().locate("tool-x", "builtin")
     with pytest.raises(ModuleLoadError, match="neither a filesystem path nor a plain file: URI"):
         ModuleLoader().locate("tool-x", "git+https://example.org/x")
 
 
 def test_what_is_found_says_what_it_declares_without_being_imported(tmp_path):
-    body = '"""Does x."""\n__amplifier_module_type__ = "hook"\n__amplifier_backends__ = ("asyncio",)\n' + POISON + MOUNT
+    body = (
+        '"""Does x."""\n__amplifier_module_type__ = "hook"\n__amplifier_backends__ = ("asyncio",)\n'
+        + POISON
+        + MOUNT
+    )
     directory = root(tmp_path, "my-thing", body)
     found = located("my-thing", str(directory))
     assert (found.info.type, found.info.mount_point, found.needs_asyncio) == ("hook", "hooks", True)

@@ -19,11 +19,15 @@ async def good_mount(coordinator, config):
 
 
 def examine_imported(module_id, module, attribute="", *, origin) -> LoadedModule:
-    return examine(FoundModule(module_id=module_id, import_name="here", attribute=attribute), module)
+    return examine(
+        FoundModule(module_id=module_id, import_name="here", attribute=attribute), module
+    )
 
 
 def examine_registered(module_id, source, module_type) -> LoadedModule:
-    return examine_found(FoundModule(module_id=module_id, registered=source, registered_type=module_type))
+    return examine_found(
+        FoundModule(module_id=module_id, registered=source, registered_type=module_type)
+    )
 
 
 def module_with(**attributes):
@@ -108,13 +112,17 @@ def test_what_cannot_be_called_so_is_refused_with_its_signature(mount):
 
 @pytest.mark.parametrize("mount", [None, 7, "mount", types.ModuleType("m")])
 def test_a_mount_that_is_not_callable_is_refused(mount):
-    with pytest.raises(ModuleLoadError, match=r"expected async def mount\(coordinator, config\)") as caught:
+    with pytest.raises(
+        ModuleLoadError, match=r"expected async def mount\(coordinator, config\)"
+    ) as caught:
         examine_imported("tool-x", module_with(mount=mount), origin="here")
     assert caught.value.reason_code == "invalid_entry_point"
 
 
 def test_a_missing_mount_is_refused():
-    with pytest.raises(ModuleLoadError, match="has no 'mount' in the Python module 'amplifier_module_example'"):
+    with pytest.raises(
+        ModuleLoadError, match="has no 'mount' in the Python module 'amplifier_module_example'"
+    ):
         examine_imported("tool-x", module_with(), origin="here")
     with pytest.raises(ModuleLoadError, match=r"has no 'a\.b' in the Python module"):
         examine_imported("tool-x", module_with(mount=good_mount), "a.b", origin="here")
@@ -128,8 +136,14 @@ def test_the_declared_kind_wins_over_the_id():
 
 
 def test_without_a_declaration_the_id_decides_the_kind_or_it_is_unknown():
-    assert examine_imported("hooks-tool-x", module_with(mount=good_mount), origin="here").module_type == "hook"
-    assert examine_imported("my-tool", module_with(mount=good_mount), origin="here").module_type is None
+    assert (
+        examine_imported("hooks-tool-x", module_with(mount=good_mount), origin="here").module_type
+        == "hook"
+    )
+    assert (
+        examine_imported("my-tool", module_with(mount=good_mount), origin="here").module_type
+        is None
+    )
 
 
 @pytest.mark.parametrize("declared", ["widget", "Tool", "", 7, ["tool"]])
@@ -150,14 +164,18 @@ def test_an_asynchronous_ready_callback_is_kept():
             return None
 
     for callback in (on_session_ready, functools.partial(on_session_ready), Callback()):
-        definition = examine_imported("tool-x", module_with(mount=good_mount, on_session_ready=callback), origin="here")
+        definition = examine_imported(
+            "tool-x", module_with(mount=good_mount, on_session_ready=callback), origin="here"
+        )
         assert definition.on_session_ready is callback
         assert definition.complaint is None
 
 
 @pytest.mark.parametrize("ready", [lambda coordinator: None, 7])
 def test_any_other_ready_callback_is_left_out_with_a_complaint(ready):
-    definition = examine_registered("tool-x", module_with(mount=good_mount, on_session_ready=ready), None)
+    definition = examine_registered(
+        "tool-x", module_with(mount=good_mount, on_session_ready=ready), None
+    )
     assert definition.on_session_ready is None
     assert definition.complaint is not None
     assert "expected async def on_session_ready(coordinator)" in definition.complaint

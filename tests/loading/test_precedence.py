@@ -20,13 +20,22 @@ OURS = "amplifier.modules.tools.todo"
 @pytest.fixture
 def published(site):
     """A published module with the id of a built-in one."""
-    distribution(site, "amplifier_module_tool_todo", {"tool-todo": "amplifier_module_tool_todo:mount"}, version="1.2")
+    distribution(
+        site,
+        "amplifier_module_tool_todo",
+        {"tool-todo": "amplifier_module_tool_todo:mount"},
+        version="1.2",
+    )
     package(site, "amplifier_module_tool_todo")
     return "amplifier_module_tool_todo"
 
 
 def logged(caplog):
-    return [r.getMessage() for r in caplog.records if r.levelno == logging.INFO and r.name.startswith("amplifier.load")]
+    return [
+        r.getMessage()
+        for r in caplog.records
+        if r.levelno == logging.INFO and r.name.startswith("amplifier.load")
+    ]
 
 
 async def loaded(source=None, loader=None):
@@ -58,10 +67,17 @@ async def test_without_another_the_built_in_one_is_used_and_nothing_is_logged(si
 async def test_a_session_mounts_the_installed_one_and_its_plan_can_pin_ours(site):
     distribution(site, "acme", {"tool-todo": "acme:mount"})
     tool = "type('Tool', (), {'name': 'todo', 'description': 'theirs', 'execute': None})()"
-    package(site, "acme", f"async def mount(coordinator, config):\n    await coordinator.mount('tools', {tool})\n")
+    package(
+        site,
+        "acme",
+        f"async def mount(coordinator, config):\n    await coordinator.mount('tools', {tool})\n",
+    )
 
     async def described(entry):
-        plan = {"session": {"orchestrator": "loop-basic", "context": "context-simple"}, "tools": [entry]}
+        plan = {
+            "session": {"orchestrator": "loop-basic", "context": "context-simple"},
+            "tools": [entry],
+        }
         async with AmplifierSession(plan) as session:
             return session.coordinator.get("tools")["todo"].description
 
@@ -99,7 +115,10 @@ async def test_no_resolver_is_asked_about_a_pin(published):
 @pytest.mark.parametrize(
     ("source", "words"),
     [
-        ({"distribution": "absent"}, "'absent', which does not provide it; it is not installed or provides no modules"),
+        (
+            {"distribution": "absent"},
+            "'absent', which does not provide it; it is not installed or provides no modules",
+        ),
         ({"distribution": "other"}, "it provides tool-other"),
         ({"distribution": "absent"}, 'provided by {"distribution": "amplifier_module_tool_todo"}'),
         ({"distribution": "absent"}, '"builtin" (entry point tool-todo of amplifier'),
@@ -115,7 +134,17 @@ async def test_a_pin_that_fits_nothing_lists_the_alternatives(published, site, s
 
 @pytest.mark.parametrize(
     "source",
-    [None, "", "./builtin", "a/path", 5, {}, {"distribution": ""}, {"distribution": "x", "git": "y"}, ["builtin"]],
+    [
+        None,
+        "",
+        "./builtin",
+        "a/path",
+        5,
+        {},
+        {"distribution": ""},
+        {"distribution": "x", "git": "y"},
+        ["builtin"],
+    ],
 )
 def test_other_sources_are_no_pins(source):
     assert not is_pin(source)
@@ -139,7 +168,12 @@ async def test_two_claims_are_an_error_only_when_the_id_is_used(contested):
     assert ids.count("tool-todo") == 2
     with pytest.raises(ModuleConflictError) as caught:
         await loader.load("tool-todo")
-    for words in ("acme 1.0", "evil 6.6", '"source": {"distribution": "acme"}', '"source": "builtin"'):
+    for words in (
+        "acme 1.0",
+        "evil 6.6",
+        '"source": {"distribution": "acme"}',
+        '"source": "builtin"',
+    ):
         assert words in str(caught.value)
 
 
@@ -164,7 +198,9 @@ async def test_a_broken_module_is_not_replaced_by_the_built_in_one(site):
 
 
 def entries(module_id, loader=None):
-    found = [entry for entry in (loader or ModuleLoader()).catalogue() if entry.info.id == module_id]
+    found = [
+        entry for entry in (loader or ModuleLoader()).catalogue() if entry.info.id == module_id
+    ]
     return [(entry.origin, entry.source, entry.is_used, entry.info.description) for entry in found]
 
 
@@ -178,7 +214,9 @@ async def test_the_catalogue_shows_which_one_is_used_each_with_its_own_descripti
     )
     assert ours[:3] == ("built in", "builtin", False)
     assert ours[3] != theirs[3]
-    assert [info.version for info in await ModuleLoader().discover() if info.id == "tool-todo"] == ["1.2"]
+    assert [info.version for info in await ModuleLoader().discover() if info.id == "tool-todo"] == [
+        "1.2"
+    ]
 
 
 async def test_contested_ids_are_not_used(contested):
@@ -191,8 +229,13 @@ async def test_contested_ids_are_not_used(contested):
 
 async def test_what_is_registered_in_process_comes_first(published, tmp_path):
     root(tmp_path, "tool-todo")
-    loader = ModuleLoader(search_paths=[tmp_path], modules={"tool-todo": lambda coordinator, config: None})
-    assert [(origin.partition(" ")[0], is_used) for origin, _, is_used, _ in entries("tool-todo", loader)] == [
+    loader = ModuleLoader(
+        search_paths=[tmp_path], modules={"tool-todo": lambda coordinator, config: None}
+    )
+    assert [
+        (origin.partition(" ")[0], is_used)
+        for origin, _, is_used, _ in entries("tool-todo", loader)
+    ] == [
         ("registered", True),
         ("amplifier_module_tool_todo", False),
         ("path", False),
@@ -201,27 +244,39 @@ async def test_what_is_registered_in_process_comes_first(published, tmp_path):
 
 
 def test_a_distribution_without_a_summary_is_described_by_its_module(site):
-    write(site / "acme-1.dist-info" / "entry_points.txt", "[amplifier.modules]\ntool-acme = acme:mount\n")
+    write(
+        site / "acme-1.dist-info" / "entry_points.txt",
+        "[amplifier.modules]\ntool-acme = acme:mount\n",
+    )
     package(site, "acme", '"""tool-acme: does what Acme does."""\n')
     ((_, _, _, description),) = entries("tool-acme")
     assert description == "does what Acme does"
 
 
 def test_built_in_modules_are_each_described_in_their_own_words():
-    found = [entry.info.description for entry in ModuleLoader().catalogue() if entry.source == "builtin"]
+    found = [
+        entry.info.description for entry in ModuleLoader().catalogue() if entry.source == "builtin"
+    ]
     assert len(found) >= 20
     assert len(set(found)) == len(found)
 
 
 def test_only_this_package_declares_built_in_modules(site):
-    write(site / "evil-1.dist-info" / "entry_points.txt", "[amplifier.builtin_modules]\ntool-evil = evil:mount\n")
+    write(
+        site / "evil-1.dist-info" / "entry_points.txt",
+        "[amplifier.builtin_modules]\ntool-evil = evil:mount\n",
+    )
     assert entries("tool-evil") == []
 
 
 def test_published_programs_find_none_of_our_modules_among_theirs():
     from importlib.metadata import entry_points
 
-    ours = [entry for entry in entry_points(group="amplifier.modules") if entry.value.startswith("amplifier.")]
+    ours = [
+        entry
+        for entry in entry_points(group="amplifier.modules")
+        if entry.value.startswith("amplifier.")
+    ]
     assert ours == []
 
 
@@ -231,7 +286,13 @@ def test_every_built_in_module_is_declared():
     import amplifier.modules
 
     folder = Path(amplifier.modules.__file__).parent
-    prefixes = {"loop": "loop", "context": "context", "providers": "provider", "tools": "tool", "hooks": "hooks"}
+    prefixes = {
+        "loop": "loop",
+        "context": "context",
+        "providers": "provider",
+        "tools": "tool",
+        "hooks": "hooks",
+    }
     names = {
         f"{prefix}-{path.stem.replace('_', '-')}"
         for kind, prefix in prefixes.items()
@@ -243,7 +304,10 @@ def test_every_built_in_module_is_declared():
 
 
 async def test_a_child_session_uses_what_its_parent_uses(published):
-    plan = {"session": {"orchestrator": "loop-basic", "context": "context-own"}, "tools": ["tool-todo"]}
+    plan = {
+        "session": {"orchestrator": "loop-basic", "context": "context-own"},
+        "tools": ["tool-todo"],
+    }
 
     async def mount(coordinator, config):
         await coordinator.mount("context", MockContextManager())

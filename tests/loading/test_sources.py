@@ -57,7 +57,9 @@ def test_the_home_directory_is_expanded(monkeypatch):
     ],
 )
 def test_any_other_hint_is_a_resolvers_business(hint):
-    with pytest.raises(ModuleLoadError, match="mount a resolver at 'module-source-resolver'") as caught:
+    with pytest.raises(
+        ModuleLoadError, match="mount a resolver at 'module-source-resolver'"
+    ) as caught:
         path_from_hint(hint, "tool-x")
     assert repr(hint) in str(caught.value)
     assert caught.value.reason_code == "missing_source"
@@ -75,7 +77,10 @@ def resolver_with(method, name="resolve"):
     [
         (lambda module_id, profile_hint=None: f"/{profile_hint}", "/old"),
         (lambda module_id, source_hint=None: f"/{source_hint}", "/new"),
-        (lambda module_id, source_hint=None, profile_hint=None: f"/{source_hint}/{profile_hint}", "/new/old"),
+        (
+            lambda module_id, source_hint=None, profile_hint=None: f"/{source_hint}/{profile_hint}",
+            "/new/old",
+        ),
         (lambda module_id, *, profile_hint: f"/{profile_hint}", "/old"),
         (lambda module_id, hint=None: f"/{hint}", "/old"),
         (lambda module_id, hint, /: f"/{hint}", "/old"),
@@ -109,17 +114,23 @@ class AsyncSource:
         return "/from/source"
 
 
-@pytest.mark.parametrize("source", [SyncSource(), AsyncSource(), Path("/from/source"), "/from/source"])
+@pytest.mark.parametrize(
+    "source", [SyncSource(), AsyncSource(), Path("/from/source"), "/from/source"]
+)
 async def test_a_resolver_may_answer_with_a_source_or_a_path(source):
     async def async_resolve(module_id):
         return source
 
-    assert await resolve_with(resolver_with(lambda module_id: source), "tool-x", None, None) == Path("/from/source")
+    assert await resolve_with(
+        resolver_with(lambda module_id: source), "tool-x", None, None
+    ) == Path("/from/source")
     asynchronous = resolver_with(async_resolve, "async_resolve")
     assert await resolve_with(asynchronous, "tool-x", None, None) == Path("/from/source")
 
 
-@pytest.mark.parametrize("answer", [None, 7, b"/bytes", resolver_with(lambda: None), resolver_with(lambda: 7)])
+@pytest.mark.parametrize(
+    "answer", [None, 7, b"/bytes", resolver_with(lambda: None), resolver_with(lambda: 7)]
+)
 async def test_any_other_answer_is_refused(answer):
     with pytest.raises(ModuleLoadError, match="expected a path or a source") as caught:
         await resolve_with(resolver_with(lambda module_id: answer), "tool-x", None, None)

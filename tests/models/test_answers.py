@@ -62,7 +62,11 @@ class Shop(pydantic.BaseModel):
 
 
 CASES: list[tuple[Any, Any, Any]] = [
-    (Invoice, {"number": 1, "lines": [{"article": "tea", "price": 2.5}]}, Invoice(1, [Line("tea", 2.5)])),
+    (
+        Invoice,
+        {"number": 1, "lines": [{"article": "tea", "price": 2.5}]},
+        Invoice(1, [Line("tea", 2.5)]),
+    ),
     (Point, {"x": 1, "y": 2}, Point(1, 2)),
     (Person, {"name": "Ada"}, {"name": "Ada"}),
     (Literal["yes", "no"], "yes", "yes"),
@@ -71,7 +75,11 @@ CASES: list[tuple[Any, Any, Any]] = [
     (Point | Line, {"x": 1, "y": 2}, Point(1, 2)),
     (Point | None, None, None),
     (list[Point], [{"x": 1, "y": 2}], [Point(1, 2)]),
-    (Node, {"label": "a", "children": [{"label": "b", "children": []}]}, Node("a", [Node("b", [])])),
+    (
+        Node,
+        {"label": "a", "children": [{"label": "b", "children": []}]},
+        Node("a", [Node("b", [])]),
+    ),
     (Review, {"stars": 4, "text": "fine"}, Review(stars=4, text="fine")),
     (list[Review], [{"stars": 4, "text": "fine"}], [Review(stars=4, text="fine")]),
     (dict[str, Review], {"a": {"stars": 4, "text": "fine"}}, {"a": Review(stars=4, text="fine")}),
@@ -84,13 +92,19 @@ CASES: list[tuple[Any, Any, Any]] = [
     (list[Review] | Line, {"article": "tea", "price": 1.0}, Line("tea", 1.0)),
     (list[Shop | None], [None, {"reviews": []}], [None, Shop(reviews=[])]),
     (bool, True, True),
-    ({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}, {"a": 1}, {"a": 1}),
+    (
+        {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]},
+        {"a": 1},
+        {"a": 1},
+    ),
     ({"type": "array", "items": {"type": "integer"}}, [1, 2], [1, 2]),
 ]
 
 
 @pytest.mark.parametrize(("result_type", "answer", "expected"), CASES)
-def test_schema_of_a_type_is_an_object_and_an_answer_that_fits_it_becomes_a_value(result_type, answer, expected):
+def test_schema_of_a_type_is_an_object_and_an_answer_that_fits_it_becomes_a_value(
+    result_type, answer, expected
+):
     form = answer_format(result_type)
     assert form.schema["type"] == "object"
     assert "$ref" not in form.schema
@@ -106,7 +120,9 @@ def test_schema_of_a_type_is_an_object_and_an_answer_that_fits_it_becomes_a_valu
 def test_all_problems_are_reported_with_their_paths():
     form = answer_format(Invoice)
     with pytest.raises(ResultError) as caught:
-        form.read_value({"number": "one", "lines": [{"article": "tea"}, {"article": 1, "price": 2}], "extra": 1})
+        form.read_value(
+            {"number": "one", "lines": [{"article": "tea"}, {"article": 1, "price": 2}], "extra": 1}
+        )
     paths = [path for path, _ in caught.value.problems]
     assert sorted(paths) == ["$", "$.lines[0]", "$.lines[1].article", "$.number"]
     assert caught.value.result_type == "Invoice"
@@ -119,7 +135,9 @@ def test_a_path_inside_a_wrapped_value_does_not_name_the_wrapper():
     assert [path for path, _ in caught.value.problems] == ["$[0].y"]
 
 
-@pytest.mark.parametrize("text", ["", "I think it is 7.", '{"x": 1', "[" * 100_000, '{"x": 1, "y": NaN}'])
+@pytest.mark.parametrize(
+    "text", ["", "I think it is 7.", '{"x": 1', "[" * 100_000, '{"x": 1, "y": NaN}']
+)
 def test_text_that_is_no_answer_is_an_error_with_a_path(text):
     with pytest.raises(ResultError) as caught:
         answer_format(Point).read_text(text)
@@ -168,14 +186,22 @@ class Plain:
         (Callable[[], Review], "Callable"),
     ],
 )
-def test_the_error_says_what_was_found_and_what_works_and_names_no_options_of_other_libraries(result_type, found):
+def test_the_error_says_what_was_found_and_what_works_and_names_no_options_of_other_libraries(
+    result_type, found
+):
     with pytest.raises(TypeError) as caught:
         answer_format(result_type)
     text = str(caught.value)
     assert found in text
     assert "expected" in text
     assert "pydantic model" in text
-    for option in ("schema_hook", "Meta(", "arbitrary_types_allowed", "__get_pydantic_core_schema__", "\n"):
+    for option in (
+        "schema_hook",
+        "Meta(",
+        "arbitrary_types_allowed",
+        "__get_pydantic_core_schema__",
+        "\n",
+    ):
         assert option not in text
 
 
@@ -190,7 +216,10 @@ def test_problems_inside_a_list_of_pydantic_models_have_their_paths():
         st.text(max_size=5),
         st.recursive(
             st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=8),
-            lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+            lambda inner: (
+                st.lists(inner, max_size=3)
+                | st.dictionaries(st.text(max_size=3), inner, max_size=3)
+            ),
             max_leaves=8,
         ),
         max_size=4,
@@ -211,7 +240,9 @@ def test_reading_a_long_answer_piece_by_piece_parses_it_a_bounded_number_of_time
     partial = PartialAnswer(answer_format({"type": "object"}))
     text = json.dumps({"text": "x" * 300_000})
     changes = sum(partial.add(text[begin : begin + 10]) for begin in range(0, len(text), 10))
-    assert changes < 205 + 115  # every piece of the first 2 KiB, then once per growth of a twentieth
+    assert (
+        changes < 205 + 115
+    )  # every piece of the first 2 KiB, then once per growth of a twentieth
 
 
 def _item(kind: Any) -> Any:

@@ -67,7 +67,9 @@ def problems_of(cls: type[Model], **fields: object) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("cls", model_classes())
 def test_positional_arguments_are_a_type_error_that_shows_the_right_way(cls):
-    with pytest.raises(TypeError, match=rf"{cls.__name__} takes keyword arguments only, for example"):
+    with pytest.raises(
+        TypeError, match=rf"{cls.__name__} takes keyword arguments only, for example"
+    ):
         cls("anything")
 
 
@@ -86,7 +88,9 @@ def test_open_models_keep_unknown_keywords_and_closed_ones_ignore_them():
     assert not hasattr(HookResult(metadata=1), "metadata")
 
 
-@pytest.mark.parametrize("name", ["self", "cls", "extra", "_positional", "_coercion", "_unknown", "a b", ""])
+@pytest.mark.parametrize(
+    "name", ["self", "cls", "extra", "_positional", "_coercion", "_unknown", "a b", ""]
+)
 def test_any_unknown_keyword_is_just_kept(name):
     assert TextBlock(**{"text": "x", name: 1}).extra == {name: 1}
 
@@ -102,11 +106,15 @@ def test_an_unknown_attribute_cannot_be_set():
 
 def test_nested_dicts_become_models():
     request = ChatRequest(
-        messages=[{"role": "user", "content": [{"type": "text", "text": "hi", "cache_control": {"a": 1}}]}],
+        messages=[
+            {"role": "user", "content": [{"type": "text", "text": "hi", "cache_control": {"a": 1}}]}
+        ],
         tools=[{"name": "t", "parameters": {}}],
         response_format={"type": "json_schema", "json_schema": {"type": "object"}},
     )
-    assert request.messages == [Message(role="user", content=[TextBlock(text="hi", cache_control={"a": 1})])]
+    assert request.messages == [
+        Message(role="user", content=[TextBlock(text="hi", cache_control={"a": 1})])
+    ]
     assert request.tools == [ToolSpec(name="t", parameters={})]
     assert request.response_format == ResponseFormatJsonSchema(json_schema={"type": "object"})
     assert ModelInfo(
@@ -151,11 +159,27 @@ STORED = {
         ("t", True),
         ("n", False),
     ],
-    "Decimal": [("0.10", Decimal("0.10")), (3, Decimal(3)), (Decimal("-1.5"), Decimal("-1.5")), (None, None)],
+    "Decimal": [
+        ("0.10", Decimal("0.10")),
+        (3, Decimal(3)),
+        (Decimal("-1.5"), Decimal("-1.5")),
+        (None, None),
+    ],
 }
 
 REFUSED = {
-    "int": [1.5, "1.5", "x", "", None, [], float("nan"), float("inf"), Decimal("1E+999999999"), "1" * 9999],
+    "int": [
+        1.5,
+        "1.5",
+        "x",
+        "",
+        None,
+        [],
+        float("nan"),
+        float("inf"),
+        Decimal("1E+999999999"),
+        "1" * 9999,
+    ],
     "float": ["warm", [], {}, b"1", 10**400],
     "bool": [2, "maybe", None, [], 0.5, "true " * 100],
     "str": [5, 5.0, True, b"x", None, ["x"]],
@@ -179,7 +203,9 @@ def test_what_means_a_value_of_the_fields_type_is_stored_as_one(kind, value, sto
 
 
 @pytest.mark.parametrize(
-    ("kind", "value"), [(kind, value) for kind, values in REFUSED.items() for value in values], ids=shown
+    ("kind", "value"),
+    [(kind, value) for kind, values in REFUSED.items() for value in values],
+    ids=shown,
 )
 def test_what_means_no_value_of_the_fields_type_is_refused(kind, value):
     cls, name, others = FIELDS[kind]
@@ -204,19 +230,26 @@ def test_a_wrong_word_is_refused(value):
 
 
 def test_a_block_cannot_be_given_the_type_of_another():
-    assert problems_of(TextBlock, text="x", type="image") == [("type", "expected 'text', got 'image'")]
+    assert problems_of(TextBlock, text="x", type="image") == [
+        ("type", "expected 'text', got 'image'")
+    ]
 
 
 @pytest.mark.parametrize("timeout", [0, -1, float("nan")])
 def test_an_approval_must_wait_for_a_positive_time_or_for_ever(timeout):
     with pytest.raises(ModelError, match="timeout: expected seconds greater than 0, or None"):
         ApprovalRequest(tool_name="t", action="a", risk_level="low", timeout=timeout)
-    assert ApprovalRequest(tool_name="t", action="a", risk_level="any text", timeout=None).timeout is None
+    assert (
+        ApprovalRequest(tool_name="t", action="a", risk_level="any text", timeout=None).timeout
+        is None
+    )
 
 
 @pytest.mark.parametrize("currency", ["usd", "USDT", "", "€€€", "U D"])
 def test_a_currency_is_three_capitals(currency):
-    with pytest.raises(ModelError, match="currency: expected a currency code of three capital letters"):
+    with pytest.raises(
+        ModelError, match="currency: expected a currency code of three capital letters"
+    ):
         Pricing(input_per_million=1, output_per_million=1, currency=currency)
 
 
@@ -237,7 +270,10 @@ def test_lists_and_dicts_are_copied_and_what_they_hold_is_shared():
     inner = {"deep": 1}
     block, arguments, content = TextBlock(text="x"), {"a": inner}, []
     content.append(block)
-    message, call = Message(role="user", content=content), ToolCall(id="1", name="n", arguments=arguments)
+    message, call = (
+        Message(role="user", content=content),
+        ToolCall(id="1", name="n", arguments=arguments),
+    )
     content.append("more")
     arguments["b"] = 2
     assert message.content == [block]
@@ -248,7 +284,9 @@ def test_lists_and_dicts_are_copied_and_what_they_hold_is_shared():
 
 @pytest.mark.parametrize("make", [tuple, deque, list])
 def test_other_sequences_become_lists(make):
-    assert Message(role="user", content=make([TextBlock(text="x")])).content == [TextBlock(text="x")]
+    assert Message(role="user", content=make([TextBlock(text="x")])).content == [
+        TextBlock(text="x")
+    ]
     assert ThinkingBlock(thinking="x", content=make([1])).content == [1]
 
 
@@ -256,7 +294,9 @@ def test_other_sequences_become_lists(make):
 def test_other_mappings_become_dicts(make):
     source = ImageBlock(source=make({"type": "url"})).source
     assert (source, type(source)) == ({"type": "url"}, dict)
-    assert ChatResponse(content=[make({"type": "text", "text": "x"})]).content == [TextBlock(text="x")]
+    assert ChatResponse(content=[make({"type": "text", "text": "x"})]).content == [
+        TextBlock(text="x")
+    ]
 
 
 def test_defaults_are_never_shared():
@@ -308,8 +348,14 @@ def test_models_can_be_changed_and_therefore_not_hashed():
 
 
 def test_the_repr_shows_every_field_and_then_the_unknown_members():
-    assert repr(ApprovalResponse(approved=True)) == "ApprovalResponse(approved=True, reason=None, remember=False)"
-    assert repr(TextBlock(text="x", odd=[1])) == "TextBlock(type='text', text='x', visibility=None, extra={'odd': [1]})"
+    assert (
+        repr(ApprovalResponse(approved=True))
+        == "ApprovalResponse(approved=True, reason=None, remember=False)"
+    )
+    assert (
+        repr(TextBlock(text="x", odd=[1]))
+        == "TextBlock(type='text', text='x', visibility=None, extra={'odd': [1]})"
+    )
     assert repr(UnknownBlock(odd=1, type="x")) == "UnknownBlock(type='x', extra={'odd': 1})"
 
 

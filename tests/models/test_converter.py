@@ -110,7 +110,9 @@ def test_models_inside_plain_values_are_written():
 
 
 def test_the_text_is_compact_and_in_declared_order_without_none():
-    message = Message(content=[TextBlock(visibility="user", text="é")], role="user", zebra=1, apple=None)
+    message = Message(
+        content=[TextBlock(visibility="user", text="é")], role="user", zebra=1, apple=None
+    )
     expected = '{"role":"user","content":[{"type":"text","text":"é","visibility":"user"}],"zebra":1,"apple":null}'
     assert to_json(message) == expected
 
@@ -123,12 +125,19 @@ def test_a_none_that_is_not_the_default_is_written():
         to_json(ToolResultBlock(tool_call_id="1", output=None))
         == '{"type":"tool_result","tool_call_id":"1","output":null}'
     )
-    assert to_json(HookResult()).startswith('{"action":"continue","context_injection_role":"system","ephemeral":false,')
+    assert to_json(HookResult()).startswith(
+        '{"action":"continue","context_injection_role":"system","ephemeral":false,'
+    )
 
 
 def test_the_schema_of_a_response_format_keeps_its_own_name():
-    assert to_dict(ResponseFormatJsonSchema(json_schema={"a": 1})) == {"type": "json_schema", "json_schema": {"a": 1}}
-    assert problems_of(ResponseFormatJsonSchema, {"schema": {}}) == [("json_schema", "required, but missing")]
+    assert to_dict(ResponseFormatJsonSchema(json_schema={"a": 1})) == {
+        "type": "json_schema",
+        "json_schema": {"a": 1},
+    }
+    assert problems_of(ResponseFormatJsonSchema, {"schema": {}}) == [
+        ("json_schema", "required, but missing")
+    ]
 
 
 def test_unknown_members_never_hide_declared_ones():
@@ -148,7 +157,9 @@ def test_the_class_decides_the_type_that_is_written():
 
 
 @given(
-    cls=st.sampled_from([cls for cls in model_classes() if issubclass(cls, OpenModel) and cls is not UnknownBlock]),
+    cls=st.sampled_from(
+        [cls for cls in model_classes() if issubclass(cls, OpenModel) and cls is not UnknownBlock]
+    ),
     data=st.data(),
 )
 def test_open_models_give_unknown_members_back(cls, data):
@@ -162,7 +173,9 @@ def test_open_models_give_unknown_members_back(cls, data):
 @given(instances(ChatRequest), json_objects())
 def test_unknown_members_survive_at_every_level(request, unknown):
     plain = to_dict(request)
-    marked = json.loads(json.dumps(plain), object_hook=lambda found: {**found, "x-unknown": unknown})
+    marked = json.loads(
+        json.dumps(plain), object_hook=lambda found: {**found, "x-unknown": unknown}
+    )
     for closed in ("response_format",):
         marked.pop(closed, None)
     assert to_dict(from_dict(ChatRequest, marked)) == marked
@@ -174,7 +187,16 @@ def test_unknown_members_survive_at_every_level(request, unknown):
 @given(
     st.text().filter(
         lambda tag: (
-            tag not in {"text", "thinking", "redacted_thinking", "tool_call", "tool_result", "image", "reasoning"}
+            tag
+            not in {
+                "text",
+                "thinking",
+                "redacted_thinking",
+                "tool_call",
+                "tool_result",
+                "image",
+                "reasoning",
+            }
         )
     ),
     json_objects(),
@@ -225,7 +247,19 @@ def test_what_is_written_shares_nothing_with_the_model(source):
 
 
 @pytest.mark.parametrize(
-    "number", [2**63, 2**64 - 1, 2**64, -(2**63), -(2**63) - 1, 2**200, -(10**4299), 10**308, 10**309, 10**4299]
+    "number",
+    [
+        2**63,
+        2**64 - 1,
+        2**64,
+        -(2**63),
+        -(2**63) - 1,
+        2**200,
+        -(10**4299),
+        10**308,
+        10**309,
+        10**4299,
+    ],
 )
 def test_integers_of_any_size_are_exact(number):
     for value in (
@@ -240,7 +274,9 @@ def test_integers_of_any_size_are_exact(number):
         assert from_dict(type(value), to_dict(value)) == value
 
 
-@pytest.mark.parametrize("number", [0.1, 1e16, 1e22, 1.5e300, -1e19, 5e-324, -0.0, 1e-7, 123456789.125])
+@pytest.mark.parametrize(
+    "number", [0.1, 1e16, 1e22, 1.5e300, -1e19, 5e-324, -0.0, 1e-7, 123456789.125]
+)
 def test_floats_are_exact_and_stay_floats(number):
     value = ToolResult(output=[number])
     again = from_json(ToolResult, to_json(value)).output[0]
@@ -261,8 +297,12 @@ def test_a_whole_number_in_a_float_field_becomes_a_float():
 
 
 def test_of_duplicate_keys_the_last_one_counts():
-    assert from_json(TextBlock, '{"type":"text","text":"a","text":"b","x":1,"x":2}') == TextBlock(text="b", x=2)
-    assert from_json(TextBlock, '{"text":"a","text":"b","x":1,"x":100000000000000000000}').extra == {"x": 10**20}
+    assert from_json(TextBlock, '{"type":"text","text":"a","text":"b","x":1,"x":2}') == TextBlock(
+        text="b", x=2
+    )
+    assert from_json(
+        TextBlock, '{"text":"a","text":"b","x":1,"x":100000000000000000000}'
+    ).extra == {"x": 10**20}
 
 
 class Colour(enum.Enum):
@@ -306,7 +346,9 @@ def test_values_with_an_obvious_json_form_are_written_in_it(value, expected):
     assert json.loads(to_json(ToolResult(output=[value])))["output"] == [expected]
 
 
-@pytest.mark.parametrize("value", [{1}, b"x", object(), 1j, range(3), Decimal("NaN"), lambda: 1, TextBlock])
+@pytest.mark.parametrize(
+    "value", [{1}, b"x", object(), 1j, range(3), Decimal("NaN"), lambda: 1, TextBlock]
+)
 def test_values_without_one_are_refused(value):
     for write in (to_json, to_dict):
         with pytest.raises(ModelError) as caught:
@@ -322,7 +364,11 @@ def test_a_foreign_class_may_hold_models():
     )
     assert from_json(Holder, to_json(holder)) == holder
     assert from_json(list[Holder], to_json([holder])) == [holder]
-    data = {"usage": {"input_tokens": "x"}, "blocks": [{"type": "text", "text": 1}], "number": "many"}
+    data = {
+        "usage": {"input_tokens": "x"},
+        "blocks": [{"type": "text", "text": 1}],
+        "number": "many",
+    }
     with pytest.raises(ModelError) as caught:
         from_dict(list[Holder], [data, {}])
     assert [path for path, _ in caught.value.problems] == [
@@ -338,7 +384,8 @@ def test_a_foreign_class_may_hold_models():
 
 def test_a_problem_of_a_model_in_a_foreign_class_has_its_whole_path():
     holder = Holder(
-        usage=Usage(input_tokens=1, output_tokens=2, total_tokens=3), blocks=[TextBlock(text="x", a=[float("nan")])]
+        usage=Usage(input_tokens=1, output_tokens=2, total_tokens=3),
+        blocks=[TextBlock(text="x", a=[float("nan")])],
     )
     for written in (to_json, to_dict):
         with pytest.raises(ModelError) as caught:
@@ -372,7 +419,10 @@ def test_a_subclass_is_read_and_written_with_its_own_fields():
 def test_every_problem_is_listed_with_its_path():
     data = {
         "messages": [
-            {"role": "me", "content": [{"type": "text", "text": 5}, {"type": "image"}, {"text": "x"}]},
+            {
+                "role": "me",
+                "content": [{"type": "text", "text": 5}, {"type": "image"}, {"text": "x"}],
+            },
             {"content": None, "metadata": []},
             7,
         ],
@@ -383,7 +433,9 @@ def test_every_problem_is_listed_with_its_path():
         "stream": "perhaps",
         "response_format": {"type": "json_schema"},
     }
-    roles = "expected one of 'system', 'developer', 'user', 'assistant', 'function', 'tool', got 'me'"
+    roles = (
+        "expected one of 'system', 'developer', 'user', 'assistant', 'function', 'tool', got 'me'"
+    )
     assert problems_of(ChatRequest, data) == [
         ("messages[0].role", roles),
         ("messages[0].content[0].text", "expected str, got int"),

@@ -57,7 +57,9 @@ ApprovalResponse(approved, reason=None, remember=False)
 """
 """Every model with its fields and their defaults, in order; ``+`` keeps unknown members. Written out by hand from the published kernel,
 2.0.2; only `HookResult.approval_gates`, `ApprovalGate` and `UnknownBlock` are ours."""
-EXPECTED = {re.split(r"[+(]", row)[0]: row for row in re.sub(r"\n    ", " ", TABLE).split("\n") if row}
+EXPECTED = {
+    re.split(r"[+(]", row)[0]: row for row in re.sub(r"\n    ", " ", TABLE).split("\n") if row
+}
 
 LITERALS = {
     ("HookResult", "action"): {"continue", "deny", "modify", "inject_context", "ask_user"},
@@ -85,7 +87,11 @@ FORBIDDEN = {
 
 def model_classes() -> list[type[Model]]:
     found = [getattr(models, name) for name in models.__all__]
-    return [cls for cls in found if isinstance(cls, type) and issubclass(cls, Model) and cls not in (Model, OpenModel)]
+    return [
+        cls
+        for cls in found
+        if isinstance(cls, type) and issubclass(cls, Model) and cls not in (Model, OpenModel)
+    ]
 
 
 def shown(field: attrs.Attribute) -> str:
@@ -99,7 +105,9 @@ def shown(field: attrs.Attribute) -> str:
 def test_a_model_has_exactly_its_fields_and_defaults_in_order(name):
     cls = getattr(models, name)
     fields = [shown(field) for field in attrs.fields(cls) if field.init and field.name != "extra"]
-    assert f"{name}{'+' if issubclass(cls, OpenModel) else ''}({', '.join(fields)})" == EXPECTED[name]
+    assert (
+        f"{name}{'+' if issubclass(cls, OpenModel) else ''}({', '.join(fields)})" == EXPECTED[name]
+    )
 
 
 @pytest.mark.parametrize(("name", "field"), LITERALS)
@@ -114,14 +122,18 @@ def test_a_model_has_a_docstring_type_hints_of_every_field_and_keyword_only_para
     assert not cls.__doc__.startswith("Method generated")
     assert {field.name for field in attrs.fields(cls)} <= set(typing.get_type_hints(cls))
     parameters = list(inspect.signature(cls).parameters.values())
-    assert [parameter.kind for parameter in parameters[:-1]] == [inspect.Parameter.KEYWORD_ONLY] * (len(parameters) - 1)
+    assert [parameter.kind for parameter in parameters[:-1]] == [inspect.Parameter.KEYWORD_ONLY] * (
+        len(parameters) - 1
+    )
     assert parameters[-1].kind is inspect.Parameter.VAR_KEYWORD
     assert [p.name for p in parameters[:-1]] == [
         field.name for field in attrs.fields(cls) if field.init and field.name != "extra"
     ]
 
 
-@pytest.mark.parametrize(("name", "member"), [(name, member) for name in FORBIDDEN for member in FORBIDDEN[name]])
+@pytest.mark.parametrize(
+    ("name", "member"), [(name, member) for name in FORBIDDEN for member in FORBIDDEN[name]]
+)
 def test_a_model_has_no_member_whose_absence_modules_rely_on(name, member):
     assert not hasattr(getattr(models, name), member)
 

@@ -41,7 +41,11 @@ def test_a_time_without_zone_that_was_assigned_is_written_with_an_offset():
     status = SessionStatus(session_id="s", started_at=NOON)
     status.ended_at = datetime(2024, 5, 6, 13)  # noqa: DTZ001  # the point of the test
     assert from_json(SessionStatus, to_json(status)).ended_at == status.ended_at.astimezone()
-    assert to_dict(status)["ended_at"] == status.to_dict()["ended_at"] == status.ended_at.astimezone().isoformat()
+    assert (
+        to_dict(status)["ended_at"]
+        == status.to_dict()["ended_at"]
+        == status.ended_at.astimezone().isoformat()
+    )
 
 
 @pytest.mark.parametrize("value", ["yesterday", 5, "", [], "2024-13-01T00:00:00"])
@@ -53,7 +57,9 @@ def test_what_is_no_time_is_refused(value):
 
 
 def test_a_reference_status_with_utc_marker_is_read():
-    status = from_json(SessionStatus, '{"session_id":"s","started_at":"2024-01-01T00:00:00Z","cost_usd":3}')
+    status = from_json(
+        SessionStatus, '{"session_id":"s","started_at":"2024-01-01T00:00:00Z","cost_usd":3}'
+    )
     assert (status.started_at, status.cost_usd) == (datetime(2024, 1, 1, tzinfo=UTC), Decimal(3))
 
 

@@ -12,7 +12,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from amplifier import AmplifierSession, HookResult, LLMError, SessionStateError, agent, file, to_dict
+from amplifier import (
+    AmplifierSession,
+    HookResult,
+    LLMError,
+    SessionStateError,
+    agent,
+    file,
+    to_dict,
+)
 from amplifier._internal.json import redact_secrets, redact_text
 from amplifier.compat._sessions import AmplifierSession as PublishedSession
 from amplifier.errors import ExecutionDenied, InvalidRequestError, ModelError
@@ -57,14 +65,24 @@ def test_a_file_is_what_its_content_is(tmp_path, name, data, media_type):
 
 @pytest.mark.parametrize("wrong", [{"name": 3}, {"max_bytes": "3"}, {"max_bytes": True}])
 def test_wrong_arguments_of_file_are_refused_with_a_sentence(wrong):
-    with pytest.raises(TypeError, match="expected name as a text and max_bytes as a whole number, got"):
+    with pytest.raises(
+        TypeError, match="expected name as a text and max_bytes as a whole number, got"
+    ):
         file(b"x", **wrong)
     assert file(bytearray(b"x")) == file(memoryview(b"x")) == file(b"x")
 
 
 def test_a_pdf_is_a_document_and_a_text_file_is_text():
-    source = {"type": "base64", "media_type": "application/pdf", "data": base64.b64encode(PDF).decode()}
-    assert to_dict(file(PDF, name="r.pdf")) == {"type": "document", "source": source, "title": "r.pdf"}
+    source = {
+        "type": "base64",
+        "media_type": "application/pdf",
+        "data": base64.b64encode(PDF).decode(),
+    }
+    assert to_dict(file(PDF, name="r.pdf")) == {
+        "type": "document",
+        "source": source,
+        "title": "r.pdf",
+    }
     assert to_dict(file("\ufeffÄ\n".encode(), name='"a\nb"')) == {
         "type": "text",
         "text": "<file name=\"'a\\nb'\">\nÄ\n\n</file>",
@@ -129,7 +147,9 @@ async def test_blocks_reach_the_model_in_order_from_every_loop(loop):
     provider = MockProvider(["One.", "Two."])
     async with agent(provider, plan={"session": {"orchestrator": loop}}) as session:
         assert await session.execute(MIXED) == "One."
-        async with session.stream([{"type": "image", "source": {"type": "url", "url": "https://x/y.png"}}]) as events:
+        async with session.stream(
+            [{"type": "image", "source": {"type": "url", "url": "https://x/y.png"}}]
+        ) as events:
             [event async for event in events]
         assert events.result == "Two."
     first, second = (request.messages[-1].content for request in provider.requests)
@@ -145,9 +165,13 @@ async def test_blocks_reach_the_model_in_order_from_every_loop(loop):
 async def test_a_loop_that_takes_text_only_is_refused_and_the_alias_keeps_its_prompts():
     plan = {"session": {"orchestrator": ScriptedOrchestrator([]), "context": "context-simple"}}
     async with AmplifierSession(plan) as session:
-        with pytest.raises(SessionStateError, match="ScriptedOrchestrator cannot take blocks in a prompt"):
+        with pytest.raises(
+            SessionStateError, match="ScriptedOrchestrator cannot take blocks in a prompt"
+        ):
             await session.execute(MIXED)
-    published = PublishedSession({"session": {"orchestrator": "loop-basic", "context": "context-simple"}})
+    published = PublishedSession(
+        {"session": {"orchestrator": "loop-basic", "context": "context-simple"}}
+    )
     await published.initialize()
     try:
         with pytest.raises(RuntimeError, match="a prompt must be a str, got list"):
@@ -177,8 +201,20 @@ async def test_hooks_see_the_text_and_descriptions_never_the_content():
         payload = next(data for event, data in recorder.events if event == name)
         assert payload["prompt"] == "Compare\n\nwith"
         assert payload["attachments"] == [
-            {"index": 1, "type": "image", "title": "chart.png", "media_type": "image/png", "bytes": len(PNG)},
-            {"index": 3, "type": "document", "title": "report.pdf", "media_type": "application/pdf", "bytes": len(PDF)},
+            {
+                "index": 1,
+                "type": "image",
+                "title": "chart.png",
+                "media_type": "image/png",
+                "bytes": len(PNG),
+            },
+            {
+                "index": 3,
+                "type": "document",
+                "title": "report.pdf",
+                "media_type": "application/pdf",
+                "bytes": len(PDF),
+            },
         ]
 
 
@@ -206,15 +242,23 @@ async def test_a_hook_can_change_the_text_and_leave_attachments_out(change, expe
 async def test_a_hook_that_knows_only_text_keeps_the_attachments_and_can_deny():
     verdict = HookResult(action="modify", data={"prompt": "Look"})
     async with agent(MockProvider(["Done."])) as session:
-        session.coordinator.hooks.register("prompt:submit", lambda event, data: verdict, name="published")
+        session.coordinator.hooks.register(
+            "prompt:submit", lambda event, data: verdict, name="published"
+        )
         await session.execute(MIXED)
-        assert [block["type"] for block in (await messages_of(session))[0]["content"]] == ["text", "image", "document"]
+        assert [block["type"] for block in (await messages_of(session))[0]["content"]] == [
+            "text",
+            "image",
+            "document",
+        ]
         verdict = HookResult(action="deny", reason="no pictures")
         with pytest.raises(ExecutionDenied, match="no pictures"):
             await session.execute(MIXED)
 
 
-@pytest.mark.parametrize("error", [InvalidRequestError("bad image", status_code=400), LLMError("down")])
+@pytest.mark.parametrize(
+    "error", [InvalidRequestError("bad image", status_code=400), LLMError("down")]
+)
 async def test_a_prompt_that_the_service_refuses_does_not_break_the_conversation(error):
     async with agent(MockProvider([error, "Fine."])) as session:
         with pytest.raises(LLMError) as caught:
@@ -225,12 +269,16 @@ async def test_a_prompt_that_the_service_refuses_does_not_break_the_conversation
             ["text"] * 4 if is_refused else ["text", "image", "text", "document"]
         )
         assert (
-            ("image 'chart.png' left out" in str(kept)) == is_refused == bool(getattr(caught.value, "__notes__", None))
+            ("image 'chart.png' left out" in str(kept))
+            == is_refused
+            == bool(getattr(caught.value, "__notes__", None))
         )
         assert await session.execute("And now?") == "Fine."
 
 
-async def test_a_refused_image_leaves_a_conversation_that_was_loaded_from_its_file_as_well(tmp_path):
+async def test_a_refused_image_leaves_a_conversation_that_was_loaded_from_its_file_as_well(
+    tmp_path,
+):
     async with agent(MockProvider(["Hello."]), memory=tmp_path / "talk") as session:
         await session.execute("Hello")
     refused = InvalidRequestError("bad image", status_code=400)
@@ -254,10 +302,16 @@ parts = st.one_of(
 
 
 @given(prompt=st.lists(parts, min_size=1, max_size=5))
-@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(
+    max_examples=20,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 async def test_a_prompt_survives_the_store_and_resume_byte_by_byte(tmp_path_factory, prompt):
     memory = tmp_path_factory.mktemp("memory")
-    blocks = [{"type": "text", "text": part} if isinstance(part, str) else to_dict(part) for part in prompt]
+    blocks = [
+        {"type": "text", "text": part} if isinstance(part, str) else to_dict(part)
+        for part in prompt
+    ]
     session_id = "s"
     for _ in range(2):  # the second session finds what the first has stored
         async with agent(MockProvider(["Yes."]), memory=memory, session_id=session_id) as session:
@@ -307,7 +361,10 @@ def test_an_attachment_is_shown_whole_or_not_at_all(budget):
     blocks = [{"type": "text", "text": "x" * 4000}, to_dict(IMAGE), to_dict(DOCUMENT)]
     shown, _ = shorten([Entry(message={"role": "user", "content": blocks}, tokens=4000)], budget, 4)
     for block, given_block in zip(shown[0]["content"][1:], blocks[1:], strict=True):
-        assert block == given_block or block == {"type": "text", "text": f"[{given_block['type']} left out]"}
+        assert block == given_block or block == {
+            "type": "text",
+            "text": f"[{given_block['type']} left out]",
+        }
 
 
 def test_redaction_never_changes_the_content_of_an_image():
@@ -315,7 +372,14 @@ def test_redaction_never_changes_the_content_of_an_image():
     data = "iVBORw0KGgp7Qx2Zk9Lm4Tf8Wd3Rb6Yh1Jn5Gs0Vc/+49151123456789a/AKIAIOSFODNN7EXAMPLE/sk=="
     payload = {
         "messages": [
-            {"content": [{"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": data}}]}
+            {
+                "content": [
+                    {
+                        "type": "image",
+                        "source": {"type": "base64", "media_type": "image/png", "data": data},
+                    }
+                ]
+            }
         ]
     }
     assert redact_text(data) != data != redact_personal(data)
@@ -336,11 +400,15 @@ async def test_the_log_has_a_description_of_a_large_image_not_its_content(tmp_pa
     assert len(log) < 50_000
     trace = Trace("s")
     trace.add_lines(log.encode().splitlines())
-    assert [row.text for row, _ in trace.walk() if row.kind == "turn"] == ["[image: large.png] Look"]
+    assert [row.text for row, _ in trace.walk() if row.kind == "turn"] == [
+        "[image: large.png] Look"
+    ]
     assert text_of_message(message, full=True) == "Look\n[image: large.png]"
 
 
-@pytest.mark.parametrize("prompt", ["a\ud800b", ["fine", "a\ud800b"], [{"type": "text", "text": "a\ud800b"}]])
+@pytest.mark.parametrize(
+    "prompt", ["a\ud800b", ["fine", "a\ud800b"], [{"type": "text", "text": "a\ud800b"}]]
+)
 async def test_a_lone_surrogate_is_refused_with_a_sentence(prompt):
     async with agent(MockProvider(["x"])) as session:
         with pytest.raises(ModelError, match=r"^prompt.*: prompt.*surrogate"):

@@ -68,9 +68,17 @@ def shared_tuples(levels: int) -> list[object]:
         (ToolResult(output=[1, "é"]), "[1, 'é']", '[1, "\\u00e9"]'),
         (ToolResult(output="a\x00b\ud800\n\x85c"), "a\x00b\ud800\n\x85c", "ab\nc"),
         (ToolResult(success=False), "Failed", "Error: Failed"),
-        (ToolResult(success=False, error={"code": 1}), "Error: Unknown error", "Error: Unknown error"),
+        (
+            ToolResult(success=False, error={"code": 1}),
+            "Error: Unknown error",
+            "Error: Unknown error",
+        ),
         (ToolResult(success=False, error={"message": "boom"}), "Error: boom", "boom"),
-        (ToolResult(success=False, error={"message": "m"}, output={"a": 1}), "Error: m", '{"a": 1}'),
+        (
+            ToolResult(success=False, error={"message": "m"}, output={"a": 1}),
+            "Error: m",
+            '{"a": 1}',
+        ),
     ],
 )
 def test_a_result_reads_as_text(result, text, serialized):
@@ -99,7 +107,10 @@ def test_a_failed_result_without_output_shows_its_message(fields, output):
     [
         ({"a": {3, 1, 2}}, {"a": [1, 2, 3]}),
         ({"a": b"by\xfftes"}, {"a": "by�tes"}),
-        ({"a": datetime.datetime(2024, 1, 2, tzinfo=datetime.UTC)}, {"a": "2024-01-02T00:00:00+00:00"}),
+        (
+            {"a": datetime.datetime(2024, 1, 2, tzinfo=datetime.UTC)},
+            {"a": "2024-01-02T00:00:00+00:00"},
+        ),
         ({"a": datetime.date(2024, 1, 2)}, {"a": "2024-01-02"}),
         ({"a": pathlib.PurePosixPath("x/y")}, {"a": "x/y"}),
         ({"a": math.nan, "b": [math.inf]}, {"a": None, "b": [None]}),
@@ -149,7 +160,9 @@ def test_json_output_is_shown_exactly(output):
     )
 )
 def test_the_shown_json_is_always_valid(output):
-    shown = json.loads(ToolResult(output=[output]).get_serialized_output(), parse_constant=pytest.fail)
+    shown = json.loads(
+        ToolResult(output=[output]).get_serialized_output(), parse_constant=pytest.fail
+    )
     assert isinstance(shown, list)
     json.dumps(shown, allow_nan=False).encode("utf-8")
 
@@ -174,7 +187,9 @@ WAV = {"type": "base64", "media_type": "audio/wav", "data": "aGk="}
 
 
 def test_audio_is_kept_as_a_block_of_its_type_and_hidden_from_hooks():
-    result = ToolResult(content=[{"type": "audio", "source": {**WAV, "more": 1}, "visibility": "user"}])
+    result = ToolResult(
+        content=[{"type": "audio", "source": {**WAV, "more": 1}, "visibility": "user"}]
+    )
     (block,) = result.content
     assert isinstance(block, UnknownBlock)
     assert to_dict(result)["content"] == [{"type": "audio", "source": WAV}]
@@ -188,14 +203,22 @@ def test_audio_is_kept_as_a_block_of_its_type_and_hidden_from_hooks():
     ("content", "path", "problem"),
     [
         ([{"type": "audio", "data": "aGk="}], "content[0]", "invalid tool result audio source"),
-        ([{"type": "audio", "source": {**WAV, "data": "aGk"}}], "content[0]", "invalid tool result audio data"),
+        (
+            [{"type": "audio", "source": {**WAV, "data": "aGk"}}],
+            "content[0]",
+            "invalid tool result audio data",
+        ),
         ([{"type": "audio", "source": PNG}], "content[0]", "invalid tool result audio media type"),
         ("x", "content", "invalid tool result content"),
         (5, "content", "invalid tool result content"),
         ([{"type": "thinking", "thinking": "x"}], "content[0]", "invalid tool result content"),
         ([{"type": "text", "text": 5}], "content[0]", "invalid tool result content"),
         ([{"type": "text", "text": "x"}, 7], "content[1]", "invalid tool result content"),
-        ([{"type": "image", "source": {"type": "url"}}], "content[0]", "invalid tool result image source"),
+        (
+            [{"type": "image", "source": {"type": "url"}}],
+            "content[0]",
+            "invalid tool result image source",
+        ),
         ([{"type": "image", "source": 5}], "content[0]", "invalid tool result image source"),
         ([{"type": "image"}], "content[0]", "invalid tool result image source"),
         *(
@@ -217,7 +240,11 @@ def test_audio_is_kept_as_a_block_of_its_type_and_hidden_from_hooks():
             ]
         ),
         *(
-            ([{"type": "image", "source": {**PNG, "data": wrong}}], "content[0]", "invalid tool result image data")
+            (
+                [{"type": "image", "source": {**PNG, "data": wrong}}],
+                "content[0]",
+                "invalid tool result image data",
+            )
             for wrong in ["", "aGk", "aGk=\n", "aG-=", "aGl=", b"aGk=", None, "é==="]
         ),
     ],
@@ -232,7 +259,9 @@ def test_content_that_breaks_a_rule_is_refused(content, path, problem):
 
 def test_hooks_see_json_and_no_images():
     result = ToolResult(
-        output={"a": {1}}, error={"code": Decimal(1)}, content=[TextBlock(text="x"), ImageBlock(source=PNG)]
+        output={"a": {1}},
+        error={"code": Decimal(1)},
+        content=[TextBlock(text="x"), ImageBlock(source=PNG)],
     )
     note = "[Image omitted from tool event; original retained for model request if unmodified.]"
     assert result.safe_hook_presentation() == {
@@ -279,7 +308,9 @@ def test_gates_and_injections_may_be_given_as_dicts():
         context_injections=[{"content": "x"}],
         approval_options=("Allow", "Deny"),
     )
-    assert result.approval_gates == [ApprovalGate(hook_name="a", prompt="sure?", options=["yes", "no"])]
+    assert result.approval_gates == [
+        ApprovalGate(hook_name="a", prompt="sure?", options=["yes", "no"])
+    ]
     assert result.context_injections == [ContextInjection(content="x")]
     assert result.approval_options == ["Allow", "Deny"]
 

@@ -17,7 +17,9 @@ from amplifier.errors import ModelError
 from amplifier.models import Model, from_json, to_json
 from tests.models.test_fields import model_classes
 
-SCHEMA = json.loads(files("amplifier.models").joinpath("models.schema.json").read_text(encoding="utf-8"))
+SCHEMA = json.loads(
+    files("amplifier.models").joinpath("models.schema.json").read_text(encoding="utf-8")
+)
 MODELS = model_classes()
 
 

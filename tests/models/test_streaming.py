@@ -22,7 +22,10 @@ from amplifier.models import (
         (ContentBlock(type=ContentBlockType.TEXT), {"type": "text"}),
         (TextContent(text="x", raw={"secret": 1}), {"type": "text", "text": "x"}),
         (ThinkingContent(text="x"), {"type": "thinking", "text": "x"}),
-        (ToolCallContent(id="1", name="n"), {"type": "tool_call", "id": "1", "name": "n", "arguments": None}),
+        (
+            ToolCallContent(id="1", name="n"),
+            {"type": "tool_call", "id": "1", "name": "n", "arguments": None},
+        ),
         (ToolResultContent(), {"type": "tool_result", "tool_call_id": "", "output": None}),
         (
             ToolResultContent(tool_call_id="1", output=5, error="e"),
@@ -35,13 +38,21 @@ def test_content_is_shown_without_what_the_provider_sent(content, expected):
 
 
 def test_the_kinds_are_text_and_members_at_once():
-    assert [kind.value for kind in ContentBlockType] == ["text", "thinking", "tool_call", "tool_result"]
+    assert [kind.value for kind in ContentBlockType] == [
+        "text",
+        "thinking",
+        "tool_call",
+        "tool_result",
+    ]
     assert ContentBlockType.TEXT == "text"
     assert TextContent().type.value == "text"
 
 
 def test_the_order_of_the_fields_is_the_published_one():
-    names = {cls: [field.name for field in dataclasses.fields(cls)] for cls in (ToolCallContent, ToolResultContent)}
+    names = {
+        cls: [field.name for field in dataclasses.fields(cls)]
+        for cls in (ToolCallContent, ToolResultContent)
+    }
     assert names == {
         ToolCallContent: ["type", "raw", "id", "name", "arguments"],
         ToolResultContent: ["type", "raw", "tool_call_id", "output", "error"],

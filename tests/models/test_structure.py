@@ -27,7 +27,9 @@ def _positive(seconds: float) -> float:
 
 
 def _names(value: Any) -> tuple[str, ...]:
-    wrong = [(f"[{at}]", "expected a name") for at, name in enumerate(value) if not isinstance(name, str)]
+    wrong = [
+        (f"[{at}]", "expected a name") for at, name in enumerate(value) if not isinstance(name, str)
+    ]
     if wrong:
         raise ModelError(wrong, subject="names")
     return tuple(value)
@@ -145,13 +147,19 @@ def test_lists_and_unions_are_read_too():
         ("[1].tags[0]", "expected str, got int"),
     ]
     for wrong in (5, "text", [1]):
-        assert problems_of(Point, wrong) == [("", f"expected Point or dict, got {type(wrong).__name__}")]
+        assert problems_of(Point, wrong) == [
+            ("", f"expected Point or dict, got {type(wrong).__name__}")
+        ]
 
 
 def test_a_field_of_a_third_party_model_may_hold_a_dataclass():
     place = Place(2)
     assert Point(x=1, place=place).place is place
     assert Point(x=1, place={"row": "2"}).place == place
-    assert problems_of(Point, {"x": 1, "place": 5}) == [("place", "expected Place or dict, got int")]
-    assert problems_of(Point, {"x": 1, "place": {"row": "two"}}) == [("place.row", "expected int, got the str 'two'")]
+    assert problems_of(Point, {"x": 1, "place": 5}) == [
+        ("place", "expected Place or dict, got int")
+    ]
+    assert problems_of(Point, {"x": 1, "place": {"row": "two"}}) == [
+        ("place.row", "expected int, got the str 'two'")
+    ]
     assert problems_of(Point, {"x": 1, "place": {}}) == [("place.row", "required, but missing")]

@@ -38,7 +38,15 @@ def finished(name: str = TOOL_POST, **data: Any) -> ToolFinished:
 
 def test_texts_of_different_model_calls_are_separated_and_the_answer_appears_once():
     record = TurnRecord()
-    events = [asked(), wrote("Let me"), wrote(" look."), answered(), asked(), wrote("Done."), answered()]
+    events = [
+        asked(),
+        wrote("Let me"),
+        wrote(" look."),
+        answered(),
+        asked(),
+        wrote("Done."),
+        answered(),
+    ]
     assert "".join(map(record.add, events)) == "Let me look.\n\nDone."
     assert record.rest("Done.") == ""
 
@@ -104,7 +112,10 @@ def test_text_that_provider_and_loop_report_in_different_pieces_comes_once(size)
     text = "It rains today."
     events = TurnEvents()
     seen = [
-        events("llm:stream_block_delta", {"request_id": "1", "block_type": "text", "text": text[at : at + 4]})
+        events(
+            "llm:stream_block_delta",
+            {"request_id": "1", "block_type": "text", "text": text[at : at + 4]},
+        )
         for at in range(0, len(text), 4)
     ]
     seen += [
@@ -119,17 +130,34 @@ def test_text_that_provider_and_loop_report_in_different_pieces_comes_once(size)
 def test_usage_adds_up_and_the_latest_call_names_model_and_stop_reason():
     record = TurnRecord()
     usage = {"input_tokens": 10, "output_tokens": 5, "cost_usd": "0.25"}
-    record.add(answered(provider="one", usage=usage, response={"model": "m-1", "finish_reason": "tool_calls"}))
-    record.add(answered(provider="one", usage={**usage, "cost_usd": None}, response={"finish_reason": "length"}))
+    record.add(
+        answered(
+            provider="one", usage=usage, response={"model": "m-1", "finish_reason": "tool_calls"}
+        )
+    )
+    record.add(
+        answered(
+            provider="one", usage={**usage, "cost_usd": None}, response={"finish_reason": "length"}
+        )
+    )
     assert (record.input_tokens, record.output_tokens, record.cost) == (20, 10, Decimal("0.25"))
     assert (record.provider, record.model, record.stop_reason) == ("one", "m-1", "length")
 
 
 def test_call_that_was_rejected_before_it_began_is_a_call():
     record = TurnRecord()
-    record.add(finished(TOOL_ERROR, tool_input={"a": 1}, error={"type": "NotFound", "message": "no tool bash"}))
+    record.add(
+        finished(
+            TOOL_ERROR, tool_input={"a": 1}, error={"type": "NotFound", "message": "no tool bash"}
+        )
+    )
     use = record.tools["1"]
-    assert (use.tool, use.arguments, use.success, use.error) == ("bash", {"a": 1}, False, "no tool bash")
+    assert (use.tool, use.arguments, use.success, use.error) == (
+        "bash",
+        {"a": 1},
+        False,
+        "no tool bash",
+    )
     assert use.shown(100) == "Error: no tool bash"
 
 
@@ -162,9 +190,13 @@ def test_status_of_a_tool_call(event, data, status):
 
 
 plain = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
-members = st.sampled_from(["cost_usd", "input_tokens", "model", "finish_reason", "error", "message", "type", "success"])
+members = st.sampled_from(
+    ["cost_usd", "input_tokens", "model", "finish_reason", "error", "message", "type", "success"]
+)
 values = plain | st.lists(plain, max_size=2) | st.dictionaries(members, plain, max_size=3)
-names = st.sampled_from(["usage", "response", "provider", "model", "result", "tool_result", "error", "tool_input"])
+names = st.sampled_from(
+    ["usage", "response", "provider", "model", "result", "tool_result", "error", "tool_input"]
+)
 
 
 @given(st.dictionaries(names, values))

@@ -41,7 +41,13 @@ def _without_the_alias():
         (ToolResult, {"outptu": "x"}, "outptu", "output", "ignored"),
         (HookResult, {"action": "deny", "raeson": "no"}, "raeson", "reason", "ignored"),
         (HookResult, {"userMessage": "x"}, "userMessage", "user_message", "ignored"),
-        (Message, {"role": "user", "content": "x", "nmae": "y"}, "nmae", "name", "kept as an extra member"),
+        (
+            Message,
+            {"role": "user", "content": "x", "nmae": "y"},
+            "nmae",
+            "name",
+            "kept as an extra member",
+        ),
     ],
 )
 def test_a_misspelt_keyword_is_warned_about_at_the_callers_line(cls, given, found, meant, lot):
@@ -49,7 +55,10 @@ def test_a_misspelt_keyword_is_warned_about_at_the_callers_line(cls, given, foun
         cls(**given)
     here = sys._getframe().f_lineno - 1
     [warning] = caught
-    assert str(warning.message) == f"{cls.__name__} has no field {found!r}, so it is {lot}; did you mean {meant!r}?"
+    assert (
+        str(warning.message)
+        == f"{cls.__name__} has no field {found!r}, so it is {lot}; did you mean {meant!r}?"
+    )
     assert (warning.filename, warning.lineno) == (__file__, here)
 
 
@@ -60,7 +69,10 @@ def test_every_misspelt_keyword_of_a_call_is_named():
 
 
 def test_a_misspelt_keyword_is_named_when_a_required_one_is_missing_for_it():
-    with pytest.warns(MisspellingWarning, match="'arguments'"), pytest.raises(ValueError, match="arguments: required"):
+    with (
+        pytest.warns(MisspellingWarning, match="'arguments'"),
+        pytest.raises(ValueError, match="arguments: required"),
+    ):
         ToolCall(id="1", name="x", argumnets={})
 
 
@@ -93,10 +105,21 @@ def test_one_place_is_warned_about_once():
 @pytest.mark.parametrize(
     ("cls", "given"),
     [
-        (HookResult, {"action": "continue", "metadata": {"a": 1}}),  # a published module writes this
+        (
+            HookResult,
+            {"action": "continue", "metadata": {"a": 1}},
+        ),  # a published module writes this
         (ToolResult, {"is_error": True, "message": "x", "id": "1"}),
         (Message, {"role": "assistant", "content": "x", "tool_calls": []}),
-        (Usage, {"input_tokens": 1, "output_tokens": 1, "total_tokens": 2, "cache_creation_input_tokens": 3}),
+        (
+            Usage,
+            {
+                "input_tokens": 1,
+                "output_tokens": 1,
+                "total_tokens": 2,
+                "cache_creation_input_tokens": 3,
+            },
+        ),
     ],
 )
 def test_a_keyword_of_its_own_is_left_alone(cls, given):

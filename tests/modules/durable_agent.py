@@ -65,7 +65,10 @@ class ScriptedModel:
         number = sum(message.role == "assistant" for message in request.messages)
         if number >= ANSWERS:
             return ChatResponse(content=[TextBlock(text="All done.")])
-        calls = [ToolCall(id=f"c{number}.{place}", name=name, arguments={}) for place, name in enumerate(TOOLS)]
+        calls = [
+            ToolCall(id=f"c{number}.{place}", name=name, arguments={})
+            for place, name in enumerate(TOOLS)
+        ]
         return ChatResponse(content=[], tool_calls=calls)
 
     def parse_tool_calls(self, response: ChatResponse) -> list[ToolCall]:
@@ -76,11 +79,16 @@ def make_session(root: Path, loop: str = "loop-basic", **context: Any) -> Amplif
 
     effects = root / "effects"
     repeatable = {"again": True, "once": False, "unknown": None}
-    modules = {f"tool-{name}": mounting(EffectTool(name, effects, may)) for name, may in repeatable.items()}
+    modules = {
+        f"tool-{name}": mounting(EffectTool(name, effects, may)) for name, may in repeatable.items()
+    }
     modules["provider-scripted"] = mounting(ScriptedModel())
     config = {"path": str(root), "durable_turns": True, **context}
     plan = {
-        "session": {"orchestrator": loop, "context": {"module": "context-persistent", "config": config}},
+        "session": {
+            "orchestrator": loop,
+            "context": {"module": "context-persistent", "config": config},
+        },
         "providers": ["provider-scripted"],
         "tools": [f"tool-{name}" for name in repeatable],
     }
@@ -116,7 +124,9 @@ def acknowledged(root: Path) -> dict[str, str]:
         for step in steps_in(root)
         if step["step"] == "finished"
     }
-    return known | {m["tool_call_id"]: m["content"] for m in messages_in(root) if m["role"] == "tool"}
+    return known | {
+        m["tool_call_id"]: m["content"] for m in messages_in(root) if m["role"] == "tool"
+    }
 
 
 def effects(root: Path) -> list[tuple[str, str]]:
@@ -134,9 +144,14 @@ def transcript_problems(messages: Sequence[dict[str, Any]], *, is_whole: bool) -
         if message["role"] == "tool":
             expected = waiting.pop(0) if waiting else None
             if message["tool_call_id"] != expected:
-                problems.append(f"a result for {message['tool_call_id']}, expected one for {expected}")
+                problems.append(
+                    f"a result for {message['tool_call_id']}, expected one for {expected}"
+                )
             content = message["content"]
-            if not content.startswith(f"{message['tool_call_id']} ") and "interrupted" not in content:
+            if (
+                not content.startswith(f"{message['tool_call_id']} ")
+                and "interrupted" not in content
+            ):
                 problems.append(f"the result of {message['tool_call_id']} is {content!r}")
         elif waiting:
             problems.append(f"{message['role']} comes before results for {waiting}")

@@ -91,7 +91,9 @@ CASES: Mapping[str, Case] = {
     "provider-mock": Case(MockOptions),
     "provider-offline": Case(OfflineOptions),
     "provider-openai": Case(OpenAIOptions, ("provider-openai", "provider-anthropic")),
-    "provider-openai-compatible": Case(CompatibleOptions, ("provider-openai-compatible", "provider-anthropic")),
+    "provider-openai-compatible": Case(
+        CompatibleOptions, ("provider-openai-compatible", "provider-anthropic")
+    ),
     "provider-replay": Case(ReplayOptions),
     "tool-bash": Case(BashOptions),
     "tool-filesystem": Case(FilesystemOptions),
@@ -169,7 +171,10 @@ async def test_a_misspelt_key_is_a_warning_with_the_nearest_known_key(name, stat
 
 
 RESTRICTING = [
-    (name, key) for name, case in CASES.items() for key, declared in keys_of(case.options).items() if declared.restricts
+    (name, key)
+    for name, case in CASES.items()
+    for key, declared in keys_of(case.options).items()
+    if declared.restricts
 ]
 
 
@@ -188,7 +193,9 @@ async def test_an_unknown_key_that_is_named_like_a_restriction_is_an_error(name,
         await mount(name, {key: []})
     [(path, problem)] = caught.value.problems
     assert path == f"$.{key}"
-    assert problem.startswith(("unknown key for a restriction; known keys: ", "unknown key; did you mean"))
+    assert problem.startswith(
+        ("unknown key for a restriction; known keys: ", "unknown key; did you mean")
+    )
 
 
 async def test_a_key_of_an_older_version_that_restricted_the_module_is_an_error(state):
@@ -200,9 +207,11 @@ async def test_a_key_of_an_older_version_that_restricted_the_module_is_an_error(
 
 
 def test_the_keys_that_keep_tools_in_their_bounds_restrict():
-    assert {("tool-filesystem", "allowed_paths"), ("tool-filesystem", "read_only"), ("tool-web", "allow_hosts")} <= {
-        *RESTRICTING
-    }
+    assert {
+        ("tool-filesystem", "allowed_paths"),
+        ("tool-filesystem", "read_only"),
+        ("tool-web", "allow_hosts"),
+    } <= {*RESTRICTING}
 
 
 async def test_no_configuration_is_the_defaults(name, state, caplog):
@@ -231,7 +240,9 @@ class Options:
 
     def __attrs_post_init__(self) -> None:
         if len(self.items) > self.limit:
-            raise PlanError([("$.items", f"expected at most limit ({self.limit}) items, got {len(self.items)}")])
+            raise PlanError(
+                [("$.items", f"expected at most limit ({self.limit}) items, got {len(self.items)}")]
+            )
 
 
 def read(config: Mapping[Any, Any] | None, **values: Any) -> Options:
@@ -239,12 +250,16 @@ def read(config: Mapping[Any, Any] | None, **values: Any) -> Options:
 
 
 def test_values_are_read_into_their_fields():
-    assert read({"most": 5, "debug": True, "items": ["a"]}) == Options(owner="me", limit=5, raw=True, items=("a",))
+    assert read({"most": 5, "debug": True, "items": ["a"]}) == Options(
+        owner="me", limit=5, raw=True, items=("a",)
+    )
     assert read(None) == Options(owner="me")
 
 
 def test_a_field_that_is_not_an_option_is_an_unknown_key(caplog):
-    with pytest.warns(MisspellingWarning, match=r"\$\.limits: unknown key, ignored; did you mean 'limit'\?"):
+    with pytest.warns(
+        MisspellingWarning, match=r"\$\.limits: unknown key, ignored; did you mean 'limit'\?"
+    ):
         assert read({"owner": "you", "limits": 5}).owner == "me"
     assert "tool-x: $.owner: unknown key, ignored; known keys: limit, most, debug" in caplog.text
 
@@ -261,7 +276,9 @@ def test_a_module_may_have_defaults_of_its_own():
 
 
 def test_fields_that_do_not_fit_together_are_an_error_of_the_module():
-    with pytest.raises(PlanError, match=r"invalid config of tool-x.*\$\.items: expected at most limit \(1\)"):
+    with pytest.raises(
+        PlanError, match=r"invalid config of tool-x.*\$\.items: expected at most limit \(1\)"
+    ):
         read({"items": ["a", "b"], "limit": 1})
 
 
@@ -277,7 +294,10 @@ def test_a_variable_of_the_environment_replaces_a_missing_or_empty_value(monkeyp
 
 def test_a_bad_variable_of_the_environment_is_named(monkeypatch):
     monkeypatch.setenv("A_LIMIT", "many")
-    with pytest.raises(PlanError, match=r"\$\.limit: environment variable A_LIMIT: expected a whole number .* 'many'"):
+    with pytest.raises(
+        PlanError,
+        match=r"\$\.limit: environment variable A_LIMIT: expected a whole number .* 'many'",
+    ):
         read({}, environment={"limit": "A_LIMIT"})
 
 

@@ -70,12 +70,17 @@ def make_session(
     modules["hooks-test"] = mount_hook
     config = {"path": str(root), "durable_turns": durable}
     plan = {
-        "session": {"orchestrator": loop, "context": {"module": "context-persistent", "config": config}},
+        "session": {
+            "orchestrator": loop,
+            "context": {"module": "context-persistent", "config": config},
+        },
         "providers": ["provider-scripted"],
         "tools": [f"tool-{tool.name}" for tool in tools],
         "hooks": ["hooks-test"],
     }
-    return AmplifierSession(plan, ModuleLoader(modules=modules), session_id=agent.SESSION, approval_system=approvals)
+    return AmplifierSession(
+        plan, ModuleLoader(modules=modules), session_id=agent.SESSION, approval_system=approvals
+    )
 
 
 async def crash_image(root: Path, loop: str = "loop-basic") -> Path:
@@ -108,7 +113,9 @@ async def crash_image(root: Path, loop: str = "loop-basic") -> Path:
     tools = (Tool("slow", slow), Tool("fast", fast), Tool("third", nothing))
     calls: list[Any] = [[("slow", {}), ("fast", {}), ("third", {})], "All done."]
     session = make_session(root / "live", *tools, script=calls, loop=loop, hook=hold_third)
-    session.coordinator.register_step_wrapper(note)  # before the context's, so it sees what that has recorded
+    session.coordinator.register_step_wrapper(
+        note
+    )  # before the context's, so it sees what that has recorded
     async with session:
         await session.execute("go")
     return image
@@ -159,7 +166,14 @@ async def test_a_new_prompt_gives_the_turn_up_and_keeps_what_is_known(tmp_path: 
     async with make_session(image, script=["Fine."]) as session:
         assert await session.execute("something else") == "Fine."
     messages = agent.messages_in(image)
-    assert [m["role"] for m in messages] == ["user", "assistant", *["tool"] * 3, "assistant", "user", "assistant"]
+    assert [m["role"] for m in messages] == [
+        "user",
+        "assistant",
+        *["tool"] * 3,
+        "assistant",
+        "user",
+        "assistant",
+    ]
     slow, fast, third = outputs(messages)
     assert fast == "fast"
     assert "[interrupted" in slow
@@ -174,7 +188,9 @@ async def test_a_loop_that_closes_nothing_finds_no_call_without_a_result(tmp_pat
     assert [m["role"] for m in messages] == ["user", "assistant", *["tool"] * 3, "user"]
 
 
-async def test_without_the_option_open_calls_are_closed_and_the_journal_goes(tmp_path: Path) -> None:
+async def test_without_the_option_open_calls_are_closed_and_the_journal_goes(
+    tmp_path: Path,
+) -> None:
     image = await crash_image(tmp_path)
     async with make_session(image, durable=False) as session:
         assert len(outputs(await session.coordinator.get("context").get_messages())) == 3
@@ -201,7 +217,9 @@ async def test_a_question_that_waited_for_an_answer_is_asked_again(tmp_path: Pat
 
     tool = Tool("pay", run, repeatable=False)
     script: list[Any] = [[("pay", {})], "No."]
-    async with make_session(tmp_path / "live", tool, script=script, hook=ask, approvals=Killed()) as session:
+    async with make_session(
+        tmp_path / "live", tool, script=script, hook=ask, approvals=Killed()
+    ) as session:
         await session.execute("pay")
     assert ran == []
     approvals = MockApprovalSystem(["Allow"])
@@ -265,7 +283,9 @@ async def test_a_journal_that_was_changed_is_one_clear_error(tmp_path: Path, cha
     image = await crash_image(tmp_path)
     change_store(image, change)
     before = (image / "store.db").read_bytes()
-    with pytest.raises(StoreDamagedError, match=r"store\.db: a record of the step journal is damaged"):
+    with pytest.raises(
+        StoreDamagedError, match=r"store\.db: a record of the step journal is damaged"
+    ):
         async with make_session(image):
             pass
     assert (image / "store.db").read_bytes() == before
@@ -280,7 +300,10 @@ async def test_a_writer_that_lost_the_conversation_to_another_stops(tmp_path: Pa
         return "done"
 
     script: list[Any] = [[("work", {})], "All done."]
-    with pytest.raises(StoreDamagedError, match="another process changed the conversation while this session had it"):
+    with pytest.raises(
+        StoreDamagedError,
+        match="another process changed the conversation while this session had it",
+    ):
         async with make_session(tmp_path, Tool("work", meddle), script=script) as session:
             await session.execute("go")
     assert ran == ["ran"]
@@ -334,7 +357,8 @@ async def test_a_full_disk_ends_the_turn_with_a_clear_error_and_it_can_be_resume
     session.coordinator.register_step_wrapper(disk.free_after_a_refusal)
     try:
         with pytest.raises(
-            JournalError, match=rf"store\.db: Input/output error .*{lost}.*the turn ends; resume it then"
+            JournalError,
+            match=rf"store\.db: Input/output error .*{lost}.*the turn ends; resume it then",
         ):
             async with session:
                 await session.execute("go")
@@ -369,7 +393,9 @@ anyio.run(main, Path(sys.argv[1]), sys.argv[2], backend=sys.argv[2])
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @pytest.mark.parametrize("limit", [25_000, 40_000, 60_000])
 def test_a_file_that_may_not_grow_loses_nothing(tmp_path: Path, backend: str, limit: int) -> None:
-    stopped = run_forked([sys.executable, "-c", LIMITED, str(tmp_path), backend, str(limit)], cwd=ROOT, text=True)
+    stopped = run_forked(
+        [sys.executable, "-c", LIMITED, str(tmp_path), backend, str(limit)], cwd=ROOT, text=True
+    )
     assert stopped.returncode == 1
     assert "Input/output error" in stopped.stderr
     known = agent.acknowledged(tmp_path)
@@ -383,12 +409,16 @@ def test_a_file_that_may_not_grow_loses_nothing(tmp_path: Path, backend: str, li
 # ── what else ──
 
 
-async def test_an_id_that_a_provider_uses_again_does_not_get_the_result_of_an_earlier_answer(tmp_path: Path) -> None:
+async def test_an_id_that_a_provider_uses_again_does_not_get_the_result_of_an_earlier_answer(
+    tmp_path: Path,
+) -> None:
     class SameIds(agent.ScriptedModel):
         async def complete(self, request: Any, **kwargs: Any) -> ChatResponse:
             if sum(message.role == "tool" for message in request.messages) == 2:
                 return ChatResponse(content=[TextBlock(text="All done.")])
-            return ChatResponse(content=[], tool_calls=[ToolCall(id="call_0", name="work", arguments={})])
+            return ChatResponse(
+                content=[], tool_calls=[ToolCall(id="call_0", name="work", arguments={})]
+            )
 
     ran: list[int] = []
 
@@ -424,13 +454,18 @@ async def test_a_loop_without_steps_works_and_is_reported_as_not_durable(
     class Loop:
         async def execute(self, prompt: str, hooks: Any, **kwargs: Any) -> str:
             for number in range(2):
-                await hooks.emit("tool:post", {"tool_name": "x", "tool_call_id": f"c{number}", "result": {}})
+                await hooks.emit(
+                    "tool:post", {"tool_name": "x", "tool_call_id": f"c{number}", "result": {}}
+                )
             return "answer"
 
     plan = {
         "session": {
             "orchestrator": Loop(),
-            "context": {"module": "context-persistent", "config": {"path": str(tmp_path), "durable_turns": True}},
+            "context": {
+                "module": "context-persistent",
+                "config": {"path": str(tmp_path), "durable_turns": True},
+            },
         }
     }
     async with AmplifierSession(plan) as session:
@@ -439,7 +474,9 @@ async def test_a_loop_without_steps_works_and_is_reported_as_not_durable(
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_durable_turn_that_is_cancelled_anywhere_leaves_a_valid_transcript(tmp_path: Path, mode: Any) -> None:
+def test_a_durable_turn_that_is_cancelled_anywhere_leaves_a_valid_transcript(
+    tmp_path: Path, mode: Any
+) -> None:
     numbers = iter(range(100_000))
 
     def make() -> Any:
@@ -455,7 +492,9 @@ def test_a_durable_turn_that_is_cancelled_anywhere_leaves_a_valid_transcript(tmp
             calls = [call["id"] for m in messages for call in m.get("tool_calls") or ()]
             answered = [m["tool_call_id"] for m in messages if m["role"] == "tool"]
             left = agent.steps_in(root) != []
-            return [f"calls {calls}, results {answered}"] * (calls != answered) + ["a journal is left"] * left
+            return [f"calls {calls}, results {answered}"] * (calls != answered) + [
+                "a journal is left"
+            ] * left
 
         return run, problems
 
@@ -466,7 +505,9 @@ def test_a_durable_turn_that_is_cancelled_anywhere_leaves_a_valid_transcript(tmp
 
 
 class NoOne:
-    async def request_approval(self, prompt: str, options: list[str], timeout: float, default: str) -> str:
+    async def request_approval(
+        self, prompt: str, options: list[str], timeout: float, default: str
+    ) -> str:
         raise NoOneToAskError("no one is here", keeps_turn=True)
 
 
@@ -476,8 +517,12 @@ async def ask_about_second(event: str, data: dict[str, Any]) -> HookResult:
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-@pytest.mark.parametrize("names", [["second"], ["first", "second"], ["second", "first"]], ids="-".join)
-async def test_a_turn_stays_resumable_when_no_one_can_be_asked(names: list[str], loop: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "names", [["second"], ["first", "second"], ["second", "first"]], ids="-".join
+)
+async def test_a_turn_stays_resumable_when_no_one_can_be_asked(
+    names: list[str], loop: str, tmp_path: Path
+) -> None:
     """Nothing is denied and nothing is consumed, however often it is tried; what was done is kept and not done again."""
     done: list[str] = []
 
@@ -490,7 +535,9 @@ async def test_a_turn_stays_resumable_when_no_one_can_be_asked(names: list[str],
 
     def session(script: list[Any], approvals: Any) -> AmplifierSession:
         tools = (tool("first"), tool("second"))
-        return make_session(tmp_path, *tools, script=script, loop=loop, hook=ask_about_second, approvals=approvals)
+        return make_session(
+            tmp_path, *tools, script=script, loop=loop, hook=ask_about_second, approvals=approvals
+        )
 
     calls = [ToolCall(id=f"call_{name}", name=name, arguments={}) for name in names]
     async with session([ChatResponse(content=[], tool_calls=calls)], NoOne()) as opened:
@@ -502,11 +549,18 @@ async def test_a_turn_stays_resumable_when_no_one_can_be_asked(names: list[str],
                 await opened.resume_turn()
     assert "second" not in done
     assert [message["role"] for message in agent.messages_in(tmp_path)][:2] == ["user", "assistant"]
-    assert not any(message.get("tool_call_id") == "call_second" for message in agent.messages_in(tmp_path))
+    assert not any(
+        message.get("tool_call_id") == "call_second" for message in agent.messages_in(tmp_path)
+    )
     async with session(["All done."], MockApprovalSystem(["Allow"])) as opened:
         assert await opened.resume_turn() == "All done."
     messages = agent.messages_in(tmp_path)
-    assert [message["role"] for message in messages] == ["user", "assistant", *["tool"] * len(names), "assistant"]
+    assert [message["role"] for message in messages] == [
+        "user",
+        "assistant",
+        *["tool"] * len(names),
+        "assistant",
+    ]
     assert [message["content"] for message in messages if message["role"] == "tool"] == [
         f"{name} is done" for name in names
     ]
@@ -515,7 +569,9 @@ async def test_a_turn_stays_resumable_when_no_one_can_be_asked(names: list[str],
 
 async def test_no_one_to_ask_is_named_as_the_reason_of_a_denial(tmp_path: Path) -> None:
     class Nobody:
-        async def request_approval(self, prompt: str, options: list[str], timeout: float, default: str) -> str:
+        async def request_approval(
+            self, prompt: str, options: list[str], timeout: float, default: str
+        ) -> str:
             raise NoOneToAskError("no one is here")
 
     calls = [ToolCall(id="call_1", name="second", arguments={})]
@@ -524,5 +580,7 @@ async def test_no_one_to_ask_is_named_as_the_reason_of_a_denial(tmp_path: Path) 
         tmp_path, Tool("second", nothing), script=script, hook=ask_about_second, approvals=Nobody()
     ) as opened:
         assert await opened.execute("go") == "All done."
-    (result,) = [message["content"] for message in agent.messages_in(tmp_path) if message["role"] == "tool"]
+    (result,) = [
+        message["content"] for message in agent.messages_in(tmp_path) if message["role"] == "tool"
+    ]
     assert result == "denied: No one could be asked: Really?"

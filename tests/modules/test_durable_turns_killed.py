@@ -53,7 +53,11 @@ while line := sys.stdin.readline():  # one child per line, forked: starting an i
 @pytest.fixture
 def runner() -> Iterator[subprocess.Popen[str]]:
     with subprocess.Popen(
-        [sys.executable, "-c", RUNNER], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", RUNNER],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     ) as process:
         assert process.stdin is not None
         yield process
@@ -61,7 +65,9 @@ def runner() -> Iterator[subprocess.Popen[str]]:
         process.wait(timeout=60)
 
 
-def run_once(runner: subprocess.Popen[str], backend: str, root: Path, wait: float | None) -> str | None:
+def run_once(
+    runner: subprocess.Popen[str], backend: str, root: Path, wait: float | None
+) -> str | None:
     """Let a process work on the turn and kill it after a while; returns its answer, None if it was killed before."""
     assert runner.stdin is not None
     assert runner.stdout is not None
@@ -93,7 +99,9 @@ def typical_seconds(runner: subprocess.Popen[str], backend: str, root: Path) -> 
     return time.monotonic() - began
 
 
-def kill_and_resume(runner: subprocess.Popen[str], backend: str, tmp_path: Path, kills: int) -> Counter[str]:
+def kill_and_resume(
+    runner: subprocess.Popen[str], backend: str, tmp_path: Path, kills: int
+) -> Counter[str]:
     chance = random.Random(f"{SEED} {backend}")
     counted: Counter[str] = Counter()
     longest = typical_seconds(runner, backend, tmp_path / "undisturbed")
@@ -112,9 +120,14 @@ def kill_and_resume(runner: subprocess.Popen[str], backend: str, tmp_path: Path,
             repeated = {call for call, _ in agent.effects(root)[before:]} & acknowledged.keys()
             assert repeated == set(), f"acknowledged calls ran again: {repeated}"
             now = agent.acknowledged(root)
-            lost = {call: text for call, text in acknowledged.items() if now.get(call, text) != text}
+            lost = {
+                call: text for call, text in acknowledged.items() if now.get(call, text) != text
+            }
             assert lost == {}, "acknowledged results have changed"
-            assert agent.transcript_problems(agent.messages_in(root), is_whole=answer is not None) == []
+            assert (
+                agent.transcript_problems(agent.messages_in(root), is_whole=answer is not None)
+                == []
+            )
             acknowledged |= now
         check_turn(root, acknowledged, counted)
     return counted

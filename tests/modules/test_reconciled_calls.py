@@ -48,7 +48,10 @@ class Payment:
 
 
 def make_session(folder: Path, pay: Any, *script: Any) -> AmplifierSession:
-    context = {"module": "context-persistent", "config": {"path": str(folder / "store"), "durable_turns": True}}
+    context = {
+        "module": "context-persistent",
+        "config": {"path": str(folder / "store"), "durable_turns": True},
+    }
     plan = {
         "session": {"orchestrator": "loop-basic", "context": context},
         "providers": [MockProvider(list(script))],
@@ -81,7 +84,9 @@ anyio.run(pay_and_end, *sys.argv[2:], backend=sys.argv[1])
 
 
 @pytest.mark.parametrize(("ends", "result"), [("after", "paid before"), ("before", "paid now")])
-async def test_payment_is_made_once_whenever_its_process_ends(tmp_path, anyio_backend_name, ends, result):
+async def test_payment_is_made_once_whenever_its_process_ends(
+    tmp_path, anyio_backend_name, ends, result
+):
     command = [sys.executable, "-c", CHILD, anyio_backend_name, str(tmp_path), ends]
     ended = await anyio.to_thread.run_sync(partial(run_forked, command, cwd=ROOT))
     assert ended.returncode == 9
@@ -109,7 +114,9 @@ async def test_function_is_reconciled_by_another_function(tmp_path, anyio_backen
     async with make_session(tmp_path, pay, "Paid.") as session:
         assert await session.resume_turn() == "Paid."
         messages = await session.coordinator.get("context").get_messages()
-    assert [message["content"] for message in messages if message["role"] == "tool"] == ['{"receipt": 17}']
+    assert [message["content"] for message in messages if message["role"] == "tool"] == [
+        '{"receipt": 17}'
+    ]
     assert asked == (tmp_path / "effects").read_text().splitlines()
 
 

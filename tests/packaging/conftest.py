@@ -13,7 +13,12 @@ from tests._support.tree import ROOT
 collect_ignore = (
     []
     if find_spec("build")
-    else ["test_distributions.py", "test_public_types.py", "test_beside_published.py", "test_supply_chain.py"]
+    else [
+        "test_distributions.py",
+        "test_public_types.py",
+        "test_beside_published.py",
+        "test_supply_chain.py",
+    ]
 )
 
 
@@ -22,5 +27,7 @@ def archives(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """The wheel, made from the sdist, and the sdist, made from this tree."""
     from .environments import built
 
-    wheel, sdist = sorted(made_once(tmp_path_factory, "dist", lambda target: built(ROOT, target)).iterdir())
+    wheel, sdist = sorted(
+        made_once(tmp_path_factory, "dist", lambda target: built(ROOT, target)).iterdir()
+    )
     return wheel, sdist

@@ -16,7 +16,16 @@ from packaging.requirements import Requirement
 
 
 def built(source: Path, target: Path, *options: str) -> list[Path]:
-    command = [sys.executable, "-m", "build", "--no-isolation", *options, "--outdir", str(target), str(source)]
+    command = [
+        sys.executable,
+        "-m",
+        "build",
+        "--no-isolation",
+        *options,
+        "--outdir",
+        str(target),
+        str(source),
+    ]
     finished = subprocess.run(command, capture_output=True, text=True, check=False)
     assert finished.returncode == 0, finished.stdout + finished.stderr
     return sorted(target.iterdir())
@@ -41,15 +50,29 @@ class Environment:
 
     def install(self, *wheels: Path) -> None:
         """Install wheels without what they ask for."""
-        install = [sys.executable, "-m", "pip", "--python", str(self.bin / "python"), "install", "--quiet"]
-        subprocess.run([*install, "--no-deps", "--no-index", *map(str, wheels)], check=True, capture_output=True)
+        install = [
+            sys.executable,
+            "-m",
+            "pip",
+            "--python",
+            str(self.bin / "python"),
+            "install",
+            "--quiet",
+        ]
+        subprocess.run(
+            [*install, "--no-deps", "--no-index", *map(str, wheels)],
+            check=True,
+            capture_output=True,
+        )
 
     def _bring(self, installed: Distribution, extra: str = "") -> None:
         """Copy what a distribution needs, with one of its extras, and what that needs."""
         self.distributions.add(installed.name)
         for text in installed.requires or []:
             needed = Requirement(text)
-            if needed.name in self.distributions or (needed.marker and not needed.marker.evaluate({"extra": extra})):
+            if needed.name in self.distributions or (
+                needed.marker and not needed.marker.evaluate({"extra": extra})
+            ):
                 continue
             found = distribution(needed.name)
             for file in found.files or []:
@@ -69,13 +92,22 @@ class Environment:
             "PYTHONPYCACHEPREFIX": compiled,
         }
         program = [str(self.bin / command[0]), *command[1:]]
-        return subprocess.run(program, cwd=cwd, env={**clean, **variables}, capture_output=True, text=True, check=False)
+        return subprocess.run(
+            program,
+            cwd=cwd,
+            env={**clean, **variables},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
 
     def python(self, program: str, cwd: Path) -> subprocess.CompletedProcess[str]:
         return self.run("python", "-I", "-W", "error", "-c", program, cwd=cwd)
 
 
-def write_wheel(folder: Path, name: str, files: Mapping[str, str], entry_points: str, version: str = "1.0") -> Path:
+def write_wheel(
+    folder: Path, name: str, files: Mapping[str, str], entry_points: str, version: str = "1.0"
+) -> Path:
     """A wheel of pure Python, as published modules have them.
 
     Args:

@@ -83,7 +83,10 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("wheels")
     made = {}
     for module_id, text in {"tool-bash": BASH, "loop-streaming": LOOP}.items():
-        package, entry = published(module_id), f"[amplifier.modules]\n{module_id} = {published(module_id)}:mount\n"
+        package, entry = (
+            published(module_id),
+            f"[amplifier.modules]\n{module_id} = {published(module_id)}:mount\n",
+        )
         made[module_id] = write_wheel(
             folder, f"amplifier-module-{module_id}", {f"{package}/__init__.py": text}, entry, "2.5"
         )
@@ -107,15 +110,20 @@ def beside(
 
 
 def test_a_run_of_the_default_agent_uses_the_installed_tool(beside: Environment, tmp_path: Path):
-    ran = beside.run("amplifier-kernel", "run", "--yes", "-p", "offline", 'run "echo hello"', cwd=tmp_path)
+    ran = beside.run(
+        "amplifier-kernel", "run", "--yes", "-p", "offline", 'run "echo hello"', cwd=tmp_path
+    )
     assert ran.returncode == 0, ran.stderr
     assert "the published tool was given 'echo hello'" in ran.stdout + ran.stderr
 
 
 @pytest.mark.parametrize(
-    ("source", "answer"), [(None, "the published loop"), ("builtin", "hello"), ("theirs", "the published loop")]
+    ("source", "answer"),
+    [(None, "the published loop"), ("builtin", "hello"), ("theirs", "the published loop")],
 )
-def test_a_plan_decides_whose_loop_runs(beside: Environment, tmp_path: Path, source: str | None, answer: str):
+def test_a_plan_decides_whose_loop_runs(
+    beside: Environment, tmp_path: Path, source: str | None, answer: str
+):
     loop = {"module": "loop-streaming"}
     if source is not None:
         pin = {"distribution": "amplifier-module-loop-streaming"} if source == "theirs" else source
@@ -132,14 +140,20 @@ def test_a_plan_decides_whose_loop_runs(beside: Environment, tmp_path: Path, sou
     assert ran.stdout.strip() == answer
 
 
-def test_the_listing_shows_which_is_used_each_with_its_own_description(beside: Environment, tmp_path: Path):
+def test_the_listing_shows_which_is_used_each_with_its_own_description(
+    beside: Environment, tmp_path: Path
+):
     ran = beside.run("amplifier-kernel", "module", "list", "--json", cwd=tmp_path)
     shown = [each for each in json.loads(ran.stdout) if each["id"] == "tool-bash"]
     assert [(each["in_use"], each["from"]) for each in shown] == [
         (True, "amplifier_module_tool_bash 2.5"),
         (False, "built in"),
     ]
-    assert shown[0]["description"] == "The published amplifier-module-tool-bash" != shown[1]["description"]
+    assert (
+        shown[0]["description"]
+        == "The published amplifier-module-tool-bash"
+        != shown[1]["description"]
+    )
 
 
 def test_the_precedence_is_logged_once_with_both_names(beside: Environment, tmp_path: Path):
@@ -165,13 +179,17 @@ anyio.run(main)
 # ── commands ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_published_command_line_has_the_first_name_and_ours_the_second(beside: Environment, tmp_path: Path):
+def test_the_published_command_line_has_the_first_name_and_ours_the_second(
+    beside: Environment, tmp_path: Path
+):
     published_one = beside.run("amplifier", "run", cwd=tmp_path)
     ours = [
         beside.run("amplifier-kernel", "--version", cwd=tmp_path),
         beside.run("python", "-m", "amplifier", "--version", cwd=tmp_path),
     ]
-    assert "No module named 'amplifier_core'" in published_one.stderr  # the published kernel is not installed here
+    assert (
+        "No module named 'amplifier_core'" in published_one.stderr
+    )  # the published kernel is not installed here
     assert [each.returncode for each in ours] == [0, 0]
     assert ours[0].stdout.startswith("amplifier-kernel, version ")
     assert ours[1].stdout.startswith("python -m amplifier, version ")
@@ -212,9 +230,13 @@ def enabled(beside: Environment, tmp_path: Path) -> Iterator[str]:
     beside.run("python", "-m", "amplifier.compat", "disable", cwd=tmp_path)
 
 
-def test_a_child_with_a_path_of_its_own_loses_the_alias_unless_it_is_enabled(beside: Environment, tmp_path: Path):
+def test_a_child_with_a_path_of_its_own_loses_the_alias_unless_it_is_enabled(
+    beside: Environment, tmp_path: Path
+):
     def child_output() -> str:
-        return beside.run("python", "-m", "amplifier.compat", "-c", PARENT, cwd=tmp_path).stdout.strip()
+        return beside.run(
+            "python", "-m", "amplifier.compat", "-c", PARENT, cwd=tmp_path
+        ).stdout.strip()
 
     before = child_output()
     beside.run("python", "-m", "amplifier.compat", "enable", cwd=tmp_path)
@@ -226,7 +248,9 @@ def test_a_child_with_a_path_of_its_own_loses_the_alias_unless_it_is_enabled(bes
     assert child_output() == before
 
 
-def test_an_enabled_environment_runs_published_programs_as_they_are(beside: Environment, tmp_path: Path, enabled: str):
+def test_an_enabled_environment_runs_published_programs_as_they_are(
+    beside: Environment, tmp_path: Path, enabled: str
+):
     ran = beside.run("amplifier", "run", "hi", cwd=tmp_path)
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.startswith("the published command line ['run', 'hi'] 2.0.2")
@@ -234,7 +258,10 @@ def test_an_enabled_environment_runs_published_programs_as_they_are(beside: Envi
 
 def test_the_status_is_printed_and_is_the_exit_code(beside: Environment, tmp_path: Path):
     command = ("python", "-m", "amplifier.compat")
-    runs = [beside.run(*command, word, cwd=tmp_path) for word in ("status", "enable", "status", "disable", "disable")]
+    runs = [
+        beside.run(*command, word, cwd=tmp_path)
+        for word in ("status", "enable", "status", "disable", "disable")
+    ]
     assert [each.returncode for each in runs] == [1, 0, 0, 0, 0]
     assert [each.stdout.partition(":")[0] for each in runs] == [
         *("not enabled", "enabled", "enabled", "disabled", "not enabled"),
@@ -251,7 +278,12 @@ def test_the_status_is_printed_and_is_the_exit_code(beside: Environment, tmp_pat
 
 
 def test_starting_python_costs_no_import_of_ours(beside: Environment, tmp_path: Path, enabled: str):
-    ran = beside.run("python", "-c", "import sys; print([m for m in sys.modules if 'amplifier' in m])", cwd=tmp_path)
+    ran = beside.run(
+        "python",
+        "-c",
+        "import sys; print([m for m in sys.modules if 'amplifier' in m])",
+        cwd=tmp_path,
+    )
     assert ran.stdout.strip() == "[]"
 
 

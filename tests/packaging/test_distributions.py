@@ -39,7 +39,9 @@ def sdist_names(archives: tuple[Path, Path]) -> set[str]:
 
 def test_the_wheel_holds_every_file_of_the_package_and_nothing_else(wheel: zipfile.ZipFile) -> None:
     source = ROOT / "src"
-    files = {p.relative_to(source).as_posix() for p in (source / "amplifier").rglob("*") if p.is_file()}
+    files = {
+        p.relative_to(source).as_posix() for p in (source / "amplifier").rglob("*") if p.is_file()
+    }
     packed = {name for name in wheel.namelist() if ".dist-info/" not in name}
     assert packed == {name for name in files if "__pycache__" not in name}
 
@@ -70,7 +72,13 @@ def test_the_tree_gives_the_same_wheel_as_the_sdist(wheel: zipfile.ZipFile, tmp_
 
 
 def test_the_sdist_is_the_project_without_what_was_made_in_it(sdist_names: set[str]) -> None:
-    assert {"pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "src/amplifier/py.typed"} <= sdist_names
+    assert {
+        "pyproject.toml",
+        "README.md",
+        "LICENSE",
+        "CHANGELOG.md",
+        "src/amplifier/py.typed",
+    } <= sdist_names
     made = re.compile(
         r"(^|/)(\.venv|\.node|\.models|\.amplifier|\.git/|_build|__pycache__|\.hypothesis|\.mypy_cache|dist/)"
     )
@@ -78,7 +86,9 @@ def test_the_sdist_is_the_project_without_what_was_made_in_it(sdist_names: set[s
 
 
 def test_the_metadata_matches_the_code(wheel: zipfile.ZipFile) -> None:
-    metadata = Parser().parsestr(wheel.read(f"amplifier-{amplifier.__version__}.dist-info/METADATA").decode("utf-8"))
+    metadata = Parser().parsestr(
+        wheel.read(f"amplifier-{amplifier.__version__}.dist-info/METADATA").decode("utf-8")
+    )
     assert metadata["Version"] == amplifier.__version__
     assert metadata["License-Expression"] == "MIT"
     assert metadata["Requires-Python"] == ">=3.11"
@@ -103,9 +113,13 @@ def test_the_base_install_is_small(empty: Environment) -> None:
     assert size < 14 * MEGABYTE, f"{size / MEGABYTE:.1f} MB"
 
 
-def test_importing_every_package_of_the_base_install_works(empty: Environment, tmp_path: Path) -> None:
+def test_importing_every_package_of_the_base_install_works(
+    empty: Environment, tmp_path: Path
+) -> None:
     packages = "compat, conformance, contracts, errors, events, kernel, loading, models, plan, shared_sessions, testing, tracing"
-    finished = empty.python(f"import amplifier\nfrom amplifier import {packages}\nprint(amplifier.__file__)", tmp_path)
+    finished = empty.python(
+        f"import amplifier\nfrom amplifier import {packages}\nprint(amplifier.__file__)", tmp_path
+    )
     assert finished.returncode == 0, finished.stderr
     assert Path(finished.stdout.strip()).is_relative_to(empty.packages)
 
@@ -138,8 +152,12 @@ def test_an_agent_of_built_in_modules_works(empty: Environment, tmp_path: Path) 
     assert "hello.txt" in finished.stdout
 
 
-@pytest.mark.parametrize("command", [["amplifier"], ["amplifier", "run", "hi"], ["python", "-m", "amplifier"]])
-def test_the_command_names_the_extra_it_lacks(empty: Environment, command: list[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "command", [["amplifier"], ["amplifier", "run", "hi"], ["python", "-m", "amplifier"]]
+)
+def test_the_command_names_the_extra_it_lacks(
+    empty: Environment, command: list[str], tmp_path: Path
+) -> None:
     finished = empty.run(*command, cwd=tmp_path)
     assert finished.returncode == 2
     assert "amplifier[cli]" in finished.stderr

@@ -23,10 +23,19 @@ pytestmark = pytest.mark.slow
 
 def verified(package: str, folder: Path, *more: Path) -> dict[str, Any]:
     """The report of pyright on the types of a package; it looks for packages where the first ``python`` of PATH does."""
-    command = [node(), program("pyright", "index.js"), "--verifytypes", package, "--ignoreexternal", "--outputjson"]
+    command = [
+        node(),
+        program("pyright", "index.js"),
+        "--verifytypes",
+        package,
+        "--ignoreexternal",
+        "--outputjson",
+    ]
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     environment = os.environ | {"PATH": path, "PYTHONPATH": os.pathsep.join(map(str, more))}
-    finished = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    finished = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
     report: dict[str, Any] = json.loads(finished.stdout)["typeCompleteness"]
     return report
 
@@ -47,7 +56,9 @@ def test_a_planted_guess_is_seen(tmp_path: Path) -> None:
     package = tmp_path / "planted"
     package.mkdir()
     (package / "py.typed").touch()
-    (package / "__init__.py").write_text("class A:\n    def __init__(self) -> None:\n        self.x = tuple([1])\n")
+    (package / "__init__.py").write_text(
+        "class A:\n    def __init__(self) -> None:\n        self.x = tuple([1])\n"
+    )
     report = verified("planted", tmp_path, tmp_path)
     assert incomplete(report) == ["planted.A", "planted.A.x"]
 
@@ -65,22 +76,34 @@ def wrong_files(folder: Path, **programs: str) -> tuple[set[str], set[str]]:
     for name, text in programs.items():
         (folder / f"{name}.py").write_text(text, encoding="utf-8")
     (folder / "pyrightconfig.json").write_text('{"typeCheckingMode": "strict"}')
-    environment = os.environ | {"PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])}
+    environment = os.environ | {
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    }
     mypy = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--no-error-summary"]
     pyright = [node(), program("pyright", "index.js")]
     found = []
     for command in (mypy, pyright):
         words = [*command, *(f"{name}.py" for name in programs)]
-        ended = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+        ended = subprocess.run(
+            words, cwd=folder, env=environment, capture_output=True, text=True, check=False
+        )
         assert ended.returncode in (0, 1), ended.stdout + ended.stderr
         found.append(set(re.findall(r"(\w+)\.py:\d+", ended.stdout)))
     return found[0], found[1]
 
 
-def test_a_program_with_everything_is_short_and_typed_and_an_error_in_it_is_seen(tmp_path: Path) -> None:
+def test_a_program_with_everything_is_short_and_typed_and_an_error_in_it_is_seen(
+    tmp_path: Path,
+) -> None:
     text = compared_program()
     assert len(text.splitlines()) <= 35
-    for word in ("tools=[weather, note]", "session.stream_text(", "approve=", "result_type=Report", "budget="):
+    for word in (
+        "tools=[weather, note]",
+        "session.stream_text(",
+        "approve=",
+        "result_type=Report",
+        "budget=",
+    ):
         assert word in text
     wrong = wrong_files(tmp_path, right=text, planted=text.replace("-> bool", "-> str"))
     assert wrong == ({"planted"}, {"planted"})

@@ -51,19 +51,28 @@ def required(group: str) -> list[Requirement]:
 def locked(group: str) -> dict[str, list[str]]:
     """The requirements that CI installs, and the hashes of the files it accepts for each."""
     lines = LOCKS[group].read_text(encoding="utf-8").replace("\\\n", " ").splitlines()
-    return {line.partition(" --hash")[0]: re.findall(r"--hash=sha256:([0-9a-f]{64})(?!\S)", line) for line in lines}
+    return {
+        line.partition(" --hash")[0]: re.findall(r"--hash=sha256:([0-9a-f]{64})(?!\S)", line)
+        for line in lines
+    }
 
 
 def locked_on(group: str, python: str) -> dict[str, str]:
     """The version of each package that CI installs on a Python."""
-    environment = {"python_version": python, "python_full_version": f"{python}.9", "sys_platform": "linux"}
+    environment = {
+        "python_version": python,
+        "python_full_version": f"{python}.9",
+        "sys_platform": "linux",
+    }
     versions: dict[str, str] = {}
     for line in locked(group):
         pinned = Requirement(line)
         if pinned.marker is None or pinned.marker.evaluate(environment):
             (version,) = pinned.specifier
             assert version.operator == "==", line
-            assert canonicalize_name(pinned.name) not in versions, f"two versions of {pinned.name} on {python}"
+            assert canonicalize_name(pinned.name) not in versions, (
+                f"two versions of {pinned.name} on {python}"
+            )
             versions[canonicalize_name(pinned.name)] = version.version
     return versions
 
@@ -75,14 +84,18 @@ def test_the_lock_has_a_version_for_every_requirement(python: str, group: str) -
     wrong = [
         f"{needed} (locked: {versions.get(canonicalize_name(needed.name))})"
         for needed in required(group)
-        if not needed.specifier.contains(versions.get(canonicalize_name(needed.name), "0"), prereleases=True)
+        if not needed.specifier.contains(
+            versions.get(canonicalize_name(needed.name), "0"), prereleases=True
+        )
     ]
     assert wrong == [], "run `make lock`"
 
 
 @pytest.mark.parametrize("group", LOCKS)
 def test_the_lock_has_hashes_of_files_and_names_no_places(group: str) -> None:
-    assert [requirement for requirement, hashes in locked(group).items() if not hashes] == [], "run `make lock`"
+    assert [requirement for requirement, hashes in locked(group).items() if not hashes] == [], (
+        "run `make lock`"
+    )
     text = LOCKS[group].read_text(encoding="utf-8")
     assert "://" not in text
     assert "file:" not in text
@@ -92,13 +105,24 @@ def test_ci_installs_what_has_a_known_hash_and_the_project_without_its_dependenc
     """What `make setup` would do, without doing it."""
 
     def commands(**surroundings: str) -> str:
-        environment = {name: value for name, value in os.environ.items() if name not in ("CI", "MAKEFLAGS")}
+        environment = {
+            name: value for name, value in os.environ.items() if name not in ("CI", "MAKEFLAGS")
+        }
         command = ["make", "--dry-run", "--always-make", "setup"]
         return subprocess.run(
-            command, cwd=ROOT, env=environment | surroundings, capture_output=True, text=True, check=True
+            command,
+            cwd=ROOT,
+            env=environment | surroundings,
+            capture_output=True,
+            text=True,
+            check=True,
         ).stdout
 
-    in_ci = [line for line in commands(CI="true").replace("\\\n", " ").splitlines() if "pip install" in line]
+    in_ci = [
+        line
+        for line in commands(CI="true").replace("\\\n", " ").splitlines()
+        if "pip install" in line
+    ]
     assert len(in_ci) == 1
     first, second = in_ci[0].split("&&")
     assert "--require-hashes --requirement .ci/lock.txt" in first
@@ -108,7 +132,9 @@ def test_ci_installs_what_has_a_known_hash_and_the_project_without_its_dependenc
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_release_built_twice_is_the_same_in_every_byte(archives: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_release_built_twice_is_the_same_in_every_byte(
+    archives: tuple[Path, Path], tmp_path: Path
+) -> None:
     wheel, sdist = archives
     with tarfile.open(sdist) as archive:
         archive.extractall(tmp_path / "elsewhere", filter="data")

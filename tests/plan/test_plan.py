@@ -91,7 +91,11 @@ def test_every_field_is_read() -> None:
     read = parse_plan(
         {
             "session": {
-                "orchestrator": {"module": "loop-x", "source": {"type": "git"}, "config": configs[0]},
+                "orchestrator": {
+                    "module": "loop-x",
+                    "source": {"type": "git"},
+                    "config": configs[0],
+                },
                 "context": "context-x",
                 "context_source": "somewhere",
                 "strict": True,
@@ -102,9 +106,15 @@ def test_every_field_is_read() -> None:
                 "deadlines": {"hook": 5, "turn": 60.5, "mount": None},
             },
             "context": {"config": configs[1]},
-            "providers": [{"module": "provider-a", "instance_id": "a2", "config": configs[2]}, "provider-a"],
+            "providers": [
+                {"module": "provider-a", "instance_id": "a2", "config": configs[2]},
+                "provider-a",
+            ],
             "tools": ({"module": "tool-a", "source": "x", "config": configs[3]},),
-            "hooks": [{"module": "hooks-a", "on_failure": "deny", "config": configs[4]}, {"module": "hooks-b"}],
+            "hooks": [
+                {"module": "hooks-a", "on_failure": "deny", "config": configs[4]},
+                {"module": "hooks-b"},
+            ],
             "agents": {"free": object},
         }
     )
@@ -112,9 +122,13 @@ def test_every_field_is_read() -> None:
         orchestrator=ModuleSpec(
             module="loop-x", source={"type": "git"}, config={"n": 0}, path="$.session.orchestrator"
         ),
-        context=ModuleSpec(module="context-x", source="somewhere", config={"n": 1}, path="$.session.context"),
+        context=ModuleSpec(
+            module="context-x", source="somewhere", config={"n": 1}, path="$.session.context"
+        ),
         providers=[
-            ModuleSpec(module="provider-a", instance_id="a2", config={"n": 2}, path="$.providers[0]"),
+            ModuleSpec(
+                module="provider-a", instance_id="a2", config={"n": 2}, path="$.providers[0]"
+            ),
             ModuleSpec(module="provider-a", path="$.providers[1]"),
         ],
         tools=[ModuleSpec(module="tool-a", source="x", config={"n": 3}, path="$.tools[0]")],
@@ -136,11 +150,19 @@ def test_every_field_is_read() -> None:
 
 def test_reading_changes_nothing_and_null_means_absent() -> None:
     config = {
-        "session": {**MINIMAL["session"], "strict": None, "deadlines": None, "metadata": None, "raw": None},
+        "session": {
+            **MINIMAL["session"],
+            "strict": None,
+            "deadlines": None,
+            "metadata": None,
+            "raw": None,
+        },
         "orchestrator": None,
         "context": {"config": None},
         "tools": None,
-        "providers": [{"module": "provider-a", "config": None, "source": None, "instance_id": None}],
+        "providers": [
+            {"module": "provider-a", "config": None, "source": None, "instance_id": None}
+        ],
         "hooks": [{"module": "hooks-a", "on_failure": None}],
     }
     before = copy.deepcopy(config)
@@ -162,7 +184,9 @@ def test_inherited_deadlines_apply_where_the_plan_has_none() -> None:
 
 def test_other_mappings_are_read_too() -> None:
     proxy = MappingProxyType
-    read = parse_plan(proxy({"session": OrderedDict(MINIMAL["session"]), "tools": [proxy({"module": "tool-a"})]}))
+    read = parse_plan(
+        proxy({"session": OrderedDict(MINIMAL["session"]), "tools": [proxy({"module": "tool-a"})]})
+    )
     assert read.tools[0].module == "tool-a"
 
 
@@ -183,7 +207,11 @@ def test_what_modules_are_given_is_never_looked_into(make: Callable[[], Any]) ->
     value = make()
     read = parse_plan(
         {
-            "session": {"orchestrator": {"module": "loop-a", "config": value}, "context": "c", "metadata": value},
+            "session": {
+                "orchestrator": {"module": "loop-a", "config": value},
+                "context": "c",
+                "metadata": value,
+            },
             "context": {"config": value},
             "tools": [{"module": "tool-a", "config": value, "source": value}],
             "agents": value,
@@ -231,16 +259,37 @@ A_MODULE = "expected a module: its id, or a mapping with 'module'"
             session(context={}),
             [("$.session.context.module", "'module' is required: the id of the module to mount")],
         ),
-        (plan(orchestrator=[]), [("$.orchestrator", "expected a mapping with 'config', got a list")]),
+        (
+            plan(orchestrator=[]),
+            [("$.orchestrator", "expected a mapping with 'config', got a list")],
+        ),
         (plan(context={"config": 5}), [("$.context.config", "expected a mapping, got 5")]),
         (session(strict="yes"), [("$.session.strict", "expected true or false, got 'yes'")]),
         (session(raw=1), [("$.session.raw", "expected true or false, got 1")]),
-        (session(injection_size_limit=-1), [("$.session.injection_size_limit", f"{LIMIT}, got -1")]),
-        (session(injection_size_limit=True), [("$.session.injection_size_limit", f"{LIMIT}, got True")]),
-        (session(injection_size_limit="10"), [("$.session.injection_size_limit", f"{LIMIT}, got '10'")]),
-        (session(injection_size_limit=[10]), [("$.session.injection_size_limit", f"{LIMIT}, got a list")]),
-        (session(injection_budget_per_turn=math.nan), [("$.session.injection_budget_per_turn", f"{LIMIT}, got nan")]),
-        (session(injection_budget_per_turn=1.5), [("$.session.injection_budget_per_turn", f"{LIMIT}, got 1.5")]),
+        (
+            session(injection_size_limit=-1),
+            [("$.session.injection_size_limit", f"{LIMIT}, got -1")],
+        ),
+        (
+            session(injection_size_limit=True),
+            [("$.session.injection_size_limit", f"{LIMIT}, got True")],
+        ),
+        (
+            session(injection_size_limit="10"),
+            [("$.session.injection_size_limit", f"{LIMIT}, got '10'")],
+        ),
+        (
+            session(injection_size_limit=[10]),
+            [("$.session.injection_size_limit", f"{LIMIT}, got a list")],
+        ),
+        (
+            session(injection_budget_per_turn=math.nan),
+            [("$.session.injection_budget_per_turn", f"{LIMIT}, got nan")],
+        ),
+        (
+            session(injection_budget_per_turn=1.5),
+            [("$.session.injection_budget_per_turn", f"{LIMIT}, got 1.5")],
+        ),
         (plan(tools="tool-a"), [("$.tools", "expected a list of modules, got 'tool-a'")]),
         (
             plan(tools={"module": "tool-a"}),
@@ -254,14 +303,22 @@ A_MODULE = "expected a module: its id, or a mapping with 'module'"
             plan(tools=[{"module": None}]),
             [("$.tools[0].module", "'module' is required: the id of the module to mount")],
         ),
-        (plan(tools=[{"module": "a", "config": "x"}]), [("$.tools[0].config", "expected a mapping, got 'x'")]),
+        (
+            plan(tools=[{"module": "a", "config": "x"}]),
+            [("$.tools[0].config", "expected a mapping, got 'x'")],
+        ),
         (
             plan(providers=[{"module": "a", "instance_id": " "}]),
             [("$.providers[0].instance_id", "expected a name, got ' '")],
         ),
         (
             plan(hooks=[{"module": "a", "on_failure": "denny"}]),
-            [("$.hooks[0].on_failure", "expected 'continue' or 'deny', got 'denny'; did you mean 'deny'?")],
+            [
+                (
+                    "$.hooks[0].on_failure",
+                    "expected 'continue' or 'deny', got 'denny'; did you mean 'deny'?",
+                )
+            ],
         ),
         (
             plan(hooks=[{"module": "a", "on_failure": ["deny"]}]),
@@ -273,7 +330,9 @@ def test_a_problem_is_named_with_its_path(config: Any, expected: list[tuple[str,
     assert problems_of(config) == expected
 
 
-@pytest.mark.parametrize("value", [0, -1, 0.0, math.nan, math.inf, -math.inf, True, False, "5", [5], 10**400, 1e11])
+@pytest.mark.parametrize(
+    "value", [0, -1, 0.0, math.nan, math.inf, -math.inf, True, False, "5", [5], 10**400, 1e11]
+)
 def test_a_deadline_is_a_positive_finite_number_or_null(value: Any) -> None:
     [(path, problem)] = problems_of(session(deadlines={"hook": value}))
     assert path == "$.session.deadlines.hook"
@@ -299,13 +358,26 @@ def test_a_provider_mounted_twice_needs_names() -> None:
     assert "'provider-a' is mounted already at $.providers[0]" in problem
     assert "multi-instance providers require explicit 'instance_id'" in problem
 
-    entries = [{"module": "provider-a", "instance_id": "x"}, {"module": "provider-b", "instance_id": "x"}]
+    entries = [
+        {"module": "provider-a", "instance_id": "x"},
+        {"module": "provider-b", "instance_id": "x"},
+    ]
     assert problems_of(plan(providers=entries)) == [
-        ("$.providers[1].instance_id", "'x' is the instance_id of $.providers[0] too; choose another")
+        (
+            "$.providers[1].instance_id",
+            "'x' is the instance_id of $.providers[0] too; choose another",
+        )
     ]
 
-    entries = [{"module": "provider-a"}, *({"module": "provider-a", "instance_id": n} for n in "xy")]
-    assert [spec.instance_id for spec in parse_plan(plan(providers=entries)).providers] == [None, "x", "y"]
+    entries = [
+        {"module": "provider-a"},
+        *({"module": "provider-a", "instance_id": n} for n in "xy"),
+    ]
+    assert [spec.instance_id for spec in parse_plan(plan(providers=entries)).providers] == [
+        None,
+        "x",
+        "y",
+    ]
 
 
 def test_all_problems_are_reported_at_once_in_reading_order() -> None:
@@ -361,9 +433,27 @@ def misspelling(kind: str, found: str, meant: str) -> str:
         ({**MINIMAL, "sesion": {}}, "$.sesion", "section", "sesion", "session"),
         (session(strikt=True), "$.session.strikt", "key", "strikt", "strict"),
         (session(deadline={}), "$.session.deadline", "key", "deadline", "deadlines"),
-        (session(orchestrater="x"), "$.session.orchestrater", "key", "orchestrater", "orchestrator"),
-        (session(contextSource="x"), "$.session.contextSource", "key", "contextSource", "context_source"),
-        (session(context={"module": "c", "sorce": "x"}), "$.session.context.sorce", "key", "sorce", "source"),
+        (
+            session(orchestrater="x"),
+            "$.session.orchestrater",
+            "key",
+            "orchestrater",
+            "orchestrator",
+        ),
+        (
+            session(contextSource="x"),
+            "$.session.contextSource",
+            "key",
+            "contextSource",
+            "context_source",
+        ),
+        (
+            session(context={"module": "c", "sorce": "x"}),
+            "$.session.context.sorce",
+            "key",
+            "sorce",
+            "source",
+        ),
         (plan(tools=[{"module": "a", "confg": {}}]), "$.tools[0].confg", "key", "confg", "config"),
         (
             plan(hooks=["a", {"module": "b", "on_failur": "deny"}]),
@@ -372,7 +462,13 @@ def misspelling(kind: str, found: str, meant: str) -> str:
             "on_failur",
             "on_failure",
         ),
-        (plan(hooks=[{"module": "b", "on_fail": "deny"}]), "$.hooks[0].on_fail", "key", "on_fail", "on_failure"),
+        (
+            plan(hooks=[{"module": "b", "on_fail": "deny"}]),
+            "$.hooks[0].on_fail",
+            "key",
+            "on_fail",
+            "on_failure",
+        ),
         (
             plan(providers=[{"module": "b", "instance": "x"}]),
             "$.providers[0].instance",
@@ -383,13 +479,17 @@ def misspelling(kind: str, found: str, meant: str) -> str:
         (plan(context={"configs": {}}), "$.context.configs", "key", "configs", "config"),
     ],
 )
-def test_a_misspelt_section_or_key_is_a_problem(config: Any, path: str, kind: str, found: str, meant: str) -> None:
+def test_a_misspelt_section_or_key_is_a_problem(
+    config: Any, path: str, kind: str, found: str, meant: str
+) -> None:
     assert problems_of(config) == [(path, misspelling(kind, found, meant))]
 
 
 def test_a_misspelt_section_is_a_problem_beside_the_one_it_was_meant_for() -> None:
     """An overlay with a slip in it, laid over a plan that has the section, must not lose its content."""
-    merged = merge_plans(plan(hooks=["hooks-a"]), {"hoks": [{"module": "hooks-b", "on_failure": "deny"}]})
+    merged = merge_plans(
+        plan(hooks=["hooks-a"]), {"hoks": [{"module": "hooks-b", "on_failure": "deny"}]}
+    )
     assert problems_of(merged) == [("$.hoks", misspelling("section", "hoks", "hooks"))]
 
 
@@ -447,7 +547,9 @@ FOREIGN_ENTRY_KEYS = [
 def test_keys_of_published_applications_stay_warnings() -> None:
     """The published kernel ignores what it does not know, and applications carry their own data in plans."""
     assert len(warnings_of(plan(**dict.fromkeys(FOREIGN_SECTIONS)))) == len(FOREIGN_SECTIONS)
-    assert len(warnings_of(session(**dict.fromkeys(FOREIGN_SESSION_KEYS)))) == len(FOREIGN_SESSION_KEYS)
+    assert len(warnings_of(session(**dict.fromkeys(FOREIGN_SESSION_KEYS)))) == len(
+        FOREIGN_SESSION_KEYS
+    )
     for section in ("providers", "tools", "hooks"):
         entry = {"module": "a", **dict.fromkeys(FOREIGN_ENTRY_KEYS)}
         assert len(warnings_of(plan(**{section: [entry]}))) == len(FOREIGN_ENTRY_KEYS)
@@ -460,8 +562,14 @@ def test_keys_of_published_applications_stay_warnings() -> None:
         (plan(provdrs=1), "$.provdrs: unknown section, ignored; did you mean 'providers'?"),
         (plan(profile=1), "$.profile: unknown section, ignored"),
         ({"session": MINIMAL["session"], 5: 1}, "$[5]: unknown section, ignored"),
-        (plan(tools=[{"module": "a", "on_failure": "deny"}]), "$.tools[0].on_failure: unknown key, ignored"),
-        (plan(hooks=[{"module": "a", "instance_id": "x"}]), "$.hooks[0].instance_id: unknown key, ignored"),
+        (
+            plan(tools=[{"module": "a", "on_failure": "deny"}]),
+            "$.tools[0].on_failure: unknown key, ignored",
+        ),
+        (
+            plan(hooks=[{"module": "a", "instance_id": "x"}]),
+            "$.hooks[0].instance_id: unknown key, ignored",
+        ),
         (
             {**session(orchestrator={"module": "o"}), "orchestrator": {"config": {}}},
             "$.orchestrator: ignored, because session.orchestrator is a mapping; put 'config' there",
@@ -487,7 +595,9 @@ plan_like = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | known_words,
     lambda inner: (
         st.lists(inner, max_size=4)
-        | st.dictionaries(known_words | st.text(max_size=3) | st.integers() | st.none(), inner, max_size=6)
+        | st.dictionaries(
+            known_words | st.text(max_size=3) | st.integers() | st.none(), inner, max_size=6
+        )
         | st.lists(inner, max_size=2).map(tuple)
         | st.builds(object)
         | st.binary(max_size=2)
@@ -572,7 +682,25 @@ def test_hostile_objects_are_refused_without_a_stray_error(config: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", ".", "..", ".hidden", "a/b", "a\\b", "a b", "a\n", "é", "0" * 201, "a\x00b", None, 5, b"a", "%2e", "~"]
+    "text",
+    [
+        "",
+        ".",
+        "..",
+        ".hidden",
+        "a/b",
+        "a\\b",
+        "a b",
+        "a\n",
+        "é",
+        "0" * 201,
+        "a\x00b",
+        None,
+        5,
+        b"a",
+        "%2e",
+        "~",
+    ],
 )
 def test_session_ids_that_are_refused(text: Any) -> None:
     with pytest.raises(ValueError, match="invalid session id: expected 1 to 200 of: letters"):
@@ -582,8 +710,12 @@ def test_session_ids_that_are_refused(text: Any) -> None:
 # ── merging ──────────────────────────────────────────────────────────────────────────────────────
 
 plans = st.recursive(
-    st.dictionaries(st.sampled_from("abc"), st.integers(0, 3) | st.lists(st.integers()), max_size=3),
-    lambda inner: st.dictionaries(st.sampled_from("abc"), inner | st.lists(inner, max_size=2) | st.none(), max_size=3),
+    st.dictionaries(
+        st.sampled_from("abc"), st.integers(0, 3) | st.lists(st.integers()), max_size=3
+    ),
+    lambda inner: st.dictionaries(
+        st.sampled_from("abc"), inner | st.lists(inner, max_size=2) | st.none(), max_size=3
+    ),
     max_leaves=12,
 )
 
@@ -599,7 +731,9 @@ def containers_of(value: Any) -> set[int]:
 
 
 @given(plans, plans)
-def test_merging_shares_nothing_and_leaves_its_arguments_alone(base: dict[str, Any], overlay: dict[str, Any]) -> None:
+def test_merging_shares_nothing_and_leaves_its_arguments_alone(
+    base: dict[str, Any], overlay: dict[str, Any]
+) -> None:
     before = copy.deepcopy((base, overlay))
     merged = merge_plans(base, overlay)
     assert (base, overlay) == before
@@ -607,7 +741,9 @@ def test_merging_shares_nothing_and_leaves_its_arguments_alone(base: dict[str, A
 
 
 @given(plans, plans)
-def test_the_overlay_wins_and_the_rest_of_the_base_stays(base: dict[str, Any], overlay: dict[str, Any]) -> None:
+def test_the_overlay_wins_and_the_rest_of_the_base_stays(
+    base: dict[str, Any], overlay: dict[str, Any]
+) -> None:
     merged = merge_plans(base, overlay)
     assert merged.keys() == base.keys() | overlay.keys()
     for key, value in merged.items():
@@ -660,11 +796,20 @@ def test_deep_plans_merge_without_recursion() -> None:
 )
 def test_variables_are_expanded(text: str, expected: str) -> None:
     env = {"A": "1", "B": "2", "EMPTY": "", "NESTED": "${A}"}
-    assert expand_variables({"x": [{"y": text}], "t": (text,)}, env) == {"x": [{"y": expected}], "t": (expected,)}
+    assert expand_variables({"x": [{"y": text}], "t": (text,)}, env) == {
+        "x": [{"y": expected}],
+        "t": (expected,),
+    }
 
 
 def test_missing_variables_and_malformed_references_are_all_listed() -> None:
-    config = {"a": "${X}", "b": [{"c": "${Y} ${A} ${Z}"}], "d": "${1x}", "e": "${A:-${B}}", "f": "${"}
+    config = {
+        "a": "${X}",
+        "b": [{"c": "${Y} ${A} ${Z}"}],
+        "d": "${1x}",
+        "e": "${A:-${B}}",
+        "f": "${",
+    }
     with pytest.raises(PlanError, match="cannot expand the plan's variables: 7 problems") as caught:
         expand_variables(config, {"A": "1"})
     missing = "variable {0!r} is not set; set it or write ${{{0}:-default}}"
@@ -700,4 +845,6 @@ def test_the_schema_has_the_defaults() -> None:
     schema = plan_schema()
     assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
     deadlines = schema["properties"]["session"]["properties"]["deadlines"]["properties"]
-    assert {name: schema["default"] for name, schema in deadlines.items()} == attrs.asdict(Deadlines())
+    assert {name: schema["default"] for name, schema in deadlines.items()} == attrs.asdict(
+        Deadlines()
+    )

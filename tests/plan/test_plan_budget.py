@@ -67,14 +67,22 @@ def test_budget_is_read():
         ({"currency": "euro"}, ".currency", "three capital letters"),
         ({"unknown_price": "alow"}, ".unknown_price", "did you mean 'allow'?"),
         ({"prices": []}, ".prices", "a mapping of model names to prices"),
-        ({"prices": {"m": 5}}, ".prices.m", "a mapping of input_per_million and output_per_million"),
+        (
+            {"prices": {"m": 5}},
+            ".prices.m",
+            "a mapping of input_per_million and output_per_million",
+        ),
         (
             {"prices": {"m": {"input_per_million": 1, "output_per_million": -1}}},
             ".prices.m.output_per_million",
             "got -1",
         ),
         (
-            {"prices": {"m": {"input_per_million": 1, "output_per_million": 1, "output_per_milion": 1}}},
+            {
+                "prices": {
+                    "m": {"input_per_million": 1, "output_per_million": 1, "output_per_milion": 1}
+                }
+            },
             ".prices.m.output_per_milion",
             "did you mean 'output_per_million'?",
         ),
@@ -97,7 +105,10 @@ values = (
     | st.sampled_from(["0.5", "USD", "allow", {}, []])
 )
 budgets = st.dictionaries(
-    st.sampled_from(["tokens", "cost", "currency", "seconds", "warn_at", "unknown_price", "prices", "tokes"]), values
+    st.sampled_from(
+        ["tokens", "cost", "currency", "seconds", "warn_at", "unknown_price", "prices", "tokes"]
+    ),
+    values,
 )
 SCHEMA = jsonschema_rs.validator_for(plan_schema())
 

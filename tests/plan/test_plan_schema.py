@@ -47,7 +47,9 @@ def test_the_schema_names_every_key_the_reader_knows_and_no_other() -> None:
     assert set(properties) == SECTIONS
     assert set(properties["session"]["properties"]) == set(SESSION_KEYS)
     for section in ("providers", "tools", "hooks"):
-        assert set(properties[section]["items"]["anyOf"][1]["properties"]) == set(SPEC_KEYS[section])
+        assert set(properties[section]["items"]["anyOf"][1]["properties"]) == set(
+            SPEC_KEYS[section]
+        )
 
 
 def test_everything_that_has_a_name_has_a_description() -> None:
@@ -56,16 +58,26 @@ def test_everything_that_has_a_name_has_a_description() -> None:
             return []
         named = schema.get("properties", {})
         found = [f"{path}.{name}" for name, inner in named.items() if "description" not in inner]
-        inner = [*named.items(), ("items", schema.get("items")), *enumerate(schema.get("anyOf", ()))]
-        return found + [problem for name, part in inner for problem in undescribed(part, f"{path}.{name}")]
+        inner = [
+            *named.items(),
+            ("items", schema.get("items")),
+            *enumerate(schema.get("anyOf", ())),
+        ]
+        return found + [
+            problem for name, part in inner for problem in undescribed(part, f"{path}.{name}")
+        ]
 
     assert undescribed(plan_schema(), "$") == []
 
 
 # ── agreement ────────────────────────────────────────────────────────────────────────────────────
 
-leaves = st.none() | st.booleans() | st.integers(-5, 10**11) | st.floats(-1, 1e11) | st.text(max_size=4)
-anything = leaves | st.lists(leaves, max_size=2) | st.dictionaries(st.text(max_size=3), leaves, max_size=2)
+leaves = (
+    st.none() | st.booleans() | st.integers(-5, 10**11) | st.floats(-1, 1e11) | st.text(max_size=4)
+)
+anything = (
+    leaves | st.lists(leaves, max_size=2) | st.dictionaries(st.text(max_size=3), leaves, max_size=2)
+)
 right_ids = st.sampled_from(["loop-basic", "tool-a", "a", "a" * 64])
 wrong_ids = st.sampled_from(["a" * 65, "Tool", "", "-a", "a\n", "a.b"])
 
@@ -109,7 +121,9 @@ plans = st.tuples(
     mapping(
         orchestrator=mapping(config=mapping()),
         context=mapping(config=mapping()),
-        providers=modules(instance_id=st.sampled_from(["one", "two", " ", "", "\ufeff", "\x1c", None])),
+        providers=modules(
+            instance_id=st.sampled_from(["one", "two", " ", "", "\ufeff", "\x1c", None])
+        ),
         tools=modules(),
         hooks=modules(on_failure=st.sampled_from(["continue", "deny", None, "Deny"])),
         agents=anything,
@@ -134,10 +148,16 @@ def test_a_plan_the_reader_accepts_fits_the_schema(plan: Any) -> None:
 
 
 @given(plans)
-def test_a_plan_that_fits_the_schema_has_only_problems_that_a_schema_cannot_express(plan: Any) -> None:
+def test_a_plan_that_fits_the_schema_has_only_problems_that_a_schema_cannot_express(
+    plan: Any,
+) -> None:
     if fits(plan):
         problems, _ = check_plan(plan)
-        assert [text for _, text in problems if not any(known in text for known in ONLY_THE_READER_KNOWS)] == []
+        assert [
+            text
+            for _, text in problems
+            if not any(known in text for known in ONLY_THE_READER_KNOWS)
+        ] == []
 
 
 def test_the_plans_drawn_are_of_both_kinds() -> None:
@@ -169,7 +189,9 @@ def changed(path: str, value: Any) -> dict[str, Any]:
         MINIMAL,
         changed("$schema", "./mount-plan.schema.json"),
         changed("session.deadlines", {"turn": None, "hook": 0.5}),
-        changed("tools", ["tool-todo", {"module": "tool-bash", "config": None, "source": {"git": "x"}}]),
+        changed(
+            "tools", ["tool-todo", {"module": "tool-bash", "config": None, "source": {"git": "x"}}]
+        ),
         changed("providers", [{"module": "a"}, {"module": "a", "instance_id": "second"}]),
         changed("unknown", 1),
         changed("session.orchestrator", {"module": "loop-basic", "config": {"max_iterations": 3}}),

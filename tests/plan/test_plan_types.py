@@ -53,7 +53,11 @@ def shape_of_schema(schema: dict[str, Any], path: str = "$") -> Any:
     """The same of a JSON Schema, as far as plans use it."""
     if path in ("$.orchestrator", "$.context"):
         # Beside an id the section has to be this, which the schema states apart; beside a mapping it is ignored.
-        [beside] = [part["then"] for part in plan_schema()["allOf"] if path[2:] in part["then"]["properties"]]
+        [beside] = [
+            part["then"]
+            for part in plan_schema()["allOf"]
+            if path[2:] in part["then"]["properties"]
+        ]
         schema = beside["properties"][path[2:]]
     if "anyOf" in schema:
         return frozenset().union(*(shape_of_schema(part, f"{path}|") for part in schema["anyOf"]))
@@ -63,11 +67,16 @@ def shape_of_schema(schema: dict[str, Any], path: str = "$") -> Any:
         return ANYTHING
     kinds = {schema["type"]} if isinstance(schema["type"], str) else set(schema["type"])
     if "properties" in schema:
-        keys = ((key, shape_of_schema(inner, f"{path}.{key}")) for key, inner in schema["properties"].items())
+        keys = (
+            (key, shape_of_schema(inner, f"{path}.{key}"))
+            for key, inner in schema["properties"].items()
+        )
         mapping = ("mapping", frozenset(keys), frozenset(schema.get("required", ())))
         return frozenset({mapping, *kinds - {"object"}})
     if "items" in schema:
-        return frozenset({("list", shape_of_schema(schema["items"], f"{path}[]")), *kinds - {"array"}})
+        return frozenset(
+            {("list", shape_of_schema(schema["items"], f"{path}[]")), *kinds - {"array"}}
+        )
     return frozenset(kinds)
 
 
@@ -98,9 +107,19 @@ async def mount(coordinator: Coordinator, config: dict[str, Any]) -> None: ...
 
 def test_typed_plan_takes_modules_themselves() -> None:
     plan: PlanDict = {
-        "session": {"orchestrator": ScriptedOrchestrator([]), "context": {"module": MockContextManager()}},
+        "session": {
+            "orchestrator": ScriptedOrchestrator([]),
+            "context": {"module": MockContextManager()},
+        },
         "providers": [MockProvider([]), {"module": MockProvider([]), "instance_id": "other"}],
-        "tools": ["tool-todo", weather, MockTool("own"), mount, {"module": weather, "config": {}}, tool_todo],
+        "tools": [
+            "tool-todo",
+            weather,
+            MockTool("own"),
+            mount,
+            {"module": weather, "config": {}},
+            tool_todo,
+        ],
         "hooks": [listen, {"module": listen, "on_failure": "deny"}],
     }
     assert len(parse_plan(plan).tools) == 6
@@ -108,5 +127,8 @@ def test_typed_plan_takes_modules_themselves() -> None:
 
 def test_typed_plan_makes_a_session() -> None:
     tool: ModuleDict = {"module": "tool-todo"}
-    plan: PlanDict = {"session": {"orchestrator": "loop-basic", "context": "context-simple"}, "tools": [tool]}
+    plan: PlanDict = {
+        "session": {"orchestrator": "loop-basic", "context": "context-simple"},
+        "tools": [tool],
+    }
     assert AmplifierSession(plan).config is plan

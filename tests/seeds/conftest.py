@@ -23,7 +23,11 @@ def coordinator() -> TestCoordinator:
 def seed_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
     """A plan whose two modules lie on the search path, so that ``AmplifierSession(config)`` alone finds them."""
     for module_id, code in (("loop-seed", LOOP_ON_DISK), ("context-seed", CONTEXT_ON_DISK)):
-        package = tmp_path / f"amplifier-module-{module_id}" / f"amplifier_module_{module_id.replace('-', '_')}"
+        package = (
+            tmp_path
+            / f"amplifier-module-{module_id}"
+            / f"amplifier_module_{module_id.replace('-', '_')}"
+        )
         package.mkdir(parents=True)
         (package / "__init__.py").write_text(code, encoding="utf-8")
     monkeypatch.setenv("AMPLIFIER_MODULES", str(tmp_path))

@@ -69,7 +69,11 @@ MESSAGES: list[dict[str, Any]] = [
         "role": "assistant",
         "content": None,
         "tool_calls": [
-            {"id": "call_123", "type": "function", "function": {"name": "read_file", "arguments": "{}"}},
+            {
+                "id": "call_123",
+                "type": "function",
+                "function": {"name": "read_file", "arguments": "{}"},
+            },
         ],
     },
     {"role": "system", "content": "System instructions"},
@@ -78,7 +82,9 @@ MESSAGES: list[dict[str, Any]] = [
 """The document's five forms of a message; the ``{...}`` of its arguments is empty here."""
 
 
-@pytest.mark.parametrize("message", [m for m in MESSAGES if m["content"] is not None], ids=lambda m: m["role"])
+@pytest.mark.parametrize(
+    "message", [m for m in MESSAGES if m["content"] is not None], ids=lambda m: m["role"]
+)
 def test_a_message_of_the_context_is_one_for_a_provider(message: dict[str, Any]) -> None:
     """Without the form whose content is None: the model wants text or blocks, so a loop has to convert that one."""
     assert from_dict(Message, message).content == message["content"]

@@ -11,7 +11,9 @@ from amplifier.testing import EventRecorder, TestCoordinator
 CHANNEL = "observability.events"
 
 
-async def test_a_module_registers_in_mount_and_a_consumer_flattens(coordinator: TestCoordinator) -> None:
+async def test_a_module_registers_in_mount_and_a_consumer_flattens(
+    coordinator: TestCoordinator,
+) -> None:
     async def mount(coordinator, config):
         coordinator.register_contributor(
             "observability.events",
@@ -34,7 +36,9 @@ async def test_a_module_registers_in_mount_and_a_consumer_flattens(coordinator: 
     assert flattened == ["filesystem:read", "filesystem:write", "filesystem:delete"]
 
 
-async def test_a_logging_module_registers_a_handler_for_every_announced_event(coordinator: TestCoordinator) -> None:
+async def test_a_logging_module_registers_a_handler_for_every_announced_event(
+    coordinator: TestCoordinator,
+) -> None:
     coordinator.register_contributor(
         "observability.events",
         "module-hooks-streaming-ui",
@@ -56,10 +60,15 @@ async def test_a_logging_module_registers_a_handler_for_every_announced_event(co
     await coordinator.hooks.emit("streaming-ui:content-block-start", {})
     await coordinator.hooks.emit("streaming-ui:something-else", {})
     await coordinator.hooks.emit("streaming-ui:content-block-end", {})
-    assert recorder.names() == ["streaming-ui:content-block-start", "streaming-ui:content-block-end"]
+    assert recorder.names() == [
+        "streaming-ui:content-block-start",
+        "streaming-ui:content-block-end",
+    ]
 
 
-async def test_a_module_mounted_later_is_in_the_next_collection(coordinator: TestCoordinator) -> None:
+async def test_a_module_mounted_later_is_in_the_next_collection(
+    coordinator: TestCoordinator,
+) -> None:
     coordinator.register_contributor(CHANNEL, "first", lambda: "a")
     assert await coordinator.collect_contributions(CHANNEL) == ["a"]
     coordinator.register_contributor(CHANNEL, "second", lambda: "b")
@@ -85,7 +94,9 @@ async def test_a_failing_contributor_is_logged_with_name_and_channel_and_skipped
 @pytest.mark.parametrize(
     "channel", ["capabilities.catalog", "session.metadata", "toolkit:debug-metrics", "capabilities"]
 )
-async def test_channels_of_every_naming_are_kept_apart(coordinator: TestCoordinator, channel: str) -> None:
+async def test_channels_of_every_naming_are_kept_apart(
+    coordinator: TestCoordinator, channel: str
+) -> None:
     coordinator.register_contributor(CHANNEL, "other", lambda: "other")
     coordinator.register_contributor(channel, "mine", lambda: channel)
     assert await coordinator.collect_contributions(channel) == [channel]

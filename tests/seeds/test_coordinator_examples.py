@@ -136,7 +136,9 @@ async def test_a_hook_reaches_the_context_and_the_tools(caplog: pytest.LogCaptur
     await mount_tool_logger(coordinator, {})
     with caplog.at_level(logging.INFO, logger="seeds"):
         await coordinator.hooks.emit("tool:pre", {"tool_name": "echo"})
-        assert (await coordinator.hooks.emit("tool:pre", {"tool_name": "bash"})).action == "continue"
+        assert (
+            await coordinator.hooks.emit("tool:pre", {"tool_name": "bash"})
+        ).action == "continue"
     assert caplog.messages == ["Tool echo executing", "Tool bash executing"]
     [message] = coordinator.get("context").messages
     assert message["content"].startswith("Bash command logged at ")
@@ -147,7 +149,9 @@ async def test_a_hook_that_needs_a_context_reports_it() -> None:
         await mount_tool_logger(TestCoordinator(), {})
 
 
-async def test_an_agent_system_registers_capabilities_that_spawn_children(seed_plan: dict[str, Any]) -> None:
+async def test_an_agent_system_registers_capabilities_that_spawn_children(
+    seed_plan: dict[str, Any],
+) -> None:
     async def mount(coordinator, config):
         agent_configs = config.get("agents", {})
 
@@ -166,7 +170,9 @@ async def test_an_agent_system_registers_capabilities_that_spawn_children(seed_p
                 coordinator.config,
                 agent_config,
             )
-            child_config["tools"] = []  # our agent system itself is in process and the child's loader is its own
+            child_config[
+                "tools"
+            ] = []  # our agent system itself is in process and the child's loader is its own
 
             child = AmplifierSession(
                 config=child_config,
@@ -222,7 +228,9 @@ async def test_a_task_is_delegated_to_a_child_session(
 
     async with AmplifierSession(seed_plan) as session:
         with caplog.at_level(logging.INFO, logger="seeds"):
-            answer = await delegate_task(session.coordinator, "summarize", {"session": {"metadata": {"a": 1}}})
+            answer = await delegate_task(
+                session.coordinator, "summarize", {"session": {"metadata": {"a": 1}}}
+            )
         parent_context = session.coordinator.get("context")
         assert await parent_context.get_messages() == []
     [child] = children
@@ -230,5 +238,7 @@ async def test_a_task_is_delegated_to_a_child_session(
     assert child.config["session"]["metadata"] == {"a": 1}
     assert "metadata" not in seed_plan["session"]
     assert answer == f"summarize, by {child.session_id} under {session.session_id}"
-    assert caplog.messages == [f"Child session {child.session_id} spawned from {session.session_id}"]
+    assert caplog.messages == [
+        f"Child session {child.session_id} spawned from {session.session_id}"
+    ]
     assert not child.initialized

@@ -22,7 +22,9 @@ from amplifier.testing import (
 logger = logging.getLogger("seeds")
 
 
-def coordinator_with(*, size_limit: int | None = None, budget: int | None = None, **arguments: Any) -> TestCoordinator:
+def coordinator_with(
+    *, size_limit: int | None = None, budget: int | None = None, **arguments: Any
+) -> TestCoordinator:
     session: dict[str, Any] = {"orchestrator": "loop-x", "context": "context-x"}
     if size_limit is not None:
         session["injection_size_limit"] = size_limit
@@ -43,7 +45,9 @@ def answering(result: HookResult) -> Any:
 
 async def test_a_denial_is_processed_and_raised_by_the_orchestrator() -> None:
     coordinator, tool_data = coordinator_with(), {"tool_name": "bash"}
-    coordinator.hooks.register("tool:pre", answering(HookResult(action="deny", reason="not allowed here")))
+    coordinator.hooks.register(
+        "tool:pre", answering(HookResult(action="deny", reason="not allowed here"))
+    )
 
     hook_result = await coordinator.hooks.emit("tool:pre", tool_data)
     processed = await coordinator.process_hook_result(
@@ -60,7 +64,9 @@ async def test_a_denial_is_processed_and_raised_by_the_orchestrator() -> None:
 @pytest.mark.parametrize("answer", ["Allow", "Deny"])
 async def test_the_pipeline_processes_only_what_is_not_continue(answer: str) -> None:
     coordinator = coordinator_with(approval_system=MockApprovalSystem([answer]))
-    coordinator.hooks.register("tool:pre", answering(HookResult(action="ask_user", approval_prompt="Run bash?")))
+    coordinator.hooks.register(
+        "tool:pre", answering(HookResult(action="ask_user", approval_prompt="Run bash?"))
+    )
     tool_data = {"tool_name": "bash"}
 
     async def run() -> str:
@@ -87,7 +93,9 @@ async def test_the_pipeline_processes_only_what_is_not_continue(answer: str) -> 
 # ── context injection ──
 
 
-async def test_an_injection_over_the_budget_is_a_warning_and_stored(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_injection_over_the_budget_is_a_warning_and_stored(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     coordinator, context = coordinator_with(budget=2), MockContextManager()
     await coordinator.mount("context", context)
     assert coordinator.injection_budget_per_turn == 2
@@ -147,16 +155,23 @@ async def test_an_ephemeral_injection_is_for_the_current_call_only(append: bool)
         await provider.complete(messages)  # type: ignore[arg-type]  # as the document has it
 
     if append:
-        assert [message["content"] for message in provider.last_request] == ["done\n\nremember the limit"]
+        assert [message["content"] for message in provider.last_request] == [
+            "done\n\nremember the limit"
+        ]
     else:
-        assert [message["content"] for message in provider.last_request] == ["done", "remember the limit"]
+        assert [message["content"] for message in provider.last_request] == [
+            "done",
+            "remember the limit",
+        ]
     assert context.messages == [{"role": "tool", "tool_call_id": "call_1", "content": "done"}]
 
 
 # ── the orchestrator's pattern ──
 
 
-async def execute_with_hooks(coordinator: Any, tool: Any, tool_name: str, tool_input: dict[str, Any]) -> Any:
+async def execute_with_hooks(
+    coordinator: Any, tool: Any, tool_name: str, tool_input: dict[str, Any]
+) -> Any:
     """The document's example of an orchestrator; its free name ``tool`` is a parameter here."""
     pre_result = await coordinator.hooks.emit(
         "tool:pre",
@@ -212,7 +227,10 @@ async def test_the_orchestrators_pattern_runs_the_tool_between_its_hooks() -> No
 async def test_the_orchestrators_pattern_honours_a_denial(caplog: pytest.LogCaptureFixture) -> None:
     coordinator, tool = coordinator_with(), MockTool("bash")
     coordinator.hooks.register("tool:pre", answering(HookResult(action="deny", reason="dangerous")))
-    with caplog.at_level(logging.WARNING, logger="seeds"), pytest.raises(PermissionError, match="dangerous"):
+    with (
+        caplog.at_level(logging.WARNING, logger="seeds"),
+        pytest.raises(PermissionError, match="dangerous"),
+    ):
         await execute_with_hooks(coordinator, tool, "bash", {"command": "rm"})
     assert caplog.messages == ["Tool bash blocked: dangerous"]
     assert tool.call_count == 0

@@ -61,7 +61,9 @@ class MyTool:
 
 
 @pytest.mark.parametrize(("name", "parameters"), SIGNATURES.items())
-def test_every_method_has_the_signature_of_the_document(name: str, parameters: list[tuple[str, Any]]) -> None:
+def test_every_method_has_the_signature_of_the_document(
+    name: str, parameters: list[tuple[str, Any]]
+) -> None:
     found = list(inspect.signature(getattr(ModuleCoordinator, name)).parameters.values())[1:]
     assert [(p.name, ... if p.default is p.empty else p.default) for p in found] == parameters
 
@@ -116,7 +118,13 @@ async def test_reset_turn_begins_a_new_budget(caplog: pytest.LogCaptureFixture) 
     ChatRequest.
     """
     coordinator = TestCoordinator(
-        config={"session": {"orchestrator": "loop-x", "context": "context-x", "injection_budget_per_turn": 3}}
+        config={
+            "session": {
+                "orchestrator": "loop-x",
+                "context": "context-x",
+                "injection_budget_per_turn": 3,
+            }
+        }
     )
     context, provider = MockContextManager(), MockProvider()
     await coordinator.mount("context", context)

@@ -17,7 +17,9 @@ from tests._support.seed_sessions import mounting, seed_session
 logger = logging.getLogger("seeds")
 
 
-async def test_the_session_makes_the_coordinator_and_every_mount_receives_it(seed_plan: dict[str, Any]) -> None:
+async def test_the_session_makes_the_coordinator_and_every_mount_receives_it(
+    seed_plan: dict[str, Any],
+) -> None:
     """The intro. Each module gets a view of the one coordinator (decided, DESIGN 6), so identity is not asserted."""
     config = seed_plan
     session = AmplifierSession(config)
@@ -41,7 +43,9 @@ async def test_the_session_makes_the_coordinator_and_every_mount_receives_it(see
 
         coordinator.register_capability("my_feature.action", my_function)
 
-        seen.update(session_id=session_id, parent_id=parent_id, context=context, providers=providers)
+        seen.update(
+            session_id=session_id, parent_id=parent_id, context=context, providers=providers
+        )
         return cleanup_function
 
     session.loader.register("tool-mine", mount)
@@ -104,11 +108,15 @@ async def test_a_child_emits_session_fork_and_all_its_events_carry_both_ids() ->
     async def mount(coordinator, config):
         recorder.listen(coordinator.hooks)
 
-    async with seed_session(hooks={"hooks-x": mount}, session_id="child", parent_id="parent") as session:
+    async with seed_session(
+        hooks={"hooks-x": mount}, session_id="child", parent_id="parent"
+    ) as session:
         await session.execute("hello")
     assert "session:fork" in recorder.names()
     assert recorder.names().index("session:fork") < recorder.names().index("session:start")
-    assert {(data["session_id"], data["parent_id"]) for _, data in recorder.events} == {("child", "parent")}
+    assert {(data["session_id"], data["parent_id"]) for _, data in recorder.events} == {
+        ("child", "parent")
+    }
 
 
 # ── config ──
@@ -164,7 +172,9 @@ async def test_loader_loads_a_module_at_run_time() -> None:
             if cleanup:
                 coordinator.register_cleanup(cleanup)
 
-    session = seed_session(tools={"tool-mine": mount}, configs={"tool-mine": {"dynamic_tool": "tool-dynamic"}})
+    session = seed_session(
+        tools={"tool-mine": mount}, configs={"tool-mine": {"dynamic_tool": "tool-dynamic"}}
+    )
     session.loader.register("tool-dynamic", mount_dynamic)
     async with session:
         assert isinstance(session.coordinator.loader, ModuleLoader)
@@ -226,7 +236,9 @@ async def test_mount_points_serve_introspection(caplog: pytest.LogCaptureFixture
     providers = {"provider-x": mounting(MockProvider(name="anthropic"))}
     tools = {"tool-x": mounting(MockTool("bash"))}
     with caplog.at_level(logging.INFO, logger="seeds"):
-        async with seed_session(providers=providers, tools=tools, hooks={"hooks-x": mount}) as session:
+        async with seed_session(
+            providers=providers, tools=tools, hooks={"hooks-x": mount}
+        ) as session:
             assert session.failures == []
     assert caplog.messages == ["Provider available: anthropic", "Session has 1 tools mounted"]
 

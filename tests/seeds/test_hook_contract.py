@@ -49,8 +49,12 @@ def test_the_protocol_is_an_async_call_with_event_and_data() -> None:
 async def test_mount_registers_handlers_and_its_cleanup_unregisters_them() -> None:
     async with seed_session(hooks={"my-hook": mount}) as session:
         hooks = session.coordinator.hooks
-        denied = await hooks.emit("tool:pre", {"tool_name": "Write", "tool_input": {"file_path": "/etc/passwd"}})
+        denied = await hooks.emit(
+            "tool:pre", {"tool_name": "Write", "tool_input": {"file_path": "/etc/passwd"}}
+        )
         assert denied.action == "deny"
-        assert (await hooks.emit("tool:pre", {"tool_name": "Write", "tool_input": {}})).action == "continue"
+        assert (
+            await hooks.emit("tool:pre", {"tool_name": "Write", "tool_input": {}})
+        ).action == "continue"
         assert (await hooks.emit("tool:post", {})).context_injection == "Found 3 linting errors..."
     assert (await session.coordinator.hooks.emit("tool:post", {})).action == "continue"

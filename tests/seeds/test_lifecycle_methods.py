@@ -38,7 +38,9 @@ async def test_the_canonical_cleanup_is_a_nested_closure() -> None:
 
         return cleanup
 
-    async with seed_session(tools={"tool-x": mount}, configs={"tool-x": {"url": "https://example.org"}}) as session:
+    async with seed_session(
+        tools={"tool-x": mount}, configs={"tool-x": {"url": "https://example.org"}}
+    ) as session:
         client = session.coordinator.get_capability("my.client")
         assert client.url == "https://example.org"
         assert client.is_open
@@ -58,7 +60,9 @@ async def test_ready_is_optional_and_its_return_value_ignored() -> None:
     async def on_session_ready(coordinator) -> Any:
         return lambda: called.append("not a cleanup")
 
-    async with seed_session(tools={"tool-a": module(nothing, on_session_ready), "tool-b": nothing}) as session:
+    async with seed_session(
+        tools={"tool-a": module(nothing, on_session_ready), "tool-b": nothing}
+    ) as session:
         assert session.failures == []
     assert called == []
 
@@ -89,7 +93,12 @@ async def test_a_child_has_its_own_mounts_and_its_own_ready() -> None:
     parent = seed_session(tools={"tool-x": module(mount, on_session_ready)}, session_id="parent")
     async with parent, parent.fork(session_id="child"):
         pass
-    assert story == [("mount", "parent"), ("ready", "parent"), ("mount", "child"), ("ready", "child")]
+    assert story == [
+        ("mount", "parent"),
+        ("ready", "parent"),
+        ("mount", "child"),
+        ("ready", "child"),
+    ]
 
 
 # ── patterns ──
@@ -138,7 +147,9 @@ async def test_the_correct_pattern_wires_per_session_in_on_session_ready() -> No
         return None
 
     request = SimpleNamespace(params={"input": {"query": "x"}})
-    mine = {"tool-mine": module(mount, on_session_ready)}  # before the search tool: ready comes after all mounts
+    mine = {
+        "tool-mine": module(mount, on_session_ready)
+    }  # before the search tool: ready comes after all mounts
     first, second = MockTool("search", output="first"), MockTool("search", output="second")
     async with (
         seed_session(tools={**mine, "tool-search": mounting(first)}) as one,
@@ -184,11 +195,14 @@ async def test_the_canonical_use_subscribes_to_every_announced_event() -> None:
 
     async def mount_delegate(coordinator, config=None):
         coordinator.register_contributor(
-            "observability.events", "tool-delegate", lambda: ["delegate:agent_spawned", "delegate:agent_completed"]
+            "observability.events",
+            "tool-delegate",
+            lambda: ["delegate:agent_spawned", "delegate:agent_completed"],
         )
 
     async with seed_session(
-        tools={"tool-delegate": mount_delegate}, hooks={"hooks-logging": module(mount, on_session_ready)}
+        tools={"tool-delegate": mount_delegate},
+        hooks={"hooks-logging": module(mount, on_session_ready)},
     ) as session:
         await session.coordinator.hooks.emit("delegate:agent_spawned", {})
         await session.coordinator.hooks.emit("delegate:not_announced", {})

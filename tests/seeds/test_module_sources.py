@@ -141,7 +141,9 @@ async def test_the_custom_resolver_prefers_overrides_then_hints_then_its_default
         await loader.load("tool-other")
 
 
-async def test_a_session_loads_through_the_resolver_with_the_source_of_the_plan(checkout: Path, tmp_path: Path) -> None:
+async def test_a_session_loads_through_the_resolver_with_the_source_of_the_plan(
+    checkout: Path, tmp_path: Path
+) -> None:
     """Modules the resolver does not know are found in the ordinary way: here, in process."""
     session = seed_session()
     resolver = MyCustomResolver({}, tmp_path)
@@ -152,7 +154,9 @@ async def test_a_session_loads_through_the_resolver_with_the_source_of_the_plan(
     assert ("tool-disk", str(checkout)) in resolver.asked
 
 
-async def test_without_a_resolver_entry_points_and_search_paths_are_searched(seed_plan: dict[str, Any]) -> None:
+async def test_without_a_resolver_entry_points_and_search_paths_are_searched(
+    seed_plan: dict[str, Any],
+) -> None:
     async with AmplifierSession(seed_plan) as session:
         assert session.coordinator.get("module-source-resolver") is None
         assert (await session.execute("hello")).startswith("hello, by ")

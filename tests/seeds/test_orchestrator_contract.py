@@ -172,7 +172,11 @@ async def run(
     hooks.register("tool:pre", handler)
     with MockProvider(turns) as provider:
         await MyOrchestrator(config or {}).execute(
-            prompt="go", context=context, providers={"mock": provider}, tools={"bash": tool}, hooks=hooks
+            prompt="go",
+            context=context,
+            providers={"mock": provider},
+            tools={"bash": tool},
+            hooks=hooks,
         )
     return tool, context, recorder
 
@@ -188,19 +192,28 @@ async def test_events_are_emitted_around_model_and_tool() -> None:
         "provider:response",
     ]
     assert recorder.events[3][1]["tool_result"] == ToolResult(output="ok")
-    assert [message["role"] for message in context.messages] == ["user", "assistant", "tool", "assistant"]
+    assert [message["role"] for message in context.messages] == [
+        "user",
+        "assistant",
+        "tool",
+        "assistant",
+    ]
     assert context.messages[2]["tool_call_id"] == "call_1"
 
 
 async def test_a_denial_keeps_the_tool_from_running() -> None:
-    tool, context, _ = await run([("bash", {}), "done"], HookResult(action="deny", reason="no shell"))
+    tool, context, _ = await run(
+        [("bash", {}), "done"], HookResult(action="deny", reason="no shell")
+    )
     assert tool.call_count == 0
     assert context.messages[2]["content"] == "no shell"
 
 
 async def test_a_modification_is_what_the_tool_is_given() -> None:
     """The result's action is ``modify`` and its data the whole payload (decided, DESIGN 5)."""
-    changed = HookResult(action="modify", data={"tool_name": "bash", "tool_input": {"command": "ls -l"}})
+    changed = HookResult(
+        action="modify", data={"tool_name": "bash", "tool_input": {"command": "ls -l"}}
+    )
     tool, _, _ = await run([("bash", {"command": "ls"}), "done"], changed)
     assert tool.last_input == {"command": "ls -l"}
 

@@ -10,7 +10,15 @@ from typing import Any
 
 import pytest
 
-from amplifier import ChatRequest, ChatResponse, ModelInfo, ModuleCoordinator, Provider, ProviderInfo, ToolCall
+from amplifier import (
+    ChatRequest,
+    ChatResponse,
+    ModelInfo,
+    ModuleCoordinator,
+    Provider,
+    ProviderInfo,
+    ToolCall,
+)
 from amplifier.testing import MockProvider
 from tests._support.seed_sessions import seed_session
 
@@ -78,7 +86,9 @@ def test_the_protocol_asks_for_five_members() -> None:
 
 
 async def test_mount_registers_the_provider_and_its_cleanup_closes_the_client() -> None:
-    session = seed_session(providers={"my-provider": mount}, configs={"my-provider": {"api_key": "k", "debug": True}})
+    session = seed_session(
+        providers={"my-provider": mount}, configs={"my-provider": {"api_key": "k", "debug": True}}
+    )
     async with session:
         provider = session.coordinator.get("providers", "my-provider")
         assert isinstance(provider, MyProvider)

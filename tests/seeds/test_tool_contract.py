@@ -120,7 +120,9 @@ def test_a_tool_result_has_the_documented_defaults() -> None:
 
 
 async def test_mount_registers_the_tool_and_may_return_it() -> None:
-    async with seed_session(tools={"my-tool": mount}, configs={"my-tool": {"max_size": 1048576}}) as session:
+    async with seed_session(
+        tools={"my-tool": mount}, configs={"my-tool": {"max_size": 1048576}}
+    ) as session:
         tool = session.coordinator.get("tools", "my-tool")
         assert isinstance(tool, MyTool)
         assert tool.config == {"max_size": 1048576}

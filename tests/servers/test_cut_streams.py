@@ -31,8 +31,15 @@ SHOWN = f"Hello the{BEGINS_AGAIN}Hello world!"
 
 
 def make(**options: Any) -> AmplifierSession:
-    plan = {"session": {"orchestrator": {"config": {"initial_delay": 0}}}, "hooks": options.pop("hooks", [])}
-    session = agent(script(["Hello the", CUT], "Hello world!"), plan=plan, session_id=options.pop("session_id", None))
+    plan = {
+        "session": {"orchestrator": {"config": {"initial_delay": 0}}},
+        "hooks": options.pop("hooks", []),
+    }
+    session = agent(
+        script(["Hello the", CUT], "Hello world!"),
+        plan=plan,
+        session_id=options.pop("session_id", None),
+    )
     session.coordinator.approval_system = options.pop("approvals", None)
     return session
 
@@ -89,7 +96,9 @@ async def test_openai_api():
         await exchange.start()
         chunks = [chunk async for chunk in exchange.events() if chunk != "[DONE]"]
         assert "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks) == SHOWN
-        whole = await client.ask("POST", "/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]})
+        whole = await client.ask(
+            "POST", "/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]}
+        )
         assert whole.json()["choices"][0]["message"]["content"] == "Hello world!"
 
 
@@ -114,12 +123,16 @@ async def test_session_api():
 async def test_ag_ui():
     async with serving(Sessions()) as client:
         messages = [{"id": "1", "role": "user", "content": "hi"}]
-        exchange = client.begin("POST", "/ag-ui", {"threadId": "a", "runId": "b", "messages": messages})
+        exchange = client.begin(
+            "POST", "/ag-ui", {"threadId": "a", "runId": "b", "messages": messages}
+        )
         await exchange.start()
         shown_by_id: dict[str, str] = {}
         async for event in exchange.events():
             if event["type"] == "TEXT_MESSAGE_CONTENT":
-                shown_by_id[event["messageId"]] = shown_by_id.get(event["messageId"], "") + event["delta"]
+                shown_by_id[event["messageId"]] = (
+                    shown_by_id.get(event["messageId"], "") + event["delta"]
+                )
         first = BEGINS_AGAIN.rstrip()
         assert list(shown_by_id.values()) == [f"Hello the{first}", "Hello world!"]
 
@@ -148,9 +161,13 @@ async def test_trace(tmp_path):
     async with make(hooks=[hook]) as session:
         await session.execute("hi")
     events = [json.loads(line) for line in log.read_text().splitlines()]
-    ended = [event["data"]["block"]["text"] for event in events if event["event"] == "content_block:end"]
+    ended = [
+        event["data"]["block"]["text"] for event in events if event["event"] == "content_block:end"
+    ]
     assert ended == ["Hello world!"]
-    resets = [event["data"]["discarded"] for event in events if event["event"] == "content_block:reset"]
+    resets = [
+        event["data"]["discarded"] for event in events if event["event"] == "content_block:reset"
+    ]
     assert resets == ["Hello the"]
     trace = Trace(session.session_id)
     trace.add_lines(log.read_bytes().splitlines())

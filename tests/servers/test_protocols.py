@@ -29,7 +29,10 @@ def test_every_row_is_shown_by_tests_that_exist():
 
 
 def test_what_is_refused_is_refused_with_these_words():
-    source = "".join(path.read_text() for path in (FOLDER.parents[1] / "src" / "amplifier" / "servers").rglob("*.py"))
+    source = "".join(
+        path.read_text()
+        for path in (FOLDER.parents[1] / "src" / "amplifier" / "servers").rglob("*.py")
+    )
     for _, row in ROWS:
         for cell in row["cells"][1:]:
             if cell.startswith("refused: `"):
@@ -37,7 +40,10 @@ def test_what_is_refused_is_refused_with_these_words():
 
 
 def test_every_official_client_shows_a_row():
-    clients = {path.name for path in FOLDER.rglob("test_*client.py")} | {"test_openai_python.py", "test_openai_node.py"}
+    clients = {path.name for path in FOLDER.rglob("test_*client.py")} | {
+        "test_openai_python.py",
+        "test_openai_node.py",
+    }
     named = {Path(test.partition("::")[0]).name for _, row in ROWS for test in row["tests"]}
     assert clients - named == set()
 

@@ -43,13 +43,17 @@ class Turns:
         self.checkpoints = Checkpoints(self.state, self.work)
 
     def sh(self, command: str) -> str:
-        return subprocess.run(command, shell=True, cwd=self.work, check=True, capture_output=True, text=True).stdout
+        return subprocess.run(
+            command, shell=True, cwd=self.work, check=True, capture_output=True, text=True
+        ).stdout
 
     async def turn(self, prompt: str, *commands: str, tool: str = "bash") -> None:
         await self.checkpoints.begin(prompt, self.context)
         self.context.messages.append({"role": "user", "content": prompt})
         for command in commands:
-            await self.checkpoints("tool:pre", {"tool_name": tool, "tool_input": {"command": command}})
+            await self.checkpoints(
+                "tool:pre", {"tool_name": tool, "tool_input": {"command": command}}
+            )
             self.sh(command)
         self.context.messages.append({"role": "assistant", "content": "done"})
         await self.checkpoints.end()
@@ -60,7 +64,9 @@ class Turns:
     def files(self) -> dict[str, str]:
         found = (path for path in sorted(self.work.rglob("*")) if ".git" not in path.parts)
         return {
-            str(path.relative_to(self.work)): os.readlink(path) if path.is_symlink() else path.read_text()
+            str(path.relative_to(self.work)): os.readlink(path)
+            if path.is_symlink()
+            else path.read_text()
             for path in found
             if path.is_symlink() or path.is_file()
         }
@@ -133,7 +139,9 @@ async def test_the_repository_of_the_user_is_not_touched(turns):
     await turns.turn("edit", "echo 4 > a; echo 5 > new", tool="edit_file")
     await turns.undo()
     assert turns.files() == {"a": "3\n"}
-    assert {path: path.read_bytes() for path in (turns.work / ".git").rglob("*") if path.is_file()} == kept
+    assert {
+        path: path.read_bytes() for path in (turns.work / ".git").rglob("*") if path.is_file()
+    } == kept
     assert turns.sh("git diff --cached --stat && git log --oneline | wc -l").strip().endswith("1")
 
 
@@ -172,7 +180,9 @@ async def test_a_folder_that_is_too_much_to_copy_is_named(turns, monkeypatch):
     assert turns.context.messages == []
 
 
-async def test_without_git_the_conversation_is_taken_back_and_the_reason_is_named(turns, monkeypatch):
+async def test_without_git_the_conversation_is_taken_back_and_the_reason_is_named(
+    turns, monkeypatch
+):
     monkeypatch.setenv("PATH", "")
     await turns.checkpoints.begin("edit", turns.context)
     turns.context.messages.append({"role": "user", "content": "edit"})
@@ -245,7 +255,9 @@ async def test_settings_of_the_folder_run_no_program(turns):
         ("mkdir x; echo old > x/a", "rm -r x", "echo mine > y; ln -s y x"),
     ],
 )
-async def test_what_took_the_place_of_a_file_or_folder_since_then_is_left_and_named(turns, had, did, made):
+async def test_what_took_the_place_of_a_file_or_folder_since_then_is_left_and_named(
+    turns, had, did, made
+):
     turns.sh(f"{had}; echo old > other")
     await turns.turn("remove it", f"{did}; echo new > other")
     turns.sh(made)
@@ -258,9 +270,12 @@ async def test_what_took_the_place_of_a_file_or_folder_since_then_is_left_and_na
 
 
 async def test_files_that_others_may_not_read_stay_so(turns):
-    turns.sh("echo old | tee secret gone run locked >/dev/null; chmod 600 secret gone run; chmod 440 locked")
+    turns.sh(
+        "echo old | tee secret gone run locked >/dev/null; chmod 600 secret gone run; chmod 440 locked"
+    )
     await turns.turn(
-        "change them", "echo new > secret; rm gone; echo new > run; chmod 700 run; rm locked; echo 1 > locked"
+        "change them",
+        "echo new > secret; rm gone; echo new > run; chmod 700 run; rm locked; echo 1 > locked",
     )
     turns.sh("chmod 600 locked")
 
@@ -274,13 +289,17 @@ async def test_files_that_others_may_not_read_stay_so(turns):
 
 
 async def test_permissions_are_taken_back_whatever_the_umask_is(turns):
-    turns.sh("echo old | tee keep tool text shared mine >/dev/null; chmod 644 keep tool text mine; chmod 664 shared")
+    turns.sh(
+        "echo old | tee keep tool text shared mine >/dev/null; chmod 644 keep tool text mine; chmod 664 shared"
+    )
 
     def modes() -> dict[str, int]:
         return {path.name: path.stat().st_mode & 0o777 for path in turns.work.iterdir()}
 
     before = modes()
-    await turns.turn("change them", "chmod 600 keep; chmod 777 tool; echo new | tee text shared mine")
+    await turns.turn(
+        "change them", "chmod 600 keep; chmod 777 tool; echo new | tee text shared mine"
+    )
     turns.sh("chmod 600 mine")
     umask = os.umask(0o077)
     try:
@@ -296,7 +315,10 @@ async def test_permissions_are_taken_back_whatever_the_umask_is(turns):
 async def test_a_file_that_became_a_folder_or_a_pipe_is_taken_back_with_the_others_or_named(turns):
     turns.sh("echo old | tee f g keep fifo >/dev/null")
     before = turns.files()
-    await turns.turn("replace it", "rm f g fifo; mkdir f g; mkfifo fifo; echo in > f/x; echo other > keep; echo n > z")
+    await turns.turn(
+        "replace it",
+        "rm f g fifo; mkdir f g; mkfifo fifo; echo in > f/x; echo other > keep; echo n > z",
+    )
     said = await turns.undo()
     assert turns.files() == {name: text for name, text in before.items() if name != "fifo"}
     assert "left as it is, no regular file: fifo" in said
@@ -313,7 +335,9 @@ async def test_a_git_that_was_killed_does_not_end_undo(turns):
     assert turns.files() == {"a": "old\n"}
 
 
-async def test_an_undo_that_was_killed_in_the_middle_is_finished_by_the_next_one(turns, monkeypatch):
+async def test_an_undo_that_was_killed_in_the_middle_is_finished_by_the_next_one(
+    turns, monkeypatch
+):
     turns.sh("echo old > a; echo old > b")
     await turns.turn("change them", "echo new > a; echo new > b")
 
@@ -352,7 +376,9 @@ async def test_no_file_is_replaced_if_there_is_no_room_for_all(turns, monkeypatc
     assert turns.files() == {"a": "mine\n", "gone": "old\n"}
 
 
-async def test_what_someone_else_changed_during_a_turn_that_only_wrote_files_is_left_and_named(turns):
+async def test_what_someone_else_changed_during_a_turn_that_only_wrote_files_is_left_and_named(
+    turns,
+):
     turns.sh("mkdir real; ln -s real link; echo old | tee a real/b mine >/dev/null; ln -s a alias")
     await turns.checkpoints.begin("write", turns.context)
     for path in ("alias", "link/b", "bad\0name"):
@@ -363,7 +389,12 @@ async def test_what_someone_else_changed_during_a_turn_that_only_wrote_files_is_
     told = await turns.undo()
     assert "left as it is, not changed by the turn: also, mine" in told
     files = turns.files()
-    assert [files[name] for name in ("a", "real/b", "mine", "also")] == ["old\n", "old\n", "new\n", "new\n"]
+    assert [files[name] for name in ("a", "real/b", "mine", "also")] == [
+        "old\n",
+        "old\n",
+        "new\n",
+        "new\n",
+    ]
 
 
 @pytest.mark.parametrize("name", [".gitignore", ".gitattributes", "deep/.gitignore"])

@@ -52,9 +52,16 @@ async def test_client_is_not_asked_for_permission_and_a_module_that_claims_to_be
 
 
 def test_results_are_those_of_the_latest_calls():
-    messages = [{"role": "tool", "tool_call_id": "1", "content": "old"}, {"role": "user", "content": "again"}]
+    messages = [
+        {"role": "tool", "tool_call_id": "1", "content": "old"},
+        {"role": "user", "content": "again"},
+    ]
     messages += [{"role": "tool", "tool_call_id": "1", "content": "?"}]
-    assert [each["content"] for each in with_results(messages, {"1": "new"})] == ["old", "again", "new"]
+    assert [each["content"] for each in with_results(messages, {"1": "new"})] == [
+        "old",
+        "again",
+        "new",
+    ]
 
 
 def test_oldest_conversations_are_forgotten():

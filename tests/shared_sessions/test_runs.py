@@ -101,7 +101,12 @@ async def test_the_oldest_runs_that_are_over_make_room(monkeypatch):
         running = runs.start(hang, "", stays=None, name="running")
         for name in ("a", "b", "c", "d"):
             await runs.start(write_three, "", stays=None, name=name).over.wait()
-        assert [name for name in ("running", "a", "b", "c", "d") if runs.find(name)] == ["running", "b", "c", "d"]
+        assert [name for name in ("running", "a", "b", "c", "d") if runs.find(name)] == [
+            "running",
+            "b",
+            "c",
+            "d",
+        ]
         monkeypatch.setattr("amplifier.shared_sessions.runs._MOST_BYTES", 11)
         runs.start(hang, "", stays=None)
         assert [name for name in ("running", "b", "c", "d") if runs.find(name)] == ["running", "d"]

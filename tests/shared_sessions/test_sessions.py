@@ -37,8 +37,14 @@ PLAN: dict[str, Any] = {
 
 
 def made(session_id: str = "one", approvals: Any = None) -> AmplifierSession:
-    modules = {"provider-scripted": mount_provider, "tool-scripted": mount_tools, "hooks-ask": mount_hook}
-    return AmplifierSession(PLAN, ModuleLoader(modules=modules), session_id=session_id, approval_system=approvals)
+    modules = {
+        "provider-scripted": mount_provider,
+        "tool-scripted": mount_tools,
+        "hooks-ask": mount_hook,
+    }
+    return AmplifierSession(
+        PLAN, ModuleLoader(modules=modules), session_id=session_id, approval_system=approvals
+    )
 
 
 async def ignore(event: TurnEvent, text: str) -> None:
@@ -126,7 +132,11 @@ async def test_id_is_open_once_and_the_number_is_limited():
         with pytest.raises(SessionRefused) as refused, sessions.reserved("one"):
             pass
         assert refused.value.code == "session_open"
-        with sessions.reserved("two"), pytest.raises(SessionRefused) as refused, sessions.reserved("three"):
+        with (
+            sessions.reserved("two"),
+            pytest.raises(SessionRefused) as refused,
+            sessions.reserved("three"),
+        ):
             pass
         assert refused.value.code == "too_many_sessions"
         async with sessions.without(live.session_id):
@@ -194,7 +204,9 @@ async def test_first_answer_counts_and_no_one_else_is_asked():
 
 async def test_question_that_is_given_up_is_closed_without_an_answer():
     closed: list[tuple[str, Any]] = []
-    questions = Questions(closed=lambda question, answer: closed.append((question.question_id, answer)))
+    questions = Questions(
+        closed=lambda question, answer: closed.append((question.question_id, answer))
+    )
     with anyio.move_on_after(0):
         await questions.ask(question())
     assert (closed, questions.waiting()) == ([("q", None)], [])
@@ -220,7 +232,12 @@ async def test_questions_of_a_turn_are_on_the_log_with_their_call_and_expiry(tmp
         assert record.tools["call-1"].success is False
     required, over = (json.loads(data) for _, data in log.after(0))
     assert (required["type"], required["tool_call_id"]) == ("approval_required", "call-1")
-    assert over == {"id": 2, "type": "approval_closed", "question": required["question"], "answer": "Deny"}
+    assert over == {
+        "id": 2,
+        "type": "approval_closed",
+        "question": required["question"],
+        "answer": "Deny",
+    }
     assert not (tmp_path / "trace").exists()
 
 

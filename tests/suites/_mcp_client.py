@@ -8,7 +8,9 @@ import sys
 with socket.socket(socket.AF_UNIX) as broker:
     broker.connect(sys.argv[1])
     stream = broker.makefile("rw", encoding="utf-8")
-    variables = {name: text for name, text in os.environ.items() if name.startswith("MCP_CONFORMANCE_")}
+    variables = {
+        name: text for name, text in os.environ.items() if name.startswith("MCP_CONFORMANCE_")
+    }
     stream.write(json.dumps({"address": sys.argv[2], "variables": variables}) + "\n")
     stream.flush()
     ended = json.loads(stream.readline())

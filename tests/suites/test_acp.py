@@ -19,13 +19,21 @@ from tests.servers.acp._schema import Wire
 pytestmark = pytest.mark.slow
 
 KINDS = {
-    *(f"agent {method} {kind}" for method in ("initialize", "session/new") for kind in ("Request", "Response")),
+    *(
+        f"agent {method} {kind}"
+        for method in ("initialize", "session/new")
+        for kind in ("Request", "Response")
+    ),
     *(
         f"agent {method} {kind}"
         for method in ("session/load", "session/list", "session/close")
         for kind in ("Request", "Response")
     ),
-    *("agent session/prompt Request", "agent session/prompt Response", "agent session/cancel Notification"),
+    *(
+        "agent session/prompt Request",
+        "agent session/prompt Response",
+        "agent session/cancel Notification",
+    ),
     *("client session/request_permission Request", "client session/request_permission Response"),
     *("client session/update Notification", "agent Error"),
 }
@@ -42,7 +50,9 @@ def test_every_kind_of_message_fits_the_schema(backend, home, workdir, plan):
                 await editor.ask(session_id, "fail")
             editor.answer = "never"
             async with asyncio.TaskGroup() as group:
-                asked = group.create_task(editor.ask(session_id, call("risky", path=str(workdir / "cancelled"))))
+                asked = group.create_task(
+                    editor.ask(session_id, call("risky", path=str(workdir / "cancelled")))
+                )
                 editor.asked.clear()
                 await editor.asked.wait()
                 await editor.agent.cancel(session_id=session_id)
@@ -58,7 +68,15 @@ def test_every_kind_of_message_fits_the_schema(backend, home, workdir, plan):
 def test_deviations_are_found():
     wire = Wire()
     for to_agent, message in (
-        (True, {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": "one"}}),
+        (
+            True,
+            {
+                "jsonrpc": "2.0",
+                "id": 1,
+                "method": "initialize",
+                "params": {"protocolVersion": "one"},
+            },
+        ),
         (False, {"jsonrpc": "2.0", "id": 1, "result": {}}),
         (False, {"jsonrpc": "2.0", "id": 9, "result": {}}),
         (False, {"id": 2, "method": "session/walk", "params": {}}),

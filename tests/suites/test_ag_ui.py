@@ -19,7 +19,10 @@ pytestmark = pytest.mark.slow
 
 TOWN = {"type": "object", "properties": {"town": {"type": "string"}}}
 WEATHER = {"name": "weather", "description": "The weather of a town.", "parameters": TOWN}
-BOTH = " ".join(json.dumps({"tool": "weather", "town": town}, separators=(",", ":")) for town in ("Oslo", "Rome"))
+BOTH = " ".join(
+    json.dumps({"tool": "weather", "town": town}, separators=(",", ":"))
+    for town in ("Oslo", "Rome")
+)
 RUNS: dict[str, tuple[str, dict[str, Any]]] = {
     "text": ("say one two", {}),
     "no text": ("say ", {}),
@@ -42,9 +45,14 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
 def check() -> Iterator[Callable[[list[Any]], list[str]]]:
     """Return what is wrong with the events of a run; one process of Node for all tests."""
     words = [node(), str(Path(__file__).with_name("_ag_ui_events.mjs"))]
-    words += [program("@ag-ui/client", "dist/index.mjs"), program("@ag-ui/core", "dist/schemas.mjs")]
+    words += [
+        program("@ag-ui/client", "dist/index.mjs"),
+        program("@ag-ui/core", "dist/schemas.mjs"),
+    ]
     words.append(program("rxjs", "dist/cjs/index.js"))
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
 
         def run_check(events: list[Any]) -> list[str]:
             print(json.dumps(events), file=process.stdin, flush=True)

@@ -40,7 +40,9 @@ def test_kernel_passes_with_the_oldest_versions():
     folder = install()
     script = "import anyio, trio; from importlib.metadata import version; print(version('anyio'), version('trio'))"
     environment = {**os.environ, "PYTHONPATH": str(folder)}
-    found = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    found = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
+    )
     assert found.stdout.split() == list(floors().values())
     assert run_tests(RUNTIME, SESSION, PYTHONPATH=str(folder)) > 500
 

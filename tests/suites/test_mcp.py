@@ -43,8 +43,20 @@ def run_suite(role: str, revision: str, folder: Path, *options: str) -> dict[str
         AssertionError: The suite itself says that something is wrong; its output is the message.
     """
     program = node_parts.program(PACKAGE, "dist/index.js")
-    words = [node_parts.node(), program, role, "--requirements", revision, "--timeout", "300000", "-o", str(folder)]
-    ended = subprocess.run([*words, *options], capture_output=True, text=True, check=False, cwd=folder)
+    words = [
+        node_parts.node(),
+        program,
+        role,
+        "--requirements",
+        revision,
+        "--timeout",
+        "300000",
+        "-o",
+        str(folder),
+    ]
+    ended = subprocess.run(
+        [*words, *options], capture_output=True, text=True, check=False, cwd=folder
+    )
     names = required(role, revision)
     results = {
         name: mark == "✓" and not _has_warning(folder, name)
@@ -57,13 +69,20 @@ def run_suite(role: str, revision: str, folder: Path, *options: str) -> dict[str
 
 def _has_warning(folder: Path, name: str) -> bool:
     """Return whether a scenario missed something that is recommended. The summary doesn't say."""
-    (kept,) = (*folder.glob(f"{name}-2*/checks.json"), *folder.glob(f"server-{name}-2*/checks.json"))
-    return any(check["status"] == "WARNING" for check in json.loads(kept.read_text(encoding="utf-8")))
+    (kept,) = (
+        *folder.glob(f"{name}-2*/checks.json"),
+        *folder.glob(f"server-{name}-2*/checks.json"),
+    )
+    return any(
+        check["status"] == "WARNING" for check in json.loads(kept.read_text(encoding="utf-8"))
+    )
 
 
 def required(role: str, revision: str) -> list[str]:
     """Return the names of the scenarios that a revision requires of a role."""
-    text = Path(node_parts.program(PACKAGE, f"requirements/{revision}.yaml")).read_text(encoding="utf-8")
+    text = Path(node_parts.program(PACKAGE, f"requirements/{revision}.yaml")).read_text(
+        encoding="utf-8"
+    )
     section = text.split(f"\n{role}:\n", 1)[1].split("\n\n", 1)[0]
     return re.findall(r"^  - (\S+)$", section, re.MULTILINE)
 
@@ -108,7 +127,9 @@ def clients(backend: str, folder: Path, at_once: int = 3) -> Iterator[str]:
             thread.join()
 
 
-@pytest.mark.parametrize(("revision", "backend"), [("2025-11-25", "trio"), ("2026-07-28", "asyncio")])
+@pytest.mark.parametrize(
+    ("revision", "backend"), [("2025-11-25", "trio"), ("2026-07-28", "asyncio")]
+)
 def test_client_passes_what_a_revision_requires(revision, backend, tmp_path):
     with clients(backend, tmp_path) as client:
         results = run_suite("client", revision, tmp_path, "--command", client)
@@ -144,7 +165,9 @@ def started(words: list[str], folder: Path) -> Iterator[str]:
         draining.join()
 
 
-@pytest.mark.parametrize(("revision", "backend"), [("2025-11-25", "asyncio"), ("2026-07-28", "trio")])
+@pytest.mark.parametrize(
+    ("revision", "backend"), [("2025-11-25", "asyncio"), ("2026-07-28", "trio")]
+)
 def test_example_server_passes_what_a_revision_requires(revision, backend, tmp_path):
     words = [sys.executable, str(ROOT / "examples" / "mcp_conformance_server.py"), backend]
     with started(words, tmp_path) as address:
@@ -152,7 +175,9 @@ def test_example_server_passes_what_a_revision_requires(revision, backend, tmp_p
     assert results == dict.fromkeys(required("server", revision), True)
 
 
-@pytest.mark.parametrize(("revision", "backend"), [("2025-11-25", "trio"), ("2026-07-28", "asyncio")])
+@pytest.mark.parametrize(
+    ("revision", "backend"), [("2025-11-25", "trio"), ("2026-07-28", "asyncio")]
+)
 def test_agent_server_passes_what_applies_to_it(revision, backend, tmp_path):
     (tmp_path / "plan.json").write_text(json.dumps(PLAN))
     commands = tmp_path / "config" / "amplifier" / "commands"
@@ -160,10 +185,23 @@ def test_agent_server_passes_what_applies_to_it(revision, backend, tmp_path):
     for name in ("test_simple_prompt", "test_prompt_with_arguments"):  # the suite's names
         (commands / f"{name}.md").write_text("Say hello to $ARGUMENTS.")
     words = command(
-        "mcp", "serve", "plan.json", "--transport", "http", "--no-token", "--port", "0", "--backend", backend
+        "mcp",
+        "serve",
+        "plan.json",
+        "--transport",
+        "http",
+        "--no-token",
+        "--port",
+        "0",
+        "--backend",
+        backend,
     )
     with started(words, tmp_path) as address:
-        results = run_suite("server", revision, tmp_path, "--url", address, "--expected-failures", str(EXPECTED))
+        results = run_suite(
+            "server", revision, tmp_path, "--url", address, "--expected-failures", str(EXPECTED)
+        )
     assert results.keys() == set(required("server", revision))
     failed = {name for name, passed in results.items() if not passed}
-    assert failed == results.keys() & set(re.findall(r"^  - ([\w-]+)", EXPECTED.read_text(), re.MULTILINE))
+    assert failed == results.keys() & set(
+        re.findall(r"^  - ([\w-]+)", EXPECTED.read_text(), re.MULTILINE)
+    )

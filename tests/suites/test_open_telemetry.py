@@ -20,7 +20,9 @@ from tests.modules.hooks.otel.traces import Traces
 
 pytestmark = pytest.mark.slow
 
-CONVENTIONS: dict[str, Any] = json.loads(Path(__file__).with_name("gen_ai_conventions.json").read_text())
+CONVENTIONS: dict[str, Any] = json.loads(
+    Path(__file__).with_name("gen_ai_conventions.json").read_text()
+)
 TYPES: dict[str, Any] = {
     "string": str,
     "int": int,
@@ -35,10 +37,15 @@ def problems(traces: Traces) -> list[str]:
     """Return what deviates from the conventions."""
     found = []
     for span in traces.ended:
-        if span.instrumentation_scope is not None and span.instrumentation_scope.name.startswith("amplifier"):
+        if span.instrumentation_scope is not None and span.instrumentation_scope.name.startswith(
+            "amplifier"
+        ):
             found += [f"span {span.name}: {problem}" for problem in _span_problems(span)]
             for event in span.events:
-                found += [f"event {event.name}: {text}" for text in _attribute_problems(event.attributes or {})]
+                found += [
+                    f"event {event.name}: {text}"
+                    for text in _attribute_problems(event.attributes or {})
+                ]
     for metric in traces.instruments():
         found += [f"metric {metric.name}: {problem}" for problem in _metric_problems(metric)]
     return found
@@ -90,7 +97,9 @@ def _metric_problems(metric: Any) -> Iterator[str]:
         bounds = point.explicit_bounds
         if [bounds[0], bounds[-1]] != pytest.approx(expected["bounds"]):
             yield f"buckets: expected {expected['bounds']}, got {bounds}"
-        yield from (f"{name} is required" for name in expected["required"] if name not in point.attributes)
+        yield from (
+            f"{name} is required" for name in expected["required"] if name not in point.attributes
+        )
 
 
 CAPTURED: dict[str, Any] = {"capture_content": True}
@@ -111,12 +120,20 @@ async def test_deviations_are_found(traces):
         "chat gpt", attributes={"gen_ai.operation.name": "chat", "gen_ai.usage.total": 3}
     ):
         pass
-    with tracer.start_as_current_span("walk", attributes={"gen_ai.operation.name": "walk", "server.port": "80"}):
+    with tracer.start_as_current_span(
+        "walk", attributes={"gen_ai.operation.name": "walk", "server.port": "80"}
+    ):
         pass
-    traces.meters.get_meter("planted").create_histogram("gen_ai.client.token.usage", unit="1").record(3)
-    traces.meters.get_meter("planted").create_histogram("gen_ai.tokens").record(3, {"gen_ai.token.type": 3})
+    traces.meters.get_meter("planted").create_histogram(
+        "gen_ai.client.token.usage", unit="1"
+    ).record(3)
+    traces.meters.get_meter("planted").create_histogram("gen_ai.tokens").record(
+        3, {"gen_ai.token.type": 3}
+    )
     found = {problem.partition(": ")[2] for problem in problems(traces)}
-    assert any(problem.startswith("buckets: expected [1, 67108864], got (0.0, 5.0,") for problem in found)
+    assert any(
+        problem.startswith("buckets: expected [1, 67108864], got (0.0, 5.0,") for problem in found
+    )
     assert {problem for problem in found if not problem.startswith("buckets")} == {
         "gen_ai.usage.total is not an attribute of the conventions",
         "its name is not chat and gen_ai.request.model, None",

@@ -42,7 +42,11 @@ PROMPTS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     ),
     "a limit that is reached": ("end length cut", {}, {}),
     "a refusal": ("end refusal no", {}, {}),
-    "settings": ("settings", {"temperature": 0.5, "max_tokens": 7}, {"temperature": 0.5, "max_output_tokens": 7}),
+    "settings": (
+        "settings",
+        {"temperature": 0.5, "max_tokens": 7},
+        {"temperature": 0.5, "max_output_tokens": 7},
+    ),
     "a failure": ("fail", {}, {}),
     "a stream that breaks off": ("cut one", {}, {}),
 }
@@ -56,7 +60,10 @@ async def test_answer_has_the_types_of_the_sdk(name, is_streamed):
     if is_streamed:
         chat["stream_options"] = {"include_usage": True}
     async with serving() as client:
-        for path, body in ((CHAT, chat), (RESPONSES, {"input": prompt, "stream": is_streamed, **for_responses})):
+        for path, body in (
+            (CHAT, chat),
+            (RESPONSES, {"input": prompt, "stream": is_streamed, **for_responses}),
+        ):
             if not is_streamed:
                 await client.ask("POST", path, body)
                 continue
@@ -83,13 +90,26 @@ async def test_models_and_errors_have_the_types_of_the_sdk():
 
 def test_deviations_are_found():
     usage = {"prompt_tokens": "1", "completion_tokens": 1, "total_tokens": 2}
-    choice = {"index": 0, "finish_reason": "done", "message": {"role": "assistant", "content": "x", "mood": "good"}}
-    answer = {"id": "a", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice], "usage": usage}
+    choice = {
+        "index": 0,
+        "finish_reason": "done",
+        "message": {"role": "assistant", "content": "x", "mood": "good"},
+    }
+    answer = {
+        "id": "a",
+        "object": "chat.completion",
+        "created": 1,
+        "model": "m",
+        "choices": [choice],
+        "usage": usage,
+    }
     assert {problem.partition(":")[0] for problem in openai_problems(answer)} == {
         "choices.0.finish_reason",
         "usage.prompt_tokens",
     }
     choice["finish_reason"], usage["prompt_tokens"] = "stop", 1
-    assert openai_problems(answer) == ["chat.completion.choices[0].message.mood is not a member of the type"]
+    assert openai_problems(answer) == [
+        "chat.completion.choices[0].message.mood is not a member of the type"
+    ]
     assert openai_problems({"error": {"message": 7}})[0].startswith("message: ")
     assert openai_problems({"type": "response.walked"})

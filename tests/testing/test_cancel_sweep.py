@@ -101,7 +101,9 @@ def test_a_scenario_without_suspensions_is_noted() -> None:
     assert "nothing to cancel" in report.notes[0]
 
 
-def test_the_place_of_a_suspension_inside_async_context_managers_is_the_innermost_user_line() -> None:
+def test_the_place_of_a_suspension_inside_async_context_managers_is_the_innermost_user_line() -> (
+    None
+):
     @asynccontextmanager
     async def resource() -> AsyncIterator[None]:
         await opening()
@@ -144,9 +146,14 @@ def test_the_second_cancel_comes_so_many_suspensions_after_the_first() -> None:
 
         return scenario
 
-    report = cancel_everywhere(make, modes=("asyncio-native-twice",), only=2, second_after=(3, 1, 20))
+    report = cancel_everywhere(
+        make, modes=("asyncio-native-twice",), only=2, second_after=(3, 1, 20)
+    )
     assert seen == [[1, 2], [1, 4], [1]]
-    assert sorted((violation.k, violation.second) for violation in report.violations) == [(2, 1), (2, 3)]
+    assert sorted((violation.k, violation.second) for violation in report.violations) == [
+        (2, 1),
+        (2, 3),
+    ]
     assert "second_after=(1,)" in str(report)
 
 
@@ -197,7 +204,9 @@ def order_of_unwinding(mode: str, seed: int, *, bare: bool) -> tuple[tuple[str, 
     return tuple(logs)
 
 
-@pytest.mark.parametrize(("mode", "bare"), [*((mode, False) for mode in MODES), *((mode, True) for mode in ON_ASYNCIO)])
+@pytest.mark.parametrize(
+    ("mode", "bare"), [*((mode, False) for mode in MODES), *((mode, True) for mode in ON_ASYNCIO)]
+)
 def test_one_seed_gives_one_order_of_siblings_and_seeds_differ(mode: str, bare: bool) -> None:
     orders = [order_of_unwinding(mode, seed, bare=bare) for seed in (0, 1, 2, 2, 1, 0)]
     assert orders[:3] == orders[:2:-1]
@@ -214,7 +223,9 @@ def test_a_scope_has_one_place_however_it_is_made(seed: int) -> None:
                 with make_scope():
                     await super().scenario()
 
-        assert cancel_everywhere(lambda: MakesAScopeFirst(logs, bare=False), modes=("asyncio-scope",), seed=seed).ok
+        assert cancel_everywhere(
+            lambda: MakesAScopeFirst(logs, bare=False), modes=("asyncio-scope",), seed=seed
+        ).ok
         return logs
 
     async def class_of_the_backend() -> type[anyio.CancelScope]:
@@ -248,7 +259,8 @@ def test_another_process_reports_the_same() -> None:
     here = str(__file__).rpartition("/")[0]
     command = [sys.executable, "-c", program, here]
     first, second = (
-        subprocess.run(command, capture_output=True, text=True, timeout=280, check=False) for _ in range(2)
+        subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+        for _ in range(2)
     )
     assert (first.stderr, second.stderr) == ("", "")
     assert first.stdout == second.stdout
@@ -312,7 +324,10 @@ def test_only_repeats_a_trial_with_two_cancels() -> None:
     for violation in whole.violations:
         assert violation.second is not None
         again = cancel_everywhere(
-            lambda: mended, modes=(violation.mode,), only=violation.k, second_after=(violation.second,)
+            lambda: mended,
+            modes=(violation.mode,),
+            only=violation.k,
+            second_after=(violation.second,),
         )
         assert again.violations == [violation]
 
@@ -336,7 +351,9 @@ def test_the_report_reads_as_text_with_place_count_and_a_line_to_reproduce() -> 
     lines = str(report).splitlines()
     assert lines[0] == "cancellation sweep: 6 violations in 10 trials (seed 3)"
     assert lines[1] == "  trio: 3 suspension points, 5 trials, 3 violations"
-    assert lines[2].startswith("    ERROR x3: ValueError: boom 0x… (raised at testing/test_cancel_sweep.py:")
+    assert lines[2].startswith(
+        "    ERROR x3: ValueError: boom 0x… (raised at testing/test_cancel_sweep.py:"
+    )
     assert lines[2].endswith(" leaves_value_error)")
     assert lines[3].startswith("      k=1 at testing/test_cancel_sweep.py:")
     assert lines[3].endswith(" three_steps")
@@ -347,9 +364,14 @@ def test_the_report_reads_as_text_with_place_count_and_a_line_to_reproduce() -> 
 
 def test_a_violation_reads_as_one_line() -> None:
     facts: dict[str, Any] = {"kind": "HANG", "detail": "not finished", "where": "a.py:3 f"}
-    assert str(Violation(mode="trio", k=2, second=None, **facts)) == "HANG [trio] k=2 at a.py:3 f: not finished"
+    assert (
+        str(Violation(mode="trio", k=2, second=None, **facts))
+        == "HANG [trio] k=2 at a.py:3 f: not finished"
+    )
     twice = Violation(mode="asyncio-native-twice", k=2, second=3, **facts)
-    assert str(twice) == "HANG [asyncio-native-twice] k=2 and again 3 later at a.py:3 f: not finished"
+    assert (
+        str(twice) == "HANG [asyncio-native-twice] k=2 and again 3 later at a.py:3 f: not finished"
+    )
     assert str(Violation(mode="trio", k=0, second=None, **facts)) == (
         "HANG [trio] without any cancellation: not finished"
     )
@@ -412,7 +434,9 @@ def test_it_refuses_to_run_inside_a_loop(backend: str) -> None:
         ({"clock": "wall"}, "clock: found 'wall'"),
     ],
 )
-def test_arguments_that_make_no_sense_are_refused(arguments: dict[str, Any], complaint: str) -> None:
+def test_arguments_that_make_no_sense_are_refused(
+    arguments: dict[str, Any], complaint: str
+) -> None:
     with pytest.raises(ValueError, match=complaint):
         cancel_everywhere(lambda: three_steps, **arguments)
 
@@ -508,7 +532,9 @@ async def test_the_failure_of_something_awaited_is_no_cancellation():
         assert not (await cancel_at(k, thorough)).swallowed
 
 
-@pytest.mark.skipif(sys.version_info < (3, 12), reason="asyncio starts tasks at once from Python 3.12 on")
+@pytest.mark.skipif(
+    sys.version_info < (3, 12), reason="asyncio starts tasks at once from Python 3.12 on"
+)
 @pytest.mark.parametrize("mode", ["asyncio-native", "asyncio-all"])
 def test_first_await_of_an_eager_scenario_is_cancelled(mode: str) -> None:
     """A task that starts at once reaches its first await before it is known to who made it."""

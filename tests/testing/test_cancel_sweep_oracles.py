@@ -285,7 +285,8 @@ MENDED = [
 
 
 @pytest.mark.parametrize(
-    ("kind", "scenario", "mode"), [(kind, scenario, mode) for kind, scenario, modes in PLANTED for mode in modes]
+    ("kind", "scenario", "mode"),
+    [(kind, scenario, mode) for kind, scenario, modes in PLANTED for mode in modes],
 )
 def test_the_oracle_speaks_on_a_planted_defect(kind: str, scenario: Scenario, mode: str) -> None:
     report = sweep(scenario, mode)
@@ -293,7 +294,9 @@ def test_the_oracle_speaks_on_a_planted_defect(kind: str, scenario: Scenario, mo
     assert all(violation.k > 0 for violation in report.violations), "the undisturbed run is clean"
 
 
-@pytest.mark.parametrize(("scenario", "mode"), [(scenario, mode) for scenario, modes in MENDED for mode in modes])
+@pytest.mark.parametrize(
+    ("scenario", "mode"), [(scenario, mode) for scenario, modes in MENDED for mode in modes]
+)
 def test_every_oracle_is_silent_on_the_mended_twin(scenario: Scenario, mode: str) -> None:
     report = sweep(scenario, mode)
     assert report.ok, str(report)
@@ -304,7 +307,9 @@ def test_every_oracle_is_silent_on_the_mended_twin(scenario: Scenario, mode: str
 def test_grace_lets_leftover_work_finish_and_does_not_count_it(mode: str) -> None:
     strict = cancel_everywhere(lambda: leaves_work_of_three_seconds_behind, modes=(mode,))
     assert [violation.kind for violation in strict.violations] == ["ORPHAN"]
-    lenient = cancel_everywhere(lambda: leaves_work_of_three_seconds_behind, modes=(mode,), grace=10)
+    lenient = cancel_everywhere(
+        lambda: leaves_work_of_three_seconds_behind, modes=(mode,), grace=10
+    )
     assert lenient.ok, str(lenient)
     assert lenient.points == strict.points == {mode: 3}
 
@@ -364,7 +369,9 @@ def test_scenarios_may_run_subprocesses_on_the_real_clock() -> None:
     async def scenario() -> None:
         # asyncio loses a task of its own when a process is cancelled while it starts; that part is shielded here.
         with anyio.CancelScope(shield=True):
-            process = await anyio.open_process(["sleep", "0.01"], stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL)
+            process = await anyio.open_process(
+                ["sleep", "0.01"], stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL
+            )
         async with process:
             await process.wait()
 
@@ -375,7 +382,9 @@ def test_scenarios_may_run_subprocesses_on_the_real_clock() -> None:
 
 
 def test_the_budget_of_the_real_clock_is_in_real_seconds() -> None:
-    report = cancel_everywhere(lambda: cleanup_waits_in_vain, modes=SCOPED, clock="real", budget=0.01)
+    report = cancel_everywhere(
+        lambda: cleanup_waits_in_vain, modes=SCOPED, clock="real", budget=0.01
+    )
     assert {violation.kind for violation in report.violations} == {"HANG"}
 
 
@@ -483,5 +492,7 @@ def test_hanging_scenario_that_waits_for_a_system_task_is_ended():
         ended.append("ended")
 
     ended: list[str] = []
-    report = cancel_everywhere(lambda: scenario, modes=("trio",), max_points=0, max_steps=300, budget=1000)
+    report = cancel_everywhere(
+        lambda: scenario, modes=("trio",), max_points=0, max_steps=300, budget=1000
+    )
     assert ([violation.kind for violation in report.violations], ended) == (["HANG"], ["ended"])

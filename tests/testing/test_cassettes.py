@@ -42,7 +42,16 @@ def run_suite(
     )
     (folder / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "--strict-markers", "-p", "no:cacheprovider", *arguments],
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "--strict-markers",
+            "-p",
+            "no:cacheprovider",
+            *arguments,
+        ],
         cwd=folder,
         env={**os.environ, "PYTEST_ADDOPTS": ""},
         capture_output=True,
@@ -63,7 +72,9 @@ def test_a_test_records_on_one_backend_and_replays_on_both(tmp_path):
     assert "2 passed" in run_suite(tmp_path).stdout
     changed = run_suite(tmp_path, "--amplifier-cassettes", "once", prompt="goodbye")
     assert "expected 'hello', found 'goodbye'" in changed.stdout
-    assert "2 passed" in run_suite(tmp_path, "--amplifier-cassettes", "new", prompt="goodbye").stdout
+    assert (
+        "2 passed" in run_suite(tmp_path, "--amplifier-cassettes", "new", prompt="goodbye").stdout
+    )
 
 
 @pytest.mark.slow
@@ -72,12 +83,19 @@ def test_a_marker_names_the_file_and_the_mode(tmp_path):
     assert "2 passed" in run_suite(tmp_path, marker=marker).stdout
     assert [path.name for path in tmp_path.glob("*.jsonl")] == ["talk.jsonl"]
     wrong = run_suite(tmp_path, marker='@pytest.mark.amplifier_cassette(mode="always")')
-    assert "amplifier_cassette: expected one of 'none', 'once', 'new' as mode, got 'always'" in wrong.stdout
+    assert (
+        "amplifier_cassette: expected one of 'none', 'once', 'new' as mode, got 'always'"
+        in wrong.stdout
+    )
 
 
 PLAN: dict[str, Any] = {
     "providers": ["provider-anthropic"],
-    "agents": {"own": {"providers": ["provider-openai"]}, "same": {"description": "x"}, "broken": 5},
+    "agents": {
+        "own": {"providers": ["provider-openai"]},
+        "same": {"description": "x"},
+        "broken": 5,
+    },
 }
 
 
@@ -111,14 +129,25 @@ def test_a_cassette_shows_its_state(tmp_path):
 
 
 def mocked(*answers: str) -> dict[str, Any]:
-    mock = {"module": "provider-mock", "config": {"responses": list(answers), "when_exhausted": "error"}}
-    return {"session": {"orchestrator": "loop-basic", "context": "context-simple"}, "providers": [mock]}
+    mock = {
+        "module": "provider-mock",
+        "config": {"responses": list(answers), "when_exhausted": "error"},
+    }
+    return {
+        "session": {"orchestrator": "loop-basic", "context": "context-simple"},
+        "providers": [mock],
+    }
 
 
 async def side_by_side(cassette: Cassette) -> list[str]:
     first, second = cassette.plan(mocked("one", "two")), cassette.plan(mocked("three", "four"))
     async with AmplifierSession(first) as one, AmplifierSession(second) as other:
-        return [await one.execute("a"), await other.execute("a"), await one.execute("b"), await other.execute("c")]
+        return [
+            await one.execute("a"),
+            await other.execute("a"),
+            await one.execute("b"),
+            await other.execute("c"),
+        ]
 
 
 async def one_after_the_other(cassette: Cassette) -> list[str]:
@@ -181,14 +210,19 @@ async def test_a_session_more_than_recorded_is_told_so(tmp_path):
     replayed = Cassette(path)
     await side_by_side(replayed)
     async with AmplifierSession(replayed.plan(mocked())) as third:
-        with pytest.raises(ReplayMismatchError, match=r"this request of main-3 .* recorded for main"):
+        with pytest.raises(
+            ReplayMismatchError, match=r"this request of main-3 .* recorded for main"
+        ):
             await third.execute("a")
 
 
 async def test_sessions_without_a_cassette_object_share_the_file_while_they_are_open(tmp_path):
     path = tmp_path / "a.jsonl"
     entry = {"module": "provider-replay", "config": {"cassette": str(path), "mode": "once"}}
-    plans = [{**mocked(answer), "providers": [*mocked(answer)["providers"], entry]} for answer in ("one", "two")]
+    plans = [
+        {**mocked(answer), "providers": [*mocked(answer)["providers"], entry]}
+        for answer in ("one", "two")
+    ]
     for _ in range(2):
         async with AmplifierSession(plans[0]) as one, AmplifierSession(plans[1]) as other:
             assert [await one.execute("a"), await other.execute("a")] == ["one", "two"]

@@ -29,7 +29,12 @@ def result(call: str, text: str) -> dict[str, Any]:
     return {"role": "tool", "tool_call_id": call, "name": "look", "content": text}
 
 
-DONE = [PROMPT, asking("a", "look", at="x"), result("a", '{"seen": 1}'), {"role": "assistant", "content": "Seen."}]
+DONE = [
+    PROMPT,
+    asking("a", "look", at="x"),
+    result("a", '{"seen": 1}'),
+    {"role": "assistant", "content": "Seen."},
+]
 FAILED = [
     PROMPT,
     asking("b", "look", at="x"),
@@ -40,7 +45,9 @@ STOPPED = [PROMPT, asking("c", "look", at="y"), result("c", "cancelled while it 
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("messages", [DONE, FAILED, [*DONE, *FAILED]], ids=["done", "failed", "two turns"])
+@pytest.mark.parametrize(
+    "messages", [DONE, FAILED, [*DONE, *FAILED]], ids=["done", "failed", "two turns"]
+)
 def test_a_session_goes_as_it_went(tmp_path, messages, backend):
     log = tmp_path / "events.jsonl"
     told = {"event": "tool:post", "data": {"tool_call_id": "b", "tool_result": {"success": False}}}
@@ -59,11 +66,19 @@ def test_a_session_goes_as_it_went(tmp_path, messages, backend):
         [*DONE, PROMPT, asking("c", "slow", n=1), result("c", "[interrupted: the turn ended]")],
         [
             *STOPPED,
-            {"role": "assistant", "content": "[interrupted: the turn ended before there was an answer]"},
+            {
+                "role": "assistant",
+                "content": "[interrupted: the turn ended before there was an answer]",
+            },
             PROMPT,
         ],
     ],
-    ids=["while the model answered", "in a tool", "in a tool, with its note", "after an earlier turn that was stopped"],
+    ids=[
+        "while the model answered",
+        "in a tool",
+        "in a tool, with its note",
+        "after an earlier turn that was stopped",
+    ],
 )
 def test_a_stopped_turn_is_stopped_where_it_was(tmp_path, messages, backend):
     test = write_test("one", messages, tmp_path)
@@ -97,7 +112,9 @@ def test_secrets_are_left_out_and_no_test_is_overwritten(tmp_path):
 def test_the_written_file_runs_as_it_is(tmp_path):
     test = write_test("one", FAILED, tmp_path)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(test)]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(tmp_path), timeout=300)
+    ran = subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=Path(tmp_path), timeout=300
+    )
     assert "2 passed" in ran.stdout, ran.stdout
 
 
@@ -105,5 +122,8 @@ def test_a_session_whose_stopped_turn_was_taken_back_goes_to_its_end(tmp_path):
     recording = write_test("one", DONE, tmp_path).with_suffix(".json")
     assert json.loads(recording.read_text())["is_stopped"] is False
     assert (
-        json.loads(write_test("two", [*DONE, PROMPT], tmp_path).with_suffix(".json").read_text())["is_stopped"] is True
+        json.loads(write_test("two", [*DONE, PROMPT], tmp_path).with_suffix(".json").read_text())[
+            "is_stopped"
+        ]
+        is True
     )

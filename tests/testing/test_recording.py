@@ -95,7 +95,9 @@ async def test_nothing_given_or_returned_is_shared() -> None:
 async def test_set_messages_and_clear_replace_everything() -> None:
     context = MockContextManager([{"role": "user", "content": "old"}])
     held = context.messages
-    await context.set_messages([{"role": "user", "content": "new"}, {"role": "assistant", "content": None}])
+    await context.set_messages(
+        [{"role": "user", "content": "new"}, {"role": "assistant", "content": None}]
+    )
     assert [message["content"] for message in context.messages] == ["new", None]
     await context.clear()
     assert await context.get_messages() == []
@@ -104,7 +106,9 @@ async def test_set_messages_and_clear_replace_everything() -> None:
 
 async def test_a_message_without_a_role_is_refused_and_nothing_is_stored() -> None:
     context = MockContextManager([{"role": "user", "content": "old"}])
-    with pytest.raises(ValueError, match=r"needs a 'role' such as 'user'; got the keys \['content'\]"):
+    with pytest.raises(
+        ValueError, match=r"needs a 'role' such as 'user'; got the keys \['content'\]"
+    ):
         await context.add_message({"content": "x"})
     with pytest.raises(ValueError, match="role"):
         await context.set_messages([{"role": "user", "content": "new"}, {"content": "x"}])
@@ -115,7 +119,10 @@ async def test_requests_are_remembered_with_their_arguments() -> None:
     context, provider = MockContextManager(), object()
     await context.get_messages_for_request()
     await context.get_messages_for_request(token_budget=5, provider=provider)
-    assert context.requests == [{"token_budget": None, "provider": None}, {"token_budget": 5, "provider": provider}]
+    assert context.requests == [
+        {"token_budget": None, "provider": None},
+        {"token_budget": 5, "provider": provider},
+    ]
     assert repr(context) == "<MockContextManager with 0 messages>"
 
 
@@ -154,7 +161,10 @@ async def test_it_records_every_event_of_a_registry_until_it_is_removed() -> Non
     await hooks.emit("tool:post", {"n": 2})
     stop()
     await hooks.emit("tool:pre", {"n": 3})
-    assert [(event, data["n"]) for event, data in everything.events] == [("tool:pre", 1), ("tool:post", 2)]
+    assert [(event, data["n"]) for event, data in everything.events] == [
+        ("tool:pre", 1),
+        ("tool:post", 2),
+    ]
     assert [data["n"] for _, data in tools_only.events] == [1, 3]
 
 
@@ -202,7 +212,9 @@ async def test_its_display_remembers_and_its_approval_fails_closed() -> None:
     coordinator = TestCoordinator()
     await coordinator.process_hook_result(HookResult(user_message="hello"), "tool:pre", "greeter")
     assert coordinator.display_system.messages == [("hello", "info", "hook:greeter")]
-    answer = await coordinator.process_hook_result(HookResult(action="ask_user", approval_prompt="Sure?"), "tool:pre")
+    answer = await coordinator.process_hook_result(
+        HookResult(action="ask_user", approval_prompt="Sure?"), "tool:pre"
+    )
     assert answer.action == "deny"
     assert coordinator.approval_system.requests[0]["prompt"] == "Sure?"
 
@@ -216,7 +228,9 @@ async def test_its_loader_knows_the_modules_it_was_given_and_its_session_forks()
 
     parent = TestCoordinator(modules={"loop-test": mount_loop, "context-test": mount_context})
     assert (await parent.loader.load("loop-test")).mount is mount_loop
-    assert parent.session._merge_configs({"a": {"b": 1}}, {"a": {"c": 2}}) == {"a": {"b": 1, "c": 2}}
+    assert parent.session._merge_configs({"a": {"b": 1}}, {"a": {"c": 2}}) == {
+        "a": {"b": 1, "c": 2}
+    }
     child = parent.session.fork({"session": {"metadata": {"agent": "x"}}})
     assert child.parent_id == "test-session"
     assert child.config["session"]["metadata"] == {"agent": "x"}

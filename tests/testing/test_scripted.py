@@ -45,7 +45,9 @@ class Player(Scripted):
 
 
 @given(steps=st.lists(st.text()), calls=st.integers(0, 8))
-def test_a_script_is_content_with_exactly_as_many_calls_as_it_has_steps(steps: list[str], calls: int) -> None:
+def test_a_script_is_content_with_exactly_as_many_calls_as_it_has_steps(
+    steps: list[str], calls: int
+) -> None:
     played = Script("Player", steps, "step")
     taken = [played.take("play()") for _ in range(min(calls, len(steps)))]
     assert taken == steps[: len(taken)]
@@ -64,7 +66,8 @@ def test_the_error_of_an_unexpected_call_names_the_double_and_its_script() -> No
     player = Player(["one"])
     player.play()
     with pytest.raises(
-        AssertionError, match=r"Player: unexpected call 2, play\(\); expected 1 step, all of which were"
+        AssertionError,
+        match=r"Player: unexpected call 2, play\(\); expected 1 step, all of which were",
     ):
         player.play()
     with pytest.raises(AssertionError, match="unexpected call 3"):
@@ -74,7 +77,9 @@ def test_the_error_of_an_unexpected_call_names_the_double_and_its_script() -> No
 def test_unused_steps_are_listed() -> None:
     player = Player(["a", "b" * 500, "c", "d", "e"])
     player.play()
-    with pytest.raises(AssertionError, match=r"Player: 4 of 5 steps never played: 'bbb.*…, 'c', 'd', …;"):
+    with pytest.raises(
+        AssertionError, match=r"Player: 4 of 5 steps never played: 'bbb.*…, 'c', 'd', …;"
+    ):
         player.assert_exhausted()
 
 
@@ -98,15 +103,22 @@ async def test_a_script_drives_an_agent() -> None:
     assert model.last_request.messages[-1].content == "rain in Oslo"
 
 
-async def test_a_request_too_many_fails_the_turn_and_the_block_and_a_turn_too_few_fails_the_block() -> None:
+async def test_a_request_too_many_fails_the_turn_and_the_block_and_a_turn_too_few_fails_the_block() -> (
+    None
+):
     model = script("one")
     async with agent(model) as session:
         await session.execute("1")
-        with pytest.raises(AssertionError, match=r"unexpected call 2, stream\(3 messages\); expected 1 turn"):
+        with pytest.raises(
+            AssertionError, match=r"unexpected call 2, stream\(3 messages\); expected 1 turn"
+        ):
             await session.execute("2")
     with pytest.raises(AssertionError, match="unexpected call 2"), model:
         pass
-    with pytest.raises(AssertionError, match="1 of 2 turns never played: 'two'"), script("one", "two") as model:
+    with (
+        pytest.raises(AssertionError, match="1 of 2 turns never played: 'two'"),
+        script("one", "two") as model,
+    ):
         async with agent(model) as session:
             await session.execute("1")
 
@@ -135,9 +147,21 @@ async def test_too_many_and_hidden(amplifier_script):
 def test_the_fixture_checks_its_scripts_at_the_end_of_the_test(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(TESTS)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "test_it.py"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:xdist",
+        "test_it.py",
+    ]
     environment = {**os.environ, "PYTEST_ADDOPTS": ""}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
     assert "6 passed, 4 errors" in done.stdout, done.stdout
     assert "1 of 2 turns never played: 'unused'" in done.stdout
     assert "MockProvider 'mock': unexpected call 1" in done.stdout
@@ -169,18 +193,28 @@ async def test_a_function_answers_every_request() -> None:
 
 async def test_tool_calls_are_in_the_content_and_in_the_list_under_unique_ids() -> None:
     provider = MockProvider(
-        [("echo", {"x": 1}), ["Let me look.", ("read", {}), ToolCall(id="own", name="ls", arguments={})]]
+        [
+            ("echo", {"x": 1}),
+            ["Let me look.", ("read", {}), ToolCall(id="own", name="ls", arguments={})],
+        ]
     )
     first, second = [await provider.complete(request()) for _ in range(2)]
-    assert provider.parse_tool_calls(first) == [ToolCall(id="call_1", name="echo", arguments={"x": 1})]
+    assert provider.parse_tool_calls(first) == [
+        ToolCall(id="call_1", name="echo", arguments={"x": 1})
+    ]
     assert first.content == [ToolCallBlock(id="call_1", name="echo", input={"x": 1})]
     assert first.finish_reason == "tool_calls"
     assert second.content[0] == TextBlock(text="Let me look.")
-    assert [(call.id, call.name) for call in provider.parse_tool_calls(second)] == [("call_2", "read"), ("own", "ls")]
+    assert [(call.id, call.name) for call in provider.parse_tool_calls(second)] == [
+        ("call_2", "read"),
+        ("own", "ls"),
+    ]
 
 
 async def test_a_whole_response_is_given_as_it_is_and_not_shared() -> None:
-    scripted = ChatResponse(content=[ToolCallBlock(id="a", name="ls", input={})], finish_reason="length")
+    scripted = ChatResponse(
+        content=[ToolCallBlock(id="a", name="ls", input={})], finish_reason="length"
+    )
     provider = MockProvider([scripted])
     response = await provider.complete(request())
     assert response == scripted
@@ -236,7 +270,9 @@ async def test_delays_add_up_on_the_clock_of_the_loop() -> None:
 
 
 async def test_a_turn_that_cannot_be_played_is_refused_with_what_can() -> None:
-    with pytest.raises(TypeError, match=r"cannot play 42; expected text, a ToolCall, \(name, arguments\)"):
+    with pytest.raises(
+        TypeError, match=r"cannot play 42; expected text, a ToolCall, \(name, arguments\)"
+    ):
         await MockProvider([42]).complete(request())  # type: ignore[list-item]  # the mistake under test
     with pytest.raises(TypeError, match="takes a list of turns"):
         MockProvider("hello")
@@ -249,7 +285,9 @@ async def test_responses_are_given_in_order_and_then_no_more() -> None:
         loop.assert_exhausted()
     assert await loop.execute("b") == "Response 2"
     loop.assert_exhausted()
-    with pytest.raises(AssertionError, match=r"unexpected call 3, execute\('c'\); expected 2 responses"):
+    with pytest.raises(
+        AssertionError, match=r"unexpected call 3, execute\('c'\); expected 2 responses"
+    ):
         await loop.execute("c")
     assert loop.prompts == ["a", "b", "c"]
     assert repr(loop) == "<ScriptedOrchestrator called 3 times>"
@@ -258,14 +296,29 @@ async def test_responses_are_given_in_order_and_then_no_more() -> None:
 async def test_a_turn_stores_the_conversation_and_emits_the_events_of_the_contract() -> None:
     context, hooks = MockContextManager(), EventRecorder()
     with ScriptedOrchestrator(["yes"]) as loop:
-        await loop.execute(prompt="well?", context=context, providers={}, tools={}, hooks=hooks, coordinator=None)
-    assert context.messages == [{"role": "user", "content": "well?"}, {"role": "assistant", "content": "yes"}]
+        await loop.execute(
+            prompt="well?", context=context, providers={}, tools={}, hooks=hooks, coordinator=None
+        )
+    assert context.messages == [
+        {"role": "user", "content": "well?"},
+        {"role": "assistant", "content": "yes"},
+    ]
     assert hooks.events == [
         ("execution:start", {"prompt": "well?"}),
         ("execution:end", {"response": "yes", "status": "completed"}),
-        ("orchestrator:complete", {"orchestrator": "ScriptedOrchestrator", "turn_count": 1, "status": "success"}),
+        (
+            "orchestrator:complete",
+            {"orchestrator": "ScriptedOrchestrator", "turn_count": 1, "status": "success"},
+        ),
     ]
-    assert loop.calls[0].keys() == {"prompt", "context", "providers", "tools", "hooks", "coordinator"}
+    assert loop.calls[0].keys() == {
+        "prompt",
+        "context",
+        "providers",
+        "tools",
+        "hooks",
+        "coordinator",
+    }
 
 
 async def test_a_response_may_be_an_exception_or_a_function_of_the_prompt() -> None:
@@ -310,7 +363,12 @@ async def test_a_script_is_answered_in_order_and_questions_are_remembered() -> N
         with pytest.raises(ApprovalTimeoutError):
             await system.request_approval("B?", [], 2, "allow")
     assert [request["prompt"] for request in system.requests] == ["A?", "B?"]
-    assert system.requests[0] == {"prompt": "A?", "options": ["Allow once"], "timeout": 1.5, "default": "deny"}
+    assert system.requests[0] == {
+        "prompt": "A?",
+        "options": ["Allow once"],
+        "timeout": 1.5,
+        "default": "deny",
+    }
     assert repr(system) == "<MockApprovalSystem asked 2 times>"
 
 
@@ -319,7 +377,10 @@ async def test_a_function_answers_every_question() -> None:
         return f"Allow {prompt}"
 
     system = MockApprovalSystem(answer)
-    assert [await system.request_approval(prompt, [], 1, "deny") for prompt in "ab"] == ["Allow a", "Allow b"]
+    assert [await system.request_approval(prompt, [], 1, "deny") for prompt in "ab"] == [
+        "Allow a",
+        "Allow b",
+    ]
     assert len(system.requests) == 2
     system.assert_exhausted()
 
@@ -329,7 +390,9 @@ async def test_a_plain_function_answers_too() -> None:
     assert await system.request_approval("a", [], 1, "deny") == "Allow a"
 
 
-async def test_an_exception_that_the_function_returns_is_raised_and_the_function_is_asked_before_the_delay() -> None:
+async def test_an_exception_that_the_function_returns_is_raised_and_the_function_is_asked_before_the_delay() -> (
+    None
+):
     asked: list[str] = []
 
     async def answer(prompt: str) -> str:

@@ -126,7 +126,9 @@ def test_runnable_work_goes_before_any_jump(virtual: Backend) -> None:
 
 
 @pytest.mark.parametrize("has_own_limiter", [False, True])
-def test_on_trio_a_task_that_waits_for_a_worker_thread_holds_the_clock(has_own_limiter: bool) -> None:
+def test_on_trio_a_task_that_waits_for_a_worker_thread_holds_the_clock(
+    has_own_limiter: bool,
+) -> None:
     asked, answered = threading.Event(), threading.Event()
 
     def work() -> str:
@@ -197,7 +199,11 @@ def test_a_worker_thread_in_flight_holds_the_clock(through: str) -> None:
             return answer, anyio.current_time()
         return None, anyio.current_time()
 
-    for seconds in (0.05, 1, 10):  # on a busy machine the loop may begin to wait long after the thread began to work
+    for seconds in (
+        0.05,
+        1,
+        10,
+    ):  # on a busy machine the loop may begin to wait long after the thread began to work
         answer, at = run_virtual(call)
         assert answer == "done"
         if at > 0.8 * seconds or seconds == 10:
@@ -207,7 +213,9 @@ def test_a_worker_thread_in_flight_holds_the_clock(through: str) -> None:
 
 def test_a_child_process_without_any_pipe_holds_the_clock() -> None:
     async def run_child() -> int | None:
-        process = await asyncio.create_subprocess_exec(sys.executable, "-c", "pass", stdin=subprocess.DEVNULL)
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", "pass", stdin=subprocess.DEVNULL
+        )
         with anyio.move_on_after(AN_HOUR):
             return await process.wait()
         return None
@@ -260,7 +268,9 @@ def test_real_time_waits_for_a_thread_the_loop_cannot_see() -> None:
             thread.join()
 
     assert run_virtual(functools.partial(call, held=True))
-    assert not run_virtual(functools.partial(call, held=False)), "an unseen thread does not hold the clock"
+    assert not run_virtual(functools.partial(call, held=False)), (
+        "an unseen thread does not hold the clock"
+    )
 
 
 @pytest.mark.parametrize("beside_a_timer", [False, True])
@@ -296,7 +306,9 @@ def test_closing_the_loop_waits_for_abandoned_executor_threads_in_real_time() ->
         call.cancel()
 
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # asyncio warns when threads do not end in the time it gives them
+        warnings.simplefilter(
+            "error"
+        )  # asyncio warns when threads do not end in the time it gives them
         run_virtual(abandon)
     assert finished == [True]
 
@@ -321,7 +333,9 @@ def test_an_unknown_backend_is_refused_by_name() -> None:
         virtual_backend("curio")
 
 
-def test_asking_for_the_trio_clock_without_trio_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_asking_for_the_trio_clock_without_trio_names_the_extra(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(sys.modules, "trio", None)
     monkeypatch.setitem(sys.modules, "trio.testing", None)
     with pytest.raises(MissingExtraError) as caught:
@@ -335,7 +349,9 @@ def test_importing_testing_loads_neither_trio_nor_pytest_nor_hypothesis() -> Non
         "import sys, amplifier.testing, amplifier.testing.virtual_time\n"
         "print(sorted({'trio', 'pytest', '_pytest', 'hypothesis', 'unittest.mock'} & set(sys.modules)))"
     )
-    shown = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True, timeout=280)
+    shown = subprocess.run(
+        [sys.executable, "-c", probe], capture_output=True, text=True, check=True, timeout=280
+    )
     assert shown.stdout.strip() == "[]"
 
 

@@ -8,7 +8,9 @@ from typing import Any
 START = 1_767_225_600.0  # 2026-01-01
 
 
-def line(event: str, at: float = 0.0, session_id: str = "s", /, level: str = "INFO", **data: Any) -> bytes:
+def line(
+    event: str, at: float = 0.0, session_id: str = "s", /, level: str = "INFO", **data: Any
+) -> bytes:
     """One line; ``at`` is in seconds after the start of the log."""
     minutes, seconds = divmod(at, 60)
     record: dict[str, Any] = {
@@ -30,13 +32,27 @@ def usage(given: int, answered: int, cost: str | None = None) -> dict[str, Any]:
     return {"input_tokens": given, "output_tokens": answered, "cost_usd": cost}
 
 
-def model_call(at: float, seconds: float, session_id: str = "s", *, cost: str | None = "0.01") -> list[bytes]:
+def model_call(
+    at: float, seconds: float, session_id: str = "s", *, cost: str | None = "0.01"
+) -> list[bytes]:
     """A streamed model call; the first piece comes half-way."""
     return [
-        line("provider:request", at, session_id, provider="mock", messages=[{"role": "user", "content": "q"}]),
+        line(
+            "provider:request",
+            at,
+            session_id,
+            provider="mock",
+            messages=[{"role": "user", "content": "q"}],
+        ),
         line("llm:request", at, session_id, provider="mock", model="m-1"),
         line("content_block:start", at + seconds / 2, session_id, block_index=0, block_type="text"),
-        line("content_block:end", at + seconds, session_id, block_index=0, block={"type": "text", "text": "hello"}),
+        line(
+            "content_block:end",
+            at + seconds,
+            session_id,
+            block_index=0,
+            block={"type": "text", "text": "hello"},
+        ),
         line("llm:response", at + seconds, session_id, model="m-1", usage=usage(1, 1)),
         line(
             "provider:response",
@@ -49,8 +65,14 @@ def model_call(at: float, seconds: float, session_id: str = "s", *, cost: str | 
     ]
 
 
-def tool_call(at: float, seconds: float, call_id: str = "c1", session_id: str = "s", name: str = "bash") -> list[bytes]:
-    about: dict[str, Any] = {"tool_name": name, "tool_call_id": call_id, "tool_input": {"command": "ls"}}
+def tool_call(
+    at: float, seconds: float, call_id: str = "c1", session_id: str = "s", name: str = "bash"
+) -> list[bytes]:
+    about: dict[str, Any] = {
+        "tool_name": name,
+        "tool_call_id": call_id,
+        "tool_input": {"command": "ls"},
+    }
     result = {"success": True, "output": "a.txt", "error": None}
     return [
         line("tool:pre", at, session_id, **about),
@@ -58,7 +80,9 @@ def tool_call(at: float, seconds: float, call_id: str = "c1", session_id: str = 
     ]
 
 
-def turn(at: float, *inside: bytes, end: float, session_id: str = "s", status: str = "completed") -> list[bytes]:
+def turn(
+    at: float, *inside: bytes, end: float, session_id: str = "s", status: str = "completed"
+) -> list[bytes]:
     return [
         line("execution:start", at, session_id, prompt="do it"),
         *inside,

@@ -27,13 +27,24 @@ def demo() -> Trace:
         "event": "tool:pre",
         "prompt": "bash: pytest -q tests/test_parser.py",
     }
-    failed = {"success": False, "output": None, "error": {"message": "exit code 1: 2 failed, 31 passed"}}
+    failed = {
+        "success": False,
+        "output": None,
+        "error": {"message": "exit code 1: 2 failed, 31 passed"},
+    }
     lines = [
         line("session:start", 0, session),
         line("execution:start", 0.1, session, prompt="Why does the parser test fail?"),
         *model_call(0.1, 2.4, session, cost="0.0123"),
         *tool_call(2.6, 9.1, "c1", session, name="task")[:1],
-        line("task:agent_spawned", 2.6, session, agent="explorer", sub_session_id=child, tool_call_id="c1"),
+        line(
+            "task:agent_spawned",
+            2.6,
+            session,
+            agent="explorer",
+            sub_session_id=child,
+            tool_call_id="c1",
+        ),
         tool_call(2.6, 9.1, "c1", session, name="task")[1],
         *model_call(11.8, 1.9, session, cost="0.0151"),
         line("tool:pre", 13.8, session, **call),
@@ -41,7 +52,15 @@ def demo() -> Trace:
         line("approval:granted", 16.0, session, **asked, reason="Allow once"),
         line("tool:post", 21.3, session, level="ERROR", **call, tool_result=failed, result=failed),
         line("provider:request", 21.3, session, provider="mock"),
-        line("provider:retry", 21.9, session, level="WARNING", provider="mock", attempt=1, error_message="overloaded"),
+        line(
+            "provider:retry",
+            21.9,
+            session,
+            level="WARNING",
+            provider="mock",
+            attempt=1,
+            error_message="overloaded",
+        ),
         *model_call(21.3, 4.2, session, cost="0.0178")[1:],
         line("execution:end", 25.6, session, status="completed", response="…"),
         line("session:end", 25.7, session, status="completed"),
@@ -70,10 +89,15 @@ def main() -> None:
     try:
         with open_tab() as tab:
             for name, scheme, width, height in PICTURES:
-                tab.send("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+                tab.send(
+                    "Emulation.setEmulatedMedia",
+                    features=[{"name": "prefers-color-scheme", "value": scheme}],
+                )
                 tab.open(page.as_uri(), width=width, height=height)
                 tab.evaluate("choose(shown.findIndex(({ row }) => row.l === 'tool bash'))")
-                (FOLDER / name).write_bytes(base64.b64decode(tab.send("Page.captureScreenshot")["data"]))
+                (FOLDER / name).write_bytes(
+                    base64.b64decode(tab.send("Page.captureScreenshot")["data"])
+                )
     finally:
         page.unlink()
 

@@ -60,7 +60,9 @@ def test_another_file_with_the_same_inode_is_read_from_its_beginning(tmp_path):
     follower = LogFollower(path)
     path.write_bytes(b"one\ntwo\n")
     follower.read()
-    path.write_bytes(b"1st\n2nd\n3rd\n")  # keeps the inode, as a file that takes the place of a removed one may
+    path.write_bytes(
+        b"1st\n2nd\n3rd\n"
+    )  # keeps the inode, as a file that takes the place of a removed one may
     assert follower.read() == [b"1st\n", b"2nd\n", b"3rd\n"]
 
 

@@ -32,7 +32,9 @@ async def test_a_signal_shows_the_tasks_and_the_turn_goes_on():
     assert running.at is not None
     assert "os.kill" in running.at.code
     (caller,) = [task for task in tree.tasks if task.number == running.parent]
-    assert caller.state == "waiting"  # the turn is a child task, for which the caller of execute() waits
+    assert (
+        caller.state == "waiting"
+    )  # the turn is a child task, for which the caller of execute() waits
     assert not any("os.kill" in line.code for line in caller.awaits)
 
 
@@ -87,7 +89,9 @@ run_natively(main)
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_a_process_that_waits_for_nothing_writes_its_tasks_to_standard_error(backend):
-    ended = run_child(_SHOWN.replace("WAIT", "await anyio.sleep_forever()"), backend, signal=signal.SIGUSR1)
+    ended = run_child(
+        _SHOWN.replace("WAIT", "await anyio.sleep_forever()"), backend, signal=signal.SIGUSR1
+    )
     assert (ended.code, ended.lines) == (0, ["ready", "over"])
     assert f"1 session, {backend}" in ended.errors
     assert "session asleep, module loop-small" in ended.errors
@@ -98,7 +102,9 @@ def test_a_process_that_waits_for_nothing_writes_its_tasks_to_standard_error(bac
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_a_task_that_blocks_the_loop_is_shown_at_the_line_that_blocks(backend):
     ended = run_child(
-        _SHOWN.replace("WAIT", "print_line('ready')\n    while not shown: pass"), backend, signal=signal.SIGUSR1
+        _SHOWN.replace("WAIT", "print_line('ready')\n    while not shown: pass"),
+        backend,
+        signal=signal.SIGUSR1,
     )
     assert (ended.code, "over" in ended.lines) == (0, True)
     assert "module loop-small" in ended.errors

@@ -58,7 +58,11 @@ def fill(tab: Tab, text: str) -> None:
 def hostile_session() -> Trace:
     lines = [line("session:start", 0, session_id) for session_id in INJECTIONS]
     for number, text in enumerate(INJECTIONS):
-        about: dict[str, Any] = {"tool_name": text, "tool_call_id": f"c{number}", "tool_input": {text: [text]}}
+        about: dict[str, Any] = {
+            "tool_name": text,
+            "tool_call_id": f"c{number}",
+            "tool_input": {text: [text]},
+        }
         lines += [
             line("execution:start", 1, prompt=text),
             line("tool:pre", 1, **about),
@@ -79,10 +83,17 @@ def test_no_text_of_a_log_is_obeyed_and_the_page_fits(tab, tmp_path, width):
     show(tab, tmp_path, trace, width=width)
     assert tab.evaluate(COUNT) == f"{len(trace.rows)} of {len(trace.rows)} rows"
     # Also what the details show.
-    payloads = "(_, index) => { choose(index); return document.querySelectorAll('#details pre').length; }"
+    payloads = (
+        "(_, index) => { choose(index); return document.querySelectorAll('#details pre').length; }"
+    )
     assert sum(tab.evaluate(f"shown.map({payloads})")) >= 4 * len(INJECTIONS)
     assert tab.evaluate("document.querySelectorAll('script').length") == 2
-    assert tab.evaluate("document.querySelectorAll('img, svg, iframe, a, base, link, body style').length") == 0
+    assert (
+        tab.evaluate(
+            "document.querySelectorAll('img, svg, iframe, a, base, link, body style').length"
+        )
+        == 0
+    )
     assert tab.evaluate("document.title") == "Session s"
     assert tab.evaluate("document.body.innerText.includes('\\u202e')") is False
     assert tab.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
@@ -96,11 +107,15 @@ def test_no_text_of_a_log_is_obeyed_and_the_page_fits(tab, tmp_path, width):
 def test_the_policy_refuses_scripts_styles_and_loads(tab, tmp_path):
     planted = "<script>document.title = 'ran'</script><p id=p style='color: red'>x</p><img src=x.png></body>"
     page = tmp_path / "trace.html"
-    page.write_text(write_page(read(*small_session())).replace("</body>", planted), encoding="utf-8")
+    page.write_text(
+        write_page(read(*small_session())).replace("</body>", planted), encoding="utf-8"
+    )
     tab.problems.clear()
     tab.open(page.as_uri(), width=1280)
     assert tab.evaluate("document.title") == "Session s"
-    assert len([text for text in tab.problems if "Content Security Policy" in text]) == 3, tab.problems
+    assert len([text for text in tab.problems if "Content Security Policy" in text]) == 3, (
+        tab.problems
+    )
     assert tab.evaluate("getComputedStyle(document.querySelector('#p')).color") != "rgb(255, 0, 0)"
     with pytest.raises(AssertionError, match="TrustedHTML"):
         tab.evaluate("document.body.innerHTML = '<b>x</b>'")
@@ -110,7 +125,9 @@ def test_the_policy_refuses_scripts_styles_and_loads(tab, tmp_path):
 def test_rows_are_those_of_the_trace(tab, tmp_path):
     trace = read(*small_session(), b"not json\n")
     show(tab, tmp_path, trace)
-    labels = tab.evaluate("[...document.querySelectorAll('#tree .row')].map(each => [each.ariaLevel, each.ariaLabel])")
+    labels = tab.evaluate(
+        "[...document.querySelectorAll('#tree .row')].map(each => [each.ariaLevel, each.ariaLabel])"
+    )
     assert labels == [
         ["1", "session s, 6.00 s"],
         ["2", "turn, 4.00 s, do it"],
@@ -122,12 +139,16 @@ def test_rows_are_those_of_the_trace(tab, tmp_path):
     assert tab.evaluate("document.getElementById('summary').textContent") == (
         "1 turn, 2 model calls, 1 tool call, 30 tokens, $0.0200, 4.00 s, 1 line not read"
     )
-    slow = tab.evaluate("[...document.querySelectorAll('#slow button')].map(each => each.textContent)")
+    slow = tab.evaluate(
+        "[...document.querySelectorAll('#slow button')].map(each => each.textContent)"
+    )
     assert slow == ["model mock (m-1) 2.00 s", "model mock (m-1) 1.00 s", "tool bash 500 ms"]
     tab.evaluate("document.querySelectorAll('#slow button')[2].click()")
     assert tab.evaluate(CHOSEN) == "tool bash"
     assert '"command": "ls"' in tab.evaluate("document.getElementById('details').innerText")
-    events = tab.evaluate("[...document.querySelectorAll('#details h3')].map(each => each.textContent)")
+    events = tab.evaluate(
+        "[...document.querySelectorAll('#details h3')].map(each => each.textContent)"
+    )
     assert events == ["tool:pre after 3.000 s, event 9", "tool:post after 3.500 s, event 10"]
 
 
@@ -163,7 +184,10 @@ def test_the_page_is_used_with_the_keyboard_alone(tab, tmp_path):
     tab.send("Input.insertText", text="bash")
     assert tab.evaluate(COUNT) == "1 of 5 rows"
     tab.press("Escape")
-    assert tab.evaluate("[document.activeElement.id, document.getElementById('search').value]") == ["tree", ""]
+    assert tab.evaluate("[document.activeElement.id, document.getElementById('search').value]") == [
+        "tree",
+        "",
+    ]
 
 
 @pytest.mark.slow
@@ -183,7 +207,9 @@ def test_filter_and_search_show_matching_rows_with_those_above(tab, tmp_path):
         line("tool:error", 7, tool_call_id="c2", error="needle", level="ERROR"),
     ]
     show(tab, tmp_path, read(*small_session(), *turn(5, *failing, end=8)))
-    names = "[...document.querySelectorAll('#tree .row:not(.dim) .name')].map(each => each.textContent)"
+    names = (
+        "[...document.querySelectorAll('#tree .row:not(.dim) .name')].map(each => each.textContent)"
+    )
     fill(tab, "NEEDLE")
     assert tab.evaluate(names) == ["tool grep"]
     assert tab.evaluate(ROWS) == 3
@@ -192,9 +218,13 @@ def test_filter_and_search_show_matching_rows_with_those_above(tab, tmp_path):
     tab.evaluate("document.getElementById('search').value = ''; filter()")
     tab.evaluate("document.getElementById('problems').click()")
     assert tab.evaluate(names) == ["tool grep"]
-    tab.evaluate("document.getElementById('problems').click(); document.getElementById('kind-model').click()")
+    tab.evaluate(
+        "document.getElementById('problems').click(); document.getElementById('kind-model').click()"
+    )
     assert tab.evaluate(names) == ["session s", "turn", "tool bash", "turn", "tool grep"]
-    tab.evaluate("document.querySelector('#slow button').click()")  # leads to a row that is filtered out
+    tab.evaluate(
+        "document.querySelector('#slow button').click()"
+    )  # leads to a row that is filtered out
     assert tab.evaluate(CHOSEN) == "model mock (m-1)"
     tab.evaluate("document.getElementById('close-all').click()")
     assert tab.evaluate(ROWS) == 3
@@ -207,7 +237,15 @@ def test_ten_thousand_events_have_few_elements_in_the_document(tab, tmp_path):
     trace = Trace("s")
     while trace.lines < 10_000:
         trace.add_lines(
-            [*turn(1, *model_call(1, 2), *tool_call(3, 0.5), line("user:notification", 4, message="x"), end=5)]
+            [
+                *turn(
+                    1,
+                    *model_call(1, 2),
+                    *tool_call(3, 0.5),
+                    line("user:notification", 4, message="x"),
+                    end=5,
+                )
+            ]
         )
     show(tab, tmp_path, trace)
     assert tab.evaluate(COUNT) == f"{len(trace.rows)} of {len(trace.rows)} rows"
@@ -219,7 +257,9 @@ def test_ten_thousand_events_have_few_elements_in_the_document(tab, tmp_path):
     tab.evaluate("for (const row of document.querySelectorAll('.row')) row.isKept = true")
     for place, kept in ((260, "all"), (26 * 25, "some")):
         tab.evaluate(f"document.getElementById('tree').scrollTop = {place}; drawScrolled()")
-        marks = tab.evaluate("[...document.querySelectorAll('.row')].map(row => Boolean(row.isKept))")
+        marks = tab.evaluate(
+            "[...document.querySelectorAll('.row')].map(row => Boolean(row.isKept))"
+        )
         assert all(marks) if kept == "all" else any(marks) and not all(marks)
         tops = tab.evaluate("[...document.querySelectorAll('.row')].map(row => row.offsetTop)")
         assert tops == sorted(tops)
@@ -236,7 +276,10 @@ def test_ten_thousand_events_have_few_elements_in_the_document(tab, tmp_path):
     tab.evaluate("document.getElementById('tree').focus()")
     tab.press("Home")
     tab.press("End")
-    assert tab.evaluate("document.querySelector('.row[aria-selected=true]').id") == f"row-{len(trace.rows) - 1}"
+    assert (
+        tab.evaluate("document.querySelector('.row[aria-selected=true]').id")
+        == f"row-{len(trace.rows) - 1}"
+    )
 
 
 @pytest.mark.slow
@@ -255,11 +298,18 @@ def test_a_call_with_thousands_of_events_shows_them_in_portions(tab, tmp_path):
 @pytest.mark.parametrize("width", [390, 1280])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_both_colour_schemes_have_contrast(tab, tmp_path, scheme, width):
-    tab.send("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+    tab.send(
+        "Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}]
+    )
     try:
         failing = line("tool:error", 5, tool_name="x", error="broken", level="ERROR")
         asked = line("approval:required", 5, prompt="May it?")
-        show(tab, tmp_path, read(*small_session(), failing, asked, line("user:notification", 6)), width=width)
+        show(
+            tab,
+            tmp_path,
+            read(*small_session(), failing, asked, line("user:notification", 6)),
+            width=width,
+        )
         paper = tab.evaluate("getComputedStyle(document.body).backgroundColor")
         assert paper == {"light": "rgb(255, 255, 255)", "dark": "rgb(22, 24, 28)"}[scheme]
         for selector in ("#summary", "#count", ".name", ".text", ".took", ".word"):
@@ -271,7 +321,12 @@ def test_both_colour_schemes_have_contrast(tab, tmp_path, scheme, width):
                 assert contrast(colour, paper) >= 4.5, (selector, colour)
         assert tab.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
         for selector in ("#tree", "#details", "#search"):
-            assert tab.evaluate(f"document.querySelector({json.dumps(selector)}).getBoundingClientRect().width") > 200
+            assert (
+                tab.evaluate(
+                    f"document.querySelector({json.dumps(selector)}).getBoundingClientRect().width"
+                )
+                > 200
+            )
     finally:
         tab.send("Emulation.setEmulatedMedia", features=[])
 
@@ -280,8 +335,12 @@ def contrast(one: str, other: str) -> float:
     """By the definition of the Web Content Accessibility Guidelines."""
     lights = []
     for colour in (one, other):
-        parts = [int(part) / 255 for part in colour.removeprefix("rgb(").removesuffix(")").split(", ")]
-        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        parts = [
+            int(part) / 255 for part in colour.removeprefix("rgb(").removesuffix(")").split(", ")
+        ]
+        linear = [
+            part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+        ]
         lights.append(0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2])
     return (max(lights) + 0.05) / (min(lights) + 0.05)
 
@@ -309,7 +368,11 @@ def test_a_pause_between_turns_leaves_room_for_the_turns(tab, tmp_path):
 @pytest.mark.slow
 def test_json_that_a_tool_returned_as_text_is_readable(tab, tmp_path):
     about: dict[str, Any] = {"tool_name": "query", "tool_call_id": "c1", "tool_input": {}}
-    output = {"success": True, "output": '{"rows": [{"city": "Brest"}], "more": false}', "error": "[not json"}
+    output = {
+        "success": True,
+        "output": '{"rows": [{"city": "Brest"}], "more": false}',
+        "error": "[not json",
+    }
     lines = [line("tool:pre", 1, **about), line("tool:post", 2, **about, tool_result=output)]
     show(tab, tmp_path, read(*turn(0, *lines, end=4)))
     tab.evaluate("reveal(rows.find((row) => row.k === 'tool').n)")

@@ -66,7 +66,9 @@ async def tree_during(
 
 
 def the_one_at(tree: TaskTree, function: str) -> TaskReport:
-    (found,) = [task for task in tree.tasks if task.at is not None and task.at.function.endswith(function)]
+    (found,) = [
+        task for task in tree.tasks if task.at is not None and task.at.function.endswith(function)
+    ]
     return found
 
 
@@ -76,7 +78,9 @@ def line_in(function: Any, text: str) -> int:
 
 
 async def test_a_tool_that_hangs_is_named_with_its_module_and_the_await_it_sits_in():
-    tree = await tree_during(agent(call_all_tools, tools={"tool-wait": mounting(Waiting())}, session_id="s1"))
+    tree = await tree_during(
+        agent(call_all_tools, tools={"tool-wait": mounting(Waiting())}, session_id="s1")
+    )
     task = the_one_at(tree, "Waiting._deeper")
     assert (task.session_id, task.module, task.state) == ("s1", "tool-wait", "waiting")
     assert task.at is not None
@@ -109,7 +113,11 @@ async def test_a_tool_runs_below_its_turn_and_the_application_beside_it_belongs_
     beside = the_one_at(tree, "background_of_the_application")
     assert (beside.session_id, beside.module, beside.doing) == (None, None, None)
     looking = the_one_at(tree, "look")
-    assert (looking.name, looking.state, looking.session_id) == ("the one who looks", "running", None)
+    assert (looking.name, looking.state, looking.session_id) == (
+        "the one who looks",
+        "running",
+        None,
+    )
     assert looking.at is not None
     assert "task_tree()" in looking.at.code
 
@@ -125,7 +133,9 @@ async def test_parents_come_before_their_children_and_every_number_occurs_once()
 
 @pytest.mark.parametrize("timeout", [77.0, None])
 async def test_the_deadline_of_a_turn_counts_for_the_tasks_that_the_turn_started(timeout):
-    tree = await tree_during(agent(call_all_tools, tools={"tool-wait": mounting(Waiting())}), timeout=timeout)
+    tree = await tree_during(
+        agent(call_all_tools, tools={"tool-wait": mounting(Waiting())}), timeout=timeout
+    )
     task = the_one_at(tree, "Waiting._deeper")
     if timeout is None:
         assert (task.seconds_left, task.deadline) == (None, None)
@@ -136,7 +146,9 @@ async def test_the_deadline_of_a_turn_counts_for_the_tasks_that_the_turn_started
 
 
 @pytest.mark.parametrize(("turns", "is_nearer"), [(500, False), (30, True), (None, False)])
-async def test_a_handler_is_named_with_its_module_its_event_and_the_nearest_deadline(turns, is_nearer):
+async def test_a_handler_is_named_with_its_module_its_event_and_the_nearest_deadline(
+    turns, is_nearer
+):
     async def mount(coordinator: Any, config: Any) -> None:
         async def slow_policy(event: str, data: Any) -> HookResult:
             await anyio.sleep_forever()
@@ -172,7 +184,10 @@ async def test_code_that_refuses_to_end_is_shown_with_a_deadline_that_has_passed
         return "done"
 
     trees: list[TaskTree] = []
-    async with agent(emit, hooks={"hooks-stubborn": mount}) as session, anyio.create_task_group() as group:
+    async with (
+        agent(emit, hooks={"hooks-stubborn": mount}) as session,
+        anyio.create_task_group() as group,
+    ):
         group.start_soon(session.execute, "go")
         await anyio.sleep(15)
         trees.append(task_tree())
@@ -183,7 +198,9 @@ async def test_code_that_refuses_to_end_is_shown_with_a_deadline_that_has_passed
 
 async def test_an_unanswered_question_is_shown_as_one():
     class Nobody:
-        async def request_approval(self, prompt: str, options: list[str], timeout: float, default: str) -> str:
+        async def request_approval(
+            self, prompt: str, options: list[str], timeout: float, default: str
+        ) -> str:
             await anyio.sleep_forever()
             return "Deny"
 
@@ -192,7 +209,9 @@ async def test_an_unanswered_question_is_shown_as_one():
         await turn.coordinator.process_hook_result(verdict, "tool:pre", "policy")
         return "done"
 
-    task = the_one_at(await tree_during(agent(ask, approval_system=Nobody())), "Nobody.request_approval")
+    task = the_one_at(
+        await tree_during(agent(ask, approval_system=Nobody())), "Nobody.request_approval"
+    )
     assert task.doing == "approval for hook 'policy'"
     assert task.seconds_left is not None
     assert 0 < task.seconds_left <= 90
@@ -216,10 +235,16 @@ async def test_background_work_and_structured_mounts_belong_to_the_module_that_h
             group.cancel_scope.cancel()
 
     hooks = {"hooks-watch": mount_background, "hooks-listen": mount_structured}
-    session = agent(call_all_tools, tools={"tool-wait": mounting(Waiting())}, hooks=hooks, session_id="s2")
+    session = agent(
+        call_all_tools, tools={"tool-wait": mounting(Waiting())}, hooks=hooks, session_id="s2"
+    )
     tree = await tree_during(session, timeout=9)
     watch, listening = the_one_at(tree, "keep_watch"), the_one_at(tree, "listen")
-    assert (watch.session_id, watch.module, watch.doing) == ("s2", "hooks-watch", "background task 'watch'")
+    assert (watch.session_id, watch.module, watch.doing) == (
+        "s2",
+        "hooks-watch",
+        "background task 'watch'",
+    )
     assert (listening.session_id, listening.module) == ("s2", "hooks-listen")
     assert watch.seconds_left is listening.seconds_left is None  # the turn's deadline is not theirs
 
@@ -243,7 +268,9 @@ async def test_a_structured_module_that_hangs_in_its_mount_is_named(anyio_backen
         await anyio.wait_all_tasks_blocked()
         trees.append(task_tree())
         group.cancel_scope.cancel()
-    (mounting_it,) = [each for each in trees[0].tasks if each.deadline == "mount of module 'tool-slow'"]
+    (mounting_it,) = [
+        each for each in trees[0].tasks if each.deadline == "mount of module 'tool-slow'"
+    ]
     if anyio_backend_name == "trio":
         task = the_one_at(trees[0], "mount_for_ever")
         assert task.waits_in == "anyio sleep_forever"
@@ -336,8 +363,12 @@ async def test_a_session_that_was_looked_at_can_be_collected_once_it_is_closed()
     assert gone() is None
 
 
-async def test_the_tree_survives_json_and_its_text_has_a_paragraph_for_each_task(anyio_backend_name):
-    tree = await tree_during(agent(call_all_tools, tools={"tool-wait": mounting(Waiting())}, session_id="s3"))
+async def test_the_tree_survives_json_and_its_text_has_a_paragraph_for_each_task(
+    anyio_backend_name,
+):
+    tree = await tree_during(
+        agent(call_all_tools, tools={"tool-wait": mounting(Waiting())}, session_id="s3")
+    )
     assert from_json(TaskTree, to_json(tree)) == tree
     assert tree.backend == anyio_backend_name
     text = str(tree)

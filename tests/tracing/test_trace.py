@@ -31,7 +31,9 @@ def read(*lines: bytes, session_id: str = "s") -> Trace:
 
 
 def tree(trace: Trace) -> list[str]:
-    return [f"{'  ' * depth}{row.kind} {row.name} {row.status}".rstrip() for row, depth in trace.walk()]
+    return [
+        f"{'  ' * depth}{row.kind} {row.name} {row.status}".rstrip() for row, depth in trace.walk()
+    ]
 
 
 def only(trace: Trace, kind: str) -> Row:
@@ -42,8 +44,16 @@ def only(trace: Trace, kind: str) -> Row:
 @pytest.mark.parametrize("is_reported", [True, False])
 def test_a_compaction_is_a_row_with_its_summary_below_and_counts_once(is_reported):
     counted = {"input_tokens": 100, "output_tokens": 10, "cache_read_tokens": 80}
-    wire = [line("llm:request", 1, model="m-1"), line("llm:response", 2, model="m-1", usage=counted)]
-    told: dict[str, Any] = {"tier": "summary", "before_tokens": 900, "after_tokens": 400, "usage": counted}
+    wire = [
+        line("llm:request", 1, model="m-1"),
+        line("llm:response", 2, model="m-1", usage=counted),
+    ]
+    told: dict[str, Any] = {
+        "tier": "summary",
+        "before_tokens": 900,
+        "after_tokens": 400,
+        "usage": counted,
+    }
     inside = [
         line("context:pre_compact", 1, message_count=9, token_count=900),
         *(wire if is_reported else []),
@@ -90,7 +100,11 @@ def test_parallel_calls_are_beside_each_other_and_their_events_are_below_the_nam
     first, second = tool_call(1, 5, "a", name="read"), tool_call(2, 1, "b", name="write")
     said = line("user:notification", 2.5, tool_call_id="a", message="half")
     trace = read(*turn(0, first[0], second[0], said, second[1], first[1], end=7))
-    assert tree(trace)[2:] == ["    tool read ok", "      event user:notification", "    tool write ok"]
+    assert tree(trace)[2:] == [
+        "    tool read ok",
+        "      event user:notification",
+        "    tool write ok",
+    ]
     assert [row.seconds for row in trace.rows if row.kind == "tool"] == [5.0, 1.0]
 
 
@@ -141,7 +155,13 @@ def test_a_call_that_a_person_denies_is_one_denial_and_the_time_to_decide_is_not
             line("tool:pre", 1, tool_input={"command": "rm"}, **about),
             line("approval:required", 1, **question),
             line("approval:denied", 60, **question),
-            line("tool:error", 61, level="ERROR", error={"message": "denied: no", "type": "Denied"}, **about),
+            line(
+                "tool:error",
+                61,
+                level="ERROR",
+                error={"message": "denied: no", "type": "Denied"},
+                **about,
+            ),
             end=62,
         )
     )
@@ -202,9 +222,18 @@ def test_a_cancelled_turn_ends_its_calls():
 def test_what_a_killed_process_left_open_stays_open():
     before, _after = tool_call(2, 1)
     trace = read(
-        line("session:start"), line("execution:start", 1), before, line("session:resume", 9), *turn(10, end=11)
+        line("session:start"),
+        line("execution:start", 1),
+        before,
+        line("session:resume", 9),
+        *turn(10, end=11),
     )
-    assert tree(trace) == ["session s open", "  turn turn open", "    tool bash open", "  turn turn ok"]
+    assert tree(trace) == [
+        "session s open",
+        "  turn turn open",
+        "    tool bash open",
+        "  turn turn ok",
+    ]
     assert "no end in the log" in write_text(trace)
 
 
@@ -229,7 +258,10 @@ def test_failures_of_the_model_are_errors():
 
 
 def test_a_provider_without_a_loop_that_reports_has_rows_too():
-    trace = read(line("llm:request", 1, model="m"), line("llm:response", 3, model="m", usage={"input_tokens": 3}))
+    trace = read(
+        line("llm:request", 1, model="m"),
+        line("llm:response", 3, model="m", usage={"input_tokens": 3}),
+    )
     assert (only(trace, "model").seconds, only(trace, "model").input_tokens) == (2.0, 3)
 
 
@@ -274,11 +306,17 @@ def test_the_slowest_row_is_the_one_that_takes_time_itself():
         line("session:end", 9, "child", status="completed"),
     ]
     trace = read(*turn(0, *tool_call(1, 9, name="task"), *tool_call(10, 3, "c2"), end=13), *child)
-    assert [(row.kind, row.name) for row in slowest(trace)] == [("model", "mock"), ("tool", "bash"), ("tool", "task")]
+    assert [(row.kind, row.name) for row in slowest(trace)] == [
+        ("model", "mock"),
+        ("tool", "bash"),
+        ("tool", "task"),
+    ]
 
 
 def test_sessions_that_name_each_other_as_parent_do_not_form_a_cycle():
-    trace = read(line("session:fork", 0, "a", parent_id="b"), line("session:fork", 1, "b", parent_id="a"))
+    trace = read(
+        line("session:fork", 0, "a", parent_id="b"), line("session:fork", 1, "b", parent_id="a")
+    )
     assert len(list(trace.walk())) == 2
 
 
@@ -292,18 +330,34 @@ def test_every_change_is_visible_by_revision():
             if row.revision > revision:
                 known[row.number] = (row.status, row.end, row.parent, row.text, len(row.events))
         revision = trace.revision
-        assert known == {row.number: (row.status, row.end, row.parent, row.text, len(row.events)) for row in trace.rows}
+        assert known == {
+            row.number: (row.status, row.end, row.parent, row.text, len(row.events))
+            for row in trace.rows
+        }
 
 
 def test_the_journal_is_part_of_the_call_that_it_is_about():
     trace = read(line("execution:start"), tool_call(1, 1)[0])
-    trace.add_steps([{"step": "answered"}, {"step": "started", "call": "c1"}, {"step": "finished", "call": "c2"}])
-    assert [getattr(event, "name", "") for event in trace.rows[2].events] == ["tool:pre", "journal:started"]
+    trace.add_steps(
+        [
+            {"step": "answered"},
+            {"step": "started", "call": "c1"},
+            {"step": "finished", "call": "c2"},
+        ]
+    )
+    assert [getattr(event, "name", "") for event in trace.rows[2].events] == [
+        "tool:pre",
+        "journal:started",
+    ]
     assert (trace.rows[-1].name, trace.rows[-1].text) == ("c2", "in the step journal: finished")
 
 
 def test_text_has_nothing_that_a_terminal_obeys():
-    about: dict[str, Any] = {"tool_name": "b\x1b[2Jash", "tool_call_id": "c", "tool_input": {"x": "\x1b]0;t\x07"}}
+    about: dict[str, Any] = {
+        "tool_name": "b\x1b[2Jash",
+        "tool_call_id": "c",
+        "tool_input": {"x": "\x1b]0;t\x07"},
+    }
     trace = read(line("tool:pre", **about), b"\x1b[31m\n")
     trace.notes.append("\x1b[2J")
     assert "\x1b" not in write_text(trace)
@@ -331,12 +385,24 @@ names = st.sampled_from(sorted(CATALOGUE)) | st.text(max_size=20)
 ids = st.sampled_from(["", "s", "a", "b", "c1", "c2"])
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | ids,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
     max_leaves=6,
 )
 keys = st.sampled_from(
     [
-        *("tool_call_id", "tool_name", "tool_input", "tool_result", "error", "usage", "response", "provider", "model"),
+        *(
+            "tool_call_id",
+            "tool_name",
+            "tool_input",
+            "tool_result",
+            "error",
+            "usage",
+            "response",
+            "provider",
+            "model",
+        ),
         *(
             "parent_id",
             "parent_call_id",
@@ -351,7 +417,9 @@ keys = st.sampled_from(
     ]
 )
 payloads = st.dictionaries(keys, values | ids, max_size=6)
-times = st.sampled_from(["2026-01-01T00:00:00+00:00", "2026-01-01T00:00:09", "", "x", "0001-01-01T00:00:00+23:59"])
+times = st.sampled_from(
+    ["2026-01-01T00:00:00+00:00", "2026-01-01T00:00:09", "", "x", "0001-01-01T00:00:00+23:59"]
+)
 
 
 @st.composite
@@ -367,7 +435,9 @@ def records(draw: st.DrawFn) -> bytes:
 
 
 lines_of_logs = st.lists(
-    records() | st.binary(max_size=30) | st.sampled_from([*small_session(), *tool_call(1, 1), b"\n", b"{", b"[]\n"]),
+    records()
+    | st.binary(max_size=30)
+    | st.sampled_from([*small_session(), *tool_call(1, 1), b"\n", b"{", b"[]\n"]),
     max_size=30,
 )
 

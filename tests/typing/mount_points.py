@@ -54,7 +54,10 @@ def modules_through_the_protocol(coordinator: Coordinator, name: str, point: Mou
     assert_type(coordinator.get("tools", name), Tool | None)
     assert_type(coordinator.get("tools", name="bash"), Tool | None)
     assert_type(coordinator.get("hooks"), Hooks)
-    assert_type(coordinator.get("module-source-resolver"), ModuleSourceResolver | AsyncModuleSourceResolver | None)
+    assert_type(
+        coordinator.get("module-source-resolver"),
+        ModuleSourceResolver | AsyncModuleSourceResolver | None,
+    )
     assert_type(coordinator.get_mounted("tools"), dict[str, Tool])
     assert_type(coordinator.get_mounted("context"), ContextManager | None)
     coordinator.get(point)  # any of them
@@ -73,7 +76,10 @@ def modules_through_a_session(session: AmplifierSession) -> None:
 
 
 async def mounting(
-    coordinator: Coordinator, loop: Orchestrator, context: ContextManager, resolver: ModuleSourceResolver
+    coordinator: Coordinator,
+    loop: Orchestrator,
+    context: ContextManager,
+    resolver: ModuleSourceResolver,
 ) -> None:
     """What fits its mount point is accepted."""
     await coordinator.mount("orchestrator", loop)
@@ -84,7 +90,9 @@ async def mounting(
     await coordinator.mount("session", context, name="context")
 
 
-async def rejected(coordinator: Coordinator, core: ModuleCoordinator, context: ContextManager, text: str) -> None:
+async def rejected(
+    coordinator: Coordinator, core: ModuleCoordinator, context: ContextManager, text: str
+) -> None:
     """What does not fit is a type error; an ignore that is not needed is one, too."""
     await coordinator.mount("providers", Echo())  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
     await coordinator.mount("tools", context)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]

@@ -17,7 +17,9 @@ from tests._support.node_parts import node, program
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-TYPED = sorted(path for path in Path(__file__).parent.glob("*.py") if not path.name.startswith("test_"))
+TYPED = sorted(
+    path for path in Path(__file__).parent.glob("*.py") if not path.name.startswith("test_")
+)
 
 
 @pytest.fixture
@@ -36,7 +38,12 @@ def new_modules(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> list[Path
 def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     return subprocess.run(
-        command, cwd=folder, env=os.environ | {"PATH": path}, capture_output=True, text=True, check=False
+        command,
+        cwd=folder,
+        env=os.environ | {"PATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 
@@ -46,7 +53,15 @@ def test_mypy_accepts_typed_code(new_modules: list[Path], tmp_path: Path) -> Non
     checked = [tmp_path / "typed", *packages, new_modules[0] / "tests" / "test_conformance.py"]
     config = tmp_path / "mypy.ini"
     config.write_text("[mypy]\nstrict = True\n")
-    command = [sys.executable, "-m", "mypy", "--config-file", str(config), "--cache-dir", str(tmp_path / "cache")]
+    command = [
+        sys.executable,
+        "-m",
+        "mypy",
+        "--config-file",
+        str(config),
+        "--cache-dir",
+        str(tmp_path / "cache"),
+    ]
     finished = run([*command, *map(str, checked)], tmp_path)
     assert finished.stdout.startswith("Success"), finished.stdout + finished.stderr
 
@@ -59,7 +74,9 @@ def test_pyright_accepts_typed_code(new_modules: list[Path], tmp_path: Path) -> 
         "include": ["typed", *(folder.name for folder in new_modules)],
     }
     (tmp_path / "pyrightconfig.json").write_text(json.dumps(config))
-    finished = run([node(), program("pyright", "index.js"), "--outputjson", "-p", str(tmp_path)], tmp_path)
+    finished = run(
+        [node(), program("pyright", "index.js"), "--outputjson", "-p", str(tmp_path)], tmp_path
+    )
     report = json.loads(finished.stdout)
     problems = [
         f"{found['file']}:{found['range']['start']['line'] + 1}: {found['message']} ({found.get('rule')})"
@@ -87,9 +104,20 @@ reveal_type(weather)
 def test_mypy_finds_wrong_arguments(tmp_path: Path) -> None:
     """A misspelt option of a tool is an error of its own, and the function keeps its type."""
     (tmp_path / "program.py").write_text(WRONG)
-    command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path / "cache"), "program.py"]
+    command = [
+        sys.executable,
+        "-m",
+        "mypy",
+        "--strict",
+        "--cache-dir",
+        str(tmp_path / "cache"),
+        "program.py",
+    ]
     lines = run(command, tmp_path).stdout.splitlines()
-    assert any('to "agent" has incompatible type' in line and line.startswith("program.py:11:") for line in lines)
+    assert any(
+        'to "agent" has incompatible type' in line and line.startswith("program.py:11:")
+        for line in lines
+    )
     missing = 'Missing named argument "unknown_option" for "__call__" of "_UnknownOption"'
     errors = [line for line in lines if line.startswith("program.py:7: error:")]
     assert errors == [f"program.py:7: error: {missing}  [call-arg]"]

@@ -64,7 +64,9 @@ class _CallThread(threading.Thread, Generic[_Result]):
         super().__init__(name=name, daemon=True)
         self._call = call
         self._context = contextvars.copy_context()
-        if (sniffio := sys.modules.get("sniffio")) is not None:  # the function may run an event loop of its own
+        if (
+            sniffio := sys.modules.get("sniffio")
+        ) is not None:  # the function may run an event loop of its own
             self._context.run(sniffio.current_async_library_cvar.set, None)
         self.left = threading.Event()
         self._context.run(_left.set, self.left)
@@ -91,7 +93,9 @@ class _CallThread(threading.Thread, Generic[_Result]):
         return self.is_awaited() and self._token.native_token is loop
 
 
-_left: contextvars.ContextVar[threading.Event | None] = contextvars.ContextVar("_left", default=None)
+_left: contextvars.ContextVar[threading.Event | None] = contextvars.ContextVar(
+    "_left", default=None
+)
 
 
 def is_call_over() -> bool:
@@ -114,7 +118,9 @@ def why_not_isolated(function: Any) -> str | None:
     """Why another process cannot import a function; None if it can."""
     if getattr(function, "__module__", None) == "__main__":
         main = sys.modules["__main__"]
-        if getattr(main, "__spec__", None) is None and not os.path.isfile(getattr(main, "__file__", None) or ""):  # noqa: PTH113 — it may be no path
+        # The name of a file may be no path.
+        file = getattr(main, "__file__", None) or ""
+        if getattr(main, "__spec__", None) is None and not os.path.isfile(file):  # noqa: PTH113
             return "it was defined in a notebook, at a prompt or by python -c; write it into a file and import it from there"
     try:
         pickle.dumps(function)
@@ -127,7 +133,9 @@ async def call_in_process(call: Callable[[], Any], name: str) -> Any:
     """Call a function in a new process; raises what the function raised, or why it could not be called."""
     from multiprocessing.spawn import get_preparation_data  # noqa: PLC0415 — for those who use it
 
-    preparation = {key: value for key, value in get_preparation_data(name).items() if key != "authkey"}
+    preparation = {
+        key: value for key, value in get_preparation_data(name).items() if key != "authkey"
+    }
     payload = pickle.dumps((preparation, pickle.dumps(call)))
     # -P: the working directory may hold what an agent has written; what the program may import is in the preparation.
     command = [sys.executable, "-P", "-c", _BOOT, str(Path(__file__).parents[2])]
@@ -149,7 +157,9 @@ async def call_in_process(call: Callable[[], Any], name: str) -> Any:
         with anyio.move_on_after(_LAST_SECONDS, shield=True):
             await process.aclose()  # the end of its input ends it
     if not answer:
-        raise RuntimeError(f"the process of tool {name!r} ended with {process.returncode} before it had answered")
+        raise RuntimeError(
+            f"the process of tool {name!r} ended with {process.returncode} before it had answered"
+        )
     is_value, value = pickle.loads(answer[_SIZE:])
     if is_value:
         return value
@@ -207,7 +217,9 @@ def _answer(preparation: dict[str, Any], call: bytes) -> bytes:
             pickle.loads(written)  # fails if it has to be made of other arguments than it keeps
     except Exception as error:  # noqa: BLE001 — pickle raises many kinds
         reason = f"{found!r:.500} cannot be sent between processes: {error}"
-        written = pickle.dumps((False, RuntimeError(reason if is_value else f"{type(found).__name__}: {found}")))
+        written = pickle.dumps(
+            (False, RuntimeError(reason if is_value else f"{type(found).__name__}: {found}"))
+        )
     return written
 
 

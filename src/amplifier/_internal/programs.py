@@ -17,7 +17,9 @@ PACKAGE = str(Path(__file__).parents[1])
 """The folder that this package is imported from."""
 
 
-def find_program(name: str, *, path: str | None = None, avoid: Iterable[str | Path] = ()) -> str | None:
+def find_program(
+    name: str, *, path: str | None = None, avoid: Iterable[str | Path] = ()
+) -> str | None:
     """The absolute path of a program on the search path; None if there is none that can be trusted.
 
     Args:
@@ -30,7 +32,9 @@ def find_program(name: str, *, path: str | None = None, avoid: Iterable[str | Pa
 
 def safe_search_path(path: str | None = None, *, avoid: Iterable[str | Path] = ()) -> str:
     """A search path of the folders that can be trusted."""
-    return os.pathsep.join(search_folders(path, avoid=avoid)) or os.devnull  # an empty one means the current folder
+    return (
+        os.pathsep.join(search_folders(path, avoid=avoid)) or os.devnull
+    )  # an empty one means the current folder
 
 
 def search_folders(path: str | None = None, *, avoid: Iterable[str | Path] = ()) -> list[str]:
@@ -45,7 +49,10 @@ def search_folders(path: str | None = None, *, avoid: Iterable[str | Path] = ())
     for entry in path.split(os.pathsep):
         if os.path.isabs(entry):  # noqa: PTH117 - text in, text out
             real = os.path.realpath(entry)
-            places = (real, os.path.normpath(entry))  # a link in the working directory can be replaced
+            places = (
+                real,
+                os.path.normpath(entry),
+            )  # a link in the working directory can be replaced
             if is_below(real, os.path.realpath(sys.prefix)) or not any(
                 is_below(place, each) for place in places for each in untrusted
             ):
@@ -88,7 +95,11 @@ def python_command(*arguments: str) -> list[str]:
 
 def isolated_python() -> str:
     """The Python below any virtual environment, for programs that use the standard library only; empty if unknown."""
-    return os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable) if sys.executable else ""
+    return (
+        os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
+        if sys.executable
+        else ""
+    )
 
 
 def isolated_python_command(*arguments: str) -> list[str]:

@@ -37,7 +37,11 @@ _C = TypeVar("_C", bound=attrs.AttrsInstance)
 def show(value: object) -> str:
     """A short ``repr`` for messages; containers, which may hold secrets, and objects are named by their class only."""
     kind = type(value)
-    if value is None or kind in (bool, float) or (kind is int and isinstance(value, int) and abs(value) < 10**18):
+    if (
+        value is None
+        or kind in (bool, float)
+        or (kind is int and isinstance(value, int) and abs(value) < 10**18)
+    ):
         return repr(value)
     if kind is str:
         text = ascii(value)
@@ -106,7 +110,9 @@ class Kind:
         """
         if not self.accepts(value):
             found = type(value).__name__ if self.is_secret else show(value)
-            raise PlanError([("$", f"expected {self.expected}, got {found}{suggestion(value, self.words)}")])
+            raise PlanError(
+                [("$", f"expected {self.expected}, got {found}{suggestion(value, self.words)}")]
+            )
         return value if self.convert is _unchanged else self.convert(value)
 
 
@@ -162,11 +168,15 @@ def keys_of(cls: type[attrs.AttrsInstance]) -> dict[str, Key]:
         if _KEY in field.metadata:
             kind, key, doc, aliases, restricts = field.metadata[_KEY]
             main = key or field.name
-            found |= dict.fromkeys((main, *aliases), Key(main, field.name, kind, doc, aliases, restricts))
+            found |= dict.fromkeys(
+                (main, *aliases), Key(main, field.name, kind, doc, aliases, restricts)
+            )
     return found
 
 
-def read_value(kind: Kind, value: Any, path: str, problems: list[Problem], default: Any = None) -> Any:
+def read_value(
+    kind: Kind, value: Any, path: str, problems: list[Problem], default: Any = None
+) -> Any:
     """A value in its final form; the default if it is not of this kind, which is added to the problems."""
     try:
         return kind.read(value)
@@ -227,10 +237,14 @@ def read_arguments(cls: type[_C], given: Mapping[str, Any], subject: str) -> _C:
     """
     try:
         return cls(
-            **_read_members(cls, {name: value for name, value in given.items() if value is not None}, "argument")
+            **_read_members(
+                cls, {name: value for name, value in given.items() if value is not None}, "argument"
+            )
         )
     except PlanError as error:
-        raise PlanError([(path.removeprefix("$."), text) for path, text in error.problems], subject=subject) from None
+        raise PlanError(
+            [(path.removeprefix("$."), text) for path, text in error.problems], subject=subject
+        ) from None
 
 
 def schemas_of(cls: type[attrs.AttrsInstance]) -> dict[str, dict[str, Any]]:
@@ -250,11 +264,17 @@ def schemas_of(cls: type[attrs.AttrsInstance]) -> dict[str, dict[str, Any]]:
 # ── kinds of values ──────────────────────────────────────────────────────────────────────────────
 
 anything: Final = Kind("anything", lambda value: True)
-flag: Final = Kind("true or false", lambda value: isinstance(value, bool), schema={"type": "boolean"})
+flag: Final = Kind(
+    "true or false", lambda value: isinstance(value, bool), schema={"type": "boolean"}
+)
 
 
 def number(
-    least: float | None = None, most: float | None = None, *, above: bool = False, what: str = "a number"
+    least: float | None = None,
+    most: float | None = None,
+    *,
+    above: bool = False,
+    what: str = "a number",
 ) -> Kind:
     """A finite number.
 
@@ -264,19 +284,30 @@ def number(
         above: Whether it has to be larger than `least`.
         what: What the number means, with its article.
     """
-    bounds = [] if least is None else [f"above {least:.15g}" if above else f"of at least {least:.15g}"]
+    bounds = (
+        [] if least is None else [f"above {least:.15g}" if above else f"of at least {least:.15g}"]
+    )
     bounds += [] if most is None else [f"at most {most:.15g}"]
     limits = {"exclusiveMinimum" if above else "minimum": least, "maximum": most}
     low, high = -math.inf if least is None else least, math.inf if most is None else most
     return Kind(
         f"{what} {' and '.join(bounds)}".strip(),
-        lambda value: _is_finite(value) and (value > low if above else value >= low) and value <= high,
-        schema={"type": "number", **{name: limit for name, limit in limits.items() if limit is not None}},
+        lambda value: (
+            _is_finite(value) and (value > low if above else value >= low) and value <= high
+        ),
+        schema={
+            "type": "number",
+            **{name: limit for name, limit in limits.items() if limit is not None},
+        },
     )
 
 
 def _is_finite(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+    return (
+        isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and abs(value) <= sys.float_info.max
+    )
 
 
 def whole_number(least: int | None = None, most: int | None = None) -> Kind:
@@ -348,7 +379,9 @@ def list_of(plural: str, accepts: Callable[[Any], bool], *, least: int = 0) -> K
     """
     return Kind(
         f"a list of {f'at least {least} ' if least else ''}{plural}",
-        lambda value: isinstance(value, list | tuple) and len(value) >= least and all(map(accepts, value)),
+        lambda value: (
+            isinstance(value, list | tuple) and len(value) >= least and all(map(accepts, value))
+        ),
         convert=tuple,
         schema={"type": "array"},
     )
@@ -361,7 +394,9 @@ def texts(*, least: int = 0) -> Kind:
 
 def choices(*words: str) -> Kind:
     """A list of some words."""
-    return list_of(", ".join(map(repr, words)), lambda item: isinstance(item, str) and item in words)
+    return list_of(
+        ", ".join(map(repr, words)), lambda item: isinstance(item, str) and item in words
+    )
 
 
 def list_each(plural: str, kind: Kind, *, least: int = 0) -> Kind:
@@ -413,7 +448,11 @@ def record(cls: type[attrs.AttrsInstance], expected: str = "", *, is_open: bool 
         is_open: Unknown members are ignored; otherwise one is a problem.
     """
     required = [key.key for key in _required(cls)]
-    schema: dict[str, Any] = {"type": "object", "properties": schemas_of(cls), "additionalProperties": is_open}
+    schema: dict[str, Any] = {
+        "type": "object",
+        "properties": schemas_of(cls),
+        "additionalProperties": is_open,
+    }
     return Kind(
         expected or f"an object with {', '.join(keys_of(cls))}",
         lambda value: isinstance(value, Mapping),
@@ -423,14 +462,20 @@ def record(cls: type[attrs.AttrsInstance], expected: str = "", *, is_open: bool 
 
 
 def _read_members(
-    cls: type[attrs.AttrsInstance], members: Mapping[Any, Any], noun: str = "key", *, is_open: bool = False
+    cls: type[attrs.AttrsInstance],
+    members: Mapping[Any, Any],
+    noun: str = "key",
+    *,
+    is_open: bool = False,
 ) -> dict[str, Any]:
     problems: list[Problem] = []
     ignore = (lambda _name, _path: None) if is_open else None
     values = read_record(keys_of(cls), members, "$", problems, ignore, noun)
     for key in _required(cls):
         if members.keys().isdisjoint((key.key, *key.aliases)):
-            problems.append((format_path([key.key], "$"), f"is missing; expected {key.kind.expected}"))
+            problems.append(
+                (format_path([key.key], "$"), f"is missing; expected {key.kind.expected}")
+            )
     if problems:
         raise PlanError(problems)
     return values
@@ -438,7 +483,11 @@ def _read_members(
 
 def _required(cls: type[attrs.AttrsInstance]) -> list[Key]:
     fields = attrs.fields_dict(cls)
-    return [key for at, key in keys_of(cls).items() if at == key.key and fields[key.name].default is attrs.NOTHING]
+    return [
+        key
+        for at, key in keys_of(cls).items()
+        if at == key.key and fields[key.name].default is attrs.NOTHING
+    ]
 
 
 def _is_mapping(value: Any) -> bool:
@@ -449,14 +498,19 @@ mapping: Final = Kind("an object", _is_mapping, convert=dict, schema={"type": "o
 
 
 def mapping_of_secrets(
-    what: str, accepts_name: Callable[[str], bool] = bool, accepts_text: Callable[[str], bool] = lambda text: True
+    what: str,
+    accepts_name: Callable[[str], bool] = bool,
+    accepts_text: Callable[[str], bool] = lambda text: True,
 ) -> Kind:
     """An object of texts that messages do not show."""
     return Kind(
         what,
         lambda value: (
             _is_mapping(value)
-            and all(accepts_name(name) and isinstance(item, str) and accepts_text(item) for name, item in value.items())
+            and all(
+                accepts_name(name) and isinstance(item, str) and accepts_text(item)
+                for name, item in value.items()
+            )
         ),
         convert=dict,
         is_secret=True,
@@ -464,7 +518,9 @@ def mapping_of_secrets(
 
 
 def _is_path(value: Any) -> bool:
-    return isinstance(value, str | os.PathLike) and bool(os.fspath(value)) and "\0" not in str(value)
+    return (
+        isinstance(value, str | os.PathLike) and bool(os.fspath(value)) and "\0" not in str(value)
+    )
 
 
 def _expanded(value: Any) -> Path:
@@ -476,7 +532,9 @@ file_name: Final = Kind("the name of a file", _is_path, _expanded)
 existing_directory: Final = Kind(
     "an existing directory", lambda value: _is_path(value) and _expanded(value).is_dir(), _expanded
 )
-existing_file: Final = Kind("an existing file", lambda value: _is_path(value) and _expanded(value).is_file(), _expanded)
+existing_file: Final = Kind(
+    "an existing file", lambda value: _is_path(value) and _expanded(value).is_file(), _expanded
+)
 
 
 def _without_credentials(value: str) -> str:

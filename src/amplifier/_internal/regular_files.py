@@ -35,7 +35,12 @@ def read_file(path: Path, *, most: int | None = None) -> bytes:
     Raises:
         OSError: There is no such file, it is no regular file or too large, or the system refuses.
     """
-    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOCTTY", 0)
+    flags = (
+        os.O_RDONLY
+        | getattr(os, "O_NONBLOCK", 0)
+        | getattr(os, "O_CLOEXEC", 0)
+        | getattr(os, "O_NOCTTY", 0)
+    )
     descriptor = os.open(path, flags)
     try:
         about = os.fstat(descriptor)
@@ -43,7 +48,9 @@ def read_file(path: Path, *, most: int | None = None) -> bytes:
         if kind is not None:
             raise OSError(errno.EINVAL, f"it is {kind}, expected a regular file", str(path))
         if most is not None and about.st_size > most:
-            raise OSError(errno.EFBIG, f"it has {about.st_size} bytes, expected at most {most}", str(path))
+            raise OSError(
+                errno.EFBIG, f"it has {about.st_size} bytes, expected at most {most}", str(path)
+            )
         with os.fdopen(descriptor, "rb", closefd=False) as file:
             return file.read()
     finally:
@@ -75,6 +82,8 @@ def replace_file(path: Path, content: bytes) -> None:
         Path(name).replace(path)
     except BaseException as error:
         Path(name).unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.filename is None:  # of a file that is open, the system names none
+        if (
+            isinstance(error, OSError) and error.filename is None
+        ):  # of a file that is open, the system names none
             error.filename = str(path)
         raise

@@ -21,7 +21,9 @@ _LONGEST: Final = 200
 """Characters from which on a name is not compared: comparing takes time in the square of the length."""
 
 
-def nearest_names(name: object, known: Iterable[str], *, most: int = 3, cutoff: float = 0.6) -> list[str]:
+def nearest_names(
+    name: object, known: Iterable[str], *, most: int = 3, cutoff: float = 0.6
+) -> list[str]:
     """The known names that resemble a name, the most similar first; case does not count.
 
     Args:
@@ -74,7 +76,11 @@ def misspelt_key(key: object, known: Iterable[str]) -> str | None:
     if (meant := misspelt(key, names)) is not None:
         return meant
     given = _plain(key) if isinstance(key, str) else ""
-    longer = {each for each in names if _plain(each).startswith(given) and 2 * len(given) > len(_plain(each))}
+    longer = {
+        each
+        for each in names
+        if _plain(each).startswith(given) and 2 * len(given) > len(_plain(each))
+    }
     return min(longer, default=None) if len(given) >= 4 else None
 
 
@@ -90,7 +96,10 @@ def _slips(given: str, meant: str) -> int | None:
         return None
     from difflib import SequenceMatcher  # noqa: PLC0415  # the same
 
-    matched = sum(block.size for block in SequenceMatcher(None, given, meant, autojunk=False).get_matching_blocks())
+    matched = sum(
+        block.size
+        for block in SequenceMatcher(None, given, meant, autojunk=False).get_matching_blocks()
+    )
     return longer - matched if longer - matched <= allowed else None
 
 
@@ -104,7 +113,9 @@ def warn_caller(message: str, *inside: str) -> None:
     frame, level = sys._getframe(1), 2
     while frame.f_back is not None and _module_of(frame, inside[0]).startswith(inside):
         frame, level = frame.f_back, level + 1
-    if not _module_of(frame, "").startswith("amplifier."):  # a type checker has read what is written there
+    if not _module_of(frame, "").startswith(
+        "amplifier."
+    ):  # a type checker has read what is written there
         warnings.warn(message, MisspellingWarning, stacklevel=level)
 
 
@@ -116,7 +127,9 @@ def _module_of(frame: FrameType, unknown: str) -> str:
 
 
 _BY_NAMESPACE: Final = {
-    namespace: frozenset(event.partition(":")[2] for event in CATALOGUE if event.startswith(f"{namespace}:"))
+    namespace: frozenset(
+        event.partition(":")[2] for event in CATALOGUE if event.startswith(f"{namespace}:")
+    )
     for namespace in {event.partition(":")[0] for event in CATALOGUE}
 }
 

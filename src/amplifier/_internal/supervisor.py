@@ -67,7 +67,9 @@ def main() -> None:
         _supervise(specification, (code, given), *pipes)
 
 
-def _supervise(specification: dict[str, Any], described: tuple[int, int], status: int, control: int) -> None:
+def _supervise(
+    specification: dict[str, Any], described: tuple[int, int], status: int, control: int
+) -> None:
     """Run one command.
 
     Args:
@@ -95,7 +97,9 @@ def _supervise(specification: dict[str, Any], described: tuple[int, int], status
     watched, written, code, is_all = [control, ended_read, inner], b"", None, True
     while True:
         ended = os.waitid(os.P_PID, shell, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        while inner in watched and select.select([inner], [], [], 0)[0]:  # what it wrote comes before the wrapper's end
+        while (
+            inner in watched and select.select([inner], [], [], 0)[0]
+        ):  # what it wrote comes before the wrapper's end
             data = os.read(inner, 4096)
             written += data
             if not data:
@@ -111,15 +115,21 @@ def _supervise(specification: dict[str, Any], described: tuple[int, int], status
                 is_started = True
             elif word == "status":
                 code, is_all = int(rest.split()[0]), rest.endswith(" 0")
-        has_ended = ended and inner not in watched  # a command may have killed the wrapper, but not the first process
+        has_ended = (
+            ended and inner not in watched
+        )  # a command may have killed the wrapper, but not the first process
         if not is_reported and (has_ended or (code is not None and not is_all)):
             if code is None and ended is not None:
                 code = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
-                if is_started and "wrapper" in specification and code > _SIGNALLED:  # the first process was killed
+                if (
+                    is_started and "wrapper" in specification and code > _SIGNALLED
+                ):  # the first process was killed
                     code = _SIGNALLED - code
             _report(status, f"status {code}" if is_started else f"pid {shell}\nunstarted {code}")
             is_reported = True
-        _reap_all_but(shell)  # its id has to stay its own until the agent has stopped sending signals to it
+        _reap_all_but(
+            shell
+        )  # its id has to stay its own until the agent has stopped sending signals to it
         ready = select.select(watched, [], [])[0]
         if control in ready:
             break
@@ -132,7 +142,10 @@ def _be_init(specification: dict[str, Any], report: int) -> None:
     """Start the command, report how it ends, and reap every process that loses its parent."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # which a first process does not get
     if (path := _misplaced(specification.get("mounts", {}))) is not None:
-        os.write(2, f"{path!a} was replaced while the sandbox was set up; the command was not started\n".encode())
+        os.write(
+            2,
+            f"{path!a} was replaced while the sandbox was set up; the command was not started\n".encode(),
+        )
         return
     problem, shell = _forked(lambda: _become(specification, specification.get("inner_limits", {})))
     for stream in (0, 1, 2):
@@ -161,7 +174,9 @@ def _misplaced(expected: dict[str, tuple[int, int] | None]) -> str | None:
     with open("/proc/self/mountinfo", "rb") as file:  # noqa: PTH123 — no pathlib here
         names = [line.split(b" ")[4] for line in file]
     points = {os.fsdecode(name.decode("unicode_escape").encode("latin-1")) for name in names}
-    return next((path for path in expected if path not in points or _identity(path) != expected[path]), None)
+    return next(
+        (path for path in expected if path not in points or _identity(path) != expected[path]), None
+    )
 
 
 def _identity(path: str | int) -> tuple[int, int]:
@@ -186,7 +201,9 @@ def _forked(become: Callable[[], None]) -> tuple[str, int]:
                 signal.signal(number, signal.SIG_DFL)
             become()
         except BaseException as error:  # noqa: BLE001 — nothing may run past this point; the agent raises it
-            code, text = (error.errno, error.strerror) if isinstance(error, OSError) else (0, repr(error))
+            code, text = (
+                (error.errno, error.strerror) if isinstance(error, OSError) else (0, repr(error))
+            )
             _report(failing, f"error {code or 0} {text}".replace("\n", " "))
         os._exit(126)
     os.close(failing)

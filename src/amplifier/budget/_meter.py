@@ -179,7 +179,9 @@ class SessionMeter:
         """Refuse a call that does not fit even at its smallest, and alone."""
         least = _least_output(call)
         for budget in self.budget.chain():
-            error = budget.shortage("model_calls", 1) or budget.shortage("tokens", call.input_tokens + least)
+            error = budget.shortage("model_calls", 1) or budget.shortage(
+                "tokens", call.input_tokens + least
+            )
             if error is None:
                 error = budget.shortage("cost", call.most_cost(budget.limits, least))
             if error is not None:
@@ -324,10 +326,15 @@ class MeteredProvider(_Metered):
         defaults = getattr(_ask(inner, "get_info"), "defaults", None)
         defaults = defaults if isinstance(defaults, dict) else {}
         model = kwargs.get("model") or getattr(request, "model", None) or defaults.get("model")
-        limits = (*(kwargs.get(name) for name in _OUTPUT_LIMITS), getattr(request, "max_output_tokens", None))
+        limits = (
+            *(kwargs.get(name) for name in _OUTPUT_LIMITS),
+            getattr(request, "max_output_tokens", None),
+        )
         known = _ask(inner, "output_limit", request, **kwargs)
         usual = defaults.get("max_output_tokens") if model == defaults.get("model") else None
-        output = next((each for each in (*limits, known, usual) if type(each) is int and each > 0), None)
+        output = next(
+            (each for each in (*limits, known, usual) if type(each) is int and each > 0), None
+        )
 
         def estimate_cost(input_tokens: int, output_tokens: int) -> Decimal | None:
             counts = {"input_tokens": input_tokens, "output_tokens": output_tokens}
@@ -338,7 +345,9 @@ class MeteredProvider(_Metered):
             ModelCall(
                 provider=str(self.name),
                 model=str(model or ""),
-                input_tokens=self._density.applied(request_tokens(request)) if meter.limits_size else 0,
+                input_tokens=self._density.applied(request_tokens(request))
+                if meter.limits_size
+                else 0,
                 output_tokens=output,
                 estimate_cost=estimate_cost,
                 density=self._density,
@@ -350,7 +359,9 @@ class MeteredProvider(_Metered):
 class _MeteredStream:
     """The answer of one metered call in pieces; can be entered or iterated over, as the provider's own."""
 
-    def __init__(self, provider: MeteredProvider, stream: Any, request: Any, kwargs: dict[str, Any]) -> None:
+    def __init__(
+        self, provider: MeteredProvider, stream: Any, request: Any, kwargs: dict[str, Any]
+    ) -> None:
         self._provider = provider
         self._stream = stream
         self._request = request
@@ -374,7 +385,10 @@ class _MeteredStream:
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
     ) -> Any:
         assert self._reservation is not None
         leave = getattr(type(self._inner), "__aexit__", None)
@@ -435,11 +449,15 @@ class _MeteredStream:
         return self._reservation
 
 
-def _limited(request: Any, kwargs: dict[str, Any], output_tokens: int | None) -> tuple[Any, dict[str, Any]]:
+def _limited(
+    request: Any, kwargs: dict[str, Any], output_tokens: int | None
+) -> tuple[Any, dict[str, Any]]:
     """The same request with a limit of output tokens; what the caller gave is not changed."""
     if output_tokens is None:
         return request, kwargs
-    kwargs = {name: output_tokens if name in _OUTPUT_LIMITS else value for name, value in kwargs.items()}
+    kwargs = {
+        name: output_tokens if name in _OUTPUT_LIMITS else value for name, value in kwargs.items()
+    }
     if not hasattr(request, "max_output_tokens"):
         return request, {**kwargs, "max_tokens": output_tokens}
     request = copy.copy(request)

@@ -121,7 +121,9 @@ class ModelCall:
         """What the tokens cost in the currency of the budget; None if that is not known."""
         given = limits.prices.get(self.model) or limits.prices.get("*")
         if given is not None:
-            spent = given.input_per_million * input_tokens + given.output_per_million * output_tokens
+            spent = (
+                given.input_per_million * input_tokens + given.output_per_million * output_tokens
+            )
             return spent / _MILLION
         estimated = self.estimate_cost(input_tokens, output_tokens)
         return estimated if limits.currency == "USD" or estimated == 0 else None
@@ -148,7 +150,9 @@ class ModelCall:
         )
 
 
-_under_way: ContextVar[Reservation | None] = ContextVar("amplifier_budget_reservation", default=None)
+_under_way: ContextVar[Reservation | None] = ContextVar(
+    "amplifier_budget_reservation", default=None
+)
 
 
 @attrs.define(eq=False)
@@ -178,7 +182,9 @@ class Reservation:
         held: list[tuple[Budget, int, Decimal]] = []
         for each in budget.chain():
             tokens = 0 if output_tokens is None else call.input_tokens + output_tokens
-            cost = Decimal(0) if output_tokens is None else call.most_cost(each.limits, output_tokens)
+            cost = (
+                Decimal(0) if output_tokens is None else call.most_cost(each.limits, output_tokens)
+            )
             each.hold(tokens, cost)
             each.charge(model_calls=1)
             held.append((each, tokens, cost))
@@ -210,7 +216,9 @@ class Reservation:
         if response is not None:
             self.settle(response)
             return
-        text = getattr(chunk, "text", None) or (chunk.get("content") if isinstance(chunk, dict) else None)
+        text = getattr(chunk, "text", None) or (
+            chunk.get("content") if isinstance(chunk, dict) else None
+        )
         if isinstance(text, str):
             self._streamed.append(text)
 
@@ -218,7 +226,9 @@ class Reservation:
         """Count what the call used instead of what was held for it, by the provider's report."""
         usage = getattr(response, "usage", None)
         asked, answered = _count(usage, "input_tokens"), _count(usage, "output_tokens")
-        if asked + answered == 0:  # nothing is reported: services of the OpenAI wire may leave it out
+        if (
+            asked + answered == 0
+        ):  # nothing is reported: services of the OpenAI wire may leave it out
             asked, answered = self.call.input_tokens, content_tokens(response)
             usage = None
         else:
@@ -250,10 +260,16 @@ class Reservation:
             if self._outer is not None:
                 sums = self._outer._inside.get(budget, (0, 0, Decimal(0)))
                 total = (max(asked, inside[0]), max(answered, inside[1]), max(cost, inside[2]))
-                self._outer._inside[budget] = (sums[0] + total[0], sums[1] + total[1], sums[2] + total[2])
+                self._outer._inside[budget] = (
+                    sums[0] + total[0],
+                    sums[1] + total[1],
+                    sums[2] + total[2],
+                )
         self._wake()
 
-    def _cost(self, limits: BudgetLimits, asked: int, answered: int, reported: Decimal | None) -> Decimal:
+    def _cost(
+        self, limits: BudgetLimits, asked: int, answered: int, reported: Decimal | None
+    ) -> Decimal:
         has_own_price = self.call.model in limits.prices or "*" in limits.prices
         if reported is not None and limits.currency == "USD" and not has_own_price:
             return reported

@@ -56,7 +56,9 @@ class Budget:
         parent: The budget of the session above.
     """
 
-    def __init__(self, limits: BudgetLimits, *, session_id: str, hooks: Hooks, parent: Budget | None = None) -> None:
+    def __init__(
+        self, limits: BudgetLimits, *, session_id: str, hooks: Hooks, parent: Budget | None = None
+    ) -> None:
         self._limits = limits
         self._session_id = session_id
         self._hooks = hooks
@@ -152,7 +154,8 @@ class Budget:
     def charge(self, **amounts: Any) -> None:
         """Count something as used."""
         self._used = attrs.evolve(
-            self._used, **{name: getattr(self._used, name) + amount for name, amount in amounts.items()}
+            self._used,
+            **{name: getattr(self._used, name) + amount for name, amount in amounts.items()},
         )
 
     def shortage(self, what: str, requested: Any) -> BudgetExceeded | None:
@@ -164,7 +167,11 @@ class Budget:
 
     def _exceeded(self, what: str, limit: Any, used: Any, requested: Any) -> BudgetExceeded:
         unit = {"cost": f" {self._limits.currency}", "seconds": " s"}.get(what, "")
-        needs = "" if what == "seconds" else f", and the next call needs at least {_shown(requested)}{unit}"
+        needs = (
+            ""
+            if what == "seconds"
+            else f", and the next call needs at least {_shown(requested)}{unit}"
+        )
         return BudgetExceeded(
             f"the budget of session {self._session_id!r} for {what.replace('_', ' ')} "
             f"{'is used up' if used >= limit else 'does not suffice'}: {_shown(used)} of {_shown(limit)}{unit} used{needs}; raise it "
@@ -197,7 +204,12 @@ class Budget:
     def seconds_left(self) -> float:
         """Until the first budget of the chain has run out of time; infinite without a limit."""
         return min(
-            (b._limits.seconds - b._seconds() for b in self.chain() if b._limits.seconds is not None), default=math.inf
+            (
+                b._limits.seconds - b._seconds()
+                for b in self.chain()
+                if b._limits.seconds is not None
+            ),
+            default=math.inf,
         )
 
     def out_of_time(self) -> BudgetExceeded:
@@ -221,18 +233,32 @@ class Budget:
             used = budget.used
             for what in COUNTED:
                 limit, amount = getattr(budget._limits, what), float(getattr(used, what))
-                if limit is None or what in budget._warned or not 0 < amount >= share * float(limit):
+                if (
+                    limit is None
+                    or what in budget._warned
+                    or not 0 < amount >= share * float(limit)
+                ):
                     continue
                 budget._warned.add(what)
-                details = {"what": what, "limit": _plain(limit), "used": _plain(getattr(used, what)), "share": share}
+                details = {
+                    "what": what,
+                    "limit": _plain(limit),
+                    "used": _plain(getattr(used, what)),
+                    "share": share,
+                }
                 await budget._hooks.emit(BUDGET_WARNING, details)
 
     async def emit_exceeded(self, error: BudgetExceeded) -> None:
         """Emit ``budget:exceeded`` in the session whose limit it is."""
         for budget in self.chain():
             if budget._session_id == error.session_id:
-                details = {name: _plain(getattr(error, name)) for name in ("what", "limit", "used", "requested")}
-                await budget._hooks.emit(BUDGET_EXCEEDED, {**details, "refused_session_id": self._session_id})
+                details = {
+                    name: _plain(getattr(error, name))
+                    for name in ("what", "limit", "used", "requested")
+                }
+                await budget._hooks.emit(
+                    BUDGET_EXCEEDED, {**details, "refused_session_id": self._session_id}
+                )
                 return
 
 
@@ -256,7 +282,11 @@ def budget_as_json(budget: Budget | None) -> dict[str, Any] | None:
         return None
     values = {"used": budget.used, "limits": budget.limits}
     described = {
-        key: {name: _plain(getattr(value, name)) for name in COUNTED if getattr(budget.limits, name) is not None}
+        key: {
+            name: _plain(getattr(value, name))
+            for name in COUNTED
+            if getattr(budget.limits, name) is not None
+        }
         for key, value in values.items()
     }
     return {**described, "currency": budget.limits.currency}

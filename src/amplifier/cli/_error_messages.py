@@ -64,7 +64,11 @@ def _raw_message(error: BaseException) -> str:
             "`--debug` shows where it was looked for."
         )
     if isinstance(error, BudgetExceeded):
-        needs = "" if error.what == "seconds" else f", and the next call needs at least {error.requested}"
+        needs = (
+            ""
+            if error.what == "seconds"
+            else f", and the next call needs at least {error.requested}"
+        )
         return (
             f"the budget {'is used up' if error.used >= error.limit else 'does not suffice'}: {str(error.what).replace('_', ' ')} "
             f"{error.used} of {error.limit} used{needs}. What was done is kept; "

@@ -32,4 +32,6 @@ class OutputLostError(CommandError):
     """The answer exists and could not be written: a failure, whatever the turn did."""
 
     def __init__(self, reason: str) -> None:
-        super().__init__(f"the answer could not be written to standard output: {reason}", exit_code=Exit.FAILED)
+        super().__init__(
+            f"the answer could not be written to standard output: {reason}", exit_code=Exit.FAILED
+        )

@@ -46,7 +46,9 @@ def find_home(kind: str = "user_state_path") -> Path:
     try:
         import platformdirs  # noqa: PLC0415  # belongs to an extra; not needed if the variable is set
     except ModuleNotFoundError as error:
-        raise MissingExtraError("finding the state folder", extra="cli", missing="platformdirs") from error
+        raise MissingExtraError(
+            "finding the state folder", extra="cli", missing="platformdirs"
+        ) from error
     folder: Path = getattr(platformdirs, kind)("amplifier", appauthor=False)
     return folder
 
@@ -114,7 +116,9 @@ class SessionStore(SessionIndex):
         for file in (self.root.parent / "reports").glob("*.json"):
             with suppress(OSError, ValueError, KeyError, TypeError):
                 kept = json.loads(read_file(file, most=1 << 20))
-                found.append({name: str(kept[name]) for name in ("module", "verdict", "checked", "text")})
+                found.append(
+                    {name: str(kept[name]) for name in ("module", "verdict", "checked", "text")}
+                )
         return sorted(found, key=lambda report: report["checked"], reverse=True)
 
     def holder(self, session_id: str) -> str:
@@ -138,17 +142,27 @@ class SessionStore(SessionIndex):
         names = self.names()
         if wanted == LAST and LAST not in names:
             if not (records := self.records()):
-                raise CommandError(f"there is no session yet in {self.root}; begin one with: amplifier run")
+                raise CommandError(
+                    f"there is no session yet in {self.root}; begin one with: amplifier run"
+                )
             wanted = records[0].session_id
-        meant = [wanted] if wanted in names else [name for name in names if wanted and name.startswith(wanted)]
+        meant = (
+            [wanted]
+            if wanted in names
+            else [name for name in names if wanted and name.startswith(wanted)]
+        )
         if len(meant) == 1:
             _refuse_irregular(self.folder(meant[0]))
             return self.record(meant[0])
         if meant:
-            raise CommandError(f"{wanted!r} is the beginning of {len(meant)} session ids: {', '.join(meant[:5])}")
+            raise CommandError(
+                f"{wanted!r} is the beginning of {len(meant)} session ids: {', '.join(meant[:5])}"
+            )
         near = nearest(wanted, names, cutoff=0.5)
         advice = f"{did_you_mean(near)} " if near else ""
-        raise CommandError(f"no session {wanted!r} in {self.root}; {advice}`amplifier session list` shows all of them")
+        raise CommandError(
+            f"no session {wanted!r} in {self.root}; {advice}`amplifier session list` shows all of them"
+        )
 
     # ── writing ──
 
@@ -161,7 +175,12 @@ class SessionStore(SessionIndex):
             conversation.replace([encode_message(message)[0] for message in messages])
         finally:
             conversation.close()
-        described = {"created": now(), "updated": now(), "status": None, "forked_from": origin.session_id}
+        described = {
+            "created": now(),
+            "updated": now(),
+            "status": None,
+            "forked_from": origin.session_id,
+        }
         self.write(attrs.evolve(origin, session_id=new_id, **described))
         return new_id
 
@@ -177,7 +196,9 @@ class SessionStore(SessionIndex):
             self.begun.pop(session_id, None)
         except SessionLockedError:
             who = self.holder(session_id)
-            raise CommandError(f"session {session_id!r} is open in another process{who}; end that one first") from None
+            raise CommandError(
+                f"session {session_id!r} is open in another process{who}; end that one first"
+            ) from None
 
 
 def _refuse_irregular(folder: Path) -> None:

@@ -69,7 +69,10 @@ def _run(arguments: list[str]) -> object:
     if first == "-c":
         sys.argv = ["-c", *rest[1:]]
         _put_first_on_path("")
-        exec(compile(rest[0], "<string>", "exec"), {"__name__": "__main__", "__builtins__": __builtins__})
+        exec(
+            compile(rest[0], "<string>", "exec"),
+            {"__name__": "__main__", "__builtins__": __builtins__},
+        )
         return None
     sys.argv = arguments
     if Path(first).is_file() or Path(first, "__main__.py").is_file():

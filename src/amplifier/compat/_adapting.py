@@ -50,7 +50,9 @@ def _is_on_trio() -> bool:
         return False
 
 
-def _mounting(mount: Callable[..., Awaitable[Any]], point: str | None) -> Callable[..., Awaitable[Any]]:
+def _mounting(
+    mount: Callable[..., Awaitable[Any]], point: str | None
+) -> Callable[..., Awaitable[Any]]:
     @functools.wraps(mount)
     async def mounting(coordinator: Any, config: Any) -> Any:
         answer = await mount(published_view(coordinator), config)
@@ -62,7 +64,9 @@ def _mounting(mount: Callable[..., Awaitable[Any]], point: str | None) -> Callab
     return mounting
 
 
-def _getting_ready(on_session_ready: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+def _getting_ready(
+    on_session_ready: Callable[..., Awaitable[Any]],
+) -> Callable[..., Awaitable[Any]]:
     @functools.wraps(on_session_ready)
     async def getting_ready(coordinator: Any) -> Any:
         return await on_session_ready(published_view(coordinator))
@@ -87,7 +91,9 @@ def adapt_mounted(point: str | None, thing: Any, name: str | None = None) -> Non
         put_around(thing, partial(_run_turn, thing))
 
 
-async def _run_turn(loop: Any, call: Callable[..., Awaitable[Any]], /, *args: Any, **kwargs: Any) -> Any:
+async def _run_turn(
+    loop: Any, call: Callable[..., Awaitable[Any]], /, *args: Any, **kwargs: Any
+) -> Any:
     guard_tools(kwargs.get("tools"))
     if "providers" in kwargs:
         kwargs["providers"] = _providers_for(loop, kwargs["providers"])
@@ -104,10 +110,14 @@ async def _run_turn(loop: Any, call: Callable[..., Awaitable[Any]], /, *args: An
         seen.published_answer = await call(*args, **kwargs)
         return seen.published_answer
 
-    return await run_published(answer, lambda: IMMEDIATE_GRACE if seen.cancellation.is_immediate else 0.0)
+    return await run_published(
+        answer, lambda: IMMEDIATE_GRACE if seen.cancellation.is_immediate else 0.0
+    )
 
 
-async def run_published(fn: Callable[[], Awaitable[Any]], grace: Callable[[], float] = lambda: 0.0) -> Any:
+async def run_published(
+    fn: Callable[[], Awaitable[Any]], grace: Callable[[], float] = lambda: 0.0
+) -> Any:
     """Run a published turn so that a cancellation reaches it once and does not interrupt its unwinding.
 
     Published loops are written for asyncio's edge cancellation: the exception arrives once, they catch it, and then *await*: they store
@@ -166,11 +176,15 @@ def _providers_for(loop: Any, providers: Any) -> Any:
     ours = {
         name
         for name, provider in providers.items()
-        if hasattr(provider, "stream") and not is_published(type(getattr(provider, "__wrapped__", provider)).__module__)
+        if hasattr(provider, "stream")
+        and not is_published(type(getattr(provider, "__wrapped__", provider)).__module__)
     }
     if not ours:
         return providers  # the same dict, which a loop may look at again
-    return {name: _WholeAnswers(provider) if name in ours else provider for name, provider in providers.items()}
+    return {
+        name: _WholeAnswers(provider) if name in ours else provider
+        for name, provider in providers.items()
+    }
 
 
 class _WholeAnswers:
@@ -181,7 +195,9 @@ class _WholeAnswers:
 
     def __getattr__(self, name: str) -> Any:
         if name == "stream":
-            raise AttributeError(f"{self._provider!r} is used without stream() by this loop", name=name, obj=self)
+            raise AttributeError(
+                f"{self._provider!r} is used without stream() by this loop", name=name, obj=self
+            )
         return getattr(self._provider, name)
 
     def __setattr__(self, name: str, value: Any) -> None:

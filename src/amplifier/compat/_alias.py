@@ -86,7 +86,9 @@ class AliasFinder:
         """Answer for the top-level name."""
         return alias_spec() if fullname == ALIAS else None
 
-    def find_distributions(self, context: DistributionFinder.Context | None = None) -> Iterator[Distribution]:
+    def find_distributions(
+        self, context: DistributionFinder.Context | None = None
+    ) -> Iterator[Distribution]:
         """Answer for the distribution of that name, unless the query is limited to certain directories."""
         query: dict[str, Any] = {} if context is None else vars(context)
         name = query.get("name")

@@ -27,7 +27,14 @@ import anyio
 import anyio.lowlevel
 
 from amplifier._internal.json import redact_text
-from amplifier._internal.processes import Process, descendants, is_running, look_at, send_signal, send_to_group
+from amplifier._internal.processes import (
+    Process,
+    descendants,
+    is_running,
+    look_at,
+    send_signal,
+    send_to_group,
+)
 from amplifier.contracts.cancellation import is_cancellation_type
 from amplifier.loading.importing import is_built_in
 
@@ -51,7 +58,9 @@ _call: ContextVar[_Call | None] = ContextVar("amplifier_compat_tool_call", defau
 def guard_tools(tools: Any) -> None:
     """End the processes of third-party tools with their calls; ours do so themselves. Without process groups nothing is done."""
     for name, tool in tools.items() if isinstance(tools, Mapping) and hasattr(os, "killpg") else ():
-        if not is_built_in(type(getattr(tool, "__wrapped__", tool)).__module__):  # a budget wraps tools
+        if not is_built_in(
+            type(getattr(tool, "__wrapped__", tool)).__module__
+        ):  # a budget wraps tools
             put_around(tool, functools.partial(_guarded, name))
 
 
@@ -62,7 +71,11 @@ def put_around(thing: Any, around: Callable[..., Awaitable[Any]]) -> None:
     is a method as well, so that a copy of the object calls itself and not the original.
     """
     method = getattr(thing, "execute", None)
-    if not inspect.ismethod(method) or method.__self__ is not thing or not inspect.iscoroutinefunction(method.__func__):
+    if (
+        not inspect.ismethod(method)
+        or method.__self__ is not thing
+        or not inspect.iscoroutinefunction(method.__func__)
+    ):
         return
     function: Any = method.__func__
     if hasattr(function, "is_around"):
@@ -77,7 +90,9 @@ def put_around(thing: Any, around: Callable[..., Awaitable[Any]]) -> None:
         thing.execute = MethodType(calling, thing)  # type: ignore[attr-defined]  # mypy takes it for an object since the comparison
 
 
-async def _guarded(tool: str, call: Callable[..., Awaitable[Any]], /, *args: Any, **kwargs: Any) -> Any:
+async def _guarded(
+    tool: str, call: Callable[..., Awaitable[Any]], /, *args: Any, **kwargs: Any
+) -> Any:
     noted = _Call(tool)
     with _noting(noted):
         try:
@@ -156,10 +171,16 @@ class _Call:
         """Record a process; the name of the Python module that started it shows whether it belongs to the event loop."""
         if self.is_over and not self.is_cancelled:
             return
-        process = _Process(popen, is_of_the_loop=starter.startswith(("asyncio.", "trio.", "uvloop")))
+        process = _Process(
+            popen, is_of_the_loop=starter.startswith(("asyncio.", "trio.", "uvloop"))
+        )
         self._processes.append(process)
         if self.is_cancelled:
-            logger.warning("tool %r was cancelled while it started process %s; it is ended", self._tool, process)
+            logger.warning(
+                "tool %r was cancelled while it started process %s; it is ended",
+                self._tool,
+                process,
+            )
             process.signal(_KILL)
 
     def signal(self, number: signal.Signals) -> list[_Process]:
@@ -175,7 +196,11 @@ class _Call:
         if not left:
             return
         named = ", ".join(map(str, left))
-        logger.warning("tool %r was cancelled and left processes running: %s; they are ended", self._tool, named)
+        logger.warning(
+            "tool %r was cancelled and left processes running: %s; they are ended",
+            self._tool,
+            named,
+        )
         with anyio.CancelScope(shield=True):
             await _until(lambda: not any(process.is_alive for process in left), GRACE)
             for process in left:  # also those that have ended: others may be in their groups
@@ -186,7 +211,9 @@ class _Call:
                 await anyio.lowlevel.checkpoint()
         stubborn = ", ".join(str(process) for process in left if process.is_alive)
         if stubborn:
-            logger.error("tool %r: processes %s do not end although they were killed", self._tool, stubborn)
+            logger.error(
+                "tool %r: processes %s do not end although they were killed", self._tool, stubborn
+            )
 
 
 async def _until(is_so: Callable[[], bool], seconds: float) -> None:

@@ -64,7 +64,9 @@ def model_dump_json(
         ValueError: Something in it is not JSON, or it contains itself.
     """
     text = _json_text(model_dump(self, by_alias=by_alias, exclude_none=exclude_none))
-    return text if indent is None else json.dumps(json.loads(text), indent=indent, ensure_ascii=False)
+    return (
+        text if indent is None else json.dumps(json.loads(text), indent=indent, ensure_ascii=False)
+    )
 
 
 def _dumped_model(self: Model, by_alias: bool, without_none: bool) -> dict[str, Any]:
@@ -73,7 +75,9 @@ def _dumped_model(self: Model, by_alias: bool, without_none: bool) -> dict[str, 
         is_content = name == "content" and isinstance(self, ToolResult)
         if (value is None and without_none) or (is_content and not value):
             continue
-        is_schema = by_alias and name == "json_schema" and isinstance(self, ResponseFormatJsonSchema)
+        is_schema = (
+            by_alias and name == "json_schema" and isinstance(self, ResponseFormatJsonSchema)
+        )
         # Costs are text in both forms: loops put the dump into events.
         is_cost = name == "cost_usd" and isinstance(value, Decimal)
         shown = str(value) if is_cost else _dumped(value, by_alias, without_none or is_content)
@@ -139,7 +143,9 @@ def _text(self: Model) -> str:
 
 @reprlib.recursive_repr()
 def _repr(self: Model) -> str:
-    return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in _pairs(self))})"
+    return (
+        f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in _pairs(self))})"
+    )
 
 
 # ── in ───────────────────────────────────────────────────────────────────────────────────────────
@@ -168,11 +174,15 @@ def model_validate_json(cls: type[Model], json_data: str | bytes | bytearray) ->
     try:
         data = json.loads(json_data)
     except (ValueError, RecursionError) as error:
-        raise _validation_error(ModelError([("", f"Invalid JSON: {error}")], subject=cls.__name__)) from None
+        raise _validation_error(
+            ModelError([("", f"Invalid JSON: {error}")], subject=cls.__name__)
+        ) from None
     return model_validate(cls, data)
 
 
-def model_copy(self: Model, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Model:
+def model_copy(
+    self: Model, *, update: Mapping[str, Any] | None = None, deep: bool = False
+) -> Model:
     """Another model with the same values, and some new ones that are not checked.
 
     Args:
@@ -218,9 +228,20 @@ def _validation_error(error: ModelError) -> ValueError:
         return error
     details: list[Any] = []
     for path, problem in error.problems:
-        kind: Any = PydanticCustomError("value_error", "Value error, {problem}", {"problem": problem})
-        location = tuple(int(index) if index else name for index, name in re.findall(r"\[(\d+)\]|([^.\[\]]+)", path))
-        details.append({"type": "missing" if problem.startswith("required") else kind, "loc": location, "input": None})
+        kind: Any = PydanticCustomError(
+            "value_error", "Value error, {problem}", {"problem": problem}
+        )
+        location = tuple(
+            int(index) if index else name
+            for index, name in re.findall(r"\[(\d+)\]|([^.\[\]]+)", path)
+        )
+        details.append(
+            {
+                "type": "missing" if problem.startswith("required") else kind,
+                "loc": location,
+                "input": None,
+            }
+        )
     return ValidationError.from_exception_data(error.subject, details, hide_input=True)
 
 
@@ -231,7 +252,9 @@ def _get_unknown(self: OpenModel, name: str) -> Any:
     # An instance that is being copied or unpickled has no members yet, not even `extra`.
     if name != "extra" and not name.startswith("__") and name in self.extra:
         return self.extra[name]
-    raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+    raise AttributeError(
+        f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self
+    )
 
 
 @per_class
@@ -282,7 +305,9 @@ def _prepare(cls: type[Model]) -> None:
             if issubclass(base, Model):
                 _prepare(base)
         own = inspect.get_annotations(cls).items()
-        cls.__annotations__ = {name: kind for name, kind in own if not name.startswith("_") and name != "model_config"}
+        cls.__annotations__ = {
+            name: kind for name, kind in own if not name.startswith("_") and name != "model_config"
+        }
         has_own_repr = "__repr__" in vars(cls)
         model(slots=False)(cls)
         if not has_own_repr:
@@ -292,7 +317,11 @@ def _prepare(cls: type[Model]) -> None:
 
 
 def __getstate__(self: Any) -> dict[str, Any]:
-    slots = {field.name: getattr(self, field.name) for field in attrs.fields(type(self)) if hasattr(self, field.name)}
+    slots = {
+        field.name: getattr(self, field.name)
+        for field in attrs.fields(type(self))
+        if hasattr(self, field.name)
+    }
     return {**slots, **vars(self)}
 
 
@@ -325,8 +354,15 @@ class _ModelFields:
     """The declared fields by name, read from the class or from an instance."""
 
     def __get__(self, instance: object, owner: type[Model]) -> dict[str, _FieldView]:
-        fields = (field for field in declared_fields(owner) if field.name != _OURS or not issubclass(owner, HookResult))
-        return {field.name: _FieldView(field.type, ... if is_required(field) else _default(field)) for field in fields}
+        fields = (
+            field
+            for field in declared_fields(owner)
+            if field.name != _OURS or not issubclass(owner, HookResult)
+        )
+        return {
+            field.name: _FieldView(field.type, ... if is_required(field) else _default(field))
+            for field in fields
+        }
 
 
 def _default(field: attrs.Attribute[Any]) -> Any:

@@ -22,7 +22,13 @@ from inspect import isawaitable
 from types import TracebackType
 from typing import Any, ClassVar, Final, NoReturn, Self
 
-from amplifier.errors import ContainedError, ExecutionCancelled, ExecutionDenied, SessionBusyError, SessionStateError
+from amplifier.errors import (
+    ContainedError,
+    ExecutionCancelled,
+    ExecutionDenied,
+    SessionBusyError,
+    SessionStateError,
+)
 from amplifier.kernel import AmplifierSession as KernelSession
 from amplifier.kernel import HookRegistry as KernelHookRegistry
 from amplifier.kernel import ModuleCoordinator as KernelCoordinator
@@ -34,7 +40,9 @@ from ._adapting import adapt_mounted, published_view
 
 logger = logging.getLogger("amplifier_core.session")
 
-_CORRELATED: Final = frozenset({"llm:request", "llm:response", "provider:error", "provider:retry", "provider:throttle"})
+_CORRELATED: Final = frozenset(
+    {"llm:request", "llm:response", "provider:error", "provider:retry", "provider:throttle"}
+)
 _SMALLEST, _LARGEST = -(2**63), 2**64 - 1
 _LONE_SURROGATE: Final = re.compile(r"[\ud800-\udfff]")
 _OWN = frozenset({"_hooks", "_native"})
@@ -90,18 +98,28 @@ class HookRegistry:
             raise AttributeError(name)
         return getattr(self._native, name)
 
-    def register(self, event: str, handler: Any, priority: int = 0, name: str | None = None, **options: Any) -> Any:
+    def register(
+        self, event: str, handler: Any, priority: int = 0, name: str | None = None, **options: Any
+    ) -> Any:
         """Add a handler; returns a function that removes it. The options are those of `amplifier.HookRegistry.register`."""
         return self._native.register(event, _receiving(handler), priority, name, **options)
 
-    def on(self, event: str, handler: Any, priority: int = 0, name: str | None = None, **options: Any) -> Any:
+    def on(
+        self, event: str, handler: Any, priority: int = 0, name: str | None = None, **options: Any
+    ) -> Any:
         """Add a handler; the same as `register`."""
         return self.register(event, handler, priority, name, **options)
 
-    unregister: Any = method_of_native(KernelHookRegistry, "unregister", "Remove the newest handler of that name.")
-    list_handlers: Any = method_of_native(KernelHookRegistry, "list_handlers", "The names of handlers by event.")
+    unregister: Any = method_of_native(
+        KernelHookRegistry, "unregister", "Remove the newest handler of that name."
+    )
+    list_handlers: Any = method_of_native(
+        KernelHookRegistry, "list_handlers", "The names of handlers by event."
+    )
     set_default_fields: Any = method_of_native(
-        KernelHookRegistry, "set_default_fields", "Replace the fields that every payload starts with."
+        KernelHookRegistry,
+        "set_default_fields",
+        "Replace the fields that every payload starts with.",
     )
 
     async def emit(self, event: str, data: Any) -> HookResult:
@@ -148,7 +166,9 @@ def _with_request_id(event: str, payload: dict[str, Any]) -> dict[str, Any]:
     correlation = importlib.import_module("amplifier_core.correlation")
     field = correlation.REQUEST_ID_FIELD
     given = payload.get(field)
-    request_id = correlation.resolve_request_id(event, given if isinstance(given, str) and given else None)
+    request_id = correlation.resolve_request_id(
+        event, given if isinstance(given, str) and given else None
+    )
     return payload if request_id is None else {**payload, field: request_id}
 
 
@@ -202,7 +222,9 @@ class ModuleCoordinator:
     _native: Any
     _hooks: HookRegistry
 
-    def __new__(cls, session: Any = None, approval_system: Any = None, display_system: Any = None, **_: Any) -> Self:
+    def __new__(
+        cls, session: Any = None, approval_system: Any = None, display_system: Any = None, **_: Any
+    ) -> Self:
         """Build the whole object; a subclass hands its arguments on to here.
 
         No session of ours stands behind it, so payloads have the ids that their emitters write, as published.
@@ -239,7 +261,9 @@ class ModuleCoordinator:
         if name == "loader" and value is not None and not isinstance(value, NativeLoader):
             value = _ProgramsLoader(value)
         setattr(self._native, name, value)
-        if callable(getattr(type(self), name, None)):  # a method that a suite replaces, and looks at afterwards
+        if callable(
+            getattr(type(self), name, None)
+        ):  # a method that a suite replaces, and looks at afterwards
             object.__setattr__(self, name, value)
 
     def __delattr__(self, name: str) -> None:
@@ -260,7 +284,9 @@ class ModuleCoordinator:
     injection_budget_per_turn: Any = of_native(
         "injection_budget_per_turn", "Tokens per turn before a warning, or None."
     )
-    injection_size_limit: Any = of_native("injection_size_limit", "Characters one injection may have, or None.")
+    injection_size_limit: Any = of_native(
+        "injection_size_limit", "Characters one injection may have, or None."
+    )
 
     @property
     def session(self) -> Any:
@@ -327,7 +353,9 @@ class ModuleCoordinator:
 
     # ── turns ──
 
-    async def process_hook_result(self, result: Any, event: str, hook_name: str = "unknown") -> HookResult:
+    async def process_hook_result(
+        self, result: Any, event: str, hook_name: str = "unknown"
+    ) -> HookResult:
         """Carry out the result of hooks: approvals, injections, messages.
 
         Raises:
@@ -339,7 +367,9 @@ class ModuleCoordinator:
             return HookResult(action=processed.action, reason=processed.reason)
         return processed if result.action == "modify" else published_result(processed)
 
-    reset_turn: Any = method_of_native(KernelCoordinator, "reset_turn", "Start counting injections of a new turn.")
+    reset_turn: Any = method_of_native(
+        KernelCoordinator, "reset_turn", "Start counting injections of a new turn."
+    )
 
     async def request_cancel(self, immediate: bool = False) -> None:
         """Request that the running turn stops."""
@@ -360,7 +390,9 @@ class _ProgramsLoader:
         mount = self.loader.load(module_id, config, source_hint=source_hint)
         if isawaitable(mount):
             mount = await mount
-        return mount if isinstance(mount, LoadedModule) else lambda view: mount(published_view(view))
+        return (
+            mount if isinstance(mount, LoadedModule) else lambda view: mount(published_view(view))
+        )
 
 
 # ── the session ───────────────────────────────────────────────────────────────────────────────────
@@ -413,7 +445,9 @@ class AmplifierSession:
     session_id: Any = of_native("session_id", "The session's id.")
     parent_id: Any = of_native("parent_id", "The parent session's id, in a child.")
     config: Any = of_native("config", "The mount plan, the same object that was given.")
-    is_resumed: Any = of_native("is_resumed", "Whether the first turn announces ``session:resume``.")
+    is_resumed: Any = of_native(
+        "is_resumed", "Whether the first turn announces ``session:resume``."
+    )
     initialized: Any = of_native("initialized", "Whether the session is open.")
 
     @property
@@ -445,11 +479,15 @@ class AmplifierSession:
         native.published_answer = None
         try:
             if not isinstance(prompt, str):
-                raise TypeError(f"a prompt must be a str, got {type(prompt).__name__}: {prompt!r:.80}")
+                raise TypeError(
+                    f"a prompt must be a str, got {type(prompt).__name__}: {prompt!r:.80}"
+                )
             return await self._native.execute(prompt)
         except (ExecutionCancelled, ExecutionDenied) as exc:
             answer = native.published_answer
-            if isinstance(answer, str):  # the loop has answered the request, or the denial, by itself
+            if isinstance(
+                answer, str
+            ):  # the loop has answered the request, or the denial, by itself
                 return answer
             if isinstance(exc, ExecutionCancelled) and native.cancellation.is_immediate:
                 return ""  # as a published loop answers a stop: its program goes on, and stores the conversation
@@ -475,7 +513,10 @@ class AmplifierSession:
         return self
 
     async def __aexit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
     ) -> bool | None:
         if not self._is_in_block:
             await self.cleanup()

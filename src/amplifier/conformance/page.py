@@ -72,7 +72,8 @@ def _clause(outcome: ClauseOutcome) -> str:
 def _finding(cause: Cause) -> str:
     level = "required" if cause.is_required else "recommended"
     facts = "".join(
-        f"<dt>{label.capitalize()}</dt><dd><code>{_text(text)}</code></dd>" for label, text in details(cause).items()
+        f"<dt>{label.capitalize()}</dt><dd><code>{_text(text)}</code></dd>"
+        for label, text in details(cause).items()
     )
     head = f"{cause.head}: {cause.shown.what}"
     return f'<article class="{level}"><h3>{_text(head)}</h3><dl>{facts}</dl></article>\n'

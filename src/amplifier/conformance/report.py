@@ -99,7 +99,11 @@ class Cause:
         """The finding that gives the input and the command: the one of highest rank with the smallest input."""
         return min(
             self.findings,
-            key=lambda found: (found.level != "required", found.input is None, len(repr(found.input))),
+            key=lambda found: (
+                found.level != "required",
+                found.input is None,
+                len(repr(found.input)),
+            ),
         )
 
     @property
@@ -125,7 +129,14 @@ class Cause:
     @property
     def backends(self) -> list[str]:
         """Where it was seen; empty when nothing was run."""
-        return sorted(_unique(name for found in self.findings for name in (found.backend or "").split(", ") if name))
+        return sorted(
+            _unique(
+                name
+                for found in self.findings
+                for name in (found.backend or "").split(", ")
+                if name
+            )
+        )
 
     @property
     def hints(self) -> list[str]:
@@ -137,7 +148,10 @@ def causes_of(findings: Iterable[Finding]) -> list[Cause]:
     """The causes of findings: violations first, then broken recommendations, otherwise in the order of the findings."""
     groups: list[list[Finding]] = []
     for found in sorted(findings, key=lambda each: each.level != "required"):
-        group = next((group for group in groups if any(_have_one_cause(found, other) for other in group)), None)
+        group = next(
+            (group for group in groups if any(_have_one_cause(found, other) for other in group)),
+            None,
+        )
         if group is None:
             groups.append([found])
         else:
@@ -162,7 +176,10 @@ def _have_one_cause(one: Finding, other: Finding) -> bool:
 def _traces(found: Finding) -> set[str]:
     """What identifies a fault whoever sees it: an error with its line, and things that were left behind."""
     raised = _RAISED.search(found.what) if found.line is not None else None
-    return {*_LEFT.findall(found.what), *([] if raised is None else [f"{raised[1]} {found.file} {found.location}"])}
+    return {
+        *_LEFT.findall(found.what),
+        *([] if raised is None else [f"{raised[1]} {found.file} {found.location}"]),
+    }
 
 
 def _unique(texts: Iterable[str]) -> list[str]:
@@ -229,7 +246,11 @@ def details(cause: Cause) -> dict[str, str]:
     given = None if first.input is None else repr(first.input)
     if given is not None and len(given) > _LONGEST_INPUT:
         given = f"{given[: _LONGEST_INPUT - 40]}… ({len(given)} characters)"
-    others = [f"{each.clause}: {each.what[:_LONGEST_OTHER]}" for each in cause.findings if each.what != first.what]
+    others = [
+        f"{each.clause}: {each.what[:_LONGEST_OTHER]}"
+        for each in cause.findings
+        if each.what != first.what
+    ]
     texts = {
         "input": given,
         "on": ", ".join(cause.backends),
@@ -252,7 +273,9 @@ def _hanging(text: str, indent: str) -> list[str]:
 def id_ranges(ids: Sequence[str]) -> str:
     """Clause ids, each a letter and a number, in few words: ``A1 to A3, T5``."""
     parts: list[str] = []
-    for _, members in groupby(enumerate(ids), key=lambda pair: (pair[1][:1], int(pair[1][1:]) - pair[0])):
+    for _, members in groupby(
+        enumerate(ids), key=lambda pair: (pair[1][:1], int(pair[1][1:]) - pair[0])
+    ):
         run = [each for _, each in members]
         parts += run if len(run) < 3 else [f"{run[0]} to {run[-1]}"]
     return ", ".join(parts)
@@ -317,7 +340,9 @@ class Report:
     @property
     def command(self) -> str:
         """The command that makes such a report."""
-        return {"mcp server": "validate mcp", "python tools": "validate python"}.get(self.type, "module validate")
+        return {"mcp server": "validate mcp", "python tools": "validate python"}.get(
+            self.type, "module validate"
+        )
 
     @property
     def ok(self) -> bool:
@@ -335,7 +360,11 @@ class Report:
         verdict: str = self.verdict
         cut_short = [note for note in self.notes if note.startswith(CUT_SHORT)]
         if self.command == "module validate" or not (self.unexamined or cut_short):
-            parts += [f"{_counted(len(self.unexamined), 'clause')} not examined"] if self.unexamined else []
+            parts += (
+                [f"{_counted(len(self.unexamined), 'clause')} not examined"]
+                if self.unexamined
+                else []
+            )
         else:
             # Which clauses a server can show depends on its tools, so a reader has to see what is missing.
             verdict += " where it was examined" if self.ok else ""
@@ -348,7 +377,10 @@ class Report:
         """How many clauses are kept, how many were not examined, how many required and recommended ones are broken, in words."""
         kept = sum(outcome.status == "kept" for outcome in self.clauses)
         missed = len(self.unexamined)
-        parts = [f"{kept} of {len(self.clauses)} clauses kept", *([f"{missed} not examined"] if missed else [])]
+        parts = [
+            f"{kept} of {len(self.clauses)} clauses kept",
+            *([f"{missed} not examined"] if missed else []),
+        ]
         parts.append(_counted(len(self._broken("required")), "violation"))
         parts.append(_counted(len(self._broken("recommended")), "recommendation"))
         return ", ".join(parts)
@@ -357,7 +389,11 @@ class Report:
     def run(self) -> str:
         """How the module was examined, in words."""
         where = " and ".join(self.backends)
-        profile = "only read" if self.profile == "static" else f"{self.profile} on {where or 'no backend'}"
+        profile = (
+            "only read"
+            if self.profile == "static"
+            else f"{self.profile} on {where or 'no backend'}"
+        )
         return f"{profile}, seed {self.seed}, {self.seconds:.1f} s"
 
     @property
@@ -391,12 +427,16 @@ class Report:
             verbose: List kept and unexamined clauses, too.
             paint: Colours words.
         """
-        colour: Colour = {"conforms": "green", "violations": "red", "unchecked": "yellow"}[self.verdict]  # type: ignore[assignment]
+        colour: Colour = {"conforms": "green", "violations": "red", "unchecked": "yellow"}[
+            self.verdict
+        ]  # type: ignore[assignment]
         first = visible_text(self.summary).replace(self.verdict, paint(self.verdict, colour), 1)
         lines = _hanging(first, "  ") + _section(clause_lines(self._broken(), paint))
         for cause in self.causes:
             lines += _section(cause_lines(cause, paint))
-        lines += _section([line for text in self.limits for line in _hanging(visible_text(text), "  ")])
+        lines += _section(
+            [line for text in self.limits for line in _hanging(visible_text(text), "  ")]
+        )
         if verbose:
             others = [outcome for outcome in self.clauses if outcome.status != "broken"]
             lines += _section(clause_lines(others, paint))
@@ -430,7 +470,9 @@ def write_junit(report: Report) -> str:
 
     A module that could not be examined has an error in a test case of its own, so that its report does not pass for a good one.
     """
-    suite = ElementTree.Element("testsuite", name=_text(f"amplifier {report.command} {report.module}"))
+    suite = ElementTree.Element(
+        "testsuite", name=_text(f"amplifier {report.command} {report.module}")
+    )
     for outcome in report.clauses:
         suite.append(_case(report, outcome))
     if report.verdict == "unchecked":
@@ -472,7 +514,9 @@ def _case(report: Report, outcome: ClauseOutcome) -> ElementTree.Element:
 
 
 def _test_case(report: Report, name: str) -> ElementTree.Element:
-    return ElementTree.Element("testcase", classname=_text(report.module), name=_text(name), time="0")
+    return ElementTree.Element(
+        "testcase", classname=_text(report.module), name=_text(name), time="0"
+    )
 
 
 def _add(case: ElementTree.Element, tag: str, message: str, text: str) -> None:

@@ -36,7 +36,9 @@ try:
     from hypothesis import strategies as st
     from hypothesis.strategies import SearchStrategy
 except ImportError as _error:
-    raise MissingExtraError("amplifier.conformance.strategies", extra="testing", missing="hypothesis") from _error
+    raise MissingExtraError(
+        "amplifier.conformance.strategies", extra="testing", missing="hypothesis"
+    ) from _error
 
 __all__ = ["content_blocks", "instances", "json_objects", "json_values", "response_formats"]
 
@@ -62,7 +64,9 @@ def json_values() -> SearchStrategy[Any]:
     """Any JSON value."""
     return st.recursive(
         _leaves(),
-        lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=8), inner, max_size=2),
+        lambda inner: (
+            st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=8), inner, max_size=2)
+        ),
         max_leaves=4,
     )
 
@@ -84,7 +88,10 @@ def instances(cls: type[_ModelT], **fields: Any) -> SearchStrategy[_ModelT]:
     """
     key: Any = cls  # a class of unhashable instances is itself hashable, which type checkers doubt
     always, sometimes, unknown = _parts(key)
-    given = {name: value if isinstance(value, SearchStrategy) else st.just(value) for name, value in fields.items()}
+    given = {
+        name: value if isinstance(value, SearchStrategy) else st.just(value)
+        for name, value in fields.items()
+    }
     unknown = given.pop("extra", unknown)
     always = {name: strategy for name, strategy in always.items() if name not in given}
     sometimes = {name: strategy for name, strategy in sometimes.items() if name not in given}
@@ -130,7 +137,9 @@ def _for_hint(hint: Any) -> SearchStrategy[Any]:
     if hint is list or origin is list:
         return st.lists(_for_hint(arguments[0]) if arguments else json_values(), max_size=2)
     if hint is dict or origin is dict:
-        return st.dictionaries(st.text(max_size=8), _for_hint(arguments[1]) if arguments else json_values(), max_size=2)
+        return st.dictionaries(
+            st.text(max_size=8), _for_hint(arguments[1]) if arguments else json_values(), max_size=2
+        )
     if origin in (typing.Union, types.UnionType):
         return st.one_of([_for_hint(member) for member in arguments])
     if isinstance(hint, type) and issubclass(hint, Model):
@@ -139,7 +148,9 @@ def _for_hint(hint: Any) -> SearchStrategy[Any]:
 
 
 def _moments() -> SearchStrategy[datetime]:
-    offsets = st.integers(-14 * 60, 14 * 60).map(lambda minutes: timezone(timedelta(minutes=minutes)))
+    offsets = st.integers(-14 * 60, 14 * 60).map(
+        lambda minutes: timezone(timedelta(minutes=minutes))
+    )
     first, last = datetime(1900, 1, 1), datetime(2200, 1, 1)  # noqa: DTZ001  # Hypothesis wants naive bounds
     return st.datetimes(first, last, timezones=offsets)
 
@@ -165,15 +176,23 @@ def _tool_contents() -> SearchStrategy[Any]:
     texts = st.builds(TextBlock, text=st.text(max_size=20))
     data = st.binary(min_size=1, max_size=9).map(lambda raw: base64.b64encode(raw).decode("ascii"))
     media_types = st.sampled_from(["image/png", "image/jpeg", "image/svg+xml", "image/PNG"])
-    sources = st.fixed_dictionaries({"type": st.just("base64"), "media_type": media_types, "data": data})
-    return st.none() | st.lists(texts | st.builds(ImageBlock, source=sources), min_size=1, max_size=3)
+    sources = st.fixed_dictionaries(
+        {"type": st.just("base64"), "media_type": media_types, "data": data}
+    )
+    return st.none() | st.lists(
+        texts | st.builds(ImageBlock, source=sources), min_size=1, max_size=3
+    )
 
 
 _SPECIAL_FIELDS: dict[type[Model], dict[str, Callable[[], SearchStrategy[Any]]]] = {
-    ApprovalRequest: {"timeout": lambda: st.none() | st.floats(0, exclude_min=True, allow_infinity=False)},
+    ApprovalRequest: {
+        "timeout": lambda: st.none() | st.floats(0, exclude_min=True, allow_infinity=False)
+    },
     Pricing: {"currency": lambda: st.text("ABCDEFGHIJKLMNOPQRSTUVWXYZ", min_size=3, max_size=3)},
     ToolResult: {"content": _tool_contents},
-    UnknownBlock: {"type": lambda: st.text(max_size=12).filter(lambda tag: tag not in _KNOWN_BLOCKS)},
+    UnknownBlock: {
+        "type": lambda: st.text(max_size=12).filter(lambda tag: tag not in _KNOWN_BLOCKS)
+    },
 }
 """Fields with rules beyond their type."""
 

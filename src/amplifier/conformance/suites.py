@@ -29,7 +29,13 @@ from amplifier.conformance.tool_servers.run import check_tools, examination_of
 from amplifier.contracts import clauses_for
 from amplifier.errors import AmplifierError
 
-__all__ = ["Suite", "ToolSuite", "conformance_tests", "mcp_conformance_tests", "python_conformance_tests"]
+__all__ = [
+    "Suite",
+    "ToolSuite",
+    "conformance_tests",
+    "mcp_conformance_tests",
+    "python_conformance_tests",
+]
 
 
 def _as_tuple(names: Sequence[str]) -> tuple[str, ...]:
@@ -74,7 +80,9 @@ class Suite:
             raise AmplifierError(f"the type of {self.module!r} is not known; set module_type")
         clauses = [clause.id for clause in clauses_for(found.module_type)]  # type: ignore[arg-type]  # a known type
         if unknown := sorted(set(self.xfail) - set(clauses)):
-            raise AmplifierError(f"xfail names {', '.join(unknown)}, which are no clauses of this type of module")
+            raise AmplifierError(
+                f"xfail names {', '.join(unknown)}, which are no clauses of this type of module"
+            )
         return clauses
 
     def run(self) -> Report:
@@ -85,15 +93,22 @@ class Suite:
             _reports[key] = anyio.run(partial(check_module, self.module, **options))
         return _reports[key]
 
-    def judge(self, clause: str, backend: str) -> tuple[Literal["passed", "failed", "xfailed", "skipped"], str]:
+    def judge(
+        self, clause: str, backend: str
+    ) -> tuple[Literal["passed", "failed", "xfailed", "skipped"], str]:
         """What becomes of the test of a clause on a backend, and why."""
         report = self.run()
         outcome = next(outcome for outcome in report.clauses if outcome.id == clause)
-        found = [each for each in outcome.findings if each.backend is None or backend in each.backend]
+        found = [
+            each for each in outcome.findings if each.backend is None or backend in each.backend
+        ]
         text = "\n".join(line for cause in causes_of(found) for line in cause_lines(cause))
         reason = self.xfail.get(clause)
         if reason is not None and outcome.status == "kept":
-            return "failed", f"{clause} is kept, though xfail gives {reason!r}; take it out of xfail"
+            return (
+                "failed",
+                f"{clause} is kept, though xfail gives {reason!r}; take it out of xfail",
+            )
         if found and outcome.level == "recommended":
             reason = reason or "recommended, not required:"
         if found:
@@ -101,10 +116,19 @@ class Suite:
         # A clause that is kept without a backend was read from the source.
         if backend in outcome.backends or (outcome.status == "kept" and not outcome.backends):
             return "passed", ""
-        why = "; ".join([*report.notes, *report.limitations]) or "see the report of amplifier module validate"
-        is_to_be_shown = outcome.level == "required" and backend in report.backends and outcome.status != "broken"
+        why = (
+            "; ".join([*report.notes, *report.limitations])
+            or "see the report of amplifier module validate"
+        )
+        is_to_be_shown = (
+            outcome.level == "required"
+            and backend in report.backends
+            and outcome.status != "broken"
+        )
         takes_trio = clause == "A18" and report.backends == ["asyncio"]
-        verdict: Literal["failed", "skipped"] = "failed" if is_to_be_shown and not takes_trio else "skipped"
+        verdict: Literal["failed", "skipped"] = (
+            "failed" if is_to_be_shown and not takes_trio else "skipped"
+        )
         return verdict, f"{clause} was not examined on {backend}: {why}"
 
 
@@ -152,12 +176,21 @@ class ToolSuite:
         """Return the result of the test of a clause, and why. A clause that was not examined is skipped."""
         report = self.run()
         if clause == _PERMISSIONS:
-            return ("failed", "\n".join(report.notes)) if report.verdict == "unchecked" else ("passed", "")
+            return (
+                ("failed", "\n".join(report.notes))
+                if report.verdict == "unchecked"
+                else ("passed", "")
+            )
         outcome = next(outcome for outcome in report.clauses if outcome.id == clause)
-        text = "\n".join(line for cause in causes_of(outcome.findings) for line in cause_lines(cause))
+        text = "\n".join(
+            line for cause in causes_of(outcome.findings) for line in cause_lines(cause)
+        )
         reason = self.xfail.get(clause)
         if reason is not None and outcome.status == "kept":
-            return "failed", f"{clause} is kept, though xfail gives {reason!r}; take it out of xfail"
+            return (
+                "failed",
+                f"{clause} is kept, though xfail gives {reason!r}; take it out of xfail",
+            )
         if outcome.findings:
             if outcome.level == "recommended":
                 reason = reason or "recommended, not required:"
@@ -176,7 +209,9 @@ def conformance_tests(module: str | Path, **options: Any) -> Suite:
     return Suite(module=_resolve_path(module, caller), **options)
 
 
-def mcp_conformance_tests(server: str, *, xfail: dict[str, str] | None = None, **options: Any) -> ToolSuite:
+def mcp_conformance_tests(
+    server: str, *, xfail: dict[str, str] | None = None, **options: Any
+) -> ToolSuite:
     """Return the tests of the tools of an MCP server: a command line or a URL.
 
     Args:
@@ -188,7 +223,9 @@ def mcp_conformance_tests(server: str, *, xfail: dict[str, str] | None = None, *
     return ToolSuite(module=server, options=options, xfail=xfail or {})
 
 
-def python_conformance_tests(target: str, *, xfail: dict[str, str] | None = None, **options: Any) -> ToolSuite:
+def python_conformance_tests(
+    target: str, *, xfail: dict[str, str] | None = None, **options: Any
+) -> ToolSuite:
     """Return the tests of Python functions or tools: ``package:object``. The options are those for a server.
 
     Args:

@@ -130,7 +130,9 @@ def log_unanswered(question: ApprovalQuestion) -> Iterator[None]:
     except anyio.get_cancelled_exc_class():
         if anyio.current_time() >= deadline:
             about = f"the call of {question.tool}" if question.tool else repr(question.text[:80])
-            _logger.warning("no one answered the question about %s within %g s", about, question.seconds)
+            _logger.warning(
+                "no one answered the question about %s within %g s", about, question.seconds
+            )
         raise
 
 

@@ -19,7 +19,9 @@ from .calls import Step, StepWrapper
 
 T = TypeVar("T")
 
-MountPoint: TypeAlias = Literal["orchestrator", "context", "providers", "tools", "hooks", "module-source-resolver"]
+MountPoint: TypeAlias = Literal[
+    "orchestrator", "context", "providers", "tools", "hooks", "module-source-resolver"
+]
 """A place for modules. Providers and tools have names there. Of the others there is one each.
 
 The hooks are built in. ``mount("session", x, name="orchestrator")``, or ``"context"``, means the
@@ -119,7 +121,9 @@ class Coordinator(Protocol):
         self, mount_point: Literal["providers"], module: Provider, /, name: str | None = None
     ) -> Awaitable[None]: ...
     @overload
-    def mount(self, mount_point: Literal["tools"], module: Tool, /, name: str | None = None) -> Awaitable[None]: ...
+    def mount(
+        self, mount_point: Literal["tools"], module: Tool, /, name: str | None = None
+    ) -> Awaitable[None]: ...
     @overload
     def mount(
         self,
@@ -165,11 +169,17 @@ class Coordinator(Protocol):
         """
 
     @overload
-    def get(self, mount_point: Literal["orchestrator"], /, name: str | None = None) -> Orchestrator | None: ...
+    def get(
+        self, mount_point: Literal["orchestrator"], /, name: str | None = None
+    ) -> Orchestrator | None: ...
     @overload
-    def get(self, mount_point: Literal["context"], /, name: str | None = None) -> ContextManager | None: ...
+    def get(
+        self, mount_point: Literal["context"], /, name: str | None = None
+    ) -> ContextManager | None: ...
     @overload
-    def get(self, mount_point: Literal["providers"], /, name: None = None) -> dict[str, Provider]: ...
+    def get(
+        self, mount_point: Literal["providers"], /, name: None = None
+    ) -> dict[str, Provider]: ...
     @overload
     def get(self, mount_point: Literal["providers"], /, name: str) -> Provider | None: ...
     @overload
@@ -237,7 +247,9 @@ class Coordinator(Protocol):
         None and failures are left out.
         """
 
-    async def process_hook_result(self, result: HookResult, event: str, hook_name: str = "unknown") -> HookResult:
+    async def process_hook_result(
+        self, result: HookResult, event: str, hook_name: str = "unknown"
+    ) -> HookResult:
         """Carry out a verdict: store injections, ask for approval, show messages.
 
         Args:
@@ -335,7 +347,9 @@ class Coordinator(Protocol):
             A callable that leaves it earlier.
         """
 
-    async def run_shielded(self, fn: Callable[..., Awaitable[T]], /, *args: Any, name: str | None = None) -> T:
+    async def run_shielded(
+        self, fn: Callable[..., Awaitable[T]], /, *args: Any, name: str | None = None
+    ) -> T:
         """Run work to its end before a cancellation of the caller is delivered.
 
         For work that an application may call outside a turn, such as storing a message. There

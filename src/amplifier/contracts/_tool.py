@@ -68,7 +68,9 @@ class Done:
     @property
     def tool_result(self) -> ToolResult:
         """The result as the tool would have returned it."""
-        return self.result if isinstance(self.result, ToolResult) else ToolResult(output=self.result)
+        return (
+            self.result if isinstance(self.result, ToolResult) else ToolResult(output=self.result)
+        )
 
 
 @attrs.frozen

@@ -93,7 +93,9 @@ class DurableEngine:
     `EngineClosedError` when the engine has been closed, and `EngineUnavailableError` when it cannot be asked, or nothing was stored.
     """
 
-    def __init__(self, turns: Turns, settings: Settings, work: Callable[[Duty], Awaitable[None]]) -> None:
+    def __init__(
+        self, turns: Turns, settings: Settings, work: Callable[[Duty], Awaitable[None]]
+    ) -> None:
         self._turns = turns
         self._do = turns.database
         self._poll = settings.poll
@@ -158,8 +160,12 @@ class DurableEngine:
             notify=notify,
         )
         if notify is not None and not _ADDRESS.fullmatch(notify):
-            raise ValueError(f"notify must be an address that begins with http:// or https://, got {notify!r:.80}")
-        stored = stored_prompt(prompt, None if result_type in (None, str) else _format_of(result_type).schema)
+            raise ValueError(
+                f"notify must be an address that begins with http:// or https://, got {notify!r:.80}"
+            )
+        stored = stored_prompt(
+            prompt, None if result_type in (None, str) else _format_of(result_type).schema
+        )
         if turn_id is not None:
             _check_turn_id(turn_id)
         name = str(uuid.uuid4()) if turn_id is None else turn_id
@@ -195,7 +201,9 @@ class DurableEngine:
             ValueError: There is no such state.
         """
         if state is not None and state not in get_args(TurnState):
-            raise ValueError(f"state must be one of {', '.join(get_args(TurnState))}; got {state!r:.80}")
+            raise ValueError(
+                f"state must be one of {', '.join(get_args(TurnState))}; got {state!r:.80}"
+            )
         if isinstance(since, datetime):
             since = since.timestamp()
         if session is not None and session != storable_text(session, allows_nul=False):
@@ -234,7 +242,11 @@ class DurableEngine:
             held_since = (held_since or now) if status.state == "held" else None
             if status.is_final or (held_since is not None and now - held_since >= self._lease):
                 answer = answer_of(status)
-                return answer if result_type in (None, str) else _format_of(result_type).read_text(answer)
+                return (
+                    answer
+                    if result_type in (None, str)
+                    else _format_of(result_type).read_text(answer)
+                )
             await anyio.sleep(self._poll)
 
     def watch(self, turn_id: str, *, after: int = 0) -> AsyncIterator[WatchedEvent]:
@@ -256,11 +268,15 @@ class DurableEngine:
             QuestionClosedError: It does not wait, or does not offer this option.
             UnknownTurnError: There is no such turn.
         """
-        shown = [storable_text(text, allows_nul=False) for text in (question_id, option)]  # as status() has them
+        shown = [
+            storable_text(text, allows_nul=False) for text in (question_id, option)
+        ]  # as status() has them
         known = _found_form(turn_id)
         await self._do(lambda: self._turns.answer(known, *shown))
 
-    async def stop(self, turn_id: str, *, graceful: bool = False, reason: str | None = None) -> None:
+    async def stop(
+        self, turn_id: str, *, graceful: bool = False, reason: str | None = None
+    ) -> None:
         """Ask for the end of a turn; returns at once, `result` waits. Nothing happens to a turn that has ended.
 
         Args:
@@ -310,7 +326,9 @@ class DurableEngine:
             ValueError: The number makes no sense.
         """
         if not _is_seconds(abs(older_than)):
-            raise ValueError(f"older_than must be a number of seconds, at most a hundred years; got {older_than!r:.80}")
+            raise ValueError(
+                f"older_than must be a number of seconds, at most a hundred years; got {older_than!r:.80}"
+            )
         before = time.time() - older_than
         return await self._do(lambda: self._turns.forget(before))
 
@@ -328,7 +346,13 @@ class DurableEngine:
         return await self._do(lambda: self._turns.forget_session(session_id))
 
     async def schedule(
-        self, name: str, session_id: str, prompt: Prompt, *, every: int, first: datetime | float | None = None
+        self,
+        name: str,
+        session_id: str,
+        prompt: Prompt,
+        *,
+        every: int,
+        first: datetime | float | None = None,
     ) -> None:
         """Start a turn again and again; one that is due waits behind those of its session. Replaces a schedule of this name.
 
@@ -360,9 +384,17 @@ class DurableEngine:
                 f"most {_LONGEST_NAME} characters; got every={every!r:.80}, first={first!r:.80}, name={name!r:.80}"
             )
         now = time.time()
-        due = now + every if first is None else max(first, first + every * math.ceil((now - first) / every))
+        due = (
+            now + every
+            if first is None
+            else max(first, first + every * math.ceil((now - first) / every))
+        )
         wanted = Schedule(
-            name=name, session_id=session_id, prompt=stored_prompt(prompt), every=every, next_at=math.ceil(due)
+            name=name,
+            session_id=session_id,
+            prompt=stored_prompt(prompt),
+            every=every,
+            next_at=math.ceil(due),
         )
         await self._do(lambda: self._turns.schedule(wanted))
 
@@ -471,7 +503,9 @@ async def raises_one_error() -> AsyncIterator[None]:
         error: BaseException = errors.subgroup((KeyboardInterrupt, InterruptedWorker)) or errors
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
-        raise (KeyboardInterrupt() if isinstance(error, InterruptedWorker) else error) from error.__cause__
+        raise (
+            KeyboardInterrupt() if isinstance(error, InterruptedWorker) else error
+        ) from error.__cause__
 
 
 def _format_of(result_type: Any) -> Any:
@@ -501,7 +535,11 @@ def stored_prompt(given: Prompt, schema: dict[str, Any] | None = None) -> str:
 
 
 def _is_seconds(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= _MOST_SECONDS
+    return (
+        isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and 0 <= value <= _MOST_SECONDS
+    )
 
 
 def _check_turn_id(turn_id: object) -> None:
@@ -568,7 +606,9 @@ def answer_of(status: TurnStatus) -> str:
     if status.state == "completed":
         return status.answer or ""
     if status.state == "stopped":
-        raise TurnStoppedError(f"turn {turn_id!r} was stopped before it had an answer", turn_id=turn_id)
+        raise TurnStoppedError(
+            f"turn {turn_id!r} was stopped before it had an answer", turn_id=turn_id
+        )
     if status.state == "held":
         raise TurnHeldError(f"turn {turn_id!r} is held: {status.error}", turn_id=turn_id)
     raise TurnFailedError(

@@ -16,7 +16,9 @@ VARIABLE = "AMPLIFIER_TURNS"
 
 
 @asynccontextmanager
-async def open_engine(url: str | Path | None = None, **options: Unpack[EngineOptions]) -> AsyncIterator[DurableEngine]:
+async def open_engine(
+    url: str | Path | None = None, **options: Unpack[EngineOptions]
+) -> AsyncIterator[DurableEngine]:
     """Open an engine; needs the extra ``durable``.
 
     Args:
@@ -32,7 +34,9 @@ async def open_engine(url: str | Path | None = None, **options: Unpack[EngineOpt
     settings = Settings(**options)
     name = str(os.environ.get(VARIABLE, "") if url is None else url)
     if not name:
-        raise ValueError(f"expected a file or the URL of a database, or one in the variable {VARIABLE}; got neither")
+        raise ValueError(
+            f"expected a file or the URL of a database, or one in the variable {VARIABLE}; got neither"
+        )
     from ._database import opened_database  # noqa: PLC0415 — an extra
     from ._turns import Turns  # noqa: PLC0415
     from ._worker import work  # noqa: PLC0415

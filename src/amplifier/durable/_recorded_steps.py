@@ -119,7 +119,9 @@ class RecordedSteps:
         """Note on a call without a result whether an earlier attempt has begun it."""
         if name.record in self.turn.started:
             step.is_resumed = step.was_started = True
-        elif step.call.iteration in self._known_answers and (self.turn.has_new_plan or self.may_repeat(name.name)):
+        elif step.call.iteration in self._known_answers and (
+            self.turn.has_new_plan or self.may_repeat(name.name)
+        ):
             # Its beginning was not recorded, or need not have been with the former plan.
             step.is_resumed, step.was_started = True, None
 
@@ -145,7 +147,9 @@ class RecordedSteps:
             name: The same in every attempt, for example made of the agent and its task.
         """
         call = current_call()
-        key = self.prefix + ("" if call is None else f"{call.turn_number}/{call.iteration}/{call.call_id}")
+        key = self.prefix + (
+            "" if call is None else f"{call.turn_number}/{call.iteration}/{call.call_id}"
+        )
         self.calls.end(key)  # what the child does is recorded, so this call may be cut off
         prefix = f"{key}>{name}"
         self._children[prefix] += 1
@@ -163,7 +167,9 @@ class RecordedSteps:
             self.on_stop(stop)
             if not stop.graceful:
                 await anyio.sleep_forever()  # until the cancellation arrives
-        await checkpoint_if_cancelled()  # a stop may have come while the store, which cannot be cancelled, was slow
+        await (
+            checkpoint_if_cancelled()
+        )  # a stop may have come while the store, which cannot be cancelled, was slow
 
 
 def _plain(step: Step, result: Any) -> Any:

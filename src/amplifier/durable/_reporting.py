@@ -42,9 +42,13 @@ def _instruments() -> dict[str, Any]:
     except ImportError:
         return {}
     meter = metrics.get_meter("amplifier.durable")
-    made: dict[str, Any] = {name: meter.create_counter(name, "{turn}", text) for name, text in _COUNTERS.items()}
+    made: dict[str, Any] = {
+        name: meter.create_counter(name, "{turn}", text) for name, text in _COUNTERS.items()
+    }
     made |= {name: meter.create_gauge(name, unit, text) for name, (unit, text) in _GAUGES.items()}
-    made[_DELAY] = meter.create_histogram(_DELAY, "s", "From the start of a turn until a worker begins it")
+    made[_DELAY] = meter.create_histogram(
+        _DELAY, "s", "From the start of a turn until a worker begins it"
+    )
     return made
 
 
@@ -115,7 +119,10 @@ async def post(url: str, status: TurnStatus) -> None:
     body = orjson.dumps(attrs.asdict(status))
 
     def send() -> None:
-        if urlsplit(url).scheme not in ("http", "https"):  # `start` has checked it, others who write there have not
+        if urlsplit(url).scheme not in (
+            "http",
+            "https",
+        ):  # `start` has checked it, others who write there have not
             raise ValueError("expected a URL of http or https")
         request = Request(url, body, {"Content-Type": "application/json"}, method="POST")
         try:
@@ -124,5 +131,7 @@ async def post(url: str, status: TurnStatus) -> None:
             error.close()
             raise OSError(f"it answered with {error.code}") from None
 
-    with anyio.fail_after(POST_SECONDS):  # that of urllib is for each step, and an answer may come in many
+    with anyio.fail_after(
+        POST_SECONDS
+    ):  # that of urllib is for each step, and an answer may come in many
         await anyio.to_thread.run_sync(send, abandon_on_cancel=True)

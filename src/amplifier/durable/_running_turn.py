@@ -69,16 +69,24 @@ class RunningTurn:
     """
 
     def __init__(
-        self, store: TurnRecord, turn: ClaimedTurn, most_deaths: int = MOST_DEATHS, limits: CallLimits = NO_LIMITS
+        self,
+        store: TurnRecord,
+        turn: ClaimedTurn,
+        most_deaths: int = MOST_DEATHS,
+        limits: CallLimits = NO_LIMITS,
     ) -> None:
         self.turn = turn
         self._most_deaths = most_deaths
         self._store = store
-        self._steps = RecordedSteps(store, turn, self._before_new_step, self.stop, limits, self._may_repeat)
+        self._steps = RecordedSteps(
+            store, turn, self._before_new_step, self.stop, limits, self._may_repeat
+        )
         self._session: AmplifierSession | None = None
         self._stop_wanted = turn.stop
         self._stopped = False
-        self._is_behind = bool(turn.results)  # what earlier attempts have recorded is not in the conversation yet
+        self._is_behind = bool(
+            turn.results
+        )  # what earlier attempts have recorded is not in the conversation yet
         self._is_played_back = False  # by a session that does only that
         self._scope = anyio.CancelScope()
         self._is_lost = False
@@ -87,7 +95,9 @@ class RunningTurn:
         self._given_up: set[str] = set()
         self._events: list[tuple[str, Any]] = []
         self._storing = anyio.Lock()
-        self._threads = anyio.CapacityLimiter(2)  # own ones, so that busy tools do not keep events from being noted
+        self._threads = anyio.CapacityLimiter(
+            2
+        )  # own ones, so that busy tools do not keep events from being noted
         self._is_over = False
 
     @property
@@ -126,7 +136,9 @@ class RunningTurn:
             if self._stop_wanted is None or not wanted.graceful:
                 self._stop_wanted = wanted
             return
-        if self._is_played_back or (self._stopped and (wanted.graceful or self._stop_wanted == wanted)):
+        if self._is_played_back or (
+            self._stopped and (wanted.graceful or self._stop_wanted == wanted)
+        ):
             return
         self._stopped = True
         self._stop_wanted = wanted
@@ -165,7 +177,11 @@ class RunningTurn:
                 raise
             except _CONTENT_ERRORS as exc:  # what a turn contains must not end the worker
                 problem = redact_text(text_of(exc))
-                logger.warning("events of turn %s cannot be stored, watchers miss them: %s", self.turn.turn_id, problem)
+                logger.warning(
+                    "events of turn %s cannot be stored, watchers miss them: %s",
+                    self.turn.turn_id,
+                    problem,
+                )
 
     # ── the attempt ──
 
@@ -178,7 +194,9 @@ class RunningTurn:
         Raises:
             EngineUnavailableError: What happens cannot be recorded; nothing was, and the turn goes on elsewhere.
         """
-        delay = time.time() - self.turn.since if self.turn.attempt == 1 and self.turn.since else None
+        delay = (
+            time.time() - self.turn.since if self.turn.attempt == 1 and self.turn.since else None
+        )
         count_attempt(is_takeover=self.turn.deaths > 0, delay=delay)
         with self._scope:
             try:
@@ -214,13 +232,17 @@ class RunningTurn:
             return await self._end_unopened(self._too_many_deaths())
         if self._seconds_left() == 0:
             late = Outcome(
-                state="failed", error_type=ExecutionTimeout.__name__, error="the deadline of the turn has passed"
+                state="failed",
+                error_type=ExecutionTimeout.__name__,
+                error="the deadline of the turn has passed",
             )
             return await self._end_unopened(late)
         try:
             session = self._session = made(make_session, self.turn.session_id)
             problem = None if self.turn.plan is None else plan_problem(session, self.turn.plan)
-            self._steps.calls.plan = module_hashes(session.config) if self.turn.plan is None else None
+            self._steps.calls.plan = (
+                module_hashes(session.config) if self.turn.plan is None else None
+            )
         except Exception as exc:  # noqa: BLE001 — the application's code; the turn fails with it
             return await self._end_unopened(_failed(exc, None))
         if self._stop_wanted is not None:
@@ -231,7 +253,9 @@ class RunningTurn:
         session.coordinator.register_capability(CHILD_STEPS, self._steps.of_child)
         if session.coordinator.approval_system is None:
             session.coordinator.approval_system = self
-        session.coordinator.hooks.register("*", self._note_event, priority=_LAST, name="durable", timeout=None)
+        session.coordinator.hooks.register(
+            "*", self._note_event, priority=_LAST, name="durable", timeout=None
+        )
         outcome: Outcome | None = None
         try:
             async with session:
@@ -257,11 +281,17 @@ class RunningTurn:
         except Exception as error:  # noqa: BLE001 — records that cannot be read are no reason to try again for ever
             _raise_engine_error(error)
             problem = redact_text(text_of(error))
-            logger.warning("what turn %s did is not in the conversation: %s", self.turn.turn_id, problem)
+            logger.warning(
+                "what turn %s did is not in the conversation: %s", self.turn.turn_id, problem
+            )
         if self._stop_wanted is not None:
-            if played is not None and played.state == "completed":  # it had done everything when it was stopped
+            if (
+                played is not None and played.state == "completed"
+            ):  # it had done everything when it was stopped
                 return played
-            logger.info("turn %s was stopped; its session did not open: %s", self.turn.turn_id, end.error)
+            logger.info(
+                "turn %s was stopped; its session did not open: %s", self.turn.turn_id, end.error
+            )
             end = Outcome(state="stopped")
         return attrs.evolve(end, messages=None if played is None else played.messages)
 
@@ -269,7 +299,12 @@ class RunningTurn:
         """The turn as far as it has come: run in another session, and stopped where its records end."""
         session = _playback_session(self.turn.session_id, self._session)
         session.coordinator.register_step_wrapper(self._steps)
-        self._session, self._stopped, self._is_behind, self._is_played_back = session, False, False, True
+        self._session, self._stopped, self._is_behind, self._is_played_back = (
+            session,
+            False,
+            False,
+            True,
+        )
         self.turn = attrs.evolve(self.turn, deadline_at=None)
         async with session:
             return await self._execute(session)
@@ -302,7 +337,9 @@ class RunningTurn:
         return Outcome(state=state, answer=text, messages=await _conversation(context))
 
     def _seconds_left(self) -> float | None:
-        return None if self.turn.deadline_at is None else max(self.turn.deadline_at - time.time(), 0.0)
+        return (
+            None if self.turn.deadline_at is None else max(self.turn.deadline_at - time.time(), 0.0)
+        )
 
     async def _before_new_step(self, step: Step) -> None:
         """Obey a stop before something new begins. A model call, beside which no tool runs, is cancelled.
@@ -318,13 +355,17 @@ class RunningTurn:
         reason = None if self._stop_wanted is None else self._stop_wanted.reason
         if step.kind == "model":
             token.request_immediate(reason=reason)
-            await anyio.sleep_forever()  # until the cancellation arrives, which takes a turn of the event loop
+            await (
+                anyio.sleep_forever()
+            )  # until the cancellation arrives, which takes a turn of the event loop
         elif self._is_played_back:
             token.request_graceful(reason=reason)
 
     def _may_repeat(self, tool: str) -> bool:
         """Whether the tool of the session declares that a call can be made again."""
-        tools: dict[str, Any] = {} if self._session is None else self._session.coordinator.get("tools") or {}
+        tools: dict[str, Any] = (
+            {} if self._session is None else self._session.coordinator.get("tools") or {}
+        )
         try:
             return tool_repeatable(tools.get(tool)) is True
         except ContractError:  # the loop names the problem where it matters
@@ -332,7 +373,11 @@ class RunningTurn:
 
     def _note_event(self, event: str, data: dict[str, Any]) -> None:
         messages = data.get("messages")
-        if event == PROVIDER_REQUEST and isinstance(messages, list) and len(messages) > _SHOWN_MESSAGES:
+        if (
+            event == PROVIDER_REQUEST
+            and isinstance(messages, list)
+            and len(messages) > _SHOWN_MESSAGES
+        ):
             # Every request repeats the whole conversation.
             left_out = len(messages) - _SHOWN_MESSAGES
             data = {**data, "messages": messages[left_out:], "messages_left_out": left_out}
@@ -351,13 +396,19 @@ class RunningTurn:
 
     # ── approvals ──
 
-    async def request_approval(self, prompt: str, options: list[str], timeout: float, default: str) -> str:
+    async def request_approval(
+        self, prompt: str, options: list[str], timeout: float, default: str
+    ) -> str:
         """Store the question and wait until a client answers it, in this process or in a later one."""
         call = current_call()
-        offered = {storable_text(option, allows_nul=False): option for option in options}  # as clients see them
+        offered = {
+            storable_text(option, allows_nul=False): option for option in options
+        }  # as clients see them
         is_tool = call is not None and call.kind == "tool"
         key = "" if call is None else f"{call.turn_number}/{call.iteration}/{call.call_id}"
-        recorded = self._steps.calls.keys.get((call.session_id, key), key) if call is not None else key
+        recorded = (
+            self._steps.calls.keys.get((call.session_id, key), key) if call is not None else key
+        )
         begun = self.turn.started.get(recorded, 0) if is_tool else 0
         # An answer permits one execution: a call that has begun since then and was cut off is a new question.
         parts = [recorded, prompt, options, begun] if begun else [recorded, prompt, options]
@@ -388,12 +439,17 @@ def _playback_session(session_id: str, session: AmplifierSession | None) -> Ampl
     """
     own: Any = {} if session is None else session.config["session"]["orchestrator"]
     found = (own.get("config") or {}).get("system_prompt") if isinstance(own, dict) else None
-    loop = {"max_iterations": _MOST_ITERATIONS, "system_prompt": found if isinstance(found, str) else None}
+    loop = {
+        "max_iterations": _MOST_ITERATIONS,
+        "system_prompt": found if isinstance(found, str) else None,
+    }
     parts = {
         "orchestrator": {"module": "loop-basic", "config": loop},
         "context": {"module": "context-simple", "config": {"summary_seconds": None}},
     }
-    return AmplifierSession({"session": parts, "providers": ["provider-mock"]}, session_id=session_id)
+    return AmplifierSession(
+        {"session": parts, "providers": ["provider-mock"]}, session_id=session_id
+    )
 
 
 async def _conversation(context: Any) -> list[dict[str, Any]]:
@@ -423,7 +479,9 @@ def made(make_session: SessionFactory, session_id: str) -> AmplifierSession:
     try:
         made: Any = make_session(session_id)
     except SystemExit as error:  # would end this worker, and every other one that takes the turn
-        raise RuntimeError(f"make_session called sys.exit({error.code!r:.80}); expected an AmplifierSession") from error
+        raise RuntimeError(
+            f"make_session called sys.exit({error.code!r:.80}); expected an AmplifierSession"
+        ) from error
     if isinstance(made, AmplifierSession):
         return made
     if inspect.iscoroutine(made):
@@ -432,7 +490,9 @@ def made(make_session: SessionFactory, session_id: str) -> AmplifierSession:
             "make_session must be a plain function that returns an AmplifierSession, got an async one; do what has to be awaited in "
             "mount() of a module"
         )
-    raise TypeError(f"make_session must return an AmplifierSession, got {type(made).__name__}: {made!r:.80}")
+    raise TypeError(
+        f"make_session must return an AmplifierSession, got {type(made).__name__}: {made!r:.80}"
+    )
 
 
 def _raise_engine_error(exc: Exception) -> None:
@@ -469,8 +529,16 @@ def _slim(events: list[tuple[str, Any]]) -> list[str]:
 
 
 def _plain(data: dict[str, Any]) -> dict[str, Any]:
-    plain = {key: value for key, value in data.items() if isinstance(value, str | int | float | bool | None)}
-    return {key: value for key, value in plain.items() if not isinstance(value, str) or len(value) < 1000}
+    plain = {
+        key: value
+        for key, value in data.items()
+        if isinstance(value, str | int | float | bool | None)
+    }
+    return {
+        key: value
+        for key, value in plain.items()
+        if not isinstance(value, str) or len(value) < 1000
+    }
 
 
 def _is_larger(value: Any, most: int) -> bool:

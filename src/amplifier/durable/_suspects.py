@@ -63,7 +63,12 @@ class Settings:
     def __attrs_post_init__(self) -> None:
         for name in ("poll", "pickup", "lease", "stuck", "attempts"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0 or value == float("inf"):
+            if (
+                isinstance(value, bool)
+                or not isinstance(value, int | float)
+                or not value > 0
+                or value == float("inf")
+            ):
                 raise ValueError(f"{name} must be a number above 0, got {value!r:.80}")
         if self.attempts != int(self.attempts):
             raise ValueError(f"attempts must be a whole number, got {self.attempts!r}")
@@ -95,8 +100,12 @@ class CallLimit:
         backoff: Seconds before the first of them; each further pause is twice as long, up to a minute.
     """
 
-    at_once: int | None = attrs.field(default=None, validator=attrs.validators.optional(attrs.validators.ge(1)))
-    per_second: float | None = attrs.field(default=None, validator=attrs.validators.optional(attrs.validators.gt(0)))
+    at_once: int | None = attrs.field(
+        default=None, validator=attrs.validators.optional(attrs.validators.ge(1))
+    )
+    per_second: float | None = attrs.field(
+        default=None, validator=attrs.validators.optional(attrs.validators.gt(0))
+    )
     retries: int = attrs.field(default=0, validator=attrs.validators.ge(0))
     backoff: float = attrs.field(default=1.0, validator=attrs.validators.ge(0))
 
@@ -110,13 +119,20 @@ class CallLimits:
 
     def __init__(self, limits: Mapping[str, CallLimit]) -> None:
         self._limits = limits
-        self._slots = {name: anyio.Semaphore(each.at_once) for name, each in limits.items() if each.at_once is not None}
+        self._slots = {
+            name: anyio.Semaphore(each.at_once)
+            for name, each in limits.items()
+            if each.at_once is not None
+        }
         self._next: dict[str, float] = {}
 
     def pauses(self, name: str) -> list[float]:
         """Seconds before each further try of a tool."""
         limit = self._limits.get(name, CallLimit())
-        return [min(limit.backoff * 2.0 ** min(number, 30), LONGEST_PAUSE) for number in range(limit.retries)]
+        return [
+            min(limit.backoff * 2.0 ** min(number, 30), LONGEST_PAUSE)
+            for number in range(limit.retries)
+        ]
 
     async def enter(self, name: str) -> Callable[[], object]:
         """Wait until a call may begin; returns what has to be called at its end."""
@@ -154,7 +170,11 @@ class Admission:
 
     @asynccontextmanager
     async def admit(
-        self, turn_id: str, deaths: int, pause: float, still_waits: Callable[[], Awaitable[bool]] | None = None
+        self,
+        turn_id: str,
+        deaths: int,
+        pause: float,
+        still_waits: Callable[[], Awaitable[bool]] | None = None,
     ) -> AsyncIterator[None]:
         """Wait until a turn may begin; it counts as running until the block is left.
 

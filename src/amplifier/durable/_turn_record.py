@@ -27,7 +27,17 @@ from amplifier.shared_sessions import Question
 
 from ._database import Database, DatabaseDown
 from ._errors import EngineUnavailableError, TurnLost
-from ._turns import EVENTS, QUESTIONS, TURNS, WAITING, Turns, answer_id, details_of, marks_of, question_id
+from ._turns import (
+    EVENTS,
+    QUESTIONS,
+    TURNS,
+    WAITING,
+    Turns,
+    answer_id,
+    details_of,
+    marks_of,
+    question_id,
+)
 from ._values import ClaimedTurn, Outcome, Plan, StepName, StopRequest
 
 T = TypeVar("T")
@@ -101,7 +111,9 @@ class EventWriter:
             problems.append(problem)
             done.set()
 
-        self._batches.put(({"attempt": attempt, "events": events}, partial(self._portal.call, note)))
+        self._batches.put(
+            ({"attempt": attempt, "events": events}, partial(self._portal.call, note))
+        )
         await done.wait()
         if problems[0] is not None:
             raise problems[0]
@@ -131,7 +143,9 @@ class TurnRecord:
     recording: set[anyio.CancelScope]
     outcome: dict[str, Any] | None = None
     _attempt: int = 0
-    _threads: anyio.CapacityLimiter = attrs.field(init=False, factory=lambda: anyio.CapacityLimiter(64))
+    _threads: anyio.CapacityLimiter = attrs.field(
+        init=False, factory=lambda: anyio.CapacityLimiter(64)
+    )
 
     # ── beginning ──
 
@@ -161,7 +175,9 @@ class TurnRecord:
             messages = messages[: marks.base]
         self._attempt = marks.attempt + 1
         base = marks.base if marks.base is not None else len(messages)
-        turns.mark(self.turn_id, attempt=self._attempt, worker=self.worker, last=self.worker, base=base)
+        turns.mark(
+            self.turn_id, attempt=self._attempt, worker=self.worker, last=self.worker, base=base
+        )
         results, started, last = self._read_steps()
         for _ in range(last):
             self.context.run(DBOS.reserve_step)
@@ -212,7 +228,9 @@ class TurnRecord:
         """Return the next place in the order of steps."""
         return self.context.run(DBOS.reserve_step)
 
-    async def begin_step(self, step: StepName, slot: StepReservation, plan: Plan | None) -> StopRequest | None:
+    async def begin_step(
+        self, step: StepName, slot: StepReservation, plan: Plan | None
+    ) -> StopRequest | None:
         """Record that a call begins now, with the plan of a new turn. Return a stop that was acknowledged before."""
 
         def begin() -> StopRequest | None:
@@ -222,7 +240,9 @@ class TurnRecord:
 
         return await self._in_workflow(begin)
 
-    async def finish_step(self, step: StepName, slot: StepReservation, result: Any, plan: Plan | None) -> None:
+    async def finish_step(
+        self, step: StepName, slot: StepReservation, result: Any, plan: Plan | None
+    ) -> None:
         """Record the result of a step, with the plan of a new turn."""
 
         def finish() -> None:
@@ -246,9 +266,15 @@ class TurnRecord:
             raise TurnLost
 
     def _read_stop(self) -> StopRequest | None:
-        row = self.turns.database.insist(lambda: self.turns.row(self.turn_id, load_input=False, load_output=False))
+        row = self.turns.database.insist(
+            lambda: self.turns.row(self.turn_id, load_input=False, load_output=False)
+        )
         marks = marks_of(row)
-        if row.status != "PENDING" or row.executor_id != self.worker or marks.attempt != self._attempt:
+        if (
+            row.status != "PENDING"
+            or row.executor_id != self.worker
+            or marks.attempt != self._attempt
+        ):
             raise TurnLost
         return self.turns.stop_of(marks)
 
@@ -272,7 +298,9 @@ class TurnRecord:
         with anyio.CancelScope(shield=True) as scope:
             self.recording.add(scope)
             try:
-                return await anyio.to_thread.run_sync(run, limiter=self._threads, abandon_on_cancel=True)
+                return await anyio.to_thread.run_sync(
+                    run, limiter=self._threads, abandon_on_cancel=True
+                )
             except DatabaseDown as error:
                 raise self.turns.database.unavailable(error) from error
             finally:
@@ -287,7 +315,10 @@ class TurnRecord:
         """Store a question, if it is not there. Return the answer, if that is."""
 
         def ask() -> str | None:
-            options: dict[str, Any] = {"queue_name": QUESTIONS, "workflow_name": "amplifier-question"}
+            options: dict[str, Any] = {
+                "queue_name": QUESTIONS,
+                "workflow_name": "amplifier-question",
+            }
             options |= {"workflow_id": question_id(self.turn_id, question.question_id)}
             options |= {"authenticated_user": turn.session_id}
             self._read_stop()
@@ -351,7 +382,12 @@ class TurnRecord:
             "ended": time.time(),
         }
         messages = None if outcome.messages is None else turns.seal(outcome.messages)
-        values = {"session": turn.session_id, "turn": turn.turn_id, "outcome": turns.seal(end), "messages": messages}
+        values = {
+            "session": turn.session_id,
+            "turn": turn.turn_id,
+            "outcome": turns.seal(end),
+            "messages": messages,
+        }
 
         def store() -> dict[str, Any]:
             self.datasource.sql_session().execute(sa.text(_STORE_CONVERSATION), values)

@@ -25,8 +25,22 @@ from dbos import error as dbos_error
 from amplifier.shared_sessions import Question
 
 from ._database import Database
-from ._errors import QuestionClosedError, busy_error, check_answer, check_same_turn, unknown_turn_error
-from ._values import Schedule, StopRequest, TurnCounts, TurnPolicy, TurnState, TurnStatus, WatchedEvent
+from ._errors import (
+    QuestionClosedError,
+    busy_error,
+    check_answer,
+    check_same_turn,
+    unknown_turn_error,
+)
+from ._values import (
+    Schedule,
+    StopRequest,
+    TurnCounts,
+    TurnPolicy,
+    TurnState,
+    TurnStatus,
+    WatchedEvent,
+)
 
 TURNS: Final = "amplifier-turns"
 """The queue that workers work on."""
@@ -53,7 +67,9 @@ _NEXT_TURN = """
     ON CONFLICT (session_id) DO UPDATE SET turns = amplifier_conversations.turns + 1 RETURNING turns
 """
 _LAST_ENDED = "SELECT turn_id FROM amplifier_conversations WHERE session_id = :session"
-_CONVERSATION = "SELECT messages, turn_id, outcome FROM amplifier_conversations WHERE session_id = :session"
+_CONVERSATION = (
+    "SELECT messages, turn_id, outcome FROM amplifier_conversations WHERE session_id = :session"
+)
 _FORGET = "DELETE FROM amplifier_conversations WHERE session_id = :session"
 
 
@@ -180,7 +196,9 @@ class Turns:
         found = self.unseal(marks.stop)
         return None if found is None else StopRequest(**found)
 
-    def conversation(self, session_id: str) -> tuple[list[dict[str, Any]], str | None, dict[str, Any] | None]:
+    def conversation(
+        self, session_id: str
+    ) -> tuple[list[dict[str, Any]], str | None, dict[str, Any] | None]:
         """Return the messages of a session, the turn that stored them, and how that ended."""
         with self.database.engine.connect() as connection:
             row = connection.execute(sa.text(_CONVERSATION), {"session": session_id}).first()
@@ -190,12 +208,19 @@ class Turns:
 
     # ── for clients ──
 
-    def start(self, session_id: str, prompt: str, turn_id: str, queue: bool, policy: TurnPolicy) -> None:
+    def start(
+        self, session_id: str, prompt: str, turn_id: str, queue: bool, policy: TurnPolicy
+    ) -> None:
         """Store a turn. With ``queue``, let it wait behind the open ones of its session."""
         for _ in range(_LOST_RACES):
-            with suppress(dbos_error.DBOSWorkflowIDInUseError), self.database.engine.begin() as connection:
+            with (
+                suppress(dbos_error.DBOSWorkflowIDInUseError),
+                self.database.engine.begin() as connection,
+            ):
                 # Locks the session until the end of the transaction, so no other turn of it is started meanwhile.
-                number = connection.execute(sa.text(_NEXT_TURN), {"session": session_id}).scalar_one()
+                number = connection.execute(
+                    sa.text(_NEXT_TURN), {"session": session_id}
+                ).scalar_one()
                 known = self.find_row(turn_id)
                 if known is not None:
                     connection.rollback()
@@ -212,8 +237,13 @@ class Turns:
 
     def open_turns(self, session_id: str) -> list[Any]:
         """Return the rows of a session's open turns, in their order."""
-        found = self.client.list_workflows(name=TURN, user=session_id, status=OPEN, load_output=False)
-        return sorted((row for row in found if row.forked_from is None), key=lambda row: details_of(row).number)
+        found = self.client.list_workflows(
+            name=TURN, user=session_id, status=OPEN, load_output=False
+        )
+        return sorted(
+            (row for row in found if row.forked_from is None),
+            key=lambda row: details_of(row).number,
+        )
 
     def begin_next(self, session_id: str, ended: str | None = None) -> None:
         """Make the first turn that waits in a session ready for workers, unless there is one before it that has not ended."""
@@ -239,7 +269,13 @@ class Turns:
     ) -> None:
         due_at = policy.due_at
         now = time.time()
-        details = Details(number=number, since=now, due_at=due_at, deadline_at=policy.deadline_at, notify=policy.notify)
+        details = Details(
+            number=number,
+            since=now,
+            due_at=due_at,
+            deadline_at=policy.deadline_at,
+            notify=policy.notify,
+        )
         options: dict[str, Any] = {
             "queue_name": WAITING if ahead else TURNS,
             "workflow_name": TURN,
@@ -251,7 +287,9 @@ class Turns:
         }
         if due_at is not None and due_at > now:
             options["delay_seconds"] = due_at - now
-        self.client.enqueue_in_transaction(connection, options, session_id, prompt, attrs.asdict(details))
+        self.client.enqueue_in_transaction(
+            connection, options, session_id, prompt, attrs.asdict(details)
+        )
 
     def state_of(self, row: Any) -> TurnState:
         """Return what a turn does."""
@@ -274,7 +312,9 @@ class Turns:
     def status_of(self, row: Any) -> TurnStatus:
         """Return what a turn does, without its questions."""
         marks, state = marks_of(row), self.state_of(row)
-        outcome: dict[str, Any] = row.output if isinstance(row.output, dict) and row.status == "SUCCESS" else {}
+        outcome: dict[str, Any] = (
+            row.output if isinstance(row.output, dict) and row.status == "SUCCESS" else {}
+        )
         since = details_of(row).since
         if state == "held":
             outcome = self.unseal(marks.held)
@@ -303,20 +343,28 @@ class Turns:
                 queue_name=QUESTIONS, workflow_id_prefix=question_id(turn_id, ""), load_output=False
             )
         }
-        open_ones = [row for name, row in sorted(found.items()) if not name.endswith("!") and f"{name}!" not in found]
+        open_ones = [
+            row
+            for name, row in sorted(found.items())
+            if not name.endswith("!") and f"{name}!" not in found
+        ]
         return [read_question(row) for row in open_ones]
 
     def _pages(self, **which: Any) -> Iterator[Any]:
         """Yield all turns of a kind, the one that was started last first."""
         offset = 0
         while True:
-            rows = self.client.list_workflows(name=TURN, sort_desc=True, limit=_PAGE, offset=offset, **which)
+            rows = self.client.list_workflows(
+                name=TURN, sort_desc=True, limit=_PAGE, offset=offset, **which
+            )
             yield from rows
             if len(rows) < _PAGE:
                 return
             offset += _PAGE
 
-    def find(self, state: TurnState | None, session: str | None, since: float | None, limit: int) -> list[TurnStatus]:
+    def find(
+        self, state: TurnState | None, session: str | None, since: float | None, limit: int
+    ) -> list[TurnStatus]:
         """Return turns, the one that was started last first."""
         which: dict[str, Any] = {}
         if session is not None:
@@ -325,12 +373,21 @@ class Turns:
             # The clock of the database may count whole seconds.
             which["start_time"] = _iso(since - 1)
         if state is not None:
-            statuses = {"queued": OPEN, "running": ["PENDING"], "held": QUEUED, "stopped": ["SUCCESS", "CANCELLED"]}
-            which["status"] = statuses.get(state, ["SUCCESS", "ERROR", "MAX_RECOVERY_ATTEMPTS_EXCEEDED"])
+            statuses = {
+                "queued": OPEN,
+                "running": ["PENDING"],
+                "held": QUEUED,
+                "stopped": ["SUCCESS", "CANCELLED"],
+            }
+            which["status"] = statuses.get(
+                state, ["SUCCESS", "ERROR", "MAX_RECOVERY_ATTEMPTS_EXCEEDED"]
+            )
         found: list[TurnStatus] = []
         for row in self._pages(**which):
             status = self.status_of(row)
-            if (state is None or status.state == state) and (since is None or status.started >= since):
+            if (state is None or status.state == state) and (
+                since is None or status.started >= since
+            ):
                 found.append(status)
             if len(found) >= max(limit, 1) + _PAGE:
                 break
@@ -340,7 +397,8 @@ class Turns:
     def counts(self, *, only_open: bool = False) -> TurnCounts:
         """Return how many turns there are."""
         found: list[tuple[TurnState, Any]] = [
-            (self.state_of(row), row) for row in self._pages(**({"status": OPEN} if only_open else {}))
+            (self.state_of(row), row)
+            for row in self._pages(**({"status": OPEN} if only_open else {}))
         ]
         open_ones = [row for state, row in found if row.status in OPEN]
         now = time.time()
@@ -351,7 +409,9 @@ class Turns:
             takeovers=sum(marks_of(row).deaths for row in open_ones),
         )
 
-    def events_after(self, turn_id: str, offset: int, position: int) -> tuple[list[WatchedEvent], int, bool]:
+    def events_after(
+        self, turn_id: str, offset: int, position: int
+    ) -> tuple[list[WatchedEvent], int, bool]:
         """Return the events of the batches from an offset on, the next offset, and whether there will be no more.
 
         Args:
@@ -369,7 +429,11 @@ class Turns:
                 for text in batch["events"]:
                     position += 1
                     name, data = orjson.loads(text)
-                    found.append(WatchedEvent(position=position, attempt=batch["attempt"], name=name, data=data))
+                    found.append(
+                        WatchedEvent(
+                            position=position, attempt=batch["attempt"], name=name, data=data
+                        )
+                    )
         except dbos_error.DBOSStreamTimeoutError:
             pass
         except dbos_error.DBOSNonExistentWorkflowError:
@@ -381,13 +445,19 @@ class Turns:
     def answer(self, turn_id: str, name: str, option: str) -> None:
         """Store the answer to a question."""
         status = self.status(turn_id)
-        if not status.is_final and all(question.question_id != name for question in status.questions):
+        if not status.is_final and all(
+            question.question_id != name for question in status.questions
+        ):
             known = self.client.list_workflows(workflow_ids=[answer_id(turn_id, name)])
             if known and known[0].input["args"] == [option]:
                 # The same answer again, for example because the connection was lost meanwhile.
                 return
         check_answer(status, name, option)
-        row = {"queue_name": QUESTIONS, "workflow_name": "amplifier-answer", "authenticated_user": status.session_id}
+        row = {
+            "queue_name": QUESTIONS,
+            "workflow_name": "amplifier-answer",
+            "authenticated_user": status.session_id,
+        }
         row |= {"workflow_id": answer_id(turn_id, name), "workflow_id_reuse_policy": "reject"}
         try:
             self.client.enqueue(row, option)
@@ -458,7 +528,9 @@ class Turns:
         """Forget turns that ended before a moment, with what else there is of them."""
         names = [
             row.workflow_id
-            for row in self._pages(status=ENDED, completed_before=_iso(before), load_input=False, load_output=False)
+            for row in self._pages(
+                status=ENDED, completed_before=_iso(before), load_input=False, load_output=False
+            )
         ]
         for start in range(0, len(names), _PAGE):
             self.delete(names[start : start + _PAGE])
@@ -514,7 +586,9 @@ class Turns:
 
     def _schedule_rows(self, name: str | None) -> list[Any]:
         prefix = "schedule?" if name is None else f"schedule?{name}?"
-        found = self.client.list_workflows(name=SCHEDULE, status=OPEN, workflow_id_prefix=prefix, load_output=False)
+        found = self.client.list_workflows(
+            name=SCHEDULE, status=OPEN, workflow_id_prefix=prefix, load_output=False
+        )
         return [row for row in found if row.workflow_id.startswith(prefix)]
 
     def unschedule(self, name: str) -> bool:
@@ -526,7 +600,9 @@ class Turns:
 
     # ── notices ──
 
-    def enqueue_notice(self, turn_id: str, url: str, tries: int = 0, waits: int = 0, seconds: float = 0.0) -> None:
+    def enqueue_notice(
+        self, turn_id: str, url: str, tries: int = 0, waits: int = 0, seconds: float = 0.0
+    ) -> None:
         """Let a worker call back the one who started a turn.
 
         Args:

@@ -165,7 +165,11 @@ class StepName:
     @property
     def record(self) -> str:
         """The name of the step that DBOS records, the same in every attempt."""
-        words = (self.kind, storable_text(self.name, allows_nul=False)[:100], storable_key(self.key))
+        words = (
+            self.kind,
+            storable_text(self.name, allows_nul=False)[:100],
+            storable_key(self.key),
+        )
         return " ".join(word for word in words if word)
 
 
@@ -244,7 +248,9 @@ def read_question(details: dict[str, Any]) -> Question:
 _COMPACTIONS = "compactions"
 
 
-def with_compactions(messages: list[dict[str, Any]], records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def with_compactions(
+    messages: list[dict[str, Any]], records: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
     """A conversation as engines store it: the journal of its compactions is in the metadata of its last message."""
     if not messages or not records:
         return messages
@@ -252,7 +258,9 @@ def with_compactions(messages: list[dict[str, Any]], records: list[dict[str, Any
     return [*before, {**last, "metadata": {**(last.get("metadata") or {}), _COMPACTIONS: records}}]
 
 
-def without_compactions(messages: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def without_compactions(
+    messages: list[dict[str, Any]],
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """What `with_compactions` was given."""
     metadata = messages[-1].get("metadata") if messages else None
     if not metadata or _COMPACTIONS not in metadata:
@@ -282,8 +290,12 @@ def as_json(value: Any) -> str:
     """A value as JSON. Objects become text; so do integers beyond 64 bits, which JSON readers round."""
     try:
         return orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
-    except TypeError:  # a lone surrogate, a large integer, a value that is too deep or contains itself
-        plain = rebuild(value, _storable_value, subject="value cannot be stored", max_depth=_DEEPEST, mark=True)
+    except (
+        TypeError
+    ):  # a lone surrogate, a large integer, a value that is too deep or contains itself
+        plain = rebuild(
+            value, _storable_value, subject="value cannot be stored", max_depth=_DEEPEST, mark=True
+        )
         return orjson.dumps(plain, default=_object_text, option=orjson.OPT_NON_STR_KEYS).decode()
 
 

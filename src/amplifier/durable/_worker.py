@@ -142,8 +142,12 @@ class Others:
         client = self._turns.client
         self._beats += 1
         client.update_workflow_attributes(_WORKER + self._name, {"beats": self._beats})
-        found = client.list_workflows(queue_name=WORKERS, status="ENQUEUED", load_input=False, load_output=False)
-        beats = {row.workflow_id.removeprefix(_WORKER): int(row.attributes["beats"]) for row in found}
+        found = client.list_workflows(
+            queue_name=WORKERS, status="ENQUEUED", load_input=False, load_output=False
+        )
+        beats = {
+            row.workflow_id.removeprefix(_WORKER): int(row.attributes["beats"]) for row in found
+        }
         if self._name not in beats:
             # It was taken for dead.
             self.enlist()
@@ -153,7 +157,10 @@ class Others:
             self._seen = {}
         self._looked = now
         self._seen = {
-            name: (count, self._seen[name][1] + 1 if self._seen.get(name, (None, 0))[0] == count else 0)
+            name: (
+                count,
+                self._seen[name][1] + 1 if self._seen.get(name, (None, 0))[0] == count else 0,
+            )
             for name, count in beats.items()
             if name != self._name
         }
@@ -182,7 +189,11 @@ def take_over(turns: Turns, living: set[str]) -> None:
     for row in orphans:
         marks = marks_of(row)
         if row.name == TURN and marks.worker is not None:
-            turns.mark(row.workflow_id, worker=None, deaths=marks.deaths + (marks.worker == row.executor_id))
+            turns.mark(
+                row.workflow_id,
+                worker=None,
+                deaths=marks.deaths + (marks.worker == row.executor_id),
+            )
     if orphans:
         turns.client.resume_workflows([row.workflow_id for row in orphans], queue_name=TURNS)
 
@@ -195,7 +206,9 @@ async def only_worker(database: Database, name: str) -> AsyncIterator[None]:
         SessionStateError: It has one, which is named.
     """
     if fcntl is None:
-        raise AmplifierError("a worker of a file needs file locks (flock), which this system does not have")
+        raise AmplifierError(
+            "a worker of a file needs file locks (flock), which this system does not have"
+        )
     file = database.file.with_name(f"{database.file.name}.worker")
     descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
@@ -294,8 +307,13 @@ class Worker:
             yield
         finally:
             # Else the others notice after their lease.
-            with anyio.move_on_after(_ENDING_SECONDS, shield=True), suppress(DurableError, DatabaseDown):
-                await anyio.to_thread.run_sync(self._database.run, self._leave, abandon_on_cancel=True)
+            with (
+                anyio.move_on_after(_ENDING_SECONDS, shield=True),
+                suppress(DurableError, DatabaseDown),
+            ):
+                await anyio.to_thread.run_sync(
+                    self._database.run, self._leave, abandon_on_cancel=True
+                )
             self._database.end_use()
 
     def _leave(self) -> None:
@@ -305,7 +323,11 @@ class Worker:
 
     def _hand_over(self) -> None:
         mine = self._turns.client.list_workflows(
-            name=[TURN, SCHEDULE, NOTICE], status="PENDING", executor_id=self.name, load_input=False, load_output=False
+            name=[TURN, SCHEDULE, NOTICE],
+            status="PENDING",
+            executor_id=self.name,
+            load_input=False,
+            load_output=False,
         )
         for row in mine:
             if marks_of(row).worker is not None:
@@ -385,7 +407,10 @@ class Worker:
         mine = self._turns.client.list_workflows(
             name=TURN, status="PENDING", executor_id=self.name, load_input=False, load_output=False
         )
-        return any(row.workflow_id not in self._handed_over and marks_of(row).worker is not None for row in mine)
+        return any(
+            row.workflow_id not in self._handed_over and marks_of(row).worker is not None
+            for row in mine
+        )
 
     # ── in the threads of DBOS ──
 
@@ -438,7 +463,9 @@ class Worker:
                 return
             with suppress(TurnConflictError):
                 # An application has used the id for another turn.
-                self._turns.start(schedule.session_id, schedule.prompt, schedule.turn_id, True, TurnPolicy())
+                self._turns.start(
+                    schedule.session_id, schedule.prompt, schedule.turn_id, True, TurnPolicy()
+                )
             missed = max((time.time() - schedule.next_at) // schedule.every, 0.0)
             following = schedule.next_at + schedule.every * (missed + 1)
             self._turns.enqueue_schedule(attrs.evolve(schedule, next_at=following))
@@ -449,7 +476,9 @@ class Worker:
         """Call back the one who started a turn; later again if that fails, or if the turn has not ended yet."""
 
         def again(tries: int, waits: int, seconds: float) -> None:
-            self._with_patience(lambda: self._turns.enqueue_notice(turn_id, url, tries, waits, seconds))
+            self._with_patience(
+                lambda: self._turns.enqueue_notice(turn_id, url, tries, waits, seconds)
+            )
 
         row = self._with_patience(lambda: self._turns.find_row(turn_id))
         if row is None:
@@ -461,11 +490,20 @@ class Worker:
         try:
             self._portal.call(post, url, status)
         except NOT_TAKEN as error:
-            logger.info("the end of turn %s was not taken by %s: %s", turn_id, urlsplit(url).netloc, text_of(error))
+            logger.info(
+                "the end of turn %s was not taken by %s: %s",
+                turn_id,
+                urlsplit(url).netloc,
+                text_of(error),
+            )
             if tries + 1 < MOST_TRIES:
                 again(tries + 1, waits, pause_after(tries))
             else:
-                logger.warning("the end of turn %s is not reported any more, after %d tries", turn_id, MOST_TRIES)
+                logger.warning(
+                    "the end of turn %s is not reported any more, after %d tries",
+                    turn_id,
+                    MOST_TRIES,
+                )
         except BaseException as error:
             # This worker leaves.
             raise HandedOver from error
@@ -511,14 +549,20 @@ class Worker:
 
     async def _take_in_order(self, record: TurnRecord) -> None:
         """Begin a turn when it may; a suspect runs alone."""
-        row = await self._database(lambda: self._turns.row(record.turn_id, load_input=False, load_output=False))
+        row = await self._database(
+            lambda: self._turns.row(record.turn_id, load_input=False, load_output=False)
+        )
         deaths = marks_of(row).deaths
 
         async def still_waits() -> bool:
-            now = await self._database(lambda: self._turns.row(record.turn_id, load_input=False, load_output=False))
+            now = await self._database(
+                lambda: self._turns.row(record.turn_id, load_input=False, load_output=False)
+            )
             return bool(now.status == "PENDING" and now.executor_id == self.name)
 
-        async with self._admission.admit(record.turn_id, deaths, self._settings.pause_after(deaths), still_waits):
+        async with self._admission.admit(
+            record.turn_id, deaths, self._settings.pause_after(deaths), still_waits
+        ):
             turn = None if self._is_leaving else await record.claim()
             if turn is None:
                 return
@@ -554,11 +598,18 @@ class Worker:
 
     async def _ask_for_news(self) -> None:
         running = dict(self._running)
-        asking = {turn_id: each.waiting_for for turn_id, (each, _) in running.items() if each.is_asking}
+        asking = {
+            turn_id: each.waiting_for for turn_id, (each, _) in running.items() if each.is_asking
+        }
 
         def read() -> tuple[dict[str, Any], dict[str, dict[str, str]]]:
-            rows = self._turns.client.list_workflows(workflow_ids=list(running), load_input=False, load_output=False)
-            answers = {turn_id: running[turn_id][1].read_answers(names) for turn_id, names in asking.items()}
+            rows = self._turns.client.list_workflows(
+                workflow_ids=list(running), load_input=False, load_output=False
+            )
+            answers = {
+                turn_id: running[turn_id][1].read_answers(names)
+                for turn_id, names in asking.items()
+            }
             return {row.workflow_id: row for row in rows}, answers
 
         rows, answers = await self._database(read)
@@ -568,7 +619,12 @@ class Worker:
             if record.outcome is not None:
                 continue
             is_mine = row is not None and row.status == "PENDING" and row.executor_id == self.name
-            if marks is None or not is_mine or marks.attempt != each.turn.attempt or marks.worker != self.name:
+            if (
+                marks is None
+                or not is_mine
+                or marks.attempt != each.turn.attempt
+                or marks.worker != self.name
+            ):
                 if self._running.get(turn_id) == (each, record) and not each.is_ending:
                     each.lose()
             elif (stop := self._turns.stop_of(marks)) is not None and stop != each.turn.stop:
@@ -583,10 +639,14 @@ class Worker:
             waiting = await self._database(self._waiting)
             held = [row for row in waiting if marks_of(row).held is not None]
             names = {row.workflow_id for row in held}
-            self._unfit = {turn_id: attempt for turn_id, attempt in self._unfit.items() if turn_id in names}
+            self._unfit = {
+                turn_id: attempt for turn_id, attempt in self._unfit.items() if turn_id in names
+            }
             for row in held:
                 await self._adopt_one(row)
-            for session_id in {row.authenticated_user for row in waiting if marks_of(row).held is None}:
+            for session_id in {
+                row.authenticated_user for row in waiting if marks_of(row).held is None
+            }:
                 await self._database(partial(self._turns.begin_next, session_id))
             await anyio.sleep(self._settings.lease / _LOOKS)
 
@@ -614,7 +674,11 @@ class Worker:
     async def _beat(self) -> None:
         """Show that this worker lives and look after the others, until cancelled; from a thread, since a tool may block the loop."""
         async with anyio.create_task_group() as group:
-            group.start_soon(partial(anyio.to_thread.run_sync, self._beat_in_thread, limiter=anyio.CapacityLimiter(1)))
+            group.start_soon(
+                partial(
+                    anyio.to_thread.run_sync, self._beat_in_thread, limiter=anyio.CapacityLimiter(1)
+                )
+            )
             try:
                 while True:
                     self._watch.note_life()

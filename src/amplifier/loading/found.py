@@ -107,7 +107,9 @@ class FoundModule:
         if self.root is not None:
             return f"path {self.root}"
         if self.distribution:
-            return "built in" if self.is_built_in else f"{self.distribution} {self.version}".rstrip()
+            return (
+                "built in" if self.is_built_in else f"{self.distribution} {self.version}".rstrip()
+            )
         return f"package {self.import_name}" if self.import_name else "registered in process"
 
     @property
@@ -145,7 +147,11 @@ class FoundModule:
         """
         first_line, declared, _ = self._declarations()
         declared = declared if self.registered_type is None else self.registered_type
-        kind = type_from_id(self.module_id) if declared is None else check_declared_type(declared, self)
+        kind = (
+            type_from_id(self.module_id)
+            if declared is None
+            else check_declared_type(declared, self)
+        )
         kind = kind or _UNKNOWN_TYPE
         project = {} if self.root is None else _read_table(self.root / "pyproject.toml", "project")
         version, summary = project.get("version", self.version), project.get("description", "")
@@ -167,7 +173,11 @@ class FoundModule:
     def needs_asyncio(self) -> bool:
         """It declares asyncio without trio, and runs on an asyncio island there."""
         names = self._declarations()[2]
-        return isinstance(names, str | tuple | list | set | frozenset) and "asyncio" in names and "trio" not in names
+        return (
+            isinstance(names, str | tuple | list | set | frozenset)
+            and "asyncio" in names
+            and "trio" not in names
+        )
 
     def error(self, problem: str, reason: str) -> ModuleLoadError:
         """The error of a module that was found but cannot be used."""
@@ -187,7 +197,9 @@ class FoundModule:
 _DECLARATIONS: Final = ("__amplifier_module_type__", "__amplifier_backends__")
 
 
-@lru_cache(maxsize=512)  # a listing asks several times, and a syntax tree takes long to make and much memory to keep
+@lru_cache(
+    maxsize=512
+)  # a listing asks several times, and a syntax tree takes long to make and much memory to keep
 def _read_declarations(file: Path, _: _Stamp) -> tuple[str, object, object]:
     try:
         tree = ast.parse(read_file(file), str(file))
@@ -215,7 +227,9 @@ def check_declared_type(declared: object, module: FoundModule) -> str:
     if isinstance(declared, str) and declared in TYPE_TO_MOUNT_POINT:
         return declared
     expected = f"expected one of {', '.join(map(repr, TYPE_TO_MOUNT_POINT))}"
-    raise module.error(f" declares __amplifier_module_type__ = {declared!r}; {expected}", "invalid_module_metadata")
+    raise module.error(
+        f" declares __amplifier_module_type__ = {declared!r}; {expected}", "invalid_module_metadata"
+    )
 
 
 def is_readable(module: FoundModule) -> bool:
@@ -246,8 +260,12 @@ def nearest_module(given: str, known: Iterable[str]) -> str | None:
 
 Index = Mapping[str, tuple[FoundModule, ...]]
 
-_REFERENCE: Final = re.compile(r"(?P<module>\w+(?:\.\w+)*)\s*(?::\s*(?P<attribute>\w+(?:\.\w+)*))?\s*(?:\[.*\])?")
-_METADATA_DIRECTORY: Final = re.compile(r"(?P<name>.+?)(?:-(?P<version>\d[^-]*)(?:-.*)?)?\.(?:dist|egg)-info")
+_REFERENCE: Final = re.compile(
+    r"(?P<module>\w+(?:\.\w+)*)\s*(?::\s*(?P<attribute>\w+(?:\.\w+)*))?\s*(?:\[.*\])?"
+)
+_METADATA_DIRECTORY: Final = re.compile(
+    r"(?P<name>.+?)(?:-(?P<version>\d[^-]*)(?:-.*)?)?\.(?:dist|egg)-info"
+)
 
 # A directory changed this recently may change again without its modification time showing it (file systems count in
 # up to two seconds), so what was read from it is not kept.
@@ -269,8 +287,12 @@ def installed_claims() -> Index:
     """
     global _last, _read
     held = held_roots()
-    entries: list[object] = [*sys.path]  # nothing stops people from putting a Path there; Python skips it, too
-    stamps = [(entry, _stamp(entry)) for entry in entries if isinstance(entry, str) and entry not in held]
+    entries: list[object] = [
+        *sys.path
+    ]  # nothing stops people from putting a Path there; Python skips it, too
+    stamps = [
+        (entry, _stamp(entry)) for entry in entries if isinstance(entry, str) and entry not in held
+    ]
     if _last[0] == stamps:
         return _last[1]
     index: dict[str, dict[str, FoundModule]] = {}
@@ -282,14 +304,23 @@ def installed_claims() -> Index:
         # What changes within the resolution of the clock has the same stamp.
         is_settled = time.time_ns() - stamp[0] > _SETTLED_AFTER_NS
         settled = settled and is_settled
-        claims = known[entry][1] if entry in known and known[entry][0] == stamp else tuple(_read_directory(entry))
+        claims = (
+            known[entry][1]
+            if entry in known and known[entry][0] == stamp
+            else tuple(_read_directory(entry))
+        )
         if is_settled:
             read[entry] = stamp, claims
         for module in claims:
             # Of one distribution found twice the first one counts, as for imports.
-            index.setdefault(module.module_id, {}).setdefault(_normalized(module.distribution), module)
+            index.setdefault(module.module_id, {}).setdefault(
+                _normalized(module.distribution), module
+            )
     found = MappingProxyType(
-        {key: tuple(sorted(claims.values(), key=lambda each: each.is_built_in)) for key, claims in index.items()}
+        {
+            key: tuple(sorted(claims.values(), key=lambda each: each.is_built_in))
+            for key, claims in index.items()
+        }
     )
     _last, _read = (stamps if settled else [], found), MappingProxyType(read)
     return found
@@ -340,7 +371,9 @@ def _claims(text: str, directory: str, metadata: str) -> Iterator[FoundModule]:
             module_id, _, value = line.partition("=")
             match = _REFERENCE.fullmatch(value.strip())
             if match is None:
-                logger.warning("%s: entry point %r is not a reference to an object, ignored", metadata, line)
+                logger.warning(
+                    "%s: entry point %r is not a reference to an object, ignored", metadata, line
+                )
                 continue
             yield FoundModule(
                 module_id=module_id.strip(),
@@ -357,10 +390,16 @@ def _summary(metadata: str) -> str:
     """The summary of a distribution, from the header of its metadata."""
     for name in ("METADATA", "PKG-INFO"):
         try:
-            header = Path(metadata, name).read_text(encoding="utf-8", errors="replace").partition("\n\n")[0]
+            header = (
+                Path(metadata, name)
+                .read_text(encoding="utf-8", errors="replace")
+                .partition("\n\n")[0]
+            )
         except OSError:
             continue
-        return next((line[8:].strip() for line in header.splitlines() if line.startswith("Summary:")), "")
+        return next(
+            (line[8:].strip() for line in header.splitlines() if line.startswith("Summary:")), ""
+        )
     return ""
 
 
@@ -404,19 +443,31 @@ def _pinned(module_id: str, claims: Sequence[FoundModule], pin: Any) -> FoundMod
     name = None if pin == BUILT_IN_SOURCE else pin["distribution"].strip()
 
     def fits(claim: FoundModule) -> bool:
-        return claim.is_built_in if name is None else _normalized(claim.distribution) == _normalized(name)
+        return (
+            claim.is_built_in
+            if name is None
+            else _normalized(claim.distribution) == _normalized(name)
+        )
 
     found = next(filter(fits, claims), None)
     if found is not None:
         return found
     shown = "the built-in one" if name is None else f"the distribution {name!r}"
-    provided = sorted(each.module_id for all_ in installed_claims().values() for each in all_ if fits(each))
+    provided = sorted(
+        each.module_id for all_ in installed_claims().values() for each in all_ if fits(each)
+    )
     instead = " or ".join(f"{json.dumps(claim.source)} ({claim})" for claim in claims)
     raise ModuleLoadError(
         f"module {module_id!r} is pinned to {shown}, which does not provide it; "
-        + (f"it provides {', '.join(provided)}; " if provided else "it is not installed or provides no modules; ")
         + (
-            f"{module_id!r} is provided by {instead}" if claims else f"no installed distribution provides {module_id!r}"
+            f"it provides {', '.join(provided)}; "
+            if provided
+            else "it is not installed or provides no modules; "
+        )
+        + (
+            f"{module_id!r} is provided by {instead}"
+            if claims
+            else f"no installed distribution provides {module_id!r}"
         ),
         module_id=module_id,
         reason_code="missing_source",
@@ -436,7 +487,11 @@ def package_name(module_id: str) -> str:
 
 def effective_search_paths(given: Sequence[str | os.PathLike[str]]) -> list[Path]:
     """The search paths given, or else those in the environment."""
-    return [Path(path) for path in given or os.environ.get(SEARCH_PATH_VARIABLE, "").split(os.pathsep) if path]
+    return [
+        Path(path)
+        for path in given or os.environ.get(SEARCH_PATH_VARIABLE, "").split(os.pathsep)
+        if path
+    ]
 
 
 def find_directory(module_id: str, search_paths: Iterable[Path]) -> Path | None:
@@ -523,7 +578,11 @@ def find_package(root: Path, module_id: str) -> tuple[str, Path]:
     others = sorted(init.parent for init in root.glob(f"{MODULE_PREFIX}*/__init__.py"))
     if len(others) == 1:
         return others[0].name, others[0]
-    found = f"it holds {', '.join(other.name for other in others)}" if others else "it holds no package of that kind"
+    found = (
+        f"it holds {', '.join(other.name for other in others)}"
+        if others
+        else "it holds no package of that kind"
+    )
     raise ModuleLoadError(
         f"module {module_id!r}: {root} has no package {conventional!r}, and {found}; expected that package, "
         "exactly one 'amplifier_module_*' package, or a directory that is a package itself",

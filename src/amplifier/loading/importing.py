@@ -48,7 +48,10 @@ def foreign_code(module_id: str, doing: str) -> Iterator[None]:
         missing = exc.name if isinstance(exc, ModuleNotFoundError) else None
         advice = f"; it needs {missing!r}, which cannot be found" if missing else ""
         raise ModuleLoadError(
-            advise_on_alias(f"module {module_id!r}: {doing} failed with {type(exc).__name__}: {exc}{advice}", exc),
+            advise_on_alias(
+                f"module {module_id!r}: {doing} failed with {type(exc).__name__}: {exc}{advice}",
+                exc,
+            ),
             module_id=module_id,
             reason_code="validation_failed",
         ) from exc
@@ -75,10 +78,16 @@ def package_from(directory: Path, name: str, module_id: str, root: Path) -> Iter
     with import_lock, _undone_on_failure(name, root):
         _refuse_taken_name(name, init, module_id)
 
-        def find_spec(fullname: str, *_: object) -> ModuleSpec | None:  # its submodules are Python's own business
+        def find_spec(
+            fullname: str, *_: object
+        ) -> ModuleSpec | None:  # its submodules are Python's own business
             places = [str(directory)]
             is_meant = fullname == name
-            return spec_from_file_location(name, init, submodule_search_locations=places) if is_meant else None
+            return (
+                spec_from_file_location(name, init, submodule_search_locations=places)
+                if is_meant
+                else None
+            )
 
         finder: Any = SimpleNamespace(find_spec=find_spec)
         # Through the import system rather than by executing the spec here: only it makes other threads wait for a
@@ -159,7 +168,9 @@ def _undone_on_failure(package: str, root: Path | None) -> Iterator[None]:
             inside = f"{root}{os.sep}" if root is not None else None
             for name in [name for name in sys.modules if name not in before]:
                 of_package = name == package or name.startswith(f"{package}.")
-                if of_package or (inside is not None and _file_of(sys.modules.get(name)).startswith(inside)):
+                if of_package or (
+                    inside is not None and _file_of(sys.modules.get(name)).startswith(inside)
+                ):
                     sys.modules.pop(name, None)
         raise
 
@@ -182,7 +193,11 @@ def _refuse_taken_name(name: str, init: Path, module_id: str) -> None:
     if not name.startswith(MODULE_PREFIX):
         with foreign_code(module_id, f"looking for {name!r}"):
             spec = find_installed(name)
-        if spec is not None and spec.origin is not None and os.path.realpath(spec.origin) != os.path.realpath(init):
+        if (
+            spec is not None
+            and spec.origin is not None
+            and os.path.realpath(spec.origin) != os.path.realpath(init)
+        ):
             raise _conflict(module_id, name, init, spec.origin, "is installed")
 
 
@@ -212,7 +227,9 @@ def _is_from(module: ModuleType, file: Path | str) -> bool:
 
 # A process of this package makes `amplifier_core` importable by itself. A process that others start may lack it, above all one that
 # is given a PYTHONPATH of its own; where its error reaches us, the message names the command that helps.
-ENABLE_ALIAS: Final = "run `python -m amplifier.compat enable` once for all processes of this environment"
+ENABLE_ALIAS: Final = (
+    "run `python -m amplifier.compat enable` once for all processes of this environment"
+)
 
 _MISSING: Final = "No module named 'amplifier_core'"
 _IMPORTS_ALIAS: Final = re.compile(rb"^\s*(?:from|import)\s+amplifier_core\b", re.MULTILINE)
@@ -235,7 +252,9 @@ def is_published(package: str) -> bool:
 
 def is_published_mount(mount: object) -> bool:
     """Whether a mount function was written for the published kernel. A structured one was not: no published module has one."""
-    return inspect.iscoroutinefunction(mount) and is_published(str(getattr(mount, "__module__", "")))
+    return inspect.iscoroutinefunction(mount) and is_published(
+        str(getattr(mount, "__module__", ""))
+    )
 
 
 @lru_cache(maxsize=256)
@@ -295,7 +314,9 @@ class HeldRoots:
         self._users: set[int] = set()
 
     def __len__(self) -> int:
-        return sum(any(loader is self for loader, _ in holders) for holders in tuple(_holders.values()))
+        return sum(
+            any(loader is self for loader, _ in holders) for holders in tuple(_holders.values())
+        )
 
     def begin(self, user: object) -> None:
         """A session starts to use the loader."""
@@ -339,7 +360,9 @@ class HeldRoots:
         with _lock:
             for root in tuple(_holders) if only is None else (only,):
                 held = {
-                    holder for holder in _holders[root] if holder[0] is self and (users is None or holder[1] in users)
+                    holder
+                    for holder in _holders[root]
+                    if holder[0] is self and (users is None or holder[1] in users)
                 }
                 if left := _holders[root] - held:
                     _holders[root] = left

@@ -117,13 +117,17 @@ def examine_registered(found: FoundModule) -> LoadedModule:
     Raises:
         ModuleLoadError: It cannot be used.
     """
-    with foreign_code(found.module_id, f"reading the attributes of a registered {type(found.registered).__name__}"):
+    with foreign_code(
+        found.module_id, f"reading the attributes of a registered {type(found.registered).__name__}"
+    ):
         mount = getattr(found.registered, "mount", found.registered)
         declared = _declarations((found.registered,))
     return _checked(found, mount, declared, None)
 
 
-def examine_imported(found: FoundModule, module: ModuleType, path: Path | None = None) -> LoadedModule:
+def examine_imported(
+    found: FoundModule, module: ModuleType, path: Path | None = None
+) -> LoadedModule:
     """Examine what was imported: the Python module itself, or the (dotted) attribute of it that was named.
 
     Raises:
@@ -161,17 +165,27 @@ def _declarations(holders: tuple[object, ...]) -> tuple[Any, Any, Any]:
         values = (getattr(holder, name, _MISSING) for holder in holders)
         return next((value for value in values if value is not _MISSING), None)
 
-    return first("__amplifier_module_type__"), first("on_session_ready"), first("__amplifier_backends__")
+    return (
+        first("__amplifier_module_type__"),
+        first("on_session_ready"),
+        first("__amplifier_backends__"),
+    )
 
 
-def _checked(found: FoundModule, mount: object, declared: tuple[Any, Any, Any], path: Path | None) -> LoadedModule:
+def _checked(
+    found: FoundModule, mount: object, declared: tuple[Any, Any, Any], path: Path | None
+) -> LoadedModule:
     kind, ready, backends = declared
     kind = kind if found.registered_type is None else found.registered_type
     if not callable(mount):
-        raise found.error(f": mount is {mount!r}, which is not callable; {_EXPECTED_MOUNT}", "invalid_entry_point")
+        raise found.error(
+            f": mount is {mount!r}, which is not callable; {_EXPECTED_MOUNT}", "invalid_entry_point"
+        )
     if not can_call(mount, None, None):
         expected = "expected one that can be called as mount(coordinator, config)"
-        raise found.error(f": the signature is mount{inspect.signature(mount)}; {expected}", "invalid_entry_point")
+        raise found.error(
+            f": the signature is mount{inspect.signature(mount)}; {expected}", "invalid_entry_point"
+        )
     complaint = None
     if ready is not None and not _is_async(ready):
         complaint = (
@@ -180,7 +194,9 @@ def _checked(found: FoundModule, mount: object, declared: tuple[Any, Any, Any], 
         )
     return LoadedModule(
         module_id=found.module_id,
-        module_type=type_from_id(found.module_id) if kind is None else check_declared_type(kind, found),
+        module_type=type_from_id(found.module_id)
+        if kind is None
+        else check_declared_type(kind, found),
         mount=mount,
         on_session_ready=ready if complaint is None else None,
         origin=str(found),
@@ -191,14 +207,20 @@ def _checked(found: FoundModule, mount: object, declared: tuple[Any, Any, Any], 
 
 
 def _is_async(fn: Any) -> bool:
-    return inspect.iscoroutinefunction(fn) or (callable(fn) and inspect.iscoroutinefunction(type(fn).__call__))
+    return inspect.iscoroutinefunction(fn) or (
+        callable(fn) and inspect.iscoroutinefunction(type(fn).__call__)
+    )
 
 
 def _checked_backends(declared: object, found: FoundModule) -> tuple[str, ...] | None:
     if declared is None:
         return None
     names = (declared,) if isinstance(declared, str) else declared
-    if isinstance(names, tuple | list | set | frozenset) and all(isinstance(name, str) for name in names) and names:
+    if (
+        isinstance(names, tuple | list | set | frozenset)
+        and all(isinstance(name, str) for name in names)
+        and names
+    ):
         return tuple(names)
     problem = f" declares __amplifier_backends__ = {declared!r}; expected a tuple of names, such as ('asyncio',)"
     raise found.error(problem, "invalid_module_metadata")
@@ -251,7 +273,11 @@ def load_thing(kind: str, spec: ModuleSpec) -> LoadedModule:
 def _mount_of(kind: str, spec: ModuleSpec) -> Any:
     thing = spec.thing
     if isinstance(thing, type):
-        raise _error(kind, spec, f"the class {thing.__name__}; write {thing.__name__}(…) for an instance of it")
+        raise _error(
+            kind,
+            spec,
+            f"the class {thing.__name__}; write {thing.__name__}(…) for an instance of it",
+        )
     if callable(getattr(thing, "mount", None)):
         return thing
     if _is_mount(thing):
@@ -281,11 +307,17 @@ def _is_mount(thing: Any) -> bool:
         names = list(inspect.signature(thing).parameters)
     except (TypeError, ValueError):
         return False
-    return len(names) == 2 and (thing.__name__ == "mount" or names[0].strip("_") in ("coordinator", "coord"))
+    return len(names) == 2 and (
+        thing.__name__ == "mount" or names[0].strip("_") in ("coordinator", "coord")
+    )
 
 
 def _error(kind: str, spec: ModuleSpec, found: str) -> ModuleLoadError:
-    expected = f"expected the id of a module, {_EXPECTED[kind]}, or a function mount(coordinator, config)"
+    expected = (
+        f"expected the id of a module, {_EXPECTED[kind]}, or a function mount(coordinator, config)"
+    )
     return ModuleLoadError(
-        f"{spec.path} is no {kind}: {expected}, got {found}", module_id=spec.module, reason_code="invalid_entry_point"
+        f"{spec.path} is no {kind}: {expected}, got {found}",
+        module_id=spec.module,
+        reason_code="invalid_entry_point",
     )

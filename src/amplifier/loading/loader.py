@@ -18,7 +18,12 @@ import attrs
 
 from amplifier._internal.reading import can_call, show
 from amplifier._internal.spelling import did_you_mean
-from amplifier.errors import MissingExtraError, ModuleConflictError, ModuleLoadError, ModuleNotFoundError
+from amplifier.errors import (
+    MissingExtraError,
+    ModuleConflictError,
+    ModuleLoadError,
+    ModuleNotFoundError,
+)
 from amplifier.models import ModuleInfo
 from amplifier.plan import LOCAL_MODEL_ADVICE
 from amplifier.plan.dicts import places_of
@@ -107,7 +112,9 @@ class ModuleLoader:
         self.coordinator: Any = coordinator
         self._search_paths = list(search_paths or ())
         self._registered: dict[str, FoundModule] = {}
-        self._loaded: dict[str, LoadedModule | None] = {}  # those registered in process as they were examined
+        self._loaded: dict[
+            str, LoadedModule | None
+        ] = {}  # those registered in process as they were examined
         self._roots = HeldRoots()
         for module_id, module in (modules or {}).items():
             self.register(module_id, module)
@@ -140,7 +147,9 @@ class ModuleLoader:
                 module_id=module_id,
             )
         self._loaded.pop(module_id, None)
-        self._registered[module_id] = FoundModule(module_id=module_id, registered=module, registered_type=module_type)
+        self._registered[module_id] = FoundModule(
+            module_id=module_id, registered=module, registered_type=module_type
+        )
 
     def for_child(self, coordinator: Any) -> ModuleLoader:
         """A loader for a child session: the same search paths and in-process modules, paths held for itself."""
@@ -150,7 +159,9 @@ class ModuleLoader:
 
     # ── finding ──────────────────────────────────────────────────────────────────────────────────
 
-    def locate(self, module_id: str, source: object = None, *, listing: Listing | None = None) -> FoundModule | None:
+    def locate(
+        self, module_id: str, source: object = None, *, listing: Listing | None = None
+    ) -> FoundModule | None:
         """Find a module without importing anything; None if there is none.
 
         Args:
@@ -215,11 +226,15 @@ class ModuleLoader:
             *modules_in(effective_search_paths(self._search_paths)),
             *(claim for claim in claims if claim.is_built_in),
         ]
-        return [self._judged(module, listing) for module in dict.fromkeys(found) if is_readable(module)]
+        return [
+            self._judged(module, listing) for module in dict.fromkeys(found) if is_readable(module)
+        ]
 
     def _judged(self, module: FoundModule, listing: Listing) -> FoundModule:
         try:
-            return attrs.evolve(module, is_used=self.locate(module.module_id, listing=listing) == module)
+            return attrs.evolve(
+                module, is_used=self.locate(module.module_id, listing=listing) == module
+            )
         except ModuleConflictError as error:
             is_contested = bool(module.distribution) and not module.is_built_in
             if is_contested:
@@ -267,12 +282,20 @@ class ModuleLoader:
         profile = source_hint if profile_source is None else profile_source
         try:
             path = await _resolve_with(resolver, module_id, source, profile)
-        except Exception as exc:  # the application's resolver may raise anything; all but one meaning is passed on
+        except (
+            Exception
+        ) as exc:  # the application's resolver may raise anything; all but one meaning is passed on
             if not means_not_found(exc):
                 raise
             # An ImportError that names a package is not an answer: the resolver itself lacks something.
             level = logging.WARNING if isinstance(exc, ImportError) and exc.name else logging.INFO
-            logger.log(level, "resolver %r did not find module %r: %s", type(resolver).__name__, module_id, exc)
+            logger.log(
+                level,
+                "resolver %r did not find module %r: %s",
+                type(resolver).__name__,
+                module_id,
+                exc,
+            )
             found = self.locate(module_id)
             if found is None:
                 asked = f"resolver {type(resolver).__name__}: {exc}"
@@ -369,7 +392,9 @@ class ModuleLoader:
     def release(self, user: object) -> None:
         """A session has closed: give up the sys.path entries that only it used; may be called any number of times."""
         self._roots.end(user)
-        if self.coordinator is user:  # the session's own loader does not keep it alive once it is closed
+        if (
+            self.coordinator is user
+        ):  # the session's own loader does not keep it alive once it is closed
             self.coordinator, self._former = None, weakref.ref(user)
 
     def cleanup(self) -> None:
@@ -385,12 +410,23 @@ class ModuleLoader:
         if self._registered:
             searched.append(f"{len(self._registered)} modules registered in process")
         searched.append(f"entry points of group {ENTRY_POINT_GROUP!r}")
-        searched += [f"search path {path}" + ("" if path.is_dir() else " (no such directory)") for path in search_paths]
+        searched += [
+            f"search path {path}" + ("" if path.is_dir() else " (no such directory)")
+            for path in search_paths
+        ]
         if not search_paths:
             searched.append(f"search paths (none given, and {SEARCH_PATH_VARIABLE} names none)")
-        unused = " (imported from a source that another loader was given, so not used)" if name in sys.modules else ""
+        unused = (
+            " (imported from a source that another loader was given, so not used)"
+            if name in sys.modules
+            else ""
+        )
         searched.append(f"package {name!r}{unused}")
-        known = {*self._registered, *installed_claims(), *(each.module_id for each in modules_in(search_paths))}
+        known = {
+            *self._registered,
+            *installed_claims(),
+            *(each.module_id for each in modules_in(search_paths)),
+        }
         suggestion = nearest_module(module_id, known)
         hint = f"; {did_you_mean(suggestion)}" if suggestion else "."
         if module_id == _REMOVED_PROVIDER:
@@ -442,7 +478,9 @@ def _mounted_resolver(coordinator: Any) -> Any:
         return None
 
 
-async def _resolve_with(resolver: Any, module_id: str, source_hint: object, profile_hint: object) -> Path:
+async def _resolve_with(
+    resolver: Any, module_id: str, source_hint: object, profile_hint: object
+) -> Path:
     """Ask a resolver for a module's directory.
 
     What the resolver or its source raises leaves unchanged.
@@ -466,7 +504,9 @@ async def _resolve_with(resolver: Any, module_id: str, source_hint: object, prof
     )
 
 
-async def ask_resolver(method: Callable[..., Any], module_id: str, source_hint: object, profile_hint: object) -> Any:
+async def ask_resolver(
+    method: Callable[..., Any], module_id: str, source_hint: object, profile_hint: object
+) -> Any:
     """Call one of the methods of a resolver, sync or async; what it raises leaves unchanged."""
     # How this resolver takes its hints: by both keywords, by either, by a second position, or not at all.
     by_source, by_profile = {"source_hint": source_hint}, {"profile_hint": profile_hint}
@@ -476,7 +516,9 @@ async def ask_resolver(method: Callable[..., Any], module_id: str, source_hint: 
         inspect.signature(method)
     except ValueError:  # of code in C: as the contract has it
         keywords = {}
-    positional = () if keywords or not can_call(method, module_id, profile_hint) else (profile_hint,)
+    positional = (
+        () if keywords or not can_call(method, module_id, profile_hint) else (profile_hint,)
+    )
     source = method(module_id, *positional, **keywords)
     return await source if inspect.isawaitable(source) else source
 
@@ -500,7 +542,9 @@ def means_not_found(exc: BaseException | None) -> bool:
 # ── what is installed, for listings and checks of plans ───────────────────────────────────────────
 # Only files are read; no module is imported.
 
-ON_ISLAND: Final = "needs asyncio; on trio it runs on an asyncio island, a thread with an event loop of its own"
+ON_ISLAND: Final = (
+    "needs asyncio; on trio it runs on an asyncio island, a thread with an event loop of its own"
+)
 """What is shown of a module that is for asyncio only."""
 
 REQUIRED_PACKAGES: Final[Mapping[str, tuple[str, str]]] = {
@@ -521,7 +565,9 @@ _ORDER = ["orchestrator", "context", "provider", "tool", "hook", "resolver"]
 def all_modules() -> list[FoundModule]:
     """Every module found, in order of type and id; of those with the same id the one in use comes first."""
     found = ModuleLoader().catalogue()
-    return sorted(found, key=lambda entry: (_ORDER.index(entry.info.type), entry.info.id, not entry.is_used))
+    return sorted(
+        found, key=lambda entry: (_ORDER.index(entry.info.type), entry.info.id, not entry.is_used)
+    )
 
 
 def installed_modules() -> list[FoundModule]:
@@ -583,7 +629,10 @@ def missing_modules(plan: Any) -> list[tuple[str, str]]:
     for holder, key, section, path in places_of(plan) if isinstance(plan, Mapping) else ():
         spec = holder[key]
         if isinstance(spec, str):
-            spec = {"module": spec, "source": holder.get(f"{key}_source") if section == "session" else None}
+            spec = {
+                "module": spec,
+                "source": holder.get(f"{key}_source") if section == "session" else None,
+            }
         if isinstance(spec, Mapping) and is_module_id(spec.get("module")):
             problem = _problem(spec["module"], spec.get("source"), known)
             found += [] if problem is None else [(path, problem)]

@@ -105,7 +105,9 @@ def keyword_reader(cls: type[Record]) -> KeywordReader:
         check, raw, before = map(field.metadata.get, ("check", "raw", "before"))
         if check is not None:
             read = None if raw else converter().get_structure_hook(field.type)
-            overrides[field.name] = override(struct_hook=_checked_hook(read, check, before=bool(before)))
+            overrides[field.name] = override(
+                struct_hook=_checked_hook(read, check, before=bool(before))
+            )
     reader: Hook = make_dict_structure_fn_from_attrs(list(fields), dict, converter(), **overrides)
     return reader
 

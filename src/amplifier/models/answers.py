@@ -22,7 +22,14 @@ import attrs
 from amplifier._internal.json import SchemaRefused, build_validator, format_path, rebuild
 from amplifier.errors import MissingExtraError, Problem, ResultError
 
-__all__ = ["AnswerFormat", "Argument", "PartialAnswer", "answer_format", "arguments_format", "to_json"]
+__all__ = [
+    "AnswerFormat",
+    "Argument",
+    "PartialAnswer",
+    "answer_format",
+    "arguments_format",
+    "to_json",
+]
 
 _T = TypeVar("_T")
 
@@ -50,7 +57,9 @@ class AnswerFormat(Generic[_T]):
     description: str = ""
     schema: dict[str, Any]
     is_wrapped: bool
-    _find_problems: Callable[[Any], Iterable[Problem]] = attrs.field(alias="find_problems", repr=False)
+    _find_problems: Callable[[Any], Iterable[Problem]] = attrs.field(
+        alias="find_problems", repr=False
+    )
     _convert: Callable[[Any], _T] = attrs.field(alias="convert", repr=False)
 
     def read_text(self, text: str) -> _T:
@@ -64,7 +73,9 @@ class AnswerFormat(Generic[_T]):
             value = json.loads(fenced.group(1) if fenced else text)
         except (ValueError, RecursionError) as error:
             shown = f"{text[:200]!r}" if text.strip() else "nothing"
-            raise self._error([("$", f"expected JSON text, got {shown} ({error})")], text) from error
+            raise self._error(
+                [("$", f"expected JSON text, got {shown} ({error})")], text
+            ) from error
         return self.read_value(value)
 
     def read_value(self, value: Any) -> _T:
@@ -73,7 +84,9 @@ class AnswerFormat(Generic[_T]):
         Raises:
             ResultError: It does not fit.
         """
-        problems = [(_path_of(path, self.is_wrapped), what) for path, what in self._find_problems(value)]
+        problems = [
+            (_path_of(path, self.is_wrapped), what) for path, what in self._find_problems(value)
+        ]
         if not problems:
             try:
                 return self._convert(value[_WRAPPER_KEY] if self.is_wrapped else value)
@@ -93,7 +106,11 @@ class AnswerFormat(Generic[_T]):
             raise self._error(_problems_in(error, path), value) from error
 
     def _error(self, problems: Iterable[Problem], answer: Any) -> ResultError:
-        text = answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False, default=str)
+        text = (
+            answer
+            if isinstance(answer, str)
+            else json.dumps(answer, ensure_ascii=False, default=str)
+        )
         return ResultError(problems, result_type=self.name, answer=text[:_SHOWN])
 
 
@@ -103,8 +120,13 @@ def _problems_in(error: Exception, path: str) -> list[Problem]:
         return [(path + inner.removeprefix("$"), text) for inner, text in error.problems]
     listed = getattr(error, "errors", None)
     if callable(listed) and type(error).__module__.startswith("pydantic"):
-        return [(path + _path_of(each["loc"], False).removeprefix("$"), each["msg"]) for each in listed()]
-    text, _, inner = str(error).replace(" - at `key` in `$", " in a key - at `$").partition(" - at `$")
+        return [
+            (path + _path_of(each["loc"], False).removeprefix("$"), each["msg"])
+            for each in listed()
+        ]
+    text, _, inner = (
+        str(error).replace(" - at `key` in `$", " in a key - at `$").partition(" - at `$")
+    )
     is_own = not type(error).__module__.startswith("msgspec")
     return [(path + inner.rstrip("`"), f"{type(error).__name__}: {error}" if is_own else text)]
 
@@ -148,7 +170,9 @@ class PartialAnswer:
         if begin < 0:
             return False
         try:
-            value = from_json(text[begin:].encode(errors="replace"), partial_mode="trailing-strings")
+            value = from_json(
+                text[begin:].encode(errors="replace"), partial_mode="trailing-strings"
+            )
         except ValueError:
             return False
         if self._format.is_wrapped:
@@ -209,7 +233,9 @@ def _of_pydantic(result_type: Any) -> AnswerFormat[Any]:
         schema = adapter.json_schema()
     except (TypeError, NameError, RuntimeError) as error:
         raise _no_schema_error(result_type, error) from error
-    return _made(_name_of(result_type), schema, _with_whole_numbers(adapter.validate_python), result_type)
+    return _made(
+        _name_of(result_type), schema, _with_whole_numbers(adapter.validate_python), result_type
+    )
 
 
 def _of_msgspec(result_type: Any) -> AnswerFormat[Any]:
@@ -235,7 +261,10 @@ def _import_msgspec(feature: str) -> Any:
     return msgspec
 
 
-_KEYS = {"integer": r"^-?(0|[1-9][0-9]*)$", "number": r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?$"}
+_KEYS = {
+    "integer": r"^-?(0|[1-9][0-9]*)$",
+    "number": r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?$",
+}
 """How a number looks that is a key: those of a JSON object are texts."""
 
 
@@ -265,7 +294,9 @@ def _text_key(key: Any, kind: Any) -> Any:
     own = _with_plain_root(msgspec.json.schema(key))
     form = own.get("type", "string")
     if form not in ("string", *_KEYS):
-        raise TypeError(f"the keys of {kind} are no text that a {getattr(key, '__name__', key)} could be read from")
+        raise TypeError(
+            f"the keys of {kind} are no text that a {getattr(key, '__name__', key)} could be read from"
+        )
     schema: dict[str, Any] = {
         word: own[word] for word in ("format", "minLength", "maxLength", "pattern") if word in own
     }
@@ -283,7 +314,10 @@ def _with_whole_numbers(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
         try:
             return convert(value)
         except Exception:
-            whole = rebuild(value, lambda part, _: int(part) if type(part) is float and part.is_integer() else part)
+            whole = rebuild(
+                value,
+                lambda part, _: int(part) if type(part) is float and part.is_integer() else part,
+            )
             if whole == value and repr(whole) != repr(value):
                 return convert(whole)
             raise
@@ -293,7 +327,11 @@ def _with_whole_numbers(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 def _no_schema_error(result_type: Any, error: Exception) -> TypeError:
     """The error about a type that msgspec or pydantic refuses, without their advice about options that are not the caller's to set."""
-    reason = str(error).strip().splitlines()[-1] if "schema_hook" in str(error) else str(error).partition("\n")[0]
+    reason = (
+        str(error).strip().splitlines()[-1]
+        if "schema_hook" in str(error)
+        else str(error).partition("\n")[0]
+    )
     return TypeError(
         f"result_type {result_type!r:.80} has no JSON Schema: {reason.partition('. Set ')[0]:.300}; expected an attrs class, a "
         "dataclass, a TypedDict, a Literal, a builtin type, a pydantic model, a union, list, dict or tuple of these, or a JSON Schema "
@@ -307,7 +345,11 @@ def _separate_members(result_type: Any) -> list[Any]:
     if typing.get_origin(result_type) not in (typing.Union, types.UnionType):
         return []
     members = typing.get_args(result_type)
-    classes = [member for member in members if inspect.isclass(member) and hasattr(member, "__annotations__")]
+    classes = [
+        member
+        for member in members
+        if inspect.isclass(member) and hasattr(member, "__annotations__")
+    ]
     return list(members) if len(classes) > 1 or _has_pydantic(result_type) else []
 
 
@@ -327,15 +369,24 @@ def _of_union(result_type: Any, members: list[AnswerFormat[Any]]) -> AnswerForma
     return _made(_name_of(result_type), union, convert)
 
 
-def _embed_schema(member: AnswerFormat[Any], definitions: dict[str, Any], number: int) -> dict[str, Any]:
+def _embed_schema(
+    member: AnswerFormat[Any], definitions: dict[str, Any], number: int
+) -> dict[str, Any]:
     """The schema of a format as a part of another one, which gets its definitions too; those whose names are taken are numbered."""
     schema = member.schema["properties"][_WRAPPER_KEY] if member.is_wrapped else member.schema
-    schema, own = {word: value for word, value in schema.items() if word != "$defs"}, member.schema.get("$defs", {})
+    schema, own = (
+        {word: value for word, value in schema.items() if word != "$defs"},
+        member.schema.get("$defs", {}),
+    )
     if any(definitions.get(label, value) != value for label, value in own.items()):
-        while any(f"{label}_{number}" in {*definitions, *own} for label in own):  # a name may look like that by itself
+        while any(
+            f"{label}_{number}" in {*definitions, *own} for label in own
+        ):  # a name may look like that by itself
             number += 1
         schema = _rename_definitions(schema, number)
-        own = {f"{label}_{number}": _rename_definitions(value, number) for label, value in own.items()}
+        own = {
+            f"{label}_{number}": _rename_definitions(value, number) for label, value in own.items()
+        }
     definitions |= own
     return schema
 
@@ -348,18 +399,32 @@ def _rename_definitions(schema: Any, number: int) -> Any:
             else _rename_definitions(value, number)
             for key, value in schema.items()
         }
-    return [_rename_definitions(item, number) for item in schema] if isinstance(schema, list) else schema
+    return (
+        [_rename_definitions(item, number) for item in schema]
+        if isinstance(schema, list)
+        else schema
+    )
 
 
-def _made(name: str, schema: dict[str, Any], convert: Callable[[Any], Any], described: Any = None) -> AnswerFormat[Any]:
+def _made(
+    name: str, schema: dict[str, Any], convert: Callable[[Any], Any], described: Any = None
+) -> AnswerFormat[Any]:
     schema = _with_plain_root(copy.deepcopy(schema))
     is_wrapped = schema.get("type") != "object"
     if is_wrapped:
         definitions = schema.pop("$defs", None)
-        schema = {"type": "object", "properties": {_WRAPPER_KEY: schema}, "required": [_WRAPPER_KEY]}
+        schema = {
+            "type": "object",
+            "properties": {_WRAPPER_KEY: schema},
+            "required": [_WRAPPER_KEY],
+        }
         schema |= {"$defs": definitions} if definitions else {}
     _close_objects(schema)
-    doc = inspect.getdoc(described) if inspect.isclass(described) and "__doc__" in vars(described) else None
+    doc = (
+        inspect.getdoc(described)
+        if inspect.isclass(described) and "__doc__" in vars(described)
+        else None
+    )
     return AnswerFormat(
         name=name,
         description="" if doc is None or doc.startswith(f"{name}(") else doc,
@@ -400,7 +465,9 @@ def _problem_finder(schema: dict[str, Any]) -> Callable[[Any], Iterable[Any]]:
     try:
         validator = build_validator(schema)
     except MissingExtraError as error:
-        raise MissingExtraError("a typed answer", extra="providers", missing="jsonschema-rs") from error
+        raise MissingExtraError(
+            "a typed answer", extra="providers", missing="jsonschema-rs"
+        ) from error
     except SchemaRefused as error:
         raise TypeError(f"the JSON Schema for result_type is refused: {error}") from error
     return lambda value: validator.problems(value, _MOST_PROBLEMS)
@@ -408,7 +475,11 @@ def _problem_finder(schema: dict[str, Any]) -> Callable[[Any], Iterable[Any]]:
 
 def _name_of(result_type: Any) -> str:
     """A name that services accept: letters, digits, ``_`` and ``-``."""
-    given = result_type.get("title") if isinstance(result_type, dict) else getattr(result_type, "__name__", None)
+    given = (
+        result_type.get("title")
+        if isinstance(result_type, dict)
+        else getattr(result_type, "__name__", None)
+    )
     return re.sub(r"\W+", "_", str(given or "answer"), flags=re.ASCII).strip("_")[:60] or "answer"
 
 
@@ -448,10 +519,14 @@ def arguments_format(name: str, arguments: Mapping[str, Argument]) -> AnswerForm
     for number, (key, argument) in enumerate(arguments.items()):
         try:
             member = (
-                _of_pydantic(argument.type) if _has_field(argument.type) else answer_format(_for_msgspec(argument.type))
+                _of_pydantic(argument.type)
+                if _has_field(argument.type)
+                else answer_format(_for_msgspec(argument.type))
             )
         except TypeError as error:
-            raise TypeError(f"argument {key!r}: {error}".replace("result_type ", "the type ")) from error
+            raise TypeError(
+                f"argument {key!r}: {error}".replace("result_type ", "the type ")
+            ) from error
         schema = _embed_schema(member, definitions, number)
         schema.pop("title", None)
         if description := argument.description or _description_in(argument.type):
@@ -460,7 +535,11 @@ def arguments_format(name: str, arguments: Mapping[str, Argument]) -> AnswerForm
             schema.update(_written_default(argument.default))
         properties[key], members[key] = schema, member
     required = [key for key, argument in arguments.items() if argument.default is _MISSING]
-    whole = {"type": "object", "properties": properties, **({"required": required} if required else {})}
+    whole = {
+        "type": "object",
+        "properties": properties,
+        **({"required": required} if required else {}),
+    }
 
     def convert(given: Any) -> dict[str, Any]:
         return {key: members[key].convert(value, f"$.{key}") for key, value in given.items()}
@@ -488,12 +567,20 @@ def _for_msgspec(kind: Any) -> Any:
             elif isinstance(item, str):
                 metadata.append(msgspec.Meta(description=item))
             else:
-                found = {key: getattr(item, key) for key in _CONSTRAINTS if getattr(item, key, None) is not None}
+                found = {
+                    key: getattr(item, key)
+                    for key in _CONSTRAINTS
+                    if getattr(item, key, None) is not None
+                }
                 metadata += [msgspec.Meta(**found)] if found else []
                 if not found and type(item).__name__ in _UNKNOWN:
-                    raise TypeError(f"the constraint {item!r:.80} has no JSON Schema; check it in the function")
+                    raise TypeError(
+                        f"the constraint {item!r:.80} has no JSON Schema; check it in the function"
+                    )
         if metadata and typing.get_origin(base) in (typing.Union, types.UnionType):
-            each = [m if m is type(None) else Annotated[(m, *metadata)] for m in typing.get_args(base)]
+            each = [
+                m if m is type(None) else Annotated[(m, *metadata)] for m in typing.get_args(base)
+            ]
             return functools.reduce(operator.or_, each)
         return Annotated[(base, *metadata)] if metadata else base
     return _with_members(kind, _for_msgspec)

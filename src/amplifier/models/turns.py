@@ -94,7 +94,11 @@ ToolStatus: TypeAlias = Literal["ok", "error", "denied", "cancelled"]
 REFUSALS: Final = frozenset({"content_filter", "refusal", "safety"})
 """The words of services for an answer that was refused."""
 
-_REFUSED: Final[dict[str, ToolStatus]] = {"Denied": "denied", "Withheld": "denied", "Cancelled": "cancelled"}
+_REFUSED: Final[dict[str, ToolStatus]] = {
+    "Denied": "denied",
+    "Withheld": "denied",
+    "Cancelled": "cancelled",
+}
 _TOO_LARGE: Final = 10**15
 """A count or a cost of this size is not one."""
 
@@ -128,7 +132,9 @@ class ModelAnswer:
         metadata = _fields(response.get("metadata"))  # where built-in providers name the model
         return cls(
             provider=_text(data.get("provider")),
-            model=next(filter(None, (_text(each.get("model")) for each in (response, metadata, data))), ""),
+            model=next(
+                filter(None, (_text(each.get("model")) for each in (response, metadata, data))), ""
+            ),
             stop_reason=_text(response.get("finish_reason")),
             input_tokens=_count(usage.get("input_tokens")),
             output_tokens=_count(usage.get("output_tokens")),
@@ -260,11 +266,19 @@ class ToolUse:
         """Output and error as text for a person, shortened."""
         output = self.output
         text = (
-            output if isinstance(output, str) else "" if output is None else orjson.dumps(output, default=str).decode()
+            output
+            if isinstance(output, str)
+            else ""
+            if output is None
+            else orjson.dumps(output, default=str).decode()
         )
         if self.error:
             text = "\n".join(filter(None, [text, f"Error: {self.error}"]))
-        return text if len(text) <= longest else f"{text[:longest]}\n… {len(text) - longest} characters are not shown"
+        return (
+            text
+            if len(text) <= longest
+            else f"{text[:longest]}\n… {len(text) - longest} characters are not shown"
+        )
 
 
 # ── typed events ─────────────────────────────────────────────────────────────────────────────────
@@ -312,7 +326,9 @@ class TurnEvents:
         event, data = made.name, made.data
         if event in (PROVIDER_REQUEST, CONTENT_BLOCK_RESET):
             self._answer = self._block = None  # the next model call answers anew
-        elif event == CONTENT_BLOCK_START and _as_dict(data.get("metadata")).get("is_answer") is True:
+        elif (
+            event == CONTENT_BLOCK_START and _as_dict(data.get("metadata")).get("is_answer") is True
+        ):
             self._answer, self._block = None, data.get("block_index")
         elif event == CONTENT_BLOCK_DELTA:
             is_text = isinstance(made, TextDelta)
@@ -357,7 +373,10 @@ class TurnEvents:
 
     def _of_provider(self, event: str, data: dict[str, Any]) -> TurnEvent:
         request, text = data.get("request_id"), str(data.get("text") or "")
-        if self._is_asked and self._request in (None, request):  # else it is about another call, such as one of a hook
+        if self._is_asked and self._request in (
+            None,
+            request,
+        ):  # else it is about another call, such as one of a hook
             is_over = event == LLM_STREAM_ABORTED
             if self._reported.pieces and (is_over or self._request is None):
                 discarded, self._reported = "".join(self._reported.pieces), _ReportedText()
@@ -416,7 +435,13 @@ def _typed(event: str, data: dict[str, Any]) -> TurnEvent:
     if event == THINKING_DELTA:
         return _make(ThinkingDelta, name=event, data=data, text=str(data.get("delta") or ""))
     if event == TOOL_PRE:
-        return _make(ToolStarted, name=event, data=data, **_call(data), tool_input=_as_dict(data.get("tool_input")))
+        return _make(
+            ToolStarted,
+            name=event,
+            data=data,
+            **_call(data),
+            tool_input=_as_dict(data.get("tool_input")),
+        )
     if event == CONTENT_BLOCK_RESET:
         return _make(AnswerReset, name=event, data=data, text=str(data.get("discarded") or ""))
     if event in (TOOL_POST, TOOL_ERROR):
@@ -436,7 +461,10 @@ def _typed(event: str, data: dict[str, Any]) -> TurnEvent:
 
 
 def _call(data: dict[str, Any]) -> dict[str, str]:
-    return {"tool_name": str(data.get("tool_name") or ""), "tool_call_id": str(data.get("tool_call_id") or "")}
+    return {
+        "tool_name": str(data.get("tool_name") or ""),
+        "tool_call_id": str(data.get("tool_call_id") or ""),
+    }
 
 
 def _as_dict(value: Any) -> dict[str, Any]:
@@ -464,7 +492,15 @@ TEXT_EVENTS: Final = frozenset(
 )
 """The events that the text of a turn is made of."""
 
-TEXT_FIELDS: Final = ("block", "block_index", "block_type", "delta", "discarded", "request_id", "text")
+TEXT_FIELDS: Final = (
+    "block",
+    "block_index",
+    "block_type",
+    "delta",
+    "discarded",
+    "request_id",
+    "text",
+)
 """The fields of these events that the text is made of."""
 
 
@@ -472,8 +508,12 @@ TEXT_FIELDS: Final = ("block", "block_index", "block_type", "delta", "discarded"
 class TurnText:
     """The text of a turn, for those who can only add to what they have shown."""
 
-    _unfinished: list[str] = attrs.field(factory=list, init=False)  # a str would be copied for each piece
-    _is_answered: bool = attrs.field(default=False, init=False)  # the text of the latest model call was streamed
+    _unfinished: list[str] = attrs.field(
+        factory=list, init=False
+    )  # a str would be copied for each piece
+    _is_answered: bool = attrs.field(
+        default=False, init=False
+    )  # the text of the latest model call was streamed
     _has_text: bool = attrs.field(default=False, init=False)
 
     @property
@@ -511,7 +551,9 @@ class TurnText:
         return separator + text
 
 
-_CUT: Final = frozenset({"length", "max_tokens", "max_output_tokens", "model_context_window_exceeded"})
+_CUT: Final = frozenset(
+    {"length", "max_tokens", "max_output_tokens", "model_context_window_exceeded"}
+)
 
 
 @attrs.define
@@ -563,10 +605,20 @@ class TurnRecord(TurnText):
     def finish(self) -> Literal["stop", "length", "content_filter"]:
         """How the latest model call ended; a turn that its loop has cut off is as long as it may be."""
         word = (self.stop_reason or "").lower()
-        return "length" if self.is_cut_off or word in _CUT else "content_filter" if word in REFUSALS else "stop"
+        return (
+            "length"
+            if self.is_cut_off or word in _CUT
+            else "content_filter"
+            if word in REFUSALS
+            else "stop"
+        )
 
     def _take_call(self, event: str, data: Mapping[str, Any], at: float) -> None:
-        call_id, tool, given = _text(data.get("tool_call_id")), _text(data.get("tool_name")), data.get("tool_input")
+        call_id, tool, given = (
+            _text(data.get("tool_call_id")),
+            _text(data.get("tool_name")),
+            data.get("tool_input"),
+        )
         if (
             event == TOOL_PRE or call_id not in self.tools
         ):  # or rejected before it began: an unknown tool, bad arguments
@@ -603,7 +655,9 @@ class TurnRecord(TurnText):
 
 
 def _hit_rate(input_tokens: int, cache_read_tokens: int | None) -> float | None:
-    return None if cache_read_tokens is None or not input_tokens else cache_read_tokens / input_tokens
+    return (
+        None if cache_read_tokens is None or not input_tokens else cache_read_tokens / input_tokens
+    )
 
 
 def now(ago: float = 0) -> str:
@@ -645,7 +699,8 @@ def assistant_message(response: ChatResponse, calls: list[ToolCall]) -> dict[str
     ``producer_model`` is the model that gave it, where its provider names one.
     """
     plain = all(
-        isinstance(block, TextBlock) and not block.extra and block.visibility is None for block in response.content
+        isinstance(block, TextBlock) and not block.extra and block.visibility is None
+        for block in response.content
     )
     content: Any = text_of(response) if plain else [to_dict(block) for block in response.content]
     message: dict[str, Any] = {"role": "assistant", "content": content}
@@ -658,7 +713,8 @@ def assistant_message(response: ChatResponse, calls: list[ToolCall]) -> dict[str
             message["content"] += [_call_block(call) for call in calls if call.id not in shown]
         # Contexts of every make keep calls and results together by these ids.
         message["tool_calls"] = [
-            {"id": call.id, "name": call.name, "tool": call.name, "arguments": call.arguments} for call in calls
+            {"id": call.id, "name": call.name, "tool": call.name, "arguments": call.arguments}
+            for call in calls
         ]
     if producer := _text((response.metadata or {}).get("model")):
         message["producer_model"] = producer
@@ -675,14 +731,22 @@ def result_message(call: ToolCall, result: ToolResult) -> dict[str, Any]:
     if result.content:
         content = [to_dict(block) for block in result.content]
     failed = {} if result.success else {"is_error": True}
-    return {"role": "tool", "tool_call_id": call.id, "name": call.name, "content": content, **failed}
+    return {
+        "role": "tool",
+        "tool_call_id": call.id,
+        "name": call.name,
+        "content": content,
+        **failed,
+    }
 
 
 class _Messages:
     """The messages of a turn, made of its events: results follow their answer in the order of its calls, one for each."""
 
     def __init__(self, prompt: Any) -> None:
-        self._messages: list[dict[str, Any]] = [] if prompt is None else [{"role": "user", "content": prompt}]
+        self._messages: list[dict[str, Any]] = (
+            [] if prompt is None else [{"role": "user", "content": prompt}]
+        )
         self._owed: dict[str, tuple[int, ToolCall]] = {}
 
     def take(self, event: str, data: Mapping[str, Any]) -> None:
@@ -707,7 +771,9 @@ class _Messages:
                 ToolCall(id=each.id, name=each.name, arguments=each.input) for each in blocks
             ]
             self._messages.append(assistant_message(response, calls))
-            interrupted = ToolResult(success=False, error={"message": INTERRUPTED, "type": "Interrupted"})
+            interrupted = ToolResult(
+                success=False, error={"message": INTERRUPTED, "type": "Interrupted"}
+            )
             for call in calls:
                 self._owed[call.id] = len(self._messages), call
                 self._messages.append(result_message(call, interrupted))
@@ -720,7 +786,10 @@ class _Messages:
         result = data.get("tool_result")
         if not isinstance(result, ToolResult):
             known = (
-                found if isinstance(found, Mapping) and found.keys() <= attrs.fields_dict(ToolResult).keys() else None
+                found
+                if isinstance(found, Mapping)
+                and found.keys() <= attrs.fields_dict(ToolResult).keys()
+                else None
             )
             try:
                 result = ToolResult(output=found) if known is None else ToolResult(**known)
@@ -731,7 +800,10 @@ class _Messages:
     def closed_with(self, text: str) -> list[dict[str, Any]]:
         """All of them; an answer that was given with a tool is a message as well."""
         is_open = bool(self._messages) and self._messages[-1]["role"] == "tool"
-        return [*self._messages, *([{"role": "assistant", "content": text}] if is_open and text else ())]
+        return [
+            *self._messages,
+            *([{"role": "assistant", "content": text}] if is_open and text else ()),
+        ]
 
 
 # ── the report ───────────────────────────────────────────────────────────────────────────────────
@@ -830,7 +902,8 @@ class TurnReport:
                 cost_usd=record.cost,
             ),
             cost=record.cost,
-            stop_reason=stop_reason or ("refused" if record.stop_reason in REFUSALS else record.stop_reason),
+            stop_reason=stop_reason
+            or ("refused" if record.stop_reason in REFUSALS else record.stop_reason),
             model=record.model,
             provider=record.provider,
             error=error,
@@ -882,7 +955,10 @@ class StopReport:
 
     @classmethod
     def of(
-        cls, turn: Any, closing: Iterable[Any] | None, late: Iterable[tuple[float, str | None, str, float]]
+        cls,
+        turn: Any,
+        closing: Iterable[Any] | None,
+        late: Iterable[tuple[float, str | None, str, float]],
     ) -> Self | None:
         """Read what the kernel has kept.
 
@@ -897,22 +973,30 @@ class StopReport:
             return None
         asked = turn.asked
         parts = [
-            Stopped(what=f"tool call {use.tool}", seconds=_since(asked, use.ended_at), error=use.error)
+            Stopped(
+                what=f"tool call {use.tool}", seconds=_since(asked, use.ended_at), error=use.error
+            )
             for use in turn.report().tool_calls
-            if _is_cut_off(use) or (asked is not None and use.ended_at is not None and use.ended_at >= asked)
+            if _is_cut_off(use)
+            or (asked is not None and use.ended_at is not None and use.ended_at >= asked)
         ]
         parts += [
             Stopped(what=what, module=module, seconds=overdue, outcome="abandoned")
             for at, module, what, overdue in late
             if turn.began <= at <= turn.ended
         ]
-        return cls(cause=turn.stop_reason, parts=[*parts, Stopped(what="turn", seconds=_since(asked, turn.ended))])
+        return cls(
+            cause=turn.stop_reason,
+            parts=[*parts, Stopped(what="turn", seconds=_since(asked, turn.ended))],
+        )
 
 
 def _is_cut_off(use: ToolUse) -> bool:
     error = use.result.get("error") if isinstance(use.result, dict) else None
     kind = error.get("type") if isinstance(error, dict) else None
-    return use.error == INTERRUPTED or (use.success is False and kind in ("Cancelled", "Interrupted"))
+    return use.error == INTERRUPTED or (
+        use.success is False and kind in ("Cancelled", "Interrupted")
+    )
 
 
 def _since(asked: float | None, ended: float | None) -> float | None:
@@ -923,4 +1007,6 @@ def _stopped(what: str, module: str | None, seconds: float, failure: Any) -> Sto
     if failure is None:
         return Stopped(what=what, module=module, seconds=seconds)
     outcome: Literal["failed", "abandoned"] = "abandoned" if failure.overran else "failed"
-    return Stopped(what=what, module=module, seconds=seconds, outcome=outcome, error=redact_text(str(failure)))
+    return Stopped(
+        what=what, module=module, seconds=seconds, outcome=outcome, error=redact_text(str(failure))
+    )

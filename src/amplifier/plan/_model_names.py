@@ -79,7 +79,14 @@ def read_model_name(name: str, is_installed: Callable[[str], bool]) -> ModelName
     """
     provider, _, rest = (part.strip() for part in name.partition(":"))
     if is_local_model(name, is_installed):
-        raise PlanError([("$", f"expected 'openai-compatible:MODEL@URL', got {show(name)}; {LOCAL_MODEL_ADVICE}")])
+        raise PlanError(
+            [
+                (
+                    "$",
+                    f"expected 'openai-compatible:MODEL@URL', got {show(name)}; {LOCAL_MODEL_ADVICE}",
+                )
+            ]
+        )
     if not names_provider(name, is_installed) or (not rest and provider not in _PROVIDERS):
         raise PlanError([("$", f"expected {MODEL_EXAMPLES}, got {show(name)}{_meant(name)}")])
     model, _, url = rest.partition("@") if provider == "openai-compatible" else (rest, "", "no")
@@ -89,7 +96,9 @@ def read_model_name(name: str, is_installed: Callable[[str], bool]) -> ModelName
     module_id = f"{_PREFIX}{provider}"
     if not rest:
         return ModelName(provider=module_id)
-    config = {"default_model": model} | ({"base_url": url} if provider == "openai-compatible" else {})
+    config = {"default_model": model} | (
+        {"base_url": url} if provider == "openai-compatible" else {}
+    )
     return ModelName(provider=module_id, model=model, config=config)
 
 

@@ -106,7 +106,9 @@ class RoleDict(TypedDict, total=False):
     config: dict[str, Any] | None
 
 
-_SchemaKey = TypedDict("_SchemaKey", {"$schema": Any}, total=False)  # no class statement can spell this key
+_SchemaKey = TypedDict(
+    "_SchemaKey", {"$schema": Any}, total=False
+)  # no class statement can spell this key
 
 
 class PlanDict(_SchemaKey, total=False):

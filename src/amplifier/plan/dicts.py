@@ -24,7 +24,9 @@ def is_thing(given: object) -> bool:
     """Whether an entry of a plan is no id and no mapping but a module itself: something to call, or an instance of a contract."""
     if isinstance(given, _DATA):
         return False
-    return callable(given) or any(hasattr(given, name) for name in ("mount", "execute", "complete", "add_message"))
+    return callable(given) or any(
+        hasattr(given, name) for name in ("mount", "execute", "complete", "add_message")
+    )
 
 
 def id_of_thing(thing: object, section: str, path: str) -> str:
@@ -58,7 +60,9 @@ def find_things(plan: Mapping[str, Any]) -> list[tuple[str, str]]:
         thing = holder[key].get("module") if is_spec else holder[key]
         if is_thing(thing):
             name = getattr(thing, "__name__", None)
-            what = f"an instance of {type(thing).__name__}" if name is None else f"the function {name}"
+            what = (
+                f"an instance of {type(thing).__name__}" if name is None else f"the function {name}"
+            )
             found.append((f"{path}.module" if is_spec else path, what))
     return found
 
@@ -106,7 +110,11 @@ def plan_changes(before: Mapping[str, str] | None, plan: Mapping[str, Any]) -> l
     return [
         *(f"{name} is not in the plan any more" for name in before if name not in now),
         *(f"{name} is new in the plan" for name in now if name not in before),
-        *(f"{name} is configured differently" for name in before if name in now and now[name] != before[name]),
+        *(
+            f"{name} is configured differently"
+            for name in before
+            if name in now and now[name] != before[name]
+        ),
     ]
 
 
@@ -123,10 +131,14 @@ def plan_json(plan: Mapping[str, Any]) -> str:
     """
     if not isinstance(plan, Mapping):
         raise PlanError(
-            [("$", f"expected a plan, which is a dict, got {plan!r:.80}")], subject="the plan cannot be written as JSON"
+            [("$", f"expected a plan, which is a dict, got {plan!r:.80}")],
+            subject="the plan cannot be written as JSON",
         )
     instead = "which only this process has: write the id of an installed module, or make the plan where it is used"
-    problems = [(path, f"expected the id of a module, got {what}, {instead}") for path, what in find_things(plan)]
+    problems = [
+        (path, f"expected the id of a module, got {what}, {instead}")
+        for path, what in find_things(plan)
+    ]
     try:
         if not problems:
             return to_json(dict(plan))
@@ -149,7 +161,8 @@ def merge_plans(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str
     for name, plan in (("base", base), ("overlay", overlay)):
         if not isinstance(plan, Mapping):
             raise PlanError(
-                [("$", f"expected the {name} to be a mapping, got {show(plan)}")], subject="cannot merge plans"
+                [("$", f"expected the {name} to be a mapping, got {show(plan)}")],
+                subject="cannot merge plans",
             )
     merged: dict[str, Any] = _copy(dict(base), "$")
     pending: list[tuple[dict[str, Any], Mapping[str, Any], str]] = [(merged, overlay, "$")]
@@ -202,7 +215,11 @@ def expand_variables(plan: Mapping[str, Any], env: Mapping[str, str]) -> dict[st
                 return text or default[2:]
             if text is None:
                 rule = "write ${NAME} or ${NAME:-default}, or $${ for a plain ${"
-                shown = f"variable {name!r} is not set; set it or write ${{{name}:-default}}" if name else rule
+                shown = (
+                    f"variable {name!r} is not set; set it or write ${{{name}:-default}}"
+                    if name
+                    else rule
+                )
                 problems.append((format_path((frame.key() for frame in frames), "$"), shown))
             return text or ""
 

@@ -44,9 +44,7 @@ _FIRST_WORD_TO_TYPE: Final = {
     "context": "context",
     "resolver": "resolver",
 }
-MODULE_ID_RULE = (
-    "expected a module id: a lower-case letter, then lower-case letters, digits, '-' or '_', at most 64 in all"
-)
+MODULE_ID_RULE = "expected a module id: a lower-case letter, then lower-case letters, digits, '-' or '_', at most 64 in all"
 
 
 def is_module_id(text: object) -> TypeGuard[str]:
@@ -76,7 +74,9 @@ def new_session_id() -> str:
     return str(uuid.uuid4())
 
 
-LONGEST_DEADLINE: Final = 1e10  # 300 years: above it the clocks of event loops lose their precision or overflow
+LONGEST_DEADLINE: Final = (
+    1e10  # 300 years: above it the clocks of event loops lose their precision or overflow
+)
 _MOST: Final = 10**15
 _AMOUNT: Final = re.compile(r"[0-9]{1,15}(\.[0-9]{1,15})?")
 _CURRENCY: Final = re.compile(r"[A-Z]{3}")
@@ -92,7 +92,9 @@ def _setting(kind: Kind, default: Any, doc: str) -> Any:
             return kind.convert(value)
         return default.factory() if isinstance(default, attrs.Factory) else default  # type: ignore[arg-type]  # a class at run time
 
-    return option(attrs.evolve(optional(kind), expected=kind.expected, convert=convert), default, doc)
+    return option(
+        attrs.evolve(optional(kind), expected=kind.expected, convert=convert), default, doc
+    )
 
 
 def _is_amount(value: Any) -> bool:
@@ -111,14 +113,23 @@ def _checked_source(source: Any) -> Any:
     return source
 
 
-_seconds = attrs.evolve(number(0, LONGEST_DEADLINE, above=True), expected="seconds, more than 0", convert=float)
+_seconds = attrs.evolve(
+    number(0, LONGEST_DEADLINE, above=True), expected="seconds, more than 0", convert=float
+)
 _no_limit_or_seconds = optional(_seconds, null="for no limit")
-_limit = optional(attrs.evolve(whole_number(0), expected="a whole number, 0 or more"), null="for no limit")
+_limit = optional(
+    attrs.evolve(whole_number(0), expected="a whole number, 0 or more"), null="for no limit"
+)
 _amount = Kind(
     "an amount of money, 0 or more, such as 0.5 or '0.50'",
     _is_amount,
     lambda value: Decimal(str(value)),
-    schema={"anyOf": [{"type": "number", "minimum": 0}, {"type": "string", "pattern": f"^{_AMOUNT.pattern}$"}]},
+    schema={
+        "anyOf": [
+            {"type": "number", "minimum": 0},
+            {"type": "string", "pattern": f"^{_AMOUNT.pattern}$"},
+        ]
+    },
 )
 _currency = Kind(
     "a currency code of three capital letters, such as 'USD'",
@@ -142,7 +153,9 @@ module_id: Kind = Kind(
     is_module_id,
     schema={"type": "string", "pattern": f"^{MODULE_ID.pattern}$"},
 )
-_distribution = object_with({"distribution": attrs.evolve(_name, expected="the name of an installed distribution")})
+_distribution = object_with(
+    {"distribution": attrs.evolve(_name, expected="the name of an installed distribution")}
+)
 source: Kind = Kind(
     "a source",
     lambda value: True,
@@ -162,10 +175,14 @@ class Deadlines:
     mount: float | None = option(_no_limit_or_seconds, 120.0, "Mounting one module.")
     ready: float | None = option(_no_limit_or_seconds, 60.0, "on_session_ready of one module.")
     hook: float | None = option(
-        _no_limit_or_seconds, 300.0, "One handler of an event; long, because an approval may wait inside one."
+        _no_limit_or_seconds,
+        300.0,
+        "One handler of an event; long, because an approval may wait inside one.",
     )
     contribution: float | None = option(_no_limit_or_seconds, 10.0, "One contributor of a channel.")
-    collection: float | None = option(_no_limit_or_seconds, 30.0, "All contributors of a channel together.")
+    collection: float | None = option(
+        _no_limit_or_seconds, 30.0, "All contributors of a channel together."
+    )
     cleanup: float | None = option(_no_limit_or_seconds, 10.0, "One cleanup.")
     teardown: float | None = option(_no_limit_or_seconds, 30.0, "The whole closing of a session.")
     turn: float | None = option(_no_limit_or_seconds, None, "One turn.")
@@ -201,21 +218,33 @@ class BudgetLimits:
         prices: Prices by model name; they take precedence over those that providers know. ``"*"`` is for all other models.
     """
 
-    tokens: int | None = option(_limit, None, "Input and output tokens of all model calls. null: no limit.")
+    tokens: int | None = option(
+        _limit, None, "Input and output tokens of all model calls. null: no limit."
+    )
     cost: Decimal | None = option(
         optional(_amount, null="for no limit"),
         None,
         "The price of all model calls, as a number or as text. null: no limit.",
     )
     currency: str = _setting(
-        _currency, "USD", "Of the cost. Providers report US dollars; for another currency, give prices."
+        _currency,
+        "USD",
+        "Of the cost. Providers report US dollars; for another currency, give prices.",
     )
-    model_calls: int | None = option(_limit, None, "Calls of models; every attempt counts. null: no limit.")
+    model_calls: int | None = option(
+        _limit, None, "Calls of models; every attempt counts. null: no limit."
+    )
     tool_calls: int | None = option(_limit, None, "Calls of tools. null: no limit.")
-    seconds: float | None = option(_no_limit_or_seconds, None, "Time in which turns run. null: no limit.")
+    seconds: float | None = option(
+        _no_limit_or_seconds, None, "Time in which turns run. null: no limit."
+    )
     warn_at: float | None = option(
         optional(
-            attrs.evolve(number(0, 1, above=True), expected="a share, more than 0 and at most 1", convert=float),
+            attrs.evolve(
+                number(0, 1, above=True),
+                expected="a share, more than 0 and at most 1",
+                convert=float,
+            ),
             null="for no warnings",
         ),
         0.8,
@@ -236,7 +265,9 @@ class BudgetLimits:
     )
 
 
-BUDGET: Final = record(BudgetLimits, f"a mapping of limits by name ({', '.join(attrs.fields_dict(BudgetLimits))})")
+BUDGET: Final = record(
+    BudgetLimits, f"a mapping of limits by name ({', '.join(attrs.fields_dict(BudgetLimits))})"
+)
 
 
 @final
@@ -280,7 +311,9 @@ class ModuleSpec:
     thing: Any = None
 
 
-_places = attrs.evolve(texts(), schema={"type": "array", "items": {"type": "string", "minLength": 1}})
+_places = attrs.evolve(
+    texts(), schema={"type": "array", "items": {"type": "string", "minLength": 1}}
+)
 
 
 @final
@@ -289,10 +322,14 @@ class ProtectedPlaceChanges:
     """Changes to the list of places that an agent may change only if a person allows it."""
 
     add: tuple[str, ...] = option(
-        _places, (), "Further places: names at any depth, such as `deploy.key` or `ci/secrets`, or absolute paths."
+        _places,
+        (),
+        "Further places: names at any depth, such as `deploy.key` or `ci/secrets`, or absolute paths.",
     )
     allow: tuple[str, ...] = option(
-        _places, (), "Places that are not asked about, in the same form. The agent's own code stays protected."
+        _places,
+        (),
+        "Places that are not asked about, in the same form. The agent's own code stays protected.",
     )
 
 
@@ -300,7 +337,9 @@ class ProtectedPlaceChanges:
 class SessionSettings:
     """The settings in the plan's section ``session``, without its two modules; their options say what each means."""
 
-    strict: bool = _setting(flag, False, "Any module that cannot be used is fatal, not only loop, context and gates.")
+    strict: bool = _setting(
+        flag, False, "Any module that cannot be used is fatal, not only loop, context and gates."
+    )
     deadlines: Deadlines = _setting(
         record(Deadlines, f"a mapping of seconds by name ({', '.join(DEADLINE_NAMES)})"),
         attrs.Factory(Deadlines),
@@ -320,7 +359,9 @@ class SessionSettings:
         None,
         "Changes to the list of places that tools change only if a person allows it; the modules read it.",
     )
-    metadata: Any = option(anything, None, "The application's own data, sent along with session events.")
+    metadata: Any = option(
+        anything, None, "The application's own data, sent along with session events."
+    )
     raw: bool = _setting(flag, False, "Session events carry the plan, secrets taken out.")
 
 

@@ -19,8 +19,12 @@ def check_token(token: str | None, source: str = "token") -> None:
     Raises:
         PlanError: It is no such text.
     """
-    if token is not None and (len(token) < 16 or not token.isascii() or not token.isprintable() or " " in token):
-        problem = f"expected at least 16 printable ASCII characters without spaces, got {len(token)}"
+    if token is not None and (
+        len(token) < 16 or not token.isascii() or not token.isprintable() or " " in token
+    ):
+        problem = (
+            f"expected at least 16 printable ASCII characters without spaces, got {len(token)}"
+        )
         raise PlanError([(source, problem)], subject=_SUBJECT)
 
 
@@ -33,9 +37,7 @@ def server_names(host: str, allowed: Sequence[str], *, has_token: bool) -> list[
     if _is_loopback(host):
         return [*LOOPBACK_HOSTS, *allowed]
     if not has_token:
-        problem = (
-            "without a token the server may listen on this machine only (127.0.0.1): anyone could run the agent's tools"
-        )
+        problem = "without a token the server may listen on this machine only (127.0.0.1): anyone could run the agent's tools"
         raise PlanError([("host", problem)], subject=_SUBJECT)
     if host in ("0.0.0.0", "::") and not allowed:
         problem = f"{host} needs --allow-host with the names under which clients reach the server"
@@ -54,7 +56,9 @@ def listen_on(host: str, port: int) -> socket.socket:
         family, _, _, _, address = found[0]
         return socket.create_server(address[:2], family=family, backlog=1024)
     except OSError as error:
-        raise OSError(error.errno, f"cannot listen on {host} port {port}: {error.strerror or error}") from error
+        raise OSError(
+            error.errno, f"cannot listen on {host} port {port}: {error.strerror or error}"
+        ) from error
 
 
 def address_of(listening: socket.socket, host: str) -> str:
@@ -64,7 +68,11 @@ def address_of(listening: socket.socket, host: str) -> str:
 
 def reachability_warning(host: str) -> str | None:
     """A warning for an address that other machines reach."""
-    return None if _is_loopback(host) else "Other machines can reach this server, and the traffic is not encrypted."
+    return (
+        None
+        if _is_loopback(host)
+        else "Other machines can reach this server, and the traffic is not encrypted."
+    )
 
 
 def _in_url(host: str) -> str:

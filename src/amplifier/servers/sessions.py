@@ -94,7 +94,9 @@ def takes_input(text: str) -> bool:
 def expanded(text: str, argument: str) -> str:
     """What a command with this argument stands for."""
     body = _body(text)
-    return body.replace(_ARGUMENTS, argument) if takes_input(body) else f"{body}\n\n{argument}".strip()
+    return (
+        body.replace(_ARGUMENTS, argument) if takes_input(body) else f"{body}\n\n{argument}".strip()
+    )
 
 
 def _body(text: str) -> str:

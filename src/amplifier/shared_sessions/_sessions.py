@@ -69,7 +69,9 @@ async def run_turn(
     except Exception as error:  # a turn runs third-party code
         if error is failure:
             raise
-        return Ended(status="cancelled" if isinstance(error, ExecutionCancelled) else "error", error=error)
+        return Ended(
+            status="cancelled" if isinstance(error, ExecutionCancelled) else "error", error=error
+        )
     status: TurnStatus = "cancelled" if session.status.status == "cancelled" else "success"
     result = events.result if schema is None else json.dumps(events.result, ensure_ascii=False)
     return Ended(status=status, result=result)
@@ -189,7 +191,9 @@ class LiveSession(Generic[T]):
             SessionBusyError: Another turn is running, or the session is being closed.
         """
         if self._turn is not None:
-            raise SessionBusyError(f"session {self.session_id!r} is running a turn; wait for its end or stop it")
+            raise SessionBusyError(
+                f"session {self.session_id!r} is running a turn; wait for its end or stop it"
+            )
         if self._leave.is_set():
             raise SessionBusyError(f"session {self.session_id!r} is being closed")
         self._turn = LiveTurn(prompt=prompt, claims=ExitStack())
@@ -203,7 +207,9 @@ class LiveSession(Generic[T]):
         Raises:
             Exception: What ``show`` raises.
         """
-        async with self.log.watched(self._abandoned_seconds, partial(self.stop, "its client has left")):
+        async with self.log.watched(
+            self._abandoned_seconds, partial(self.stop, "its client has left")
+        ):
             turn.ended = await run_turn(self.session, turn.prompt, turn.record, show)
         return turn.ended
 
@@ -245,9 +251,7 @@ class SessionRefused(AmplifierError):
     @classmethod
     def because_not_started(cls) -> Self:
         """No task group runs that could hold it."""
-        message = (
-            "the application has not been started: the server, or the application around it, has to run its lifespan"
-        )
+        message = "the application has not been started: the server, or the application around it, has to run its lifespan"
         return cls("not_started", message)
 
 
@@ -296,7 +300,10 @@ class LiveSessions(Generic[T]):
         if self._is_closing:
             raise SessionRefused("stopping", "the server is being stopped")
         if self._most is not None and len(self._open) + len(self._reserved) >= self._most:
-            raise SessionRefused("too_many_sessions", f"{self._most} sessions are open, which is the limit; delete one")
+            raise SessionRefused(
+                "too_many_sessions",
+                f"{self._most} sessions are open, which is the limit; delete one",
+            )
         self._take(session_id)
         try:
             yield
@@ -305,7 +312,10 @@ class LiveSessions(Generic[T]):
 
     def _take(self, session_id: str) -> None:
         if session_id in self._open or session_id in self._reserved:
-            raise SessionRefused("session_open", f"session {session_id!r} is open already, or being opened or deleted")
+            raise SessionRefused(
+                "session_open",
+                f"session {session_id!r} is open already, or being opened or deleted",
+            )
         self._reserved.add(session_id)
 
     async def add(
@@ -403,6 +413,13 @@ class LiveSessions(Generic[T]):
             await anyio.sleep(seconds / 10)
             for live in self.all():
                 is_used = live.is_busy or live.log.readers
-                if not is_used and anyio.current_time() - max(live.used_at, live.log.used_at) >= seconds:
-                    logger.info("session %r has not been used for %g s and is closed", live.session_id, seconds)
+                if (
+                    not is_used
+                    and anyio.current_time() - max(live.used_at, live.log.used_at) >= seconds
+                ):
+                    logger.info(
+                        "session %r has not been used for %g s and is closed",
+                        live.session_id,
+                        seconds,
+                    )
                     await live.close()

@@ -114,11 +114,15 @@ class Checkpoints:
         await anyio.to_thread.run_sync(self._begin, prompt, messages)
 
     def _begin(self, prompt: str | None, messages: list[dict[str, Any]]) -> None:
-        turns = [turn for turn in self._read() if turn.removed is None]  # what was taken back is given up now
+        turns = [
+            turn for turn in self._read() if turn.removed is None
+        ]  # what was taken back is given up now
         if prompt is None and turns and turns[-1].after is None:
             self._running = turns[-1]
         else:
-            self._running = _Turn(" ".join((prompt or "").split())[:80], len(messages), _digest(messages))
+            self._running = _Turn(
+                " ".join((prompt or "").split())[:80], len(messages), _digest(messages)
+            )
             turns = [*turns, self._running][-_MOST_TURNS:]
         self._turns = turns
 
@@ -159,7 +163,9 @@ class Checkpoints:
                 changed = self._copies.changes(turn.before, turn.after)
                 changed |= _changed_modes(turn.modes, self._copies.modes)
                 turn.modes = {path: mode for path, mode in turn.modes.items() if path in changed}
-                turn.modes_after = {path: mode for path, mode in self._copies.modes.items() if path in changed}
+                turn.modes_after = {
+                    path: mode for path, mode in self._copies.modes.items() if path in changed
+                }
             except _ObstacleError:
                 # As after a turn whose process was killed: undo copies the folder as it is then.
                 turn.after = None
@@ -181,7 +187,9 @@ class Checkpoints:
             await replace_messages(context, kept)
         return lines
 
-    def undo(self, messages: Sequence[dict[str, Any]], *, redo: bool = False) -> tuple[list[dict[str, Any]], list[str]]:
+    def undo(
+        self, messages: Sequence[dict[str, Any]], *, redo: bool = False
+    ) -> tuple[list[dict[str, Any]], list[str]]:
         """Take back the files of the latest turn; returns the conversation that is left, and what was done, in lines.
 
         Raises:
@@ -196,14 +204,21 @@ class Checkpoints:
         known = len(messages) >= turn.messages and _digest(messages[: turn.messages]) == turn.digest
         left = list(messages)
         if redo:
-            left, turn.removed = ([*messages[: turn.messages], *(turn.removed or ())] if known else left), None
+            left, turn.removed = (
+                ([*messages[: turn.messages], *(turn.removed or ())] if known else left),
+                None,
+            )
         else:
-            left, turn.removed = (left[: turn.messages], left[turn.messages :]) if known else (left, [])
+            left, turn.removed = (
+                (left[: turn.messages], left[turn.messages :]) if known else (left, [])
+            )
         self._turns = turns
         self._write()
         lines = [f"{'Done again' if redo else 'Taken back'}: {turn.prompt}"]
         lines += [f"  {_named(changed)}" if changed else "  no file was changed"]
-        lines += [f"  left as it is, {why}: {_named(names)}" for why, names in _grouped(kept).items()]
+        lines += [
+            f"  left as it is, {why}: {_named(names)}" for why, names in _grouped(kept).items()
+        ]
         if not known:
             lines.append("  the conversation stays: it was replaced since then")
         if turn.problem is not None:
@@ -227,12 +242,16 @@ class Checkpoints:
         had, modes = (turn.modes, turn.modes_after) if redo else (turn.modes_after, turn.modes)
         wanted = _changed_modes(had, modes) | self._copies.changes(start, goal)
         unchanged = {
-            path: mode for path, mode in self._copies.modes.items() if path in had and had[path] == modes.get(path)
+            path: mode
+            for path, mode in self._copies.modes.items()
+            if path in had and had[path] == modes.get(path)
         }
         modes = modes | unchanged  # permissions that the turn did not change stay as they are now
         changed = self._copies.changes(start, now).keys() - set(turn.moving)
         kept = dict.fromkeys(_in_the_way(wanted, changed), "changed since then")
-        kept |= dict.fromkeys(_in_the_way(wanted, turn.uncovered.keys() | uncovered), "not in the copy")
+        kept |= dict.fromkeys(
+            _in_the_way(wanted, turn.uncovered.keys() | uncovered), "not in the copy"
+        )
         if turn.names and not turn.tools:  # someone else worked in the folder meanwhile
             others = [path for path in wanted if path.rpartition("/")[2] not in turn.names]
             kept = dict.fromkeys(others, "not changed by the turn") | kept
@@ -248,7 +267,10 @@ class Checkpoints:
                 raise
             turn.moving = []
         beyond = (turn.uncovered | uncovered) if turn.tools else {}
-        return sorted(todo), {**kept, **{name: why for name, why in beyond.items() if why != "ignored"}}
+        return sorted(todo), {
+            **kept,
+            **{name: why for name, why in beyond.items() if why != "ignored"},
+        }
 
     # ── on disk ──
 
@@ -260,7 +282,9 @@ class Checkpoints:
             except FileNotFoundError:
                 self._turns = []
             except (ValueError, TypeError) as error:
-                raise UndoError(f"{self._folder / 'checkpoints.json'} is damaged: {error}") from error
+                raise UndoError(
+                    f"{self._folder / 'checkpoints.json'} is damaged: {error}"
+                ) from error
         return self._turns
 
     def _write(self) -> None:
@@ -272,7 +296,9 @@ class Checkpoints:
 async def replace_messages(context: Any, messages: list[dict[str, Any]]) -> None:
     """Replace the conversation of an open session."""
     await context.set_messages(messages)
-    if len(await context.get_messages()) != len(messages):  # a context that was loaded ignores the first call
+    if len(await context.get_messages()) != len(
+        messages
+    ):  # a context that was loaded ignores the first call
         await context.clear()
         await context.set_messages(messages)
 
@@ -293,7 +319,9 @@ def undo_stored(store: SessionIndex, session_id: str, *, redo: bool = False) -> 
             conversation.replace([encode_message(message)[0] for message in left])
     finally:
         conversation.close()
-    store.write(attrs.evolve(record, status="cancelled"), turn_plan=None)  # a turn that was cut off does not go on
+    store.write(
+        attrs.evolve(record, status="cancelled"), turn_plan=None
+    )  # a turn that was cut off does not go on
     return lines
 
 
@@ -316,7 +344,10 @@ class _Copies:
         self._deadline = time.monotonic() + _SECONDS
         if self._workspace in (Path.home(), Path(self._workspace.anchor)):
             raise UndoError(f"{self._workspace} is too much to copy; work in a folder of your own")
-        for lock in ("index.lock", "index.goal.lock"):  # of a git that was killed; a session is open once, so none runs
+        for lock in (
+            "index.lock",
+            "index.goal.lock",
+        ):  # of a git that was killed; a session is open once, so none runs
             (self._repository / lock).unlink(missing_ok=True)
         attributes = self._repository / "info" / "attributes"
         if not attributes.exists():
@@ -329,7 +360,9 @@ class _Copies:
         own = self._workspace / ".git" / "info" / "exclude"
         ignoring = ["--exclude-standard", *([f"--exclude-from={own}"] if own.is_file() else [])]
         listed = _split(self._git("ls-files", "-z", "--cached", "--others", *ignoring))
-        ignored = _split(self._git("ls-files", "-z", "--others", "--ignored", "--directory", *ignoring))
+        ignored = _split(
+            self._git("ls-files", "-z", "--others", "--ignored", "--directory", *ignoring)
+        )
         uncovered = dict.fromkeys(ignored, "ignored")
         covered, total, real, self.modes = [], 0, {"": True}, {}
         for name in dict.fromkeys(listed):
@@ -347,7 +380,15 @@ class _Copies:
             )
         left_out = [name for name in set(listed) - set(covered) if not name.endswith("/")]
         self._git("update-index", "-z", "--force-remove", "--stdin", given=_joined(left_out))
-        self._git("update-index", "-z", "--add", "--remove", "--replace", "--stdin", given=_joined(covered))
+        self._git(
+            "update-index",
+            "-z",
+            "--add",
+            "--remove",
+            "--replace",
+            "--stdin",
+            given=_joined(covered),
+        )
         return self._git("write-tree").decode().strip(), uncovered
 
     def _refuse_pipes(self) -> None:
@@ -368,7 +409,9 @@ class _Copies:
                 continue
             for entry in entries:
                 if entry.name in _READ_BY_GIT and _is_pipe(entry):
-                    reason = "no regular file, and git would wait for it; remove it to undo the turn"
+                    reason = (
+                        "no regular file, and git would wait for it; remove it to undo the turn"
+                    )
                     raise _ObstacleError(f"{entry.path} is {reason}")
                 if entry.is_dir(follow_symlinks=False) and entry.name != ".git":
                     pending.append(entry.path)
@@ -421,23 +464,35 @@ class _Copies:
         )  # a file may become a folder
         self._git("update-index", "-z", "--index-info", given=_joined(removed_first), more=index)
         goal = self._git("write-tree", more=index).decode().strip()
-        contents = [entry[7:].partition("\t")[0] for entry in entries.values() if entry.startswith("1")]
-        sizes = self._git("cat-file", "--batch-check=%(objectsize)", given="\n".join([*contents, ""]).encode())
+        contents = [
+            entry[7:].partition("\t")[0] for entry in entries.values() if entry.startswith("1")
+        ]
+        sizes = self._git(
+            "cat-file", "--batch-check=%(objectsize)", given="\n".join([*contents, ""]).encode()
+        )
         needed, free = (
             sum(int(size) for size in sizes.split() if size.isdigit()),
             shutil.disk_usage(self._workspace).free,
         )
-        if needed > free:  # git would cut off the files it writes, and be unable to write back those it has replaced
-            raise UndoError(f"{self._workspace} needs {needed:,} bytes for the files, and has {free:,} left")
+        if (
+            needed > free
+        ):  # git would cut off the files it writes, and be unable to write back those it has replaced
+            raise UndoError(
+                f"{self._workspace} needs {needed:,} bytes for the files, and has {free:,} left"
+            )
         self._git("read-tree", "-m", "-u", now, goal)
         for path in modes.keys() & entries:
             (self._workspace / path).chmod(modes[path])
 
-    def _git(self, *arguments: str, given: bytes = b"", more: Mapping[str, str] | None = None) -> bytes:
+    def _git(
+        self, *arguments: str, given: bytes = b"", more: Mapping[str, str] | None = None
+    ) -> bytes:
         git = find_program("git", avoid=[self._workspace])
         if git is None:
             raise UndoError("git is not installed, which keeps the copies")
-        variables = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+        variables = {
+            name: value for name, value in os.environ.items() if not name.startswith("GIT_")
+        }
         variables |= {
             "GIT_DIR": str(self._repository),
             "GIT_WORK_TREE": str(self._workspace),
@@ -450,7 +505,16 @@ class _Copies:
         }
         if arguments[0] == "init":
             del variables["GIT_WORK_TREE"]  # a bare repository has none
-        command = [git, "-c", "gc.auto=0", "-c", "core.compression=1", "-c", "core.bare=false", *arguments]
+        command = [
+            git,
+            "-c",
+            "gc.auto=0",
+            "-c",
+            "core.compression=1",
+            "-c",
+            "core.bare=false",
+            *arguments,
+        ]
         left = max(self._deadline - time.monotonic(), 0.1)
         try:
             ended = subprocess.run(
@@ -467,7 +531,10 @@ class _Copies:
         except subprocess.TimeoutExpired:
             raise UndoError(f"{self._workspace} takes longer than {_SECONDS:g} s to copy") from None
         if ended.returncode != 0:
-            reason = " ".join(ended.stderr.decode(errors="replace").split()) or f"exit code {ended.returncode}"
+            reason = (
+                " ".join(ended.stderr.decode(errors="replace").split())
+                or f"exit code {ended.returncode}"
+            )
             raise UndoError(f"git {arguments[0]}: {reason}")
         return ended.stdout
 
@@ -481,7 +548,9 @@ def _is_pipe(entry: os.DirEntry[str]) -> bool:
 
 
 def _digest(messages: Sequence[dict[str, Any]]) -> str:
-    return hashlib.sha256(json.dumps(list(messages), sort_keys=True, default=str).encode()).hexdigest()
+    return hashlib.sha256(
+        json.dumps(list(messages), sort_keys=True, default=str).encode()
+    ).hexdigest()
 
 
 def _changed_modes(start: Mapping[str, int], goal: Mapping[str, int]) -> dict[str, str]:
@@ -501,7 +570,11 @@ def _in_the_way(paths: Iterable[str], names: Iterable[str]) -> list[str]:
     """The paths that are among the names, or in or above one of them: a file that took the place of a folder, or the reverse."""
     found = {name.rstrip("/") for name in names}
     above = {folder for name in found for folder in _folders(name)}
-    return [path for path in paths if path in found or path in above or not found.isdisjoint(_folders(path))]
+    return [
+        path
+        for path in paths
+        if path in found or path in above or not found.isdisjoint(_folders(path))
+    ]
 
 
 def _folders(path: str) -> list[str]:
@@ -517,7 +590,10 @@ def _joined(names: Iterable[str]) -> bytes:
 
 
 def _grouped(kept: Mapping[str, str]) -> dict[str, list[str]]:
-    return {why: sorted(name for name, each in kept.items() if each == why) for why in sorted(set(kept.values()))}
+    return {
+        why: sorted(name for name, each in kept.items() if each == why)
+        for why in sorted(set(kept.values()))
+    }
 
 
 def _named(names: Sequence[str]) -> str:

@@ -57,7 +57,9 @@ class _OfferedTool:
     async def execute(self, input: dict[str, Any]) -> ToolResult:  # noqa: A002 — the contract's name
         """Note the call; the result is the client's to give."""
         call = current_call()
-        return self._tools.note(ToolCall(id="" if call is None else call.call_id, name=self.name, arguments=input))
+        return self._tools.note(
+            ToolCall(id="" if call is None else call.call_id, name=self.name, arguments=input)
+        )
 
 
 class ClientTools:
@@ -82,7 +84,14 @@ class ClientTools:
 
     def clash(self, session: AmplifierSession) -> str | None:
         """The name of a tool that the agent has, too."""
-        return next((tool.name for tool in self.tools if session.coordinator.get("tools", tool.name) is not None), None)
+        return next(
+            (
+                tool.name
+                for tool in self.tools
+                if session.coordinator.get("tools", tool.name) is not None
+            ),
+            None,
+        )
 
     async def offer(self, session: AmplifierSession) -> None:
         """Offer them to the model of an open session, which is for one turn."""
@@ -98,7 +107,9 @@ class ClientTools:
 
         for tool in self.tools:
             await coordinator.mount("tools", _OfferedTool(tool, self), name=tool.name)
-        coordinator.hooks.register(PROVIDER_REQUEST, stop, priority=_FIRST, name="live.client_tools")
+        coordinator.hooks.register(
+            PROVIDER_REQUEST, stop, priority=_FIRST, name="live.client_tools"
+        )
 
     def note(self, call: ToolCall) -> ToolResult:
         """A call of the model; returns what stands for its result until the client sends it."""
@@ -111,10 +122,15 @@ class ClientTools:
     def calls_in(self, messages: Iterable[Mapping[str, Any]]) -> list[ToolCall]:
         """The calls that wait for the client, in the order of the model's answer."""
         order = [call.get("id") for message in messages for call in message.get("tool_calls") or ()]
-        return sorted(self._calls.values(), key=lambda call: order.index(call.id) if call.id in order else len(order))
+        return sorted(
+            self._calls.values(),
+            key=lambda call: order.index(call.id) if call.id in order else len(order),
+        )
 
 
-def with_results(messages: list[dict[str, Any]], results: Mapping[str, Any]) -> list[dict[str, Any]]:
+def with_results(
+    messages: list[dict[str, Any]], results: Mapping[str, Any]
+) -> list[dict[str, Any]]:
     """A conversation with the results of the client in it, by the ids of their calls: those of the latest answer."""
     filled, left = list(messages), dict(results)
     for at in range(len(filled) - 1, -1, -1):
@@ -146,7 +162,9 @@ class KeptMessages:
         self.forget(name)
         written = self._kept[name] = orjson.dumps(messages, default=str)
         self._bytes += len(written)
-        while len(self._kept) > self._most or (self._bytes > self._most_bytes and len(self._kept) > 1):
+        while len(self._kept) > self._most or (
+            self._bytes > self._most_bytes and len(self._kept) > 1
+        ):
             self.forget(next(iter(self._kept)))
 
     def find(self, name: str) -> list[dict[str, Any]] | None:

@@ -64,7 +64,10 @@ class Edits:
             self._calls[call_id] = (str(data.get("tool_name")), given)
             if data.get("tool_name") in ("write_file", "edit_file"):
                 edit = await anyio.to_thread.run_sync(
-                    _edit, dict(given), self._folder or Path.cwd(), self._before if self._keeps_first else None
+                    _edit,
+                    dict(given),
+                    self._folder or Path.cwd(),
+                    self._before if self._keeps_first else None,
                 )
                 if edit is not None:
                     self._by_call[call_id] = edit
@@ -137,9 +140,13 @@ def _edit(given: dict[str, Any], folder: Path, first: dict[Path, str] | None = N
     elif "old_string" not in texts or "new_string" not in texts:
         return None
     elif not before or texts["old_string"] not in before:
-        before, after = (text.removesuffix("\n") + "\n" for text in (texts["old_string"], texts["new_string"]))
+        before, after = (
+            text.removesuffix("\n") + "\n" for text in (texts["old_string"], texts["new_string"])
+        )
     else:
-        after = before.replace(texts["old_string"], texts["new_string"], -1 if given.get("replace_all") is True else 1)
+        after = before.replace(
+            texts["old_string"], texts["new_string"], -1 if given.get("replace_all") is True else 1
+        )
     if (before or "").count("\n") + after.count("\n") > _MOST_LINES:
         return None
     shown = _diff(before or "", after)
@@ -150,12 +157,19 @@ def _diff(before: str, after: str, *, name: str | None = None) -> list[str]:
     """The lines of a unified diff, with a heading if it has a name."""
     names = ("", "") if name is None else (name, name)
     found = difflib.unified_diff(_lines(before), _lines(after), *names)
-    lines = [part for line in found for part in (line.split("\n") if line[-1:] != "\n" else [line[:-1]])]
-    shown = [visible_text(line.replace("\t", "→   "), multiline=False, strict=True) for line in lines]
+    lines = [
+        part for line in found for part in (line.split("\n") if line[-1:] != "\n" else [line[:-1]])
+    ]
+    shown = [
+        visible_text(line.replace("\t", "→   "), multiline=False, strict=True) for line in lines
+    ]
     return shown[2:] if name is None else shown
 
 
 def _lines(text: str) -> list[str]:
     """The lines of a file, each with its end; one without is followed by what git says about it."""
     *whole, rest = text.split("\n")
-    return [*(f"{line}\n" for line in whole), *([f"{rest}\n\\ No newline at end of file"] if rest else [])]
+    return [
+        *(f"{line}\n" for line in whole),
+        *([f"{rest}\n\\ No newline at end of file"] if rest else []),
+    ]

@@ -62,7 +62,9 @@ class Question:
             call = call.parent
         expires_at: str | None = None
         if timeout < _LONGEST_SHOWN:
-            expires_at = (datetime.now(UTC) + timedelta(seconds=timeout)).isoformat(timespec="milliseconds")
+            expires_at = (datetime.now(UTC) + timedelta(seconds=timeout)).isoformat(
+                timespec="milliseconds"
+            )
         return cls(
             question_id=f"q-{secrets.token_hex(12)}",
             prompt=prompt,
@@ -95,7 +97,9 @@ class Questions:
         edits: What the calls that ask would change.
     """
 
-    def __init__(self, asked: Asked | None = None, closed: Closed | None = None, edits: Edits | None = None) -> None:
+    def __init__(
+        self, asked: Asked | None = None, closed: Closed | None = None, edits: Edits | None = None
+    ) -> None:
         self._asked = asked
         self._closed = closed
         self._edits = edits
@@ -106,7 +110,9 @@ class Questions:
     def __repr__(self) -> str:
         return f"<Questions: {len(self._waiting)} wait for an answer>"
 
-    async def request_approval(self, prompt: str, options: list[str], timeout: float, default: str) -> str:
+    async def request_approval(
+        self, prompt: str, options: list[str], timeout: float, default: str
+    ) -> str:
         """Ask for permission, and wait until it is given or denied."""
         about = question_for(prompt, timeout)
         edit = None if self._edits is None else self._edits.current()

@@ -27,7 +27,9 @@ class EventLog:
         used_at: When the latest reader left, by the clock of the event loop.
     """
 
-    def __init__(self, *, most_events: int = _LATEST_EVENTS, most_bytes: int = _LATEST_BYTES) -> None:
+    def __init__(
+        self, *, most_events: int = _LATEST_EVENTS, most_bytes: int = _LATEST_BYTES
+    ) -> None:
         self._most_events = most_events
         self._most_bytes = most_bytes
         self._events: deque[bytes] = deque()
@@ -52,7 +54,9 @@ class EventLog:
         self.last_id += 1
         self._events.append(data)
         self.size += len(data)
-        while len(self._events) > self._most_events or (self.size > self._most_bytes and len(self._events) > 1):
+        while len(self._events) > self._most_events or (
+            self.size > self._most_bytes and len(self._events) > 1
+        ):
             self.size -= len(self._events.popleft())
         self.wake()
 
@@ -119,7 +123,9 @@ class EventLog:
             await self._wait_changed()
 
     @asynccontextmanager
-    async def watched(self, seconds: float | None, stop: Callable[[], object]) -> AsyncIterator[None]:
+    async def watched(
+        self, seconds: float | None, stop: Callable[[], object]
+    ) -> AsyncIterator[None]:
         """Call ``stop`` if, in the block, someone has read and no one has for a while; never for None or 0."""
         if not seconds:
             yield
@@ -133,7 +139,9 @@ class EventLog:
         before = self._readings - len(self.readers)
         while True:
             is_left = not self.readers and self._readings > before
-            with anyio.CancelScope(deadline=self.used_at + seconds if is_left else math.inf) as scope:
+            with anyio.CancelScope(
+                deadline=self.used_at + seconds if is_left else math.inf
+            ) as scope:
                 await self._wait_changed()
             if scope.cancelled_caught:
                 stop()
@@ -270,7 +278,9 @@ class LiveRuns(Generic[T]):
     def __repr__(self) -> str:
         return f"<LiveRuns: {len(self._named)} that clients can come back to>"
 
-    def start(self, work: Work[T], about: T, *, stays: float | None, name: str | None = None) -> LiveRun[T]:
+    def start(
+        self, work: Work[T], about: T, *, stays: float | None, name: str | None = None
+    ) -> LiveRun[T]:
         """Begin a run; one with a name can be found by it, until it is over and newer ones need its room.
 
         Raises:

@@ -63,13 +63,19 @@ class Conversation:
             self._database = database = open_sessions(self._folder.parent)
             make_private_folder(self._folder)
             self._lock = SessionLock(self._folder)
-            number = database.transaction(lambda db: find_session(db, self._session_id, self.path), only_reads=True)
+            number = database.transaction(
+                lambda db: find_session(db, self._session_id, self.path), only_reads=True
+            )
             if number is None:
                 if self._lock.was_used:
                     self._report_lost(database)
-                number = database.transaction(lambda db: new_session(db, self._session_id, self.path))
+                number = database.transaction(
+                    lambda db: new_session(db, self._session_id, self.path)
+                )
             self._session = session = number
-            found = database.transaction(lambda db: read_messages(db, session, self.path), only_reads=True)
+            found = database.transaction(
+                lambda db: read_messages(db, session, self.path), only_reads=True
+            )
             self._length = len(found)
             return found
         except BaseException:
@@ -78,9 +84,13 @@ class Conversation:
 
     def _report_lost(self, database: Database) -> None:
         """A session that was open before is not in the index: the index is damaged, or its file was moved away or replaced."""
-        wrong = database.transaction(lambda db: db.execute("PRAGMA integrity_check(1)").fetchone()[0], only_reads=True)
+        wrong = database.transaction(
+            lambda db: db.execute("PRAGMA integrity_check(1)").fetchone()[0], only_reads=True
+        )
         if wrong != "ok":
-            raise StoreDamagedError(self.path, f"session {self._session_id!r} is not in it, and {wrong}")
+            raise StoreDamagedError(
+                self.path, f"session {self._session_id!r} is not in it, and {wrong}"
+            )
         logger.warning(
             "%s: session %r was used before and is not there any more; a new conversation begins",
             self.path,
@@ -147,7 +157,9 @@ class Conversation:
             StoreDamagedError: One of them is not as it was written, or is missing.
         """
         session = self._session
-        return self._require_open().transaction(lambda db: read_compactions(db, session, self.path), only_reads=True)
+        return self._require_open().transaction(
+            lambda db: read_compactions(db, session, self.path), only_reads=True
+        )
 
     def write_compaction(self, number: int, record: dict[str, Any]) -> None:
         """Put a record into the journal, at its end or in place of the one with its number; on return it is on disk."""
@@ -165,7 +177,9 @@ class Conversation:
             StoreDamagedError: One of them is not as it was written.
         """
         session = self._session
-        return self._require_open().transaction(lambda db: read_steps(db, session, self.path), only_reads=True)
+        return self._require_open().transaction(
+            lambda db: read_steps(db, session, self.path), only_reads=True
+        )
 
     def write_steps(self, records: Iterable[Mapping[str, Any]]) -> None:
         """Put records into the journal. A record belongs to the message at ``position``; those of earlier ones are removed.
@@ -197,17 +211,24 @@ def _insert(db: sqlite3.Connection, session: int, first: int, texts: Iterable[st
         (session, position, zlib.crc32(text.encode(), position & 0xFFFFFFFF), text)
         for position, text in enumerate(texts, first)
     )
-    db.executemany("INSERT INTO messages (session, position, checksum, body) VALUES (?, ?, ?, ?)", rows)
+    db.executemany(
+        "INSERT INTO messages (session, position, checksum, body) VALUES (?, ?, ?, ?)", rows
+    )
 
 
 def _count(db: sqlite3.Connection, session: int, before: int, after: int, path: Path) -> None:
-    changed = db.execute("UPDATE sessions SET messages = ? WHERE number = ? AND messages = ?", (after, session, before))
+    changed = db.execute(
+        "UPDATE sessions SET messages = ? WHERE number = ? AND messages = ?",
+        (after, session, before),
+    )
     if changed.rowcount != 1:
         raise _changed_by_others(path)
 
 
 def _changed_by_others(path: Path) -> StoreDamagedError:
-    return StoreDamagedError(path, "another process changed the conversation while this session had it open")
+    return StoreDamagedError(
+        path, "another process changed the conversation while this session had it open"
+    )
 
 
 def _put_steps(db: sqlite3.Connection, session: int, records: Iterable[Mapping[str, Any]]) -> None:
@@ -235,7 +256,8 @@ def read_messages(db: sqlite3.Connection, session: int, path: Path) -> list[dict
     """
     [(length,)] = db.execute("SELECT messages FROM sessions WHERE number = ?", (session,))
     rows = db.execute(
-        "SELECT position, checksum, CAST(body AS BLOB) FROM messages WHERE session = ? ORDER BY position", (session,)
+        "SELECT position, checksum, CAST(body AS BLOB) FROM messages WHERE session = ? ORDER BY position",
+        (session,),
     ).fetchall()
     messages = []
     for expected, (position, checksum, body) in enumerate(rows):
@@ -246,7 +268,9 @@ def read_messages(db: sqlite3.Connection, session: int, path: Path) -> list[dict
             raise StoreDamagedError(path, f"message {expected + 1} of a conversation is damaged")
         messages.append(message)
     if len(messages) != length:
-        raise StoreDamagedError(path, f"it has {len(messages)} messages of a conversation, and {length} were stored")
+        raise StoreDamagedError(
+            path, f"it has {len(messages)} messages of a conversation, and {length} were stored"
+        )
     return messages
 
 
@@ -257,7 +281,8 @@ def read_compactions(db: sqlite3.Connection, session: int, path: Path) -> list[d
         StoreDamagedError: One of them is not as it was written, or is missing.
     """
     rows = db.execute(
-        "SELECT number, checksum, CAST(body AS BLOB) FROM compactions WHERE session = ? ORDER BY number", (session,)
+        "SELECT number, checksum, CAST(body AS BLOB) FROM compactions WHERE session = ? ORDER BY number",
+        (session,),
     )
     records = []
     for expected, row in enumerate(rows):
@@ -275,7 +300,8 @@ def read_steps(db: sqlite3.Connection, session: int, path: Path) -> list[dict[st
         StoreDamagedError: One of them is not as it was written.
     """
     rows = db.execute(
-        "SELECT position, checksum, CAST(body AS BLOB) FROM steps WHERE session = ? ORDER BY position, call", (session,)
+        "SELECT position, checksum, CAST(body AS BLOB) FROM steps WHERE session = ? ORDER BY position, call",
+        (session,),
     )
     records = []
     for row in rows:
@@ -316,7 +342,9 @@ def encode_message(message: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     except (TypeError, ValueError, RecursionError) as error:
         canonical_dumps(message)  # raises an error with the path
         raise ModelError([("", str(error))], subject=_NOT_JSON) from error
-    if kept != message:  # tuples are welcome and come back as arrays; other keys than text would come back as text
+    if (
+        kept != message
+    ):  # tuples are welcome and come back as arrays; other keys than text would come back as text
         rebuild(message, _refuse_other_keys, subject=_NOT_JSON)
     if text.count("[") + text.count("{") > _MAX_DEPTH:
         rebuild(kept, subject=_NOT_JSON, max_depth=_MAX_DEPTH)
@@ -326,7 +354,9 @@ def encode_message(message: dict[str, Any]) -> tuple[str, dict[str, Any]]:
 def _refuse_other_keys(value: Any, frames: Sequence[Frame]) -> Any:
     if frames and frames[-1].keys is not None and not isinstance(frames[-1].key(), str):
         problem = f"expected a str as key, got {type(frames[-1].key()).__name__}"
-        raise ModelError([(format_path(frame.key() for frame in frames), problem)], subject=_NOT_JSON)
+        raise ModelError(
+            [(format_path(frame.key() for frame in frames), problem)], subject=_NOT_JSON
+        )
     return value
 
 
@@ -334,6 +364,8 @@ def _text_of(value: Mapping[str, Any]) -> str:
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     try:
         text.encode()
-    except UnicodeEncodeError:  # lone surrogates, as in the name of a file; escaped they come back as they were
+    except (
+        UnicodeEncodeError
+    ):  # lone surrogates, as in the name of a file; escaped they come back as they were
         return json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return text

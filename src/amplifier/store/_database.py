@@ -68,7 +68,9 @@ class Database:
         self._lock = threading.Lock()
         log = path.with_name(f"{path.name}-wal")
         if lost := find_lost_transactions(log):
-            raise StoreDamagedError(log, f"it is damaged, and {lost} transactions are behind the damage")
+            raise StoreDamagedError(
+                log, f"it is damaged, and {lost} transactions are behind the damage"
+            )
         with self._translated():
             self._connection: sqlite3.Connection | None = _connect(path, busy_seconds)
         self._identity = _identity(path)
@@ -140,7 +142,9 @@ class Database:
                     self._connection.close()
                 self._connection = None
 
-    def transaction(self, work: Callable[[sqlite3.Connection], T], *, only_reads: bool = False) -> T:
+    def transaction(
+        self, work: Callable[[sqlite3.Connection], T], *, only_reads: bool = False
+    ) -> T:
         """Do some work atomically; what it raises undoes it.
 
         Args:
@@ -182,7 +186,10 @@ class Database:
             yield
         except (sqlite3.IntegrityError, sqlite3.DataError):
             raise
-        except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter if SQLite quotes bytes of a damaged file
+        except (
+            sqlite3.Error,
+            UnicodeDecodeError,
+        ) as error:  # the latter if SQLite quotes bytes of a damaged file
             raise _translate(error, self.path) from error
 
 
@@ -196,7 +203,10 @@ def _refuse_irregular(path: Path) -> None:
 
     No file is opened that may be a database: closing it again would release all locks that SQLite has on it in this process.
     """
-    for each in (path, *(path.with_name(f"{path.name}-{end}") for end in ("wal", "shm", "journal"))):
+    for each in (
+        path,
+        *(path.with_name(f"{path.name}-{end}") for end in ("wal", "shm", "journal")),
+    ):
         try:
             found = each.lstat()
         except FileNotFoundError:
@@ -233,10 +243,14 @@ def _create(path: Path, create: Callable[[sqlite3.Connection], None]) -> None:
 
 
 def _connect(path: Path, busy_seconds: float) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, timeout=busy_seconds, isolation_level=None, check_same_thread=False)
+    connection = sqlite3.connect(
+        path, timeout=busy_seconds, isolation_level=None, check_same_thread=False
+    )
     try:
         connection.execute("PRAGMA synchronous = FULL")
-        connection.execute("PRAGMA wal_autocheckpoint = 256")  # a log of 1 MB is quickly checked and read
+        connection.execute(
+            "PRAGMA wal_autocheckpoint = 256"
+        )  # a log of 1 MB is quickly checked and read
         connection.execute("PRAGMA cell_size_check = ON")  # finds damage earlier
         connection.execute("PRAGMA secure_delete = ON")  # what was deleted is not left in the file
     except BaseException:
@@ -263,7 +277,11 @@ def _translate(error: Exception, path: Path) -> Exception:
     if number is None:
         return StoreDamagedError(path, f"SQLite cannot use it ({error})")
     advice = "free some space" if number == errno.ENOSPC else "correct that"
-    return OSError(number, f"{os.strerror(number)} ({error}), nothing was stored; {advice}, then go on", str(path))
+    return OSError(
+        number,
+        f"{os.strerror(number)} ({error}), nothing was stored; {advice}, then go on",
+        str(path),
+    )
 
 
 # ── damage in the write-ahead log ─────────────────────────────────────────────────────────────────
@@ -286,7 +304,9 @@ def find_lost_transactions(log: Path) -> int:
         again = _count_lost(log)
         if again == (lost, beginning):
             return lost
-        lost, beginning = again  # another process writes it: a part of it may have been read before, another part after
+        lost, beginning = (
+            again  # another process writes it: a part of it may have been read before, another part after
+        )
     return 0
 
 
@@ -302,7 +322,11 @@ def _count_lost(path: Path) -> tuple[int, bytes]:
     order = _MAGIC.get(magic)
     checksum = (0, 0) if order is None else _checksum(data[:24], order, (0, 0))
     if order is None or checksum != (first, second) or size not in _PAGE_SIZES:
-        order, size, salts = None, size if size in _PAGE_SIZES else 4096, data[_HEADER + 8 : _HEADER + 16]
+        order, size, salts = (
+            None,
+            size if size in _PAGE_SIZES else 4096,
+            data[_HEADER + 8 : _HEADER + 16],
+        )
     lost = 0
     for start in range(_HEADER, len(data) - _FRAME_HEADER - size + 1, _FRAME_HEADER + size):
         frame = data[start : start + _FRAME_HEADER + size]

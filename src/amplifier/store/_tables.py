@@ -79,7 +79,9 @@ def _check_format(database: Database) -> None:
     if application != _APPLICATION:
         raise StoreDamagedError(database.path, "it is not a store of sessions")
     if found != _FORMAT:
-        raise StoreDamagedError(database.path, f"it has format {found}, expected {_FORMAT} (another release wrote it)")
+        raise StoreDamagedError(
+            database.path, f"it has format {found}, expected {_FORMAT} (another release wrote it)"
+        )
 
 
 def find_session(db: sqlite3.Connection, session_id: str, path: Path) -> int | None:
@@ -92,7 +94,9 @@ def find_session(db: sqlite3.Connection, session_id: str, path: Path) -> int | N
     if found is None:
         return None
     [number] = found
-    row = db.execute("SELECT session_id, messages FROM sessions WHERE number = ?", (number,)).fetchone()
+    row = db.execute(
+        "SELECT session_id, messages FROM sessions WHERE number = ?", (number,)
+    ).fetchone()
     if row is None or row[0] != session_id or not isinstance(row[1], int):
         raise StoreDamagedError(path, f"the entry of session {session_id!r} is damaged")
     return int(number)
@@ -100,7 +104,10 @@ def find_session(db: sqlite3.Connection, session_id: str, path: Path) -> int | N
 
 def new_session(db: sqlite3.Connection, session_id: str, path: Path) -> int:
     """The number of a session, which is put into the index if it is not there."""
-    db.execute("INSERT OR IGNORE INTO sessions (session_id, used) VALUES (?, ?)", (session_id, time.time_ns()))
+    db.execute(
+        "INSERT OR IGNORE INTO sessions (session_id, used) VALUES (?, ?)",
+        (session_id, time.time_ns()),
+    )
     number = find_session(db, session_id, path)
     if number is None:
         raise StoreDamagedError(path, f"the entry of session {session_id!r} cannot be found")

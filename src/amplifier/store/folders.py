@@ -159,7 +159,9 @@ class SessionLock:
             OSError: The system refuses; a symbolic link is not followed.
         """
         if fcntl is None:
-            raise AmplifierError("the store of sessions needs file locks (flock), which this system does not have")
+            raise AmplifierError(
+                "the store of sessions needs file locks (flock), which this system does not have"
+            )
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         self._file = os.open(folder / LOCK_FILE, flags, 0o600)
         try:
@@ -171,7 +173,11 @@ class SessionLock:
             self.was_used: bool = os.fstat(self._file).st_size > 0
             with suppress(OSError):  # for the message of whoever comes second
                 os.truncate(self._file, 0)
-                os.pwrite(self._file, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(), 0)
+                os.pwrite(
+                    self._file,
+                    json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(),
+                    0,
+                )
         except BaseException:
             os.close(self._file)
             raise
@@ -205,7 +211,9 @@ def is_locked(file: Path) -> bool:
 def lock_holder(folder: Path) -> str | None:
     """The process that has a session open, in words, if it can be read."""
     try:
-        descriptor = os.open(folder / LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        descriptor = os.open(
+            folder / LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        )
         try:
             holder = json.loads(os.pread(descriptor, 1000, 0))
         finally:

@@ -33,7 +33,12 @@ TITLE_LENGTH = 80
 _CHILD = re.compile(r"(.+)-[0-9a-f]{16}_.+")
 
 
-_KEPT = (("messages", "session"), ("steps", "session"), ("compactions", "session"), ("sessions", "number"))
+_KEPT = (
+    ("messages", "session"),
+    ("steps", "session"),
+    ("compactions", "session"),
+    ("sessions", "number"),
+)
 """The tables that have something of a session, and the column that says so."""
 
 
@@ -107,7 +112,12 @@ class SessionIndex:
 
     def names(self) -> list[str]:
         """The ids of all sessions, sorted."""
-        return self._read(lambda db: [name for (name,) in db.execute("SELECT session_id FROM sessions ORDER BY 1")], [])
+        return self._read(
+            lambda db: [
+                name for (name,) in db.execute("SELECT session_id FROM sessions ORDER BY 1")
+            ],
+            [],
+        )
 
     def exists(self, session_id: str) -> bool:
         """Whether anything of the session is stored."""
@@ -115,11 +125,17 @@ class SessionIndex:
 
     def records(self, *, with_children: bool = False) -> list[SessionRecord]:
         """All sessions, the one used last first; those of delegated tasks belong to the one that delegated."""
-        rows: list[Any] = self._read(lambda db: db.execute(f"SELECT used, {_COLUMNS} FROM sessions").fetchall(), [])
+        rows: list[Any] = self._read(
+            lambda db: db.execute(f"SELECT used, {_COLUMNS} FROM sessions").fetchall(), []
+        )
         # Times are kept in seconds; within one, ``used`` has the order.
         found = sorted(((row[0], self._record(row)) for row in rows), key=_last_used, reverse=True)
         names = {record.session_id for _, record in found}
-        return [record for _, record in found if with_children or parent_of(record.session_id) not in names]
+        return [
+            record
+            for _, record in found
+            if with_children or parent_of(record.session_id) not in names
+        ]
 
     def descendants(self, session_id: str) -> list[str]:
         """The sessions of delegated tasks, and of the tasks that those delegated, each after the one that delegated it.
@@ -141,9 +157,15 @@ class SessionIndex:
         return SessionRecord(session_id=session_id) if row is None else self._record(row)
 
     def _record(self, row: Sequence[Any]) -> SessionRecord:
-        fields = {name: value for name, value in zip(_FIELDS, row[1:], strict=True) if isinstance(value, str)}
+        fields = {
+            name: value
+            for name, value in zip(_FIELDS, row[1:], strict=True)
+            if isinstance(value, str)
+        }
         if "updated" not in fields:  # no one wrote metadata
-            fields["updated"] = datetime.fromtimestamp(row[0] / 1e9, UTC).isoformat(timespec="seconds")
+            fields["updated"] = datetime.fromtimestamp(row[0] / 1e9, UTC).isoformat(
+                timespec="seconds"
+            )
         if fields.get("status") == RUNNING:
             folder = self.root / fields["session_id"]
             with suppress(OSError):  # where the lock cannot be examined, it may run
@@ -196,7 +218,15 @@ class SessionIndex:
             OSError: The system refuses.
         """
         row: dict[str, Any] = {name: _storable(getattr(record, name)) for name in _FIELDS}
-        self._put({**row, **{name: None if value is None else json.dumps(value) for name, value in values.items()}})
+        self._put(
+            {
+                **row,
+                **{
+                    name: None if value is None else json.dumps(value)
+                    for name, value in values.items()
+                },
+            }
+        )
 
     def write_metadata(self, session_id: str, metadata: dict[str, Any]) -> None:
         """Replace what a client wrote about a session, which is put into the index if it is not there.
@@ -223,7 +253,9 @@ class SessionIndex:
             OSError: The system refuses.
         """
         folder = self.folder(session_id)
-        lock = SessionLock(folder) if folder.is_dir() else None  # so that no process opens it meanwhile
+        lock = (
+            SessionLock(folder) if folder.is_dir() else None
+        )  # so that no process opens it meanwhile
         try:
             names = [session_id, *(name for name in self.names() if parent_of(name) == session_id)]
 
@@ -235,7 +267,9 @@ class SessionIndex:
 
             self._write(work)
             for name in names:
-                with suppress(FileNotFoundError):  # a session whose context is in memory may have no files
+                with suppress(
+                    FileNotFoundError
+                ):  # a session whose context is in memory may have no files
                     shutil.rmtree(self.folder(name))
         finally:
             if lock is not None:

@@ -29,7 +29,13 @@ from amplifier.testing.doubles.recording import (
     create_test_coordinator,
     wait_for,
 )
-from amplifier.testing.doubles.scripted import Delayed, MockApprovalSystem, MockProvider, ScriptedOrchestrator, script
+from amplifier.testing.doubles.scripted import (
+    Delayed,
+    MockApprovalSystem,
+    MockProvider,
+    ScriptedOrchestrator,
+    script,
+)
 from amplifier.testing.sessions import replay_session
 
 __all__ = [

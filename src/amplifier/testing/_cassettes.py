@@ -43,7 +43,9 @@ class Cassette:
         ignore: Sequence[str] = (),
     ) -> None:
         if mode not in get_args(CassetteMode):
-            raise ValueError(f"expected one of {', '.join(map(repr, get_args(CassetteMode)))} as mode, got {mode!r}")
+            raise ValueError(
+                f"expected one of {', '.join(map(repr, get_args(CassetteMode)))} as mode, got {mode!r}"
+            )
         self.path: Path = Path(path).absolute()
         self.mode = mode
         self.placeholders: dict[str, str] = dict(placeholders or {})
@@ -58,7 +60,11 @@ class Cassette:
     @property
     def asks_providers(self) -> bool:
         """Whether the providers of the plan may be asked; if not, the plan needs neither them nor their keys."""
-        return self._is_recording or self.mode == "new" or (self.mode == "once" and not self.path.exists())
+        return (
+            self._is_recording
+            or self.mode == "new"
+            or (self.mode == "once" and not self.path.exists())
+        )
 
     def plan(self, plan: Mapping[str, Any]) -> dict[str, Any]:
         """The plan of a session that records or replays.
@@ -71,7 +77,11 @@ class Cassette:
         self._is_recording = self.asks_providers
         made = merge_plans(plan, {})
         agents = made.get("agents")
-        own = [agent for agent in agents.values() if isinstance(agent, dict)] if isinstance(agents, dict) else []
+        own = (
+            [agent for agent in agents.values() if isinstance(agent, dict)]
+            if isinstance(agents, dict)
+            else []
+        )
         for part in (made, *(agent for agent in own if "providers" in agent)):
             given = part.get("providers")
             kept = list(given) if self.asks_providers and isinstance(given, list) else []

@@ -41,7 +41,9 @@ _CUT = re.compile(r"interrupt|cancelled|stopped", re.IGNORECASE)
 _PLAN = {"session": {"orchestrator": "loop-basic", "context": "context-simple", "strict": True}}
 
 
-def write_test(session_id: str, messages: Sequence[Message], folder: Path, log: Path | None = None) -> Path:
+def write_test(
+    session_id: str, messages: Sequence[Message], folder: Path, log: Path | None = None
+) -> Path:
     """Write the recording of a session and a test that plays it; return the test.
 
     Args:
@@ -63,7 +65,12 @@ def write_test(session_id: str, messages: Sequence[Message], folder: Path, log: 
         raise ValueError(f"session {session_id!r} has no prompt that could be played again")
     folder.mkdir(parents=True, exist_ok=True)
     test = folder / f"test_session_{re.sub(r'[^A-Za-z0-9]', '_', session_id)}.py"
-    recording = {"format": 1, "session": session_id, "is_stopped": not _is_answer(kept[-1]), "messages": kept}
+    recording = {
+        "format": 1,
+        "session": session_id,
+        "is_stopped": not _is_answer(kept[-1]),
+        "messages": kept,
+    }
     with test.open("x", encoding="utf-8") as file:
         file.write(_TEST.format(session_id=session_id))
     text = json.dumps(recording, ensure_ascii=False, indent=1)
@@ -71,7 +78,9 @@ def write_test(session_id: str, messages: Sequence[Message], folder: Path, log: 
     return test
 
 
-def replay_session(path: Path | str, *, backend: str = "asyncio", plan: Mapping[str, Any] | None = None) -> None:
+def replay_session(
+    path: Path | str, *, backend: str = "asyncio", plan: Mapping[str, Any] | None = None
+) -> None:
     """Play a recording and compare the conversation with it.
 
     Args:
@@ -82,7 +91,10 @@ def replay_session(path: Path | str, *, backend: str = "asyncio", plan: Mapping[
     Raises:
         AssertionError: The conversation is another one, or a stopped turn left a call without exactly one result.
     """
-    anyio.run(partial(_replay, json.loads(Path(path).read_text(encoding="utf-8")), plan or _PLAN), backend=backend)
+    anyio.run(
+        partial(_replay, json.loads(Path(path).read_text(encoding="utf-8")), plan or _PLAN),
+        backend=backend,
+    )
 
 
 async def _replay(recording: dict[str, Any], plan: Mapping[str, Any]) -> None:
@@ -90,7 +102,9 @@ async def _replay(recording: dict[str, Any], plan: Mapping[str, Any]) -> None:
     stage = _Stage(messages, is_stopped=recording["is_stopped"])
     doubles = {"providers": [MockProvider(stage.answers())], "tools": stage.tools()}
     prompts = [message["text"] for message in messages if message["role"] == "user"]
-    async with AmplifierSession(merge_plans({**plan, "providers": [], "tools": []}, doubles)) as session:
+    async with AmplifierSession(
+        merge_plans({**plan, "providers": [], "tools": []}, doubles)
+    ) as session:
         for number, prompt in enumerate(prompts, start=1):
             if stage.is_stopped and number == len(prompts):
                 await _stop(session, prompt, stage)
@@ -101,8 +115,12 @@ async def _replay(recording: dict[str, Any], plan: Mapping[str, Any]) -> None:
     expected = messages[: stage.whole] if stage.is_stopped else messages
     for number, (wanted, got) in enumerate(zip(expected, found, strict=False), start=1):
         wanted.pop("failed", None)
-        assert got == wanted, f"message {number} is {json.dumps(got)[:300]}; recorded is {json.dumps(wanted)[:300]}"
-    assert len(found) >= len(expected), f"there are {len(found)} messages; recorded are {len(expected)}"
+        assert got == wanted, (
+            f"message {number} is {json.dumps(got)[:300]}; recorded is {json.dumps(wanted)[:300]}"
+        )
+    assert len(found) >= len(expected), (
+        f"there are {len(found)} messages; recorded are {len(expected)}"
+    )
 
 
 async def _stop(session: AmplifierSession, prompt: str, stage: _Stage) -> None:
@@ -141,7 +159,9 @@ class _Stage:
             for call in message.get("calls", ()):
                 result = answered.get(call["id"])
                 may_be_cut = is_stopped and place > latest
-                is_cut = result is None or (may_be_cut and bool(_CUT.search(str(result["text"])[:80])))
+                is_cut = result is None or (
+                    may_be_cut and bool(_CUT.search(str(result["text"])[:80]))
+                )
                 if is_cut:
                     self.whole = min(self.whole, place + 1)
                 self._results.setdefault(_key(call["name"], call["arguments"]), []).append(
@@ -154,7 +174,8 @@ class _Stage:
         for message in self._messages:
             if message["role"] == "assistant":
                 calls = [
-                    ToolCall(id=each["id"], name=each["name"], arguments=each["arguments"]) for each in message["calls"]
+                    ToolCall(id=each["id"], name=each["name"], arguments=each["arguments"])
+                    for each in message["calls"]
                 ]
                 found.append([*([message["text"]] if message["text"] else []), *calls] or "")
         return [*found, self._wait] if self.is_stopped else found
@@ -166,12 +187,16 @@ class _Stage:
 
     async def _respond(self, name: str, given: dict[str, Any]) -> Any:
         left = self._results.get(_key(name, given))
-        assert left, f"{name} was called with {json.dumps(given)[:300]}, which is not in the recording"
+        assert left, (
+            f"{name} was called with {json.dumps(given)[:300]}, which is not in the recording"
+        )
         recorded = left.pop(0)
         if recorded["cut"]:
             await self._wait(None)
         text, failed = recorded["result"]["text"], recorded["result"].get("failed", False)
-        return ToolResult(success=not failed, output=text, error={"message": text} if failed else None)
+        return ToolResult(
+            success=not failed, output=text, error={"message": text} if failed else None
+        )
 
     async def _wait(self, _request: Any) -> Any:
         self.reached.set()
@@ -181,11 +206,15 @@ class _Stage:
 def _failed_calls(log: Path | None) -> set[str]:
     """The ids of the calls that failed or raised, by the events of a session."""
     found = set()
-    for line in () if log is None or not log.exists() else log.read_text(encoding="utf-8").splitlines():
+    for line in (
+        () if log is None or not log.exists() else log.read_text(encoding="utf-8").splitlines()
+    ):
         try:
             told = json.loads(line)
             data = told["data"]
-            if told["event"] == "tool:error" or (told["event"] == "tool:post" and not data["tool_result"]["success"]):
+            if told["event"] == "tool:error" or (
+                told["event"] == "tool:post" and not data["tool_result"]["success"]
+            ):
                 found.add(data["tool_call_id"])
         except (ValueError, KeyError, TypeError):
             continue  # cut off, or of another event
@@ -211,18 +240,25 @@ def _plain(message: Message) -> Message:
     content = message.get("content")
     blocks = content if isinstance(content, list) else [{"type": "text", "text": content or ""}]
     text = "".join(
-        str(block.get("text", "")) for block in blocks if isinstance(block, dict) and block.get("type") == "text"
+        str(block.get("text", ""))
+        for block in blocks
+        if isinstance(block, dict) and block.get("type") == "text"
     )
     found: Message = {"role": message["role"], "text": text}
     if message["role"] == "tool":
         found |= {"call": message.get("tool_call_id"), "name": message.get("name")}
     elif message["role"] == "assistant":
         calls = message.get("tool_calls") or ()
-        found["calls"] = [{"id": each["id"], "name": each["name"], "arguments": each["arguments"]} for each in calls]
+        found["calls"] = [
+            {"id": each["id"], "name": each["name"], "arguments": each["arguments"]}
+            for each in calls
+        ]
     return found
 
 
 def _require_results(messages: Sequence[Message]) -> None:
     made = [call["id"] for message in messages for call in message.get("calls", ())]
     results = [message["call"] for message in messages if message["role"] == "tool"]
-    assert sorted(made) == sorted(results), f"calls {made} have the results {results}; expected one each"
+    assert sorted(made) == sorted(results), (
+        f"calls {made} have the results {results}; expected one each"
+    )

@@ -100,7 +100,11 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         return self._virtual_now
 
     def call_at(  # type: ignore[override]  # as run_in_executor below
-        self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+        self,
+        when: float,
+        callback: Callable[..., object],
+        *args: Any,
+        context: Context | None = None,
     ) -> asyncio.TimerHandle:
         """As the base class, except that a timer that is never due, as `anyio.sleep_forever` sets one, is no timer at all.
 
@@ -143,14 +147,20 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def _wait_without_timer(self) -> None:
         """Called before the loop sleeps until something outside wakes it."""
         # Work that has just ended may have left a message; looking does not take it.
-        is_alone = not self._work_outside() and not self._open_io() and not self._jumping_selector.poll()
+        is_alone = (
+            not self._work_outside() and not self._open_io() and not self._jumping_selector.poll()
+        )
         if is_alone and self.watch.on_stuck():
-            self.call_soon_threadsafe(self.watch.on_turn)  # or the loop would sleep, whatever the watch has done
+            self.call_soon_threadsafe(
+                self.watch.on_turn
+            )  # or the loop would sleep, whatever the watch has done
 
     def _work_outside(self) -> bool:
         """Whether a thread or a child process that can wake this loop is known to be busy."""
         for scope in self.watch.expired():
-            self.call_soon_threadsafe(scope.cancel)  # which also ends the wait that this is called from
+            self.call_soon_threadsafe(
+                scope.cancel
+            )  # which also ends the wait that this is called from
         return (
             self._real_time_holds > 0
             or bool(self._executor_calls)
@@ -182,7 +192,9 @@ class _JumpingSelector(selectors.DefaultSelector):
 
     def __init__(self, loop: VirtualTimeLoop) -> None:
         super().__init__()
-        self._loop_ref = weakref.ref(loop)  # the loop owns this object; a strong reference would be a cycle
+        self._loop_ref = weakref.ref(
+            loop
+        )  # the loop owns this object; a strong reference would be a cycle
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         events = self.poll()
@@ -202,7 +214,9 @@ class _JumpingSelector(selectors.DefaultSelector):
         """What is ready now."""
         return super().select(0)
 
-    def _wait_for_timer(self, loop: VirtualTimeLoop, timeout: float) -> list[tuple[selectors.SelectorKey, int]]:
+    def _wait_for_timer(
+        self, loop: VirtualTimeLoop, timeout: float
+    ) -> list[tuple[selectors.SelectorKey, int]]:
         """Let real work go first, in real time; jump over whatever is left once the loop is alone."""
         started = time.monotonic()
         elapsed = 0.0
@@ -304,10 +318,20 @@ def virtual_backend(name: str, watch: TimeWatch | None = None) -> Backend:
         MissingExtraError: trio was asked for and is not installed.
     """
     if name == "asyncio":
-        watched = VirtualTimeLoop if watch is None else type("WatchedLoop", (VirtualTimeLoop,), {"watch": watch})
+        watched = (
+            VirtualTimeLoop
+            if watch is None
+            else type("WatchedLoop", (VirtualTimeLoop,), {"watch": watch})
+        )
         return ("asyncio", {"loop_factory": watched})
     if name == "trio":
-        return ("trio", {"clock": virtual_clock(watch), "instruments": [] if watch is None else [_turns(watch)]})
+        return (
+            "trio",
+            {
+                "clock": virtual_clock(watch),
+                "instruments": [] if watch is None else [_turns(watch)],
+            },
+        )
     raise ValueError(f"unknown backend {name!r}: expected 'asyncio' or 'trio'")
 
 

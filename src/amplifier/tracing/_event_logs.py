@@ -72,7 +72,11 @@ def read_line(line: bytes, number: int) -> LogEvent | UnreadLine:
     record = _parse(line)
     if record is None:
         # Only a writer that was killed, or is writing at this moment, leaves a line without a newline.
-        reason = "not JSON" if line.endswith(b"\n") else "incomplete: its writer was killed, or is writing it now"
+        reason = (
+            "not JSON"
+            if line.endswith(b"\n")
+            else "incomplete: its writer was killed, or is writing it now"
+        )
         return _unread(line, number, reason)
     if not isinstance(record, dict):
         return _unread(line, number, f"expected a JSON object, got {type(record).__name__}")
@@ -151,7 +155,9 @@ def log_parts(path: Path) -> list[Path]:
         names = {each.name for each in path.parent.iterdir()}
     except (FileNotFoundError, NotADirectoryError):
         return []
-    numbered = sorted((int(found[1]) for name in names if (found := pattern.fullmatch(name))), reverse=True)
+    numbered = sorted(
+        (int(found[1]) for name in names if (found := pattern.fullmatch(name))), reverse=True
+    )
     parts = [path.with_name(f"{path.name}.{number}") for number in numbered]
     return [*parts, path] if path.name in names else parts
 
@@ -197,9 +203,13 @@ class LogFollower:
         self._known = {key: value for key, value in self._known.items() if key in seen}
         return [*lines, *filter(bytes.strip, rests.values())] if to_end else lines
 
-    def _read_part(self, part: Path, lines: list[bytes], rests: dict[tuple[int, int], bytes]) -> tuple[int, int]:
+    def _read_part(
+        self, part: Path, lines: list[bytes], rests: dict[tuple[int, int], bytes]
+    ) -> tuple[int, int]:
         try:
-            file = os.open(part, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a FIFO must not block
+            file = os.open(
+                part, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+            )  # a FIFO must not block
         except FileNotFoundError:
             return _GONE
         try:

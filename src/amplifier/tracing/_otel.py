@@ -41,11 +41,19 @@ def export_traces(url: str | None, warn: Callable[[str], None]) -> Iterator[None
         from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
         from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
     except ModuleNotFoundError as error:
-        raise MissingExtraError("sending traces to a collector", extra="otel", missing=str(error.name)) from error
-    resource = Resource.create({} if os.environ.get("OTEL_SERVICE_NAME") else {"service.name": "amplifier"})
+        raise MissingExtraError(
+            "sending traces to a collector", extra="otel", missing=str(error.name)
+        ) from error
+    resource = Resource.create(
+        {} if os.environ.get("OTEL_SERVICE_NAME") else {"service.name": "amplifier"}
+    )
     tracers = TracerProvider(resource=resource, shutdown_on_exit=False)
-    tracers.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(f"{base}/v1/traces", timeout=_REQUEST_SECONDS)))
-    reader = PeriodicExportingMetricReader(OTLPMetricExporter(f"{base}/v1/metrics", timeout=_REQUEST_SECONDS))
+    tracers.add_span_processor(
+        BatchSpanProcessor(OTLPSpanExporter(f"{base}/v1/traces", timeout=_REQUEST_SECONDS))
+    )
+    reader = PeriodicExportingMetricReader(
+        OTLPMetricExporter(f"{base}/v1/metrics", timeout=_REQUEST_SECONDS)
+    )
     meters = MeterProvider([reader], resource=resource, shutdown_on_exit=False)
     trace.set_tracer_provider(tracers)
     metrics.set_meter_provider(meters)
@@ -53,7 +61,10 @@ def export_traces(url: str | None, warn: Callable[[str], None]) -> Iterator[None
         yield
     finally:
         # Daemons: a collector that never answers must not keep the process alive.
-        ends = [threading.Thread(target=provider.shutdown, daemon=True) for provider in (tracers, meters)]
+        ends = [
+            threading.Thread(target=provider.shutdown, daemon=True)
+            for provider in (tracers, meters)
+        ]
         for end in ends:
             end.start()
         for end in ends:
@@ -66,7 +77,13 @@ def export_traces(url: str | None, warn: Callable[[str], None]) -> Iterator[None
 
 def _base(url: str) -> str:
     parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.query or parts.fragment:
+    if (
+        parts.scheme not in ("http", "https")
+        or not parts.hostname
+        or parts.username
+        or parts.query
+        or parts.fragment
+    ):
         problem = (
             "expected the URL of a collector for OTLP over HTTP without user name and query, for example http://localhost:4318; headers "
             f"go into the variable OTEL_EXPORTER_OTLP_HEADERS; got {url!r}"

@@ -31,7 +31,13 @@ from amplifier._internal.json import visible_text
 from amplifier.contracts.cancellation import current_time, running_asyncio_loop
 from amplifier.kernel.coordinator.coordinator import ModuleCoordinator
 from amplifier.kernel.coordinator.ownership import NAMED_POINTS, SINGLE_POINTS
-from amplifier.kernel.runtime.frames import WaitInfo, await_chain, ends_in_generator, is_event_loop, is_kernel
+from amplifier.kernel.runtime.frames import (
+    WaitInfo,
+    await_chain,
+    ends_in_generator,
+    is_event_loop,
+    is_kernel,
+)
 from amplifier.kernel.runtime.loop import asyncio_context
 from amplifier.kernel.runtime.task_host import describe_label
 
@@ -216,7 +222,9 @@ def _counted(count: int, noun: str) -> str:
 
 _STANDARD_ERROR = 2
 _GENERATOR = "an asynchronous generator"
-_BUILT_IN = re.compile(r"amplifier\.modules\.(loop|context|provider|tool|hooks)s?\.([a-z][a-z0-9_]*)")
+_BUILT_IN = re.compile(
+    r"amplifier\.modules\.(loop|context|provider|tool|hooks)s?\.([a-z][a-z0-9_]*)"
+)
 _PUBLISHED = re.compile(r"amplifier_module_([a-z0-9_]+)")
 _THREAD_MACHINERY = frozenset({"threading", "concurrent", "asyncio", "anyio", "trio", "outcome"})
 
@@ -230,7 +238,13 @@ def task_tree(frame: FrameType | None = None) -> TaskTree:
         frame: What the thread of the loop was doing, as a signal handler receives it; the caller, if left out.
     """
     running = frame or sys._getframe(1)
-    backend = "asyncio" if running_asyncio_loop() is not None else None if _trio_root() is None else "trio"
+    backend = (
+        "asyncio"
+        if running_asyncio_loop() is not None
+        else None
+        if _trio_root() is None
+        else "trio"
+    )
     found = _running_tasks()
     for each in found:
         each.look(running)
@@ -259,8 +273,14 @@ class _Known:
     def inside(self, call: WaitInfo) -> _Known:
         """What is known inside of a call of the kernel."""
         module, words = (None, "") if call.label is None else describe_label(call.label)
-        coordinator, module, doing = call.coordinator or self.coordinator, call.module or module, words or self.doing
-        known = attrs.evolve(self, coordinator=coordinator, module=module or self.module, doing=doing)
+        coordinator, module, doing = (
+            call.coordinator or self.coordinator,
+            call.module or module,
+            words or self.doing,
+        )
+        known = attrs.evolve(
+            self, coordinator=coordinator, module=module or self.module, doing=doing
+        )
         if call.until is not None and call.until < self.until:
             known = attrs.evolve(known, until=call.until, deadline=doing)
         return known
@@ -305,9 +325,14 @@ class _Found:
             # While it runs, a coroutine does not expose what it awaits; the stack of the thread does.
             self.state = "running"
             frames = list(_stack_down_from(frames[0], running)) or frames
-        elif inspect.iscoroutine(coroutine) and inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
+        elif (
+            inspect.iscoroutine(coroutine)
+            and inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED
+        ):
             self.state = "not started"
-        self.ends_unseen = self.state == "waiting" and self.trio_task is None and ends_in_generator(coroutine)
+        self.ends_unseen = (
+            self.state == "waiting" and self.trio_task is None and ends_in_generator(coroutine)
+        )
         first = next((frame for frame in frames if not is_event_loop(frame)), None)
         self.is_ours = first is not None and is_kernel(first)
         self.frames = [(frame, _call_of(frame)) for frame in frames]
@@ -359,7 +384,9 @@ def _reports(found: list[_Found], now: float) -> Iterator[TaskReport]:
         for _, call in each.frames:
             if call is not None and isinstance(call.coordinator, ModuleCoordinator):
                 coordinators[call.coordinator.session_id] = call.coordinator
-    owners = {session_id: _owners_of(coordinator) for session_id, coordinator in coordinators.items()}
+    owners = {
+        session_id: _owners_of(coordinator) for session_id, coordinator in coordinators.items()
+    }
     ordered = list(_parents_first(found, by_id))
     for number, each in enumerate(ordered, 1):
         each.number = number
@@ -396,7 +423,9 @@ def _report(
                 each.session = known.coordinator
         if is_event_loop(frame):
             # The first one below user code; of a task that has no other frames, the one below its outermost.
-            waits_in = waits_in if waits_in is not None and len(awaits) + depth != 1 else _entry(frame)
+            waits_in = (
+                waits_in if waits_in is not None and len(awaits) + depth != 1 else _entry(frame)
+            )
             continue
         waits_in = None
         mine = {} if known.coordinator is None else owners.get(known.coordinator.session_id, {})
@@ -434,7 +463,11 @@ def _owners_of(coordinator: ModuleCoordinator) -> dict[int, str]:
     for point in NAMED_POINTS:
         named = mounts.points.get(point)
         slots += [(point, name, mounted) for name, mounted in (named or {}).items()]
-    owners = ((id(mounted), mounts.owner_of(point, name)) for point, name, mounted in slots if mounted is not None)
+    owners = (
+        (id(mounted), mounts.owner_of(point, name))
+        for point, name, mounted in slots
+        if mounted is not None
+    )
     return {key: owner for key, owner in owners if owner is not None}
 
 
@@ -544,7 +577,9 @@ def tasks_on_signal(
     def answer(_number: int, frame: FrameType | None) -> None:
         try:
             (show or _write)(task_tree(frame))
-        except Exception:  # raised from here, it would come out of whatever code the signal interrupted
+        except (
+            Exception
+        ):  # raised from here, it would come out of whatever code the signal interrupted
             logger.exception("the task tree could not be shown")
 
     before = signal.signal(chosen, answer)

@@ -81,7 +81,9 @@ def totals(trace: Trace) -> Totals:
         model_calls=count("model"),
         tool_calls=count("tool"),
         approvals=count("approval"),
-        errors=sum(row.status == "error" and row.kind not in ("session", "turn", "unread") for row in rows),
+        errors=sum(
+            row.status == "error" and row.kind not in ("session", "turn", "unread") for row in rows
+        ),
         denied=sum(row.status == "denied" and not _is_about_call(row) for row in rows),
         cancelled=sum(_is_cancelled(row) and not _is_in_cancelled(row, rows) for row in rows),
         unread=sum(len(row.events) for row in rows if row.kind == "unread"),
@@ -89,7 +91,11 @@ def totals(trace: Trace) -> Totals:
         output_tokens=sum(row.output_tokens or 0 for row in rows),
         cache_read_tokens=sum(row.cache_read_tokens or 0 for row in rows),
         cost=sum(costs, Decimal(0)) if costs else None,
-        seconds=sum(row.seconds or 0.0 for row in rows if row.kind == "turn" and row.session_id == trace.session_id),
+        seconds=sum(
+            row.seconds or 0.0
+            for row in rows
+            if row.kind == "turn" and row.session_id == trace.session_id
+        ),
         model_seconds=sum(row.seconds or 0.0 for row in rows if row.kind == "model"),
         tool_seconds=sum(own[row.number] for row in rows if row.kind == "tool"),
     )
@@ -308,7 +314,14 @@ def _sums(one: Totals, other: Totals) -> list[tuple[str, str, str, str]]:
     rows = []
     for title, name, written in _SUMS:
         before, after = getattr(one, name), getattr(other, name)
-        rows.append((title, written(before) or "?", written(after) or "?", _difference(before or 0, after or 0)))
+        rows.append(
+            (
+                title,
+                written(before) or "?",
+                written(after) or "?",
+                _difference(before or 0, after or 0),
+            )
+        )
     return rows
 
 
@@ -323,7 +336,9 @@ def _steps(trace: Trace) -> list[Row]:
 
 
 def _align(one: list[Row], other: list[Row]) -> list[tuple[Row | None, Row | None]]:
-    matcher = SequenceMatcher(None, [_what(row) for row in one], [_what(row) for row in other], autojunk=False)
+    matcher = SequenceMatcher(
+        None, [_what(row) for row in one], [_what(row) for row in other], autojunk=False
+    )
     aligned: list[tuple[Row | None, Row | None]] = []
     for _tag, begin, end, other_begin, other_end in matcher.get_opcodes():
         left: list[Row | None] = [*one[begin:end]]
@@ -344,10 +359,15 @@ def _step(row: Row | None) -> str:
     if row is None:
         return "—"
     title = row_title(row)
-    return ", ".join([title if len(title) <= _LONGEST_STEP else f"{title[:_LONGEST_STEP]}…", *row_facts(row)])
+    return ", ".join(
+        [title if len(title) <= _LONGEST_STEP else f"{title[:_LONGEST_STEP]}…", *row_facts(row)]
+    )
 
 
 def _columns(table: Sequence[tuple[str, ...]]) -> list[str]:
     rows = [[visible_text(cell, multiline=False) for cell in row] for row in table]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        for row in rows
+    ]

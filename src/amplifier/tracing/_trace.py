@@ -39,7 +39,16 @@ from amplifier.models.turns import ModelAnswer, ToolOutcome
 from ._event_logs import LogEvent, UnreadLine, read_line
 
 RowKind: TypeAlias = Literal[
-    "session", "turn", "model", "tool", "approval", "compaction", "hook", "cancel", "event", "unread"
+    "session",
+    "turn",
+    "model",
+    "tool",
+    "approval",
+    "compaction",
+    "hook",
+    "cancel",
+    "event",
+    "unread",
 ]
 """A session, a turn, a model call, a tool call, a question to the user, a compaction of what the model is shown, a failure or verdict of a hook, a cancellation, any other
 event; lines that cannot be read."""
@@ -100,11 +109,26 @@ _STATUS: Final[dict[str, RowStatus]] = {
     "error": "error",
     "failed": "error",
 }
-_KINDS: Final[dict[str, RowKind]] = {"approval": "approval", "hook": "hook", "policy": "hook", "cancel": "cancel"}
+_KINDS: Final[dict[str, RowKind]] = {
+    "approval": "approval",
+    "hook": "hook",
+    "policy": "hook",
+    "cancel": "cancel",
+}
 _LONGEST_TEXT: Final = 300
 _LONGEST_NAME: Final = 200
 _TEXT_KEYS: Final = (
-    *("error", "error_message", "reason", "message", "detail", "prompt", "path", "agent", "module_id"),
+    *(
+        "error",
+        "error_message",
+        "reason",
+        "message",
+        "detail",
+        "prompt",
+        "path",
+        "agent",
+        "module_id",
+    ),
     *("hook_name", "provider", "tool_name", "source", "status", "state"),
 )
 """The members of a payload that describe an event in one line, the first that is there."""
@@ -181,7 +205,9 @@ class Trace:
             calls = self._calls.get((self.session_id, call_id))
             if not calls:
                 session = self._session_of(event).row
-                row = self._new_row("tool", call_id[:200], event, session, text=f"in the step journal: {step}")
+                row = self._new_row(
+                    "tool", call_id[:200], event, session, text=f"in the step journal: {step}"
+                )
                 row.status = "open"
             else:
                 self._touch(calls[-1], event)
@@ -192,7 +218,9 @@ class Trace:
         if row is None or row.text != line.reason:
             row = self._unread = self._add_row("unread", "", "", text=line.reason, status="error")
         row.events.append(line)
-        row.name = "1 line not read" if len(row.events) == 1 else f"{len(row.events)} lines not read"
+        row.name = (
+            "1 line not read" if len(row.events) == 1 else f"{len(row.events)} lines not read"
+        )
         self._mark(row)
 
     def _session_of(self, event: LogEvent) -> _SessionRows:
@@ -213,7 +241,11 @@ class Trace:
         if not parent_id:
             return
         calls = self._calls.get((parent_id, call_id), [])
-        begun = [call for call in calls if event.at is None or call.start is None or call.start <= event.at]
+        begun = [
+            call
+            for call in calls
+            if event.at is None or call.start is None or call.start <= event.at
+        ]
         if begun:
             self._attach(row, begun[-1])  # a provider may use an id twice
             return
@@ -244,8 +276,12 @@ class Trace:
         child.parent = parent.number
         self._mark(child)
 
-    def _new_row(self, kind: RowKind, name: str, event: LogEvent, parent: Row, *, text: str = "") -> Row:
-        row = self._add_row(kind, name, event.session_id, text=text, parent=parent.number, start=event.at)
+    def _new_row(
+        self, kind: RowKind, name: str, event: LogEvent, parent: Row, *, text: str = ""
+    ) -> Row:
+        row = self._add_row(
+            kind, name, event.session_id, text=text, parent=parent.number, start=event.at
+        )
         row.events.append(event)
         return row
 
@@ -360,7 +396,9 @@ class _SessionRows:
         status = _STATUS.get(event.text("status"), "ok")
         turn = self._add_to(self._turn if self._is_in_turn else None, event)
         if turn is None:
-            turn = self._new_row("turn", "turn", event, self.row, text=_line(event.data.get("response")))
+            turn = self._new_row(
+                "turn", "turn", event, self.row, text=_line(event.data.get("response"))
+            )
             self._turn = turn
         self._close_calls(event.at, "cancelled" if status == "cancelled" else "error")
         turn.end, turn.status = event.at, status
@@ -368,7 +406,9 @@ class _SessionRows:
 
     def _complete_turn(self, event: LogEvent) -> None:
         turn = self._turn
-        if turn is None or any(isinstance(each, LogEvent) and each.name == event.name for each in turn.events):
+        if turn is None or any(
+            isinstance(each, LogEvent) and each.name == event.name for each in turn.events
+        ):
             self._add_event(event)
             return
         self._touch(turn, event)
@@ -409,7 +449,9 @@ class _SessionRows:
         if model is not None:
             model.end, model.status = event.at, "error"
             self._mark(model)
-        self._new_row("event", event.name, event, model or self._enclosing(), text=_about(event)).status = "error"
+        self._new_row(
+            "event", event.name, event, model or self._enclosing(), text=_about(event)
+        ).status = "error"
 
     def _add_wire_request(self, event: LogEvent) -> Row:
         row = self._add_to(self._model, event) or self._open_model_call(event)
@@ -421,8 +463,14 @@ class _SessionRows:
         if row.input_tokens is None:
             _count(row, ModelAnswer.read(event.data))
         first = row.events[0]
-        if not (isinstance(first, LogEvent) and first.name == PROVIDER_REQUEST):  # no loop reports the call
-            row.end, row.status, self._model = event.at, "error" if event.text("status") == "error" else "ok", None
+        if not (
+            isinstance(first, LogEvent) and first.name == PROVIDER_REQUEST
+        ):  # no loop reports the call
+            row.end, row.status, self._model = (
+                event.at,
+                "error" if event.text("status") == "error" else "ok",
+                None,
+            )
 
     def _add_piece(self, event: LogEvent) -> None:
         row = self._add_to(self._model, event)
@@ -430,7 +478,11 @@ class _SessionRows:
             self._add_event(event)
             return
         # A loop that does not stream reports all blocks, with their number, when the answer is complete.
-        if row.first_token is None and "total_blocks" not in event.data and None not in (event.at, row.start):
+        if (
+            row.first_token is None
+            and "total_blocks" not in event.data
+            and None not in (event.at, row.start)
+        ):
             row.first_token = max(0.0, (event.at or 0.0) - (row.start or 0.0))
 
     # ── tool calls ──
@@ -488,13 +540,21 @@ class _SessionRows:
         row = row or self._new_row("compaction", "compaction", event, self._enclosing())
         if not row.model:  # the provider has not reported the call for the summary itself
             _count(row, ModelAnswer.read(data))
-        row.text = _line(f"{event.text('tier')}: {data.get('before_tokens')} → {data.get('after_tokens')} tokens")
+        row.text = _line(
+            f"{event.text('tier')}: {data.get('before_tokens')} → {data.get('after_tokens')} tokens"
+        )
         row.end, row.status, self._compaction = event.at, "ok", None
 
     # ── approvals and everything else ──
 
     def _ask(self, event: LogEvent) -> None:
-        row = self._new_row("approval", "approval", event, self._innermost(event), text=_line(event.data.get("prompt")))
+        row = self._new_row(
+            "approval",
+            "approval",
+            event,
+            self._innermost(event),
+            text=_line(event.data.get("prompt")),
+        )
         row.status = "open"
         self._questions.append((_question(event), row))
 
@@ -514,7 +574,9 @@ class _SessionRows:
 
     def _add_event(self, event: LogEvent) -> None:
         kind = _KINDS.get(event.name.partition(":")[0], "event")
-        row = self._new_row(kind, _name(event.name), event, self._innermost(event), text=_about(event))
+        row = self._new_row(
+            kind, _name(event.name), event, self._innermost(event), text=_about(event)
+        )
         if event.level in ("ERROR", "CRITICAL"):
             row.status = "error"
         elif event.name == "policy:violation":
@@ -545,7 +607,11 @@ def _question(event: LogEvent) -> tuple[str, str, str]:
 def _about(event: LogEvent) -> str:
     if isinstance(stopped := event.data.get("stopped"), list):
         return _line(
-            "; ".join(_stopped(part) for part in stopped if isinstance(part, dict) and part.get("what") != "turn")
+            "; ".join(
+                _stopped(part)
+                for part in stopped
+                if isinstance(part, dict) and part.get("what") != "turn"
+            )
         )
     for key in _TEXT_KEYS:
         value = event.data.get(key)

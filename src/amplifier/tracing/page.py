@@ -17,7 +17,17 @@ from amplifier._internal.json import rebuild, truncate_values, visible_text
 from amplifier.events import PROVIDER_REQUEST
 
 from ._event_logs import LogEvent, UnreadLine
-from ._text import STATUS_WORDS, duration, one_line, row_facts, row_title, self_seconds, slowest, totals, write_summary
+from ._text import (
+    STATUS_WORDS,
+    duration,
+    one_line,
+    row_facts,
+    row_title,
+    self_seconds,
+    slowest,
+    totals,
+    write_summary,
+)
 from ._trace import Row, Trace
 
 _ALL_PAYLOADS: Final = 16_000_000
@@ -41,7 +51,10 @@ def page_data(trace: Trace, *, after: int = 0) -> dict[str, Any]:
         "title": one_line(f"Session {trace.session_id}"),
         "summary": write_summary(totals(trace)),
         "notes": [one_line(note) for note in trace.notes],
-        "slowest": [[row.number, one_line(f"{row_title(row)} {duration(own[row.number])}")] for row in slowest(trace)],
+        "slowest": [
+            [row.number, one_line(f"{row_title(row)} {duration(own[row.number])}")]
+            for row in slowest(trace)
+        ],
         "revision": trace.revision,
         "rows": [_row(row, longest) for row in trace.rows if row.revision > after],
     }
@@ -74,7 +87,9 @@ def _event(event: LogEvent | UnreadLine, longest: int) -> list[Any]:
 
 def _payload(event: LogEvent, longest: int) -> str:
     data = event.data
-    if "result" in data and data.get("result") == data.get("tool_result"):  # emitters write the same value under both
+    if "result" in data and data.get("result") == data.get(
+        "tool_result"
+    ):  # emitters write the same value under both
         data = {key: value for key, value in data.items() if key != "result"}
     messages = data.get("messages")
     if event.name == PROVIDER_REQUEST and isinstance(messages, list) and len(messages) > _MESSAGES:
@@ -110,7 +125,9 @@ def _dumps(data: dict[str, Any]) -> str:
     try:
         return json.dumps(data, indent=2, ensure_ascii=False)
     except RecursionError:
-        return json.dumps(rebuild(data, subject="", max_depth=_DEEPEST, mark=True), indent=2, ensure_ascii=False)
+        return json.dumps(
+            rebuild(data, subject="", max_depth=_DEEPEST, mark=True), indent=2, ensure_ascii=False
+        )
 
 
 _STYLE: Final = files(__package__).joinpath("page_files", "trace.css").read_text(encoding="utf-8")

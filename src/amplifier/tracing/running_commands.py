@@ -52,7 +52,10 @@ def answer_task_requests(
     Without a request in the file, ``show_now`` gets them.
     """
     running = RunningCommand(
-        pid=os.getpid(), session_id=session_id, started=datetime.now(UTC).isoformat(timespec="seconds"), backend=backend
+        pid=os.getpid(),
+        session_id=session_id,
+        started=datetime.now(UTC).isoformat(timespec="seconds"),
+        backend=backend,
     )
     file, answered = -1, 0
 
@@ -89,7 +92,9 @@ def running_commands(folder: Path) -> list[RunningCommand]:
             running: RunningCommand | None = None
             with suppress(OSError, ModelError):
                 text = path.read_text(encoding="utf-8", errors="backslashreplace")
-                running = from_json(RunningCommand, text.partition("\n")[0]) if is_locked(path) else None
+                running = (
+                    from_json(RunningCommand, text.partition("\n")[0]) if is_locked(path) else None
+                )
             if running is not None:
                 found.append(running)
             else:

@@ -73,7 +73,9 @@ class SessionFollower:
         first = min(begun, key=lambda line: line.number, default=None)
         is_cut = isinstance(first, LogEvent) and first.name not in _BEGINNINGS
         if is_cut and len(log_parts(self._store.folder(self._session_id) / EVENTS_FILE)) > 1:
-            notes.append("the beginning of the log was removed when the log was rotated (`keep` of hooks-logging)")
+            notes.append(
+                "the beginning of the log was removed when the log was rotated (`keep` of hooks-logging)"
+            )
         return notes
 
 
@@ -139,7 +141,9 @@ def _text_of_block(block: Any, full: bool) -> str:
         case "thinking":
             return _text_of_thinking(str(block.get("thinking") or ""))
         case "reasoning":
-            return _text_of_thinking(_text_of_parts(block.get("content")) or _text_of_parts(block.get("summary")))
+            return _text_of_thinking(
+                _text_of_parts(block.get("content")) or _text_of_parts(block.get("summary"))
+            )
         case "redacted_thinking":
             return "[thinking, encrypted by the provider]"
         case "tool_call":
@@ -149,7 +153,8 @@ def _text_of_block(block: Any, full: bool) -> str:
         case kind:
             title = block.get("title")
             return visible_text(
-                f"[{kind}: {title[:_LONGEST_LINE]}]" if isinstance(title, str) else f"[{kind}]", multiline=False
+                f"[{kind}: {title[:_LONGEST_LINE]}]" if isinstance(title, str) else f"[{kind}]",
+                multiline=False,
             )
 
 
@@ -180,12 +185,17 @@ def _text_of_output(output: Any, full: bool) -> str:
     else:
         text = json.dumps(output, ensure_ascii=False, indent=2, default=str)
     lines = text.removesuffix("\n").split("\n")
-    shown = [line if len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE]}…" for line in lines[:_MOST_LINES]]
+    shown = [
+        line if len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE]}…"
+        for line in lines[:_MOST_LINES]
+    ]
     if full or shown == lines:
         return visible_text(text)
     more = len(lines) - len(shown)
     left_out = f"{more} more line{'' if more == 1 else 's'}" if more else "long lines cut"
-    return f"{visible_text(chr(10).join(shown))}\n… {left_out}, {_size(text)}; --full shows everything"
+    return (
+        f"{visible_text(chr(10).join(shown))}\n… {left_out}, {_size(text)}; --full shows everything"
+    )
 
 
 def _text_of_part(part: Any) -> str:
@@ -206,7 +216,9 @@ def _size(text: str) -> str:
 # ── a whole conversation ──
 
 
-def write_conversation(title: str, messages: Sequence[dict[str, Any]], *, page: bool = False) -> str:
+def write_conversation(
+    title: str, messages: Sequence[dict[str, Any]], *, page: bool = False
+) -> str:
     """A conversation as Markdown, or as an HTML page that loads nothing and runs nothing.
 
     Raises:
@@ -225,6 +237,8 @@ def write_conversation(title: str, messages: Sequence[dict[str, Any]], *, page: 
     try:
         from markdown_it import MarkdownIt  # noqa: PLC0415  # belongs to an extra
     except ModuleNotFoundError as error:
-        raise MissingExtraError("conversations as pages", extra="cli", missing="markdown-it-py") from error
+        raise MissingExtraError(
+            "conversations as pages", extra="cli", missing="markdown-it-py"
+        ) from error
     body = MarkdownIt("js-default").disable("image").render(written)  # this preset escapes HTML
     return style_page(html.escape(visible_text(title, multiline=False)), body)

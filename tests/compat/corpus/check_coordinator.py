@@ -50,7 +50,11 @@ def test_what_a_new_one_has():
     assert coordinator.mount_points["hooks"] is coordinator.hooks is coordinator.get("hooks")
     assert isinstance(coordinator.hooks, HookRegistry)
     assert isinstance(coordinator.cancellation, CancellationToken)
-    assert (coordinator.loader, coordinator.approval_system, coordinator.display_system) == (None, None, None)
+    assert (coordinator.loader, coordinator.approval_system, coordinator.display_system) == (
+        None,
+        None,
+        None,
+    )
     assert (coordinator.session_state, coordinator.channels) == ({}, {})
     assert (coordinator.injection_budget_per_turn, coordinator.injection_size_limit) == (None, None)
     assert coordinator._current_turn_injections == 0
@@ -81,7 +85,9 @@ def test_a_mock_as_session():
     assert ModuleCoordinator(session=fake).session_id == "mock"
 
 
-@pytest.mark.parametrize("name", ["session_id", "parent_id", "config", "hooks", "cancellation", "session", "channels"])
+@pytest.mark.parametrize(
+    "name", ["session_id", "parent_id", "config", "hooks", "cancellation", "session", "channels"]
+)
 def test_what_cannot_be_assigned(name):
     with pytest.raises(AttributeError):
         setattr(make(), name, None)
@@ -106,7 +112,12 @@ def test_a_method_can_be_replaced_and_put_back():
         del coordinator.collect_contributions
         with patch.object(coordinator, "get_capability", return_value="patched"):
             patched = coordinator.get_capability("any")
-        return found, patched, await coordinator.collect_contributions("channel"), coordinator.get_capability("any")
+        return (
+            found,
+            patched,
+            await coordinator.collect_contributions("channel"),
+            coordinator.get_capability("any"),
+        )
 
     assert run(main()) == (["mine"], "patched", [], None)
 
@@ -150,7 +161,15 @@ def test_specs_for_mocks_have_its_attributes():
             "session_state",
             "loader",
         ),
-        *("approval_system", "display_system", "get", "mount", "unmount", "get_capability", "register_capability"),
+        *(
+            "approval_system",
+            "display_system",
+            "get",
+            "mount",
+            "unmount",
+            "get_capability",
+            "register_capability",
+        ),
         *(
             "register_contributor",
             "collect_contributions",
@@ -210,7 +229,9 @@ def test_cleanup_can_be_patched_on_the_class():
     async def main():
         coordinator = make()
         with (
-            patch.object(type(coordinator), "cleanup", AsyncMock(side_effect=ValueError("patched"))),
+            patch.object(
+                type(coordinator), "cleanup", AsyncMock(side_effect=ValueError("patched"))
+            ),
             pytest.raises(ValueError, match="patched"),
         ):
             await coordinator.cleanup()
@@ -251,7 +272,10 @@ def test_durable_injections_are_stored(kind):
         coordinator, context = make(), kind()
         await coordinator.mount("context", context)
         given = HookResult(
-            action="inject_context", context_injection="note\x07", context_injection_role="user", reason="r"
+            action="inject_context",
+            context_injection="note\x07",
+            context_injection_role="user",
+            reason="r",
         )
         result = await coordinator.process_hook_result(given, "tool:post", "linter")
         return context.messages, result, coordinator._current_turn_injections
@@ -259,8 +283,16 @@ def test_durable_injections_are_stored(kind):
     messages, result, charged = run(main())
     assert [(m["role"], m["content"]) for m in messages] == [("user", "note")]
     details = messages[0]["metadata"]
-    assert (details["source"], details["hook_name"], details["event"]) == ("hook", "linter", "tool:post")
-    assert (details["ephemeral"], details["persisted"], details["requested_role"]) == (False, True, "user")
+    assert (details["source"], details["hook_name"], details["event"]) == (
+        "hook",
+        "linter",
+        "tool:post",
+    )
+    assert (details["ephemeral"], details["persisted"], details["requested_role"]) == (
+        False,
+        True,
+        "user",
+    )
     assert "timestamp" in details
     assert (result.action, result.context_injection, result.context_injections, result.reason) == (
         "continue",
@@ -271,7 +303,9 @@ def test_durable_injections_are_stored(kind):
     assert charged == 1
 
 
-@pytest.mark.parametrize("thing", [None, {"action": "continue"}, SimpleNamespace(action="continue")])
+@pytest.mark.parametrize(
+    "thing", [None, {"action": "continue"}, SimpleNamespace(action="continue")]
+)
 def test_results_must_be_results(thing):
     async def main():
         await make().process_hook_result(thing, "e")
@@ -284,7 +318,9 @@ def test_an_answer_carries_no_payload():
     async def main():
         system = MagicMock(request_approval=AsyncMock(return_value="Allow"))
         given = HookResult(action="ask_user", approval_prompt="Sure?", data={"a": 1})
-        return await ModuleCoordinator(session(), system).process_hook_result(given, "tool:pre", "gate")
+        return await ModuleCoordinator(session(), system).process_hook_result(
+            given, "tool:pre", "gate"
+        )
 
     result = run(main())
     assert (result.action, result.data) == ("continue", None)

@@ -70,7 +70,10 @@ def test_keywords_and_order():
 
 
 def test_class_constants():
-    assert (HookRegistry.SESSION_START, HookRegistry.SESSION_END) == ("session:start", "session:end")
+    assert (HookRegistry.SESSION_START, HookRegistry.SESSION_END) == (
+        "session:start",
+        "session:end",
+    )
     assert (*("prompt:submit", "tool:pre", "tool:post"),) == (
         HookRegistry.PROMPT_SUBMIT,
         HookRegistry.TOOL_PRE,
@@ -119,7 +122,12 @@ def test_handlers_get_json():
         )
     )  # fmt: skip
     data = seen[0][1]
-    assert (data["decimal"], data["path"], data["pair"], data["5"]) == ("1.50", "/x", [1, 2], "five")
+    assert (data["decimal"], data["path"], data["pair"], data["5"]) == (
+        "1.50",
+        "/x",
+        [1, 2],
+        "five",
+    )
     assert data["when"] == "2024-01-01 12:00:00"
     assert data["usage"] == str(usage)
     assert data["result"] == "{'a': 1}"
@@ -160,7 +168,9 @@ def test_a_modification_replaces_and_comes_back_as_continue():
     registry, seen = HookRegistry(), []
 
     async def change(event, data):
-        return HookResult(action="modify", data={**data, "x": 2}, reason="because", user_message="psst")
+        return HookResult(
+            action="modify", data={**data, "x": 2}, reason="because", user_message="psst"
+        )
 
     registry.register("e", change, 0)
     registry.register("e", recorder(seen), 1)

@@ -100,7 +100,10 @@ def test_what_cannot_be_found():
 
 def test_reasons_of_failures():
     assert ModuleValidationError("x").reason_code == "validation_failed"
-    assert module_failure_reason(ModuleValidationError("x", reason_code="invalid_entry_point")) == "invalid_entry_point"
+    assert (
+        module_failure_reason(ModuleValidationError("x", reason_code="invalid_entry_point"))
+        == "invalid_entry_point"
+    )
     assert module_failure_reason(ModuleValidationError("x", reason_code="forged")) == "unknown"
     assert module_failure_reason(SourceNotFoundError("nowhere")) == "missing_source"
     assert module_failure_reason(KeyError("x")) == "unknown"
@@ -109,7 +112,11 @@ def test_reasons_of_failures():
 def test_discovery(tmp_path, write):
     for name in ("tool-a", "hooks-b"):
         write(tmp_path / f"amplifier-module-{name}", f"amplifier_module_{name.replace('-', '_')}")
-    write(tmp_path / "amplifier-module-odd", "amplifier_module_odd", source='__amplifier_module_type__ = "provider"\n')
+    write(
+        tmp_path / "amplifier-module-odd",
+        "amplifier_module_odd",
+        source='__amplifier_module_type__ = "provider"\n',
+    )
     (tmp_path / "unrelated").mkdir()
 
     async def main():

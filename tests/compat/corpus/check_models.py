@@ -57,14 +57,18 @@ SAMPLES = [
     ImageBlock(source={"type": "url"}),
     ReasoningBlock(content=[{"a": 1}], summary=[]),
     Message(role="user", content="hi", custom=1),
-    Message(role="assistant", content=[TextBlock(text="t"), ToolCallBlock(id="1", name="n", input={})]),
+    Message(
+        role="assistant", content=[TextBlock(text="t"), ToolCallBlock(id="1", name="n", input={})]
+    ),
     ToolSpec(name="n", parameters={"type": "object"}),
     ToolCall(id="1", name="n", arguments={"x": 1}),
     ResponseFormatText(),
     ResponseFormatJson(),
     ResponseFormatJsonSchema(json_schema={"type": "object"}, strict=True),
     ChatRequest(
-        messages=[Message(role="user", content="x")], tools=[ToolSpec(name="t", parameters={})], temperature=0.5
+        messages=[Message(role="user", content="x")],
+        tools=[ToolSpec(name="t", parameters={})],
+        temperature=0.5,
     ),
     Usage(**TOKENS, cost_usd="0.5"),
     ChatResponse(content=[TextBlock(text="t")], usage=Usage(**TOKENS), finish_reason="stop"),
@@ -78,9 +82,15 @@ SAMPLES = [
         max_output_tokens=1,
         pricing=Pricing(input_per_million=1, output_per_million=2),
     ),
-    ProviderInfo(id="p", display_name="P", config_fields=[ConfigField(id="k", display_name="K", prompt="?")]),
+    ProviderInfo(
+        id="p", display_name="P", config_fields=[ConfigField(id="k", display_name="K", prompt="?")]
+    ),
     ModuleInfo(id="i", name="n", version="1", type="tool", mount_point="tools", description="d"),
-    SessionStatus(session_id="s", cost_usd=Decimal("1.5"), started_at=datetime.fromisoformat("2024-01-02T03:04:05")),
+    SessionStatus(
+        session_id="s",
+        cost_usd=Decimal("1.5"),
+        started_at=datetime.fromisoformat("2024-01-02T03:04:05"),
+    ),
     ApprovalRequest(tool_name="t", action="a", risk_level="high", details={"x": 1}, timeout=5),
     ApprovalResponse(approved=True, reason="r"),
 ]
@@ -100,7 +110,12 @@ def test_dump_and_build_again(sample):
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=IDS)
 def test_copies_are_equal_and_apart(sample):
-    for twin in (copy.copy(sample), copy.deepcopy(sample), sample.model_copy(), sample.model_copy(deep=True)):
+    for twin in (
+        copy.copy(sample),
+        copy.deepcopy(sample),
+        sample.model_copy(),
+        sample.model_copy(deep=True),
+    ):
         assert twin == sample
         assert twin is not sample
         assert type(twin) is type(sample)
@@ -111,7 +126,9 @@ def test_pickles(sample):
     assert pickle.loads(pickle.dumps(sample)) == sample
 
 
-@pytest.mark.parametrize("kind", sorted({type(s) for s in SAMPLES}, key=lambda k: k.__name__), ids=lambda k: k.__name__)
+@pytest.mark.parametrize(
+    "kind", sorted({type(s) for s in SAMPLES}, key=lambda k: k.__name__), ids=lambda k: k.__name__
+)
 def test_classes_describe_what_they_require(kind):
     required = {name for name, field in kind.model_fields.items() if field.is_required()}
     if not required:
@@ -149,7 +166,10 @@ def test_fields_in_order():
     [
         (TextBlock(text="a b"), "type='text' text='a b' visibility=None"),
         (ToolCall(id="1", name="n", arguments={"a": 1}), "id='1' name='n' arguments={'a': 1}"),
-        (ToolCall(id="1", name="n", arguments={}, signature="s"), "id='1' name='n' arguments={} signature='s'"),
+        (
+            ToolCall(id="1", name="n", arguments={}, signature="s"),
+            "id='1' name='n' arguments={} signature='s'",
+        ),
         (
             Usage(**TOKENS, cost_usd="0.10"),
             (
@@ -158,7 +178,10 @@ def test_fields_in_order():
             ),
         ),
         (ApprovalResponse(approved=True), "approved=True reason=None remember=False"),
-        (Message(role="user", content="x"), "role='user' content='x' name=None tool_call_id=None metadata=None"),
+        (
+            Message(role="user", content="x"),
+            "role='user' content='x' name=None tool_call_id=None metadata=None",
+        ),
         (
             Message(role="user", content=[TextBlock(text="t")]),
             "role='user' content=[TextBlock(type='text', text='t', visibility=None)] name=None tool_call_id=None metadata=None",
@@ -243,7 +266,10 @@ def test_closed_models_drop_unknown_members(build):
         (ChatRequest(messages=[]), "enable_thinking"),
         (Message(role="user", content="x"), "tool_calls"),
         (Usage(**TOKENS), "cost_unpriced_model"),
-        (ModelInfo(id="m", display_name="M", context_window=1, max_output_tokens=1), "cost_per_input_token"),
+        (
+            ModelInfo(id="m", display_name="M", context_window=1, max_output_tokens=1),
+            "cost_per_input_token",
+        ),
         (SessionStatus(session_id="s"), "estimated_cost"),
         (HookResult(), "to_dict"),
         (Message(role="user", content="x"), "to_dict"),
@@ -298,7 +324,9 @@ def test_numbers_of_mocks_are_taken():
         lambda: ContextInjection(content="x", role="tool"),
         lambda: ModelInfo(id="m", display_name="M", context_window="many", max_output_tokens=1),
         lambda: ConfigField(id="k", display_name="K", prompt="?", field_type="color"),
-        lambda: ModuleInfo(id="i", name="n", version="1", type="gadget", mount_point="tools", description="d"),
+        lambda: ModuleInfo(
+            id="i", name="n", version="1", type="gadget", mount_point="tools", description="d"
+        ),
         lambda: ApprovalRequest(tool_name="t", action="a", risk_level="l", timeout=0),
         lambda: ApprovalRequest(tool_name="t", action="a", risk_level="l", timeout=-1),
         lambda: Pricing(input_per_million=1, output_per_million=1, currency="usd"),
@@ -351,7 +379,15 @@ def test_blocks_are_distinguished_by_their_type():
         ],
     )
     assert [type(block) for block in message.content] == [
-        *(TextBlock, ThinkingBlock, RedactedThinkingBlock, ToolCallBlock, ToolResultBlock, ImageBlock, ReasoningBlock)
+        *(
+            TextBlock,
+            ThinkingBlock,
+            RedactedThinkingBlock,
+            ToolCallBlock,
+            ToolResultBlock,
+            ImageBlock,
+            ReasoningBlock,
+        )
     ]
     assert [block["type"] for block in message.model_dump()["content"]] == [
         *("text", "thinking", "redacted_thinking", "tool_call", "tool_result", "image", "reasoning")
@@ -372,16 +408,26 @@ def test_assignment_is_not_checked():
 
 def test_dump_options():
     message = Message(role="user", content=[TextBlock(text="t")], extra_note=None)
-    assert message.model_dump(exclude_none=True) == {"role": "user", "content": [{"type": "text", "text": "t"}]}
+    assert message.model_dump(exclude_none=True) == {
+        "role": "user",
+        "content": [{"type": "text", "text": "t"}],
+    }
     schema = ResponseFormatJsonSchema(json_schema={"a": 1})
     assert schema.model_dump()["json_schema"] == {"a": 1}
     assert schema.model_dump(by_alias=True)["schema"] == {"a": 1}
 
 
 def test_costs_are_text_in_dumps_and_decimals_as_attributes():
-    for model in (Usage(**TOKENS, cost_usd=Decimal("0.0000123")), SessionStatus(session_id="s", cost_usd="0.0000123")):
+    for model in (
+        Usage(**TOKENS, cost_usd=Decimal("0.0000123")),
+        SessionStatus(session_id="s", cost_usd="0.0000123"),
+    ):
         assert model.cost_usd == Decimal("0.0000123")
-        assert model.model_dump()["cost_usd"] == model.model_dump(mode="json")["cost_usd"] == "0.0000123"
+        assert (
+            model.model_dump()["cost_usd"]
+            == model.model_dump(mode="json")["cost_usd"]
+            == "0.0000123"
+        )
     assert Usage(**TOKENS, cost_usd=5).model_dump()["cost_usd"] == "5"
     assert Usage(**TOKENS).model_dump()["cost_usd"] is None
     assert Usage(**TOKENS, cost_usd=Decimal("1E-9")).model_dump()["cost_usd"] == "1E-9"
@@ -411,11 +457,19 @@ def test_json_text():
     [
         (ToolResult(output="x"), "x", "x"),
         (ToolResult(), "Success", "Success"),
-        (ToolResult(output={"b": 1, "a": Decimal("1.5")}), "{'b': 1, 'a': Decimal('1.5')}", '{"b": 1, "a": "1.5"}'),
+        (
+            ToolResult(output={"b": 1, "a": Decimal("1.5")}),
+            "{'b': 1, 'a': Decimal('1.5')}",
+            '{"b": 1, "a": "1.5"}',
+        ),
         (ToolResult(output=[1, "é"]), "[1, 'é']", None),
         (ToolResult(success=False), "Failed", "Error: Failed"),
         (ToolResult(success=False, error={"message": "m"}), "Error: m", "m"),
-        (ToolResult(success=False, error={"code": 1}), "Error: Unknown error", "Error: Unknown error"),
+        (
+            ToolResult(success=False, error={"code": 1}),
+            "Error: Unknown error",
+            "Error: Unknown error",
+        ),
         (ToolResult(output=0), "Success", "0"),
         (ToolResult(output="a\x00b\ud800"), "a\x00b\ud800", "ab"),
     ],
@@ -449,9 +503,21 @@ def test_subclasses_with_bare_annotations():
     assert response.content_blocks[0] is kept[0]
     assert (response.text, response.odd, response.web_search_results) == ("t", 1, None)
     assert list(response.model_dump())[:7] == [
-        *("content", "tool_calls", "usage", "degradation", "finish_reason", "metadata", "content_blocks")
+        *(
+            "content",
+            "tool_calls",
+            "usage",
+            "degradation",
+            "finish_reason",
+            "metadata",
+            "content_blocks",
+        )
     ]
-    assert list(OwnChatResponse.model_fields)[-3:] == ["content_blocks", "text", "web_search_results"]
+    assert list(OwnChatResponse.model_fields)[-3:] == [
+        "content_blocks",
+        "text",
+        "web_search_results",
+    ]
     assert OwnChatResponse(content=[]).text is None
     assert OwnChatResponse(content=[]) == OwnChatResponse(content=[])
     assert OwnChatResponse(content=[]) != ChatResponse(content=[])

@@ -38,7 +38,9 @@ def test_a_submodule_is_an_attribute_of_the_package():
     assert amplifier_core.models is models
 
 
-@pytest.mark.parametrize("name", ["SESSION_START_DEBUG", "SESSION_START_RAW", "LLM_REQUEST_DEBUG", "LLM_RESPONSE_RAW"])
+@pytest.mark.parametrize(
+    "name", ["SESSION_START_DEBUG", "SESSION_START_RAW", "LLM_REQUEST_DEBUG", "LLM_RESPONSE_RAW"]
+)
 def test_removed_events_are_not_there(name):
     from amplifier_core import events
 
@@ -49,7 +51,9 @@ def test_capability_constants_and_their_list():
     from amplifier_core import capabilities
 
     names = [n for n in dir(capabilities) if n.isupper() and not n.startswith(("_", "ALL_"))]
-    assert sorted(getattr(capabilities, n) for n in names) == sorted(capabilities.ALL_WELL_KNOWN_CAPABILITIES)
+    assert sorted(getattr(capabilities, n) for n in names) == sorted(
+        capabilities.ALL_WELL_KNOWN_CAPABILITIES
+    )
     assert len(names) == 16
     assert capabilities.TOOLS == "tools"
     assert not hasattr(capabilities, "ALL_COST_TIERS")
@@ -64,9 +68,9 @@ def test_protocols_are_classes_with_the_published_methods():
     assert sum(p.kind is p.VAR_KEYWORD for p in parameters.values()) == 1
     assert inspect.iscoroutinefunction(interfaces.Provider.complete)
     assert not inspect.iscoroutinefunction(interfaces.Provider.parse_tool_calls)
-    assert list(inspect.signature(interfaces.ContextManager.get_messages_for_request).parameters) == [
-        *("self", "token_budget", "provider")
-    ]
+    assert list(
+        inspect.signature(interfaces.ContextManager.get_messages_for_request).parameters
+    ) == [*("self", "token_budget", "provider")]
 
 
 @pytest.mark.parametrize(
@@ -78,5 +82,7 @@ def test_protocols_are_classes_with_the_published_methods():
 )
 def test_a_new_process_imports_without_pytest(text):
     script = f"import sys; sys.modules['pytest'] = None; {text}; print('ok')"
-    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    ran = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+    )
     assert (ran.returncode, ran.stdout.strip()) == (0, "ok"), ran.stderr

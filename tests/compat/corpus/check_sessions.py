@@ -28,7 +28,9 @@ class Loader:
         self.broken = broken
         self.loop = AsyncMock()
         raises = isinstance(answer, BaseException)
-        self.loop.execute = AsyncMock(side_effect=answer) if raises else AsyncMock(return_value=answer)
+        self.loop.execute = (
+            AsyncMock(side_effect=answer) if raises else AsyncMock(return_value=answer)
+        )
 
     async def load(self, module_id, config=None, source_hint=None, coordinator=None):
         if module_id == self.broken:
@@ -89,7 +91,11 @@ def test_ids_and_parts():
     session.config["new"] = 1
     assert given["new"] == 1
     other = AmplifierSession(plan(), session_id="mine", parent_id="parent", is_resumed=True)
-    assert (other.session_id, other.parent_id, other.coordinator.parent_id) == ("mine", "parent", "parent")
+    assert (other.session_id, other.parent_id, other.coordinator.parent_id) == (
+        "mine",
+        "parent",
+        "parent",
+    )
     assert other.coordinator.session.session_id == "mine"
     assert AmplifierSession(plan()).session_id != session.session_id
 
@@ -178,7 +184,9 @@ def test_a_turn_before_opening_is_refused():
 def test_an_error_of_a_turn(error):
     async def main():
         session = await opened(answer=error)
-        with pytest.raises(RuntimeError, match=f"Execution failed: {type(error).__name__}: {error}"):
+        with pytest.raises(
+            RuntimeError, match=f"Execution failed: {type(error).__name__}: {error}"
+        ):
             await session.execute("x")
 
     run(main)
@@ -215,7 +223,9 @@ def test_closing_what_was_never_opened():
     async def main():
         session = AmplifierSession(plan())
         ran = []
-        session.coordinator.hooks.register("session:end", lambda e, d: ran.append("end"), name="end")
+        session.coordinator.hooks.register(
+            "session:end", lambda e, d: ran.append("end"), name="end"
+        )
         session.coordinator.register_cleanup(lambda: ran.append("cleanup"))
         await session.__aexit__(None, None, None)
         return ran
@@ -237,7 +247,13 @@ def test_the_top_level_class_can_be_patched():
 
 
 @pytest.mark.parametrize(
-    "target", ["models.HookResult", "message_models.ChatRequest", "message_models.Message", "message_models.TextBlock"]
+    "target",
+    [
+        "models.HookResult",
+        "message_models.ChatRequest",
+        "message_models.Message",
+        "message_models.TextBlock",
+    ],
 )
 def test_models_can_be_patched_where_they_are_imported_from(target):
     module, _, name = target.rpartition(".")

@@ -102,7 +102,12 @@ def test_delays_follow_the_server():
 
 
 def test_redaction():
-    given = {"api_key": "k", "nested": [{"Password": "p", "user": "u"}], "tokens": 5, "pair": ({"token": "t"},)}
+    given = {
+        "api_key": "k",
+        "nested": [{"Password": "p", "user": "u"}],
+        "tokens": 5,
+        "pair": ({"token": "t"},),
+    }
     assert redact_secrets(given) == {
         "api_key": "[REDACTED]", "nested": [{"Password": "[REDACTED]", "user": "u"}], "tokens": 5, "pair": ({"token": "t"},),
     }  # fmt: skip
@@ -154,7 +159,11 @@ def test_the_context_double():
     async def main():
         context = MockContextManager([{"role": "user", "content": "a"}])
         await context.add_message({"role": "user", "content": "b"})
-        return context, await context.get_messages(), await context.get_messages_for_request(token_budget=5)
+        return (
+            context,
+            await context.get_messages(),
+            await context.get_messages_for_request(token_budget=5),
+        )
 
     context, messages, asked = run(main)
     assert [m["content"] for m in messages] == ["a", "b"] == [m["content"] for m in asked]
@@ -181,7 +190,9 @@ def test_the_recorder():
 def test_the_scripted_loop():
     async def main():
         loop, recorder = ScriptedOrchestrator(["one"]), EventRecorder()
-        answers = [await loop.execute(p, MockContextManager(), {}, {}, recorder) for p in ("a", "b")]
+        answers = [
+            await loop.execute(p, MockContextManager(), {}, {}, recorder) for p in ("a", "b")
+        ]
         return answers, loop.call_count, [event for event, _ in recorder.get_events()]
 
     answers, count, events = run(main)

@@ -134,8 +134,16 @@ def test_good_modules_pass(check, kind):
         ("async def mount(:\n", "module_importable", ""),
         ("import module_that_is_not_there\n", "module_importable", "module_that_is_not_there"),
         ("raise ValueError('at import')\n", "module_importable", "at import"),
-        ("async def mount(coordinator, config): raise KeyError('in mount')\n", "protocol_compliance", "in mount"),
-        ("async def mount(c, config): pass\ndef on_session_ready(c): pass\n", "on_session_ready_async", "async"),
+        (
+            "async def mount(coordinator, config): raise KeyError('in mount')\n",
+            "protocol_compliance",
+            "in mount",
+        ),
+        (
+            "async def mount(c, config): pass\ndef on_session_ready(c): pass\n",
+            "on_session_ready_async",
+            "async",
+        ),
         (
             "async def mount(c, config): pass\nasync def on_session_ready(): pass\n",
             "on_session_ready_async",
@@ -191,9 +199,12 @@ def test_members_are_looked_at(check, kind, old, new, name, outcome):
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "hook"])
 def test_a_missing_member_is_no_compliance(check, kind):
-    member = {"provider": "parse_tool_calls", "tool": "execute", "orchestrator": "execute", "context": "set_messages"}[
-        kind
-    ]
+    member = {
+        "provider": "parse_tool_calls",
+        "tool": "execute",
+        "orchestrator": "execute",
+        "context": "set_messages",
+    }[kind]
     result = check(kind, GOOD[kind].replace(member, f"{member}_no"))
     assert by_name(result)["protocol_compliance"] == (False, "error")
 

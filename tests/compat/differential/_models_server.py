@@ -22,7 +22,13 @@ import amplifier_core.interfaces as interfaces
 import amplifier_core.message_models as message_models
 import amplifier_core.models as models
 
-NAMES = {"Decimal": Decimal, "datetime": datetime, "date": date, "timedelta": timedelta, "timezone": timezone}
+NAMES = {
+    "Decimal": Decimal,
+    "datetime": datetime,
+    "date": date,
+    "timedelta": timedelta,
+    "timezone": timezone,
+}
 NAMES |= {"nan": float("nan"), "inf": float("inf")}
 
 
@@ -50,16 +56,24 @@ def observe(made: Any) -> dict[str, Any]:
         "repr": lambda: repr(made),
         "copy": lambda: shown(made.model_copy().model_dump()),
         "deep copy": lambda: made.model_copy(deep=True) == made,
-        "updated": lambda: shown(made.model_copy(update={"metadata": {"a": 1}, "success": False}).model_dump()),
-        "validated": lambda: type(made).model_validate(made.model_dump()).model_dump() == made.model_dump(),
+        "updated": lambda: shown(
+            made.model_copy(update={"metadata": {"a": 1}, "success": False}).model_dump()
+        ),
+        "validated": lambda: (
+            type(made).model_validate(made.model_dump()).model_dump() == made.model_dump()
+        ),
         "same": lambda: type(made).model_validate(made) is made,
         "read": lambda: shown(type(made).model_validate_json(made.model_dump_json()).model_dump()),
-        "fields": lambda: [(name, field.is_required()) for name, field in type(made).model_fields.items()],
+        "fields": lambda: [
+            (name, field.is_required()) for name, field in type(made).model_fields.items()
+        ],
     }.items():
         try:
             seen[label] = look()
         except Exception as error:
-            seen[label] = "raised " + ("ValueError" if isinstance(error, ValueError) else type(error).__name__)
+            seen[label] = "raised " + (
+                "ValueError" if isinstance(error, ValueError) else type(error).__name__
+            )
     return seen
 
 
@@ -69,7 +83,11 @@ def answer(operation: str, name: str, keywords: dict[str, Any]) -> Any:
         try:
             made = cls(**keywords)
         except ValueError as error:
-            return {"refused": sorted({str(place["loc"][0]) for place in error.errors() if place["loc"]})}  # type: ignore[attr-defined]
+            return {
+                "refused": sorted(
+                    {str(place["loc"][0]) for place in error.errors() if place["loc"]}
+                )
+            }  # type: ignore[attr-defined]
         except TypeError:
             return {"refused": "TypeError"}
         return observe(made)

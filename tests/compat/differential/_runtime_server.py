@@ -37,8 +37,20 @@ _MEANT = {
     "continue": ("action", "data"),
     "deny": ("action", "reason"),
     "modify": ("action", "data"),
-    "inject_context": ("action", "context_injection", "context_injections", "context_injection_role", "ephemeral"),
-    "ask_user": ("action", "approval_prompt", "approval_options", "approval_timeout", "approval_default"),
+    "inject_context": (
+        "action",
+        "context_injection",
+        "context_injections",
+        "context_injection_role",
+        "ephemeral",
+    ),
+    "ask_user": (
+        "action",
+        "approval_prompt",
+        "approval_options",
+        "approval_timeout",
+        "approval_default",
+    ),
 }
 
 
@@ -46,7 +58,11 @@ def seen_result(result: Any) -> dict[str, Any]:
     dumped: dict[str, Any] = result.model_dump()
     if isinstance(dumped.get("data"), dict):
         dumped["data"].pop("timestamp", None)
-    return {name: dumped[name] for name in _MEANT["continue"]} if dumped["action"] == "continue" else dumped
+    return (
+        {name: dumped[name] for name in _MEANT["continue"]}
+        if dumped["action"] == "continue"
+        else dumped
+    )
 
 
 # ── hooks ──
@@ -67,7 +83,9 @@ class Hooks:
                 shown.pop("timestamp", None)
             self.calls.append([label, event, shown])
             if "raises" in does:
-                raise {"ValueError": ValueError, "CancelledError": asyncio.CancelledError}[does["raises"]]("planned")
+                raise {"ValueError": ValueError, "CancelledError": asyncio.CancelledError}[
+                    does["raises"]
+                ]("planned")
             if does.get("spoils") and isinstance(data, dict):
                 data["spoiled"] = True
             if "returns" in does:
@@ -82,7 +100,9 @@ class Hooks:
         kind, *rest = step
         if kind == "register":
             event, priority, name, does = rest
-            self.removers.append(self.registry.register(event, self.handler(name or "?", does), priority, name))
+            self.removers.append(
+                self.registry.register(event, self.handler(name or "?", does), priority, name)
+            )
             return None
         if kind == "remove":
             if self.removers:
@@ -136,7 +156,9 @@ class Approving:
         self.answers = answers
         self.asked: list[Any] = []
 
-    async def request_approval(self, prompt: str, options: list[str], timeout: float, default: str) -> Any:
+    async def request_approval(
+        self, prompt: str, options: list[str], timeout: float, default: str
+    ) -> Any:
         self.asked.append([prompt, options, timeout, default])
         answer = self.answers.pop(0) if self.answers else "Deny"
         if answer == "timeout":
@@ -181,7 +203,9 @@ class Coordinator:
             found = c.get(*rest)
             if isinstance(found, dict):
                 return {name: thing.label for name, thing in found.items()}
-            return getattr(found, "label", None if found is None else type(found).__name__ != "dict")
+            return getattr(
+                found, "label", None if found is None else type(found).__name__ != "dict"
+            )
         if kind == "capability":
             before = c.get_capability(rest[0])
             c.register_capability(rest[0], rest[1])
@@ -203,7 +227,9 @@ class Coordinator:
             return None
         if kind == "clean up":
             await c.cleanup()
-            return list(dict.fromkeys(self.ran))  # a second call of the published kernel runs them again
+            return list(
+                dict.fromkeys(self.ran)
+            )  # a second call of the published kernel runs them again
         if kind == "reset":
             c.reset_turn()
             return c._current_turn_injections
@@ -227,7 +253,9 @@ class Coordinator:
 
     async def finish(self) -> Any:
         context = self.coordinator.get("context")
-        messages = [dict(m) for m in context.messages] if isinstance(context, MockContextManager) else []
+        messages = (
+            [dict(m) for m in context.messages] if isinstance(context, MockContextManager) else []
+        )
         for message in messages:
             message["metadata"] = {k: v for k, v in message["metadata"].items() if k != "timestamp"}
         return [messages, self.shown, self.approving.asked]
@@ -263,7 +291,12 @@ async def cancellation(program: list[Any]) -> Any:
             seen.append(list(fired))
         else:
             seen.append(getattr(token, action)())
-        seen.append([[t.state, t.is_cancelled, t.is_graceful, t.is_immediate, sorted(t.running_tools)] for t in tokens])
+        seen.append(
+            [
+                [t.state, t.is_cancelled, t.is_graceful, t.is_immediate, sorted(t.running_tools)]
+                for t in tokens
+            ]
+        )
     return seen
 
 
@@ -274,7 +307,9 @@ class Loader:
         self.does, self.ran = does, ran
         self.queue: list[Any] = []
 
-    async def load(self, module_id: str, config: Any = None, source_hint: Any = None, coordinator: Any = None) -> Any:
+    async def load(
+        self, module_id: str, config: Any = None, source_hint: Any = None, coordinator: Any = None
+    ) -> Any:
         does = self.does.get(module_id, {})
         if does.get("load") == "fails":
             raise ValueError("planned")
@@ -307,7 +342,9 @@ class Loop:
     def __init__(self, does: dict[str, Any], ran: list[Any]) -> None:
         self.does, self.ran = does, ran
 
-    async def execute(self, prompt: str, context: Any, providers: Any, tools: Any, hooks: Any, coordinator: Any) -> Any:
+    async def execute(
+        self, prompt: str, context: Any, providers: Any, tools: Any, hooks: Any, coordinator: Any
+    ) -> Any:
         self.ran.append(["execute", prompt, list(providers), list(tools)])
         act = self.does.get("acts", "answers")
         if act in ("graceful", "immediate"):
@@ -318,7 +355,14 @@ class Loop:
         return f"answer to {prompt}"
 
 
-EVENTS = ["session:start", "session:resume", "session:fork", "session:end", "session:config", "cancel:completed"]
+EVENTS = [
+    "session:start",
+    "session:resume",
+    "session:fork",
+    "session:end",
+    "session:config",
+    "cancel:completed",
+]
 
 
 DIFFERENT = ("timestamp", "status", "error", "reason_code", "stopped")

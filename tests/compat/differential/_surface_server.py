@@ -28,7 +28,11 @@ def parameters(thing: Any) -> list[list[Any]] | None:
         found = inspect.signature(thing).parameters.values()
     except (TypeError, ValueError):
         return None
-    return [[p.name, p.kind.name, p.default is not p.empty] for p in found if p.name not in ("self", "cls")]
+    return [
+        [p.name, p.kind.name, p.default is not p.empty]
+        for p in found
+        if p.name not in ("self", "cls")
+    ]
 
 
 def defaults(thing: Any) -> dict[str, str]:
@@ -42,7 +46,12 @@ def defaults(thing: Any) -> dict[str, str]:
 
 
 def routine(thing: Any) -> dict[str, Any]:
-    return {"kind": "function", "parameters": parameters(thing), "defaults": defaults(thing), "async": is_async(thing)}
+    return {
+        "kind": "function",
+        "parameters": parameters(thing),
+        "defaults": defaults(thing),
+        "async": is_async(thing),
+    }
 
 
 def is_async(thing: Any) -> bool | None:
@@ -78,7 +87,11 @@ def described(value: Any) -> dict[str, Any] | None:
 
 
 def default_of(field: Any) -> Any:
-    return field.get_default(call_default_factory=True) if hasattr(field, "get_default") else field.default
+    return (
+        field.get_default(call_default_factory=True)
+        if hasattr(field, "get_default")
+        else field.default
+    )
 
 
 def described_class(cls: type) -> dict[str, Any]:
@@ -94,17 +107,26 @@ def described_class(cls: type) -> dict[str, Any]:
         seen["bases"] = [base.__name__ for base in cls.__mro__]
     fields = getattr(cls, "model_fields", None)
     if isinstance(fields, dict):
-        made = {name: default_of(field) for name, field in fields.items() if not field.is_required()}
-        seen["fields"] = {
-            name: repr(made[name]) if name in made else "required" for name in fields if name != "started_at"
+        made = {
+            name: default_of(field) for name, field in fields.items() if not field.is_required()
         }
-        seen["extra"] = (getattr(cls, "model_config", None) or {}).get("extra") == "allow" or hasattr(cls, "extra")
+        seen["fields"] = {
+            name: repr(made[name]) if name in made else "required"
+            for name in fields
+            if name != "started_at"
+        }
+        seen["extra"] = (getattr(cls, "model_config", None) or {}).get(
+            "extra"
+        ) == "allow" or hasattr(cls, "extra")
         seen["members"] = {}
     return seen
 
 
 def surface() -> dict[str, Any]:
-    names = ["amplifier_core", *(m.name for m in pkgutil.walk_packages(amplifier_core.__path__, "amplifier_core."))]
+    names = [
+        "amplifier_core",
+        *(m.name for m in pkgutil.walk_packages(amplifier_core.__path__, "amplifier_core.")),
+    ]
     found: dict[str, Any] = {}
     for name in sorted(names):
         if "_grpc_gen." in name:  # made by protobuf's compiler there; the alias has no gRPC
@@ -114,7 +136,9 @@ def surface() -> dict[str, Any]:
         except ImportError as error:
             found[name] = {"needs": error.name}
             continue
-        described_names = {key: described(value) for key, value in vars(module).items() if not key.startswith("__")}
+        described_names = {
+            key: described(value) for key, value in vars(module).items() if not key.startswith("__")
+        }
         found[name] = {
             "all": sorted(module.__all__) if hasattr(module, "__all__") else None,
             "names": {key: value for key, value in described_names.items() if value is not None},

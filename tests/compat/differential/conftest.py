@@ -15,7 +15,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
-REFERENCE_PYTHON = Path(os.environ.get("AMPLIFIER_REFERENCE_PYTHON") or ROOT / ".venv-bench" / "bin" / "python")
+REFERENCE_PYTHON = Path(
+    os.environ.get("AMPLIFIER_REFERENCE_PYTHON") or ROOT / ".venv-bench" / "bin" / "python"
+)
 
 
 def _hindrance() -> str:

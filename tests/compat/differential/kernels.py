@@ -54,7 +54,10 @@ def both_kernels(
     reference_python: str, published: tuple[str, ...], ours: tuple[str, ...]
 ) -> Iterator[tuple[Kernel, Kernel]]:
     """The published kernel and ours, with the arguments of both programs."""
-    kernels = Kernel(reference_python, *published, is_ours=False), Kernel(sys.executable, *ours, is_ours=True)
+    kernels = (
+        Kernel(reference_python, *published, is_ours=False),
+        Kernel(sys.executable, *ours, is_ours=True),
+    )
     yield kernels
     for kernel in kernels:
         kernel.close()

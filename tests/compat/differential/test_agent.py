@@ -14,7 +14,9 @@ from .kernels import Kernel, both_kernels
 
 
 @pytest.fixture(scope="module")
-def kernels(reference_python: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Kernel, Kernel]]:
+def kernels(
+    reference_python: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Kernel, Kernel]]:
     """The published kernel and ours, each with the agent's modules in a folder of its own."""
     programs = []
     for name in ("published", "ours"):
@@ -27,7 +29,9 @@ def kernels(reference_python: str, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.mark.parametrize("loop", ["loop-basic", "loop-streaming"])
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_the_agent_plays_every_scenario_alike(kernels: tuple[Kernel, Kernel], scenario: str, loop: str):
+def test_the_agent_plays_every_scenario_alike(
+    kernels: tuple[Kernel, Kernel], scenario: str, loop: str
+):
     published, ours = (comparable(kernel.ask(json.dumps([scenario, loop]))) for kernel in kernels)
     assert ours == published
 

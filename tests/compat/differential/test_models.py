@@ -30,8 +30,16 @@ def ask(reference_python: str) -> Iterator[Ask]:
 # Texts without halves of surrogate pairs; both kernels refuse those, at different moments.
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 numbers = st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False, width=32)
-leaves = st.none() | st.booleans() | numbers | texts | st.decimals(allow_nan=False, allow_infinity=False, places=3)
-free = st.recursive(leaves, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3))
+leaves = (
+    st.none()
+    | st.booleans()
+    | numbers
+    | texts
+    | st.decimals(allow_nan=False, allow_infinity=False, places=3)
+)
+free = st.recursive(
+    leaves, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3)
+)
 free_dicts = st.dictionaries(texts, free, max_size=3)
 
 # Values that may or may not fit a field: most of what a lax model has to judge.
@@ -73,37 +81,55 @@ oddities = st.sampled_from(
 
 visibility = st.sampled_from([None, "internal", "developer", "user"])
 blocks = st.one_of(
-    st.fixed_dictionaries({"type": st.just("text"), "text": texts}, optional={"visibility": visibility, "sig": free}),
+    st.fixed_dictionaries(
+        {"type": st.just("text"), "text": texts}, optional={"visibility": visibility, "sig": free}
+    ),
     st.fixed_dictionaries(
         {"type": st.just("thinking"), "thinking": texts},
-        optional={"signature": st.none() | texts, "content": st.none() | st.lists(free, max_size=2)},
+        optional={
+            "signature": st.none() | texts,
+            "content": st.none() | st.lists(free, max_size=2),
+        },
     ),
     st.fixed_dictionaries({"type": st.just("redacted_thinking"), "data": texts}),
-    st.fixed_dictionaries({"type": st.just("tool_call"), "id": texts, "name": texts, "input": free_dicts}),
+    st.fixed_dictionaries(
+        {"type": st.just("tool_call"), "id": texts, "name": texts, "input": free_dicts}
+    ),
     st.fixed_dictionaries({"type": st.just("tool_result"), "tool_call_id": texts, "output": free}),
     st.fixed_dictionaries({"type": st.just("image"), "source": free_dicts}),
-    st.fixed_dictionaries({"type": st.just("reasoning"), "content": st.lists(free), "summary": st.lists(free)}),
+    st.fixed_dictionaries(
+        {"type": st.just("reasoning"), "content": st.lists(free), "summary": st.lists(free)}
+    ),
 )
 roles = st.sampled_from(["system", "developer", "user", "assistant", "function", "tool"])
 messages = st.fixed_dictionaries(
     {"role": roles, "content": texts | st.lists(blocks, max_size=3)},
     optional={"name": st.none() | texts, "metadata": st.none() | free_dicts, "tool_calls": free},
 )
-calls = st.fixed_dictionaries({"id": texts, "name": texts, "arguments": free_dicts}, optional={"more": free})
-specs = st.fixed_dictionaries({"name": texts, "parameters": free_dicts}, optional={"description": st.none() | texts})
+calls = st.fixed_dictionaries(
+    {"id": texts, "name": texts, "arguments": free_dicts}, optional={"more": free}
+)
+specs = st.fixed_dictionaries(
+    {"name": texts, "parameters": free_dicts}, optional={"description": st.none() | texts}
+)
 counts = st.integers(0, 10**9) | st.sampled_from(["5", 5.0, True])
 usages = st.fixed_dictionaries(
     {"input_tokens": counts, "output_tokens": counts, "total_tokens": counts},
-    optional={"cost_usd": st.decimals(0, 100, places=4) | st.sampled_from([None, "0.05", 3]), "more": free},
+    optional={
+        "cost_usd": st.decimals(0, 100, places=4) | st.sampled_from([None, "0.05", 3]),
+        "more": free,
+    },
 )
 formats = st.one_of(
     st.fixed_dictionaries({"type": st.sampled_from(["text", "json"])}),
     st.fixed_dictionaries(
-        {"type": st.just("json_schema"), "json_schema": free_dicts}, optional={"strict": st.booleans()}
+        {"type": st.just("json_schema"), "json_schema": free_dicts},
+        optional={"strict": st.booleans()},
     ),
 )
 injections = st.fixed_dictionaries(
-    {"content": texts}, optional={"role": st.sampled_from(["system", "user", "assistant"]), "ephemeral": st.booleans()}
+    {"content": texts},
+    optional={"role": st.sampled_from(["system", "user", "assistant"]), "ephemeral": st.booleans()},
 )
 
 KEYWORDS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
@@ -124,7 +150,12 @@ KEYWORDS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
     ),
     "ChatResponse": st.fixed_dictionaries(
         {"content": st.lists(blocks, max_size=3)},
-        optional={"tool_calls": st.lists(calls, max_size=2), "usage": usages, "metadata": free_dicts, "more": free},
+        optional={
+            "tool_calls": st.lists(calls, max_size=2),
+            "usage": usages,
+            "metadata": free_dicts,
+            "more": free,
+        },
     ),
     "ToolResult": st.fixed_dictionaries(
         {},
@@ -132,7 +163,9 @@ KEYWORDS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
             "success": st.booleans(),
             "output": free,
             "error": st.none() | free_dicts | st.fixed_dictionaries({"message": free}),
-            "content": st.lists(st.fixed_dictionaries({"type": st.just("text"), "text": texts}), max_size=2),
+            "content": st.lists(
+                st.fixed_dictionaries({"type": st.just("text"), "text": texts}), max_size=2
+            ),
             "unknown": free,
         },
     ),
@@ -158,13 +191,19 @@ KEYWORDS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
     ),
 }
 
-programs = st.sampled_from(sorted(KEYWORDS)).flatmap(lambda name: st.tuples(st.just(name), KEYWORDS[name]))
-relaxed = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None)
+programs = st.sampled_from(sorted(KEYWORDS)).flatmap(
+    lambda name: st.tuples(st.just(name), KEYWORDS[name])
+)
+relaxed = settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None
+)
 
 
 @relaxed
 @given(program=programs)
-def test_a_model_looks_the_same_in_every_form(ask: Ask, program: tuple[str, dict[str, Any]]) -> None:
+def test_a_model_looks_the_same_in_every_form(
+    ask: Ask, program: tuple[str, dict[str, Any]]
+) -> None:
     name, keywords = program
     reference, ours = ask(repr(("build", name, keywords)))
     assert ours == reference
@@ -180,7 +219,9 @@ def test_what_does_not_fit_is_refused_in_the_same_place(
     odd = data.draw(oddities)
     # Decided differences, see the page on compat: a response format without a type; a problem with a time-out is the field's;
     # True is no number of seconds.
-    if (field == "response_format" and isinstance(odd, dict)) or (name == "ApprovalRequest" and field == "timeout"):
+    if (field == "response_format" and isinstance(odd, dict)) or (
+        name == "ApprovalRequest" and field == "timeout"
+    ):
         odd = None
     if field == "approval_timeout" and isinstance(odd, bool):
         odd = 5

@@ -82,7 +82,9 @@ os._exit(0)
 @pytest.fixture
 def roots(tmp_path: Path) -> list[str]:
     modules = {"tool-shell": TOOL, "loop-scripted": BASIC, "context-scripted": CONTEXT}
-    return [str(write_package(tmp_path, module_id, source)) for module_id, source in modules.items()]
+    return [
+        str(write_package(tmp_path, module_id, source)) for module_id, source in modules.items()
+    ]
 
 
 def outcome(python: str, alias: str, command: str, roots: list[str]) -> list[object]:
@@ -101,7 +103,9 @@ def outcome(python: str, alias: str, command: str, roots: list[str]) -> list[obj
     return [answer, is_running]
 
 
-def test_a_cancelled_command_survives_on_the_published_kernel_only(reference_python: str, roots: list[str]):
+def test_a_cancelled_command_survives_on_the_published_kernel_only(
+    reference_python: str, roots: list[str]
+):
     assert outcome(reference_python, "", "sleep 600", roots)[1] is True
     assert outcome(sys.executable, "1", "sleep 600", roots)[1] is False
 

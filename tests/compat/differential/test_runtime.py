@@ -47,9 +47,17 @@ events = st.sampled_from(["one", "two", "tool:pre", "session:end"])
 words = st.text(alphabet="abc é\n\x07", max_size=6)
 # The published kernel's JSON reader is off by one bit for some floats; eighths and powers of two it reads exactly.
 integers = st.integers(-(2**63), 2**64 - 1) | st.sampled_from([2**64, 2**70, -(2**63) - 2**20])
-scalars = st.none() | st.booleans() | integers | st.integers(-999, 999).map(lambda number: number / 8) | words
+scalars = (
+    st.none()
+    | st.booleans()
+    | integers
+    | st.integers(-999, 999).map(lambda number: number / 8)
+    | words
+)
 payloads = st.dictionaries(
-    names, st.recursive(scalars, lambda inner: st.lists(inner, max_size=2), max_leaves=4), max_size=3
+    names,
+    st.recursive(scalars, lambda inner: st.lists(inner, max_size=2), max_leaves=4),
+    max_size=3,
 )
 
 injections = st.fixed_dictionaries(
@@ -78,12 +86,20 @@ results = st.fixed_dictionaries(
 # Injections are carried out whatever the action is, and the message of a question when the answer is yes: nothing is lost.
 _INJECTIONS = {"context_injection", "context_injections"}
 _LEFT_OUT = {"ask_user": _INJECTIONS | {"user_message"}, "inject_context": set()}
-results = results.filter(lambda result: not result.keys() & _LEFT_OUT.get(result["action"], _INJECTIONS))
+results = results.filter(
+    lambda result: not result.keys() & _LEFT_OUT.get(result["action"], _INJECTIONS)
+)
 handlers = st.one_of(
-    st.fixed_dictionaries({"result": results}, optional={"sync": st.booleans(), "spoils": st.booleans()}),
+    st.fixed_dictionaries(
+        {"result": results}, optional={"sync": st.booleans(), "spoils": st.booleans()}
+    ),
     st.fixed_dictionaries({"raises": st.sampled_from(["ValueError", "CancelledError"])}),
     st.fixed_dictionaries(
-        {"returns": st.sampled_from([None, {}, {"action": "deny"}, {"action": "bogus"}, "text", 5, True, ["x"]])}
+        {
+            "returns": st.sampled_from(
+                [None, {}, {"action": "deny"}, {"action": "bogus"}, "text", 5, True, ["x"]]
+            )
+        }
     ),
 )
 hook_steps = st.one_of(
@@ -103,12 +119,15 @@ def test_hooks_are_called_and_merged_alike(both: Both, program: list[Any]):
     both.agree("hooks", program)
 
 
-points = st.sampled_from(["tools", "providers", "orchestrator", "context", "module-source-resolver", "hooks", "agents"])
+points = st.sampled_from(
+    ["tools", "providers", "orchestrator", "context", "module-source-resolver", "hooks", "agents"]
+)
 questions = st.fixed_dictionaries(
     {"action": st.just("ask_user")},
     optional={
         # The native kernel asks a question of its own for an empty prompt, shows what is hidden in one, and cuts it with "…".
-        "approval_prompt": words.map(lambda text: text.replace("\x07", "") or "a") | st.just("p" * 200),
+        "approval_prompt": words.map(lambda text: text.replace("\x07", "") or "a")
+        | st.just("p" * 200),
         # Not the empty list: the native kernel offers "Allow" and "Deny" where no option is given.
         "approval_options": st.lists(words, min_size=1, max_size=2),
         "approval_default": st.sampled_from(["allow", "deny"]),
@@ -123,7 +142,9 @@ coordinator_steps = st.one_of(
         st.just("contribute"),
         names,
         names,
-        st.fixed_dictionaries({"value": st.none() | words}, optional={"async": st.booleans(), "raises": st.booleans()}),
+        st.fixed_dictionaries(
+            {"value": st.none() | words}, optional={"async": st.booleans(), "raises": st.booleans()}
+        ),
     ),
     st.tuples(st.just("collect"), names),
     st.tuples(st.just("context")),
@@ -137,15 +158,23 @@ coordinator_steps = st.one_of(
     st.tuples(st.just("reset")),
 )
 limits = st.fixed_dictionaries(
-    {}, optional={"injection_size_limit": st.integers(0, 6), "injection_budget_per_turn": st.integers(0, 3)}
+    {},
+    optional={
+        "injection_size_limit": st.integers(0, 6),
+        "injection_budget_per_turn": st.integers(0, 3),
+    },
 )
 # "Allow always" is remembered, and an answer that is no text denies.
-answers = st.lists(st.sampled_from(["Allow", "allow ONCE", "Deny", " allow", "timeout"]), max_size=3)
+answers = st.lists(
+    st.sampled_from(["Allow", "allow ONCE", "Deny", " allow", "timeout"]), max_size=3
+)
 
 
 @settings(deadline=None, suppress_health_check=SLOW)
 @given(limits=limits, answers=answers, steps=st.lists(coordinator_steps, max_size=8))
-def test_coordinators_do_alike(both: Both, limits: dict[str, Any], answers: list[Any], steps: list[Any]):
+def test_coordinators_do_alike(
+    both: Both, limits: dict[str, Any], answers: list[Any], steps: list[Any]
+):
     both.agree("coordinator", [limits, answers, steps])
 
 
@@ -174,7 +203,10 @@ def module(kind: str) -> st.SearchStrategy[Any]:
 session_plans = st.fixed_dictionaries(
     {
         "session": st.fixed_dictionaries(
-            {"orchestrator": st.just("loop-x") | st.just({"module": "loop-x"}), "context": st.just("context-x")},
+            {
+                "orchestrator": st.just("loop-x") | st.just({"module": "loop-x"}),
+                "context": st.just("context-x"),
+            },
             optional={"metadata": payloads, "raw": st.booleans(), "api_key": st.just("hidden")},
         )
     },
@@ -197,21 +229,32 @@ behaviours = st.fixed_dictionaries(
     },
 )
 session_settings = st.fixed_dictionaries(
-    {"session_id": st.just("s")}, optional={"parent_id": st.none() | st.just("p"), "is_resumed": st.booleans()}
+    {"session_id": st.just("s")},
+    optional={"parent_id": st.none() | st.just("p"), "is_resumed": st.booleans()},
 )
 session_steps = st.lists(st.sampled_from(["initialize", "hello", "again"]), max_size=4)
 
 
 @settings(deadline=None, suppress_health_check=SLOW)
 @given(options=session_settings, plan=session_plans, does=behaviours, steps=session_steps)
-def test_sessions_run_alike(both: Both, options: dict[str, Any], plan: Any, does: Any, steps: list[str]):
+def test_sessions_run_alike(
+    both: Both, options: dict[str, Any], plan: Any, does: Any, steps: list[str]
+):
     both.agree("session", [options, plan, does, ["initialize", *steps, "cleanup"]])
 
 
 @pytest.mark.parametrize(
     "plan",
     [
-        *(None, [], {}, {"a": 1}, {"session": 1}, {"session": {}}, {"session": {"orchestrator": "x"}}),
+        *(
+            None,
+            [],
+            {},
+            {"a": 1},
+            {"session": 1},
+            {"session": {}},
+            {"session": {"orchestrator": "x"}},
+        ),
         {"session": {"orchestrator": None, "context": "c"}},
     ],
 )

@@ -36,7 +36,11 @@ ABSENT = ("*._*", "*.cli", "*.loader_grpc", "*.validation.*")
 
 def _run(python: str, **environment: str) -> dict[str, Any]:
     answer = subprocess.run(
-        [python, str(SERVER)], capture_output=True, text=True, check=True, env={**os.environ, **environment}
+        [python, str(SERVER)],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, **environment},
     )
     seen: dict[str, Any] = json.loads(answer.stdout)
     return seen
@@ -80,10 +84,14 @@ def differences(path: str, published: Any, ours: Any) -> list[str]:
     for what in ("value", "values", "fields", "extra"):
         if published.get(what) != ours.get(what):
             found.append(f"{path}: {what} {ours.get(what)!r} instead of {published.get(what)!r}")
-    missing_bases = [base for base in published.get("bases", ()) if base not in ours.get("bases", ())]
+    missing_bases = [
+        base for base in published.get("bases", ()) if base not in ours.get("bases", ())
+    ]
     if missing_bases:
         found.append(f"{path}: not a {missing_bases}")
-    if "fields" not in published and (problem := lacks_parameters(published.get("parameters"), ours.get("parameters"))):
+    if "fields" not in published and (
+        problem := lacks_parameters(published.get("parameters"), ours.get("parameters"))
+    ):
         found.append(f"{path}: {problem}")
     for name, default in ({} if "fields" in published else published.get("defaults", {})).items():
         if ours.get("defaults", {}).get(name, default) != default:
@@ -105,7 +113,9 @@ def all_differences(published: dict[str, Any], ours: dict[str, Any]) -> list[str
     found = []
     for module, seen in published.items():
         others = ours.get(module, {}).get("names")
-        for name, value in seen.get("names", {}).items() if others is not None and "._" not in module else ():
+        for name, value in (
+            seen.get("names", {}).items() if others is not None and "._" not in module else ()
+        ):
             if name.startswith("_"):
                 continue
             if name in others:
@@ -118,25 +128,38 @@ def all_differences(published: dict[str, Any], ours: dict[str, Any]) -> list[str
 def test_every_public_module_is_there(surfaces: tuple[dict[str, Any], dict[str, Any]]):
     published, ours = surfaces
     missing = set(published) - set(ours)
-    assert {module for module in missing if not any(fnmatchcase(module, pattern) for pattern in ABSENT)} == set()
+    assert {
+        module for module in missing if not any(fnmatchcase(module, pattern) for pattern in ABSENT)
+    } == set()
 
 
-def test_everything_is_there_and_takes_and_gives_the_same(surfaces: tuple[dict[str, Any], dict[str, Any]]):
+def test_everything_is_there_and_takes_and_gives_the_same(
+    surfaces: tuple[dict[str, Any], dict[str, Any]],
+):
     found = all_differences(*surfaces)
-    assert [entry for entry in found if not any(fnmatchcase(entry, pattern) for pattern in DECIDED)] == []
+    assert [
+        entry for entry in found if not any(fnmatchcase(entry, pattern) for pattern in DECIDED)
+    ] == []
 
 
 def test_every_decided_difference_exists(surfaces: tuple[dict[str, Any], dict[str, Any]]):
     found = all_differences(*surfaces)
-    assert [pattern for pattern in DECIDED if not any(fnmatchcase(entry, pattern) for entry in found)] == []
+    assert [
+        pattern for pattern in DECIDED if not any(fnmatchcase(entry, pattern) for entry in found)
+    ] == []
 
 
 def test_the_comparison_notices_what_is_missing():
     takes = [["a", "POSITIONAL_OR_KEYWORD", False], ["b", "POSITIONAL_OR_KEYWORD", True]]
     assert lacks_parameters(takes, takes) is None
     assert lacks_parameters(takes, takes[:1]) == "no parameter b"
-    assert lacks_parameters(takes, [takes[0], ["b", "POSITIONAL_OR_KEYWORD", False]]) == "b has no default"
+    assert (
+        lacks_parameters(takes, [takes[0], ["b", "POSITIONAL_OR_KEYWORD", False]])
+        == "b has no default"
+    )
     assert lacks_parameters(takes[:1], [*takes, ["c", "KEYWORD_ONLY", False]]) == "needs ['c']"
     constant = {"kind": "constant", "value": 1}
-    assert differences("x", constant, {"kind": "constant", "value": 2}) == ["x: value 2 instead of 1"]
+    assert differences("x", constant, {"kind": "constant", "value": 2}) == [
+        "x: value 2 instead of 1"
+    ]
     assert differences("x", constant, {"kind": "function"}) == ["x: function instead of constant"]

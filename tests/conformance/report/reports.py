@@ -33,7 +33,12 @@ def report(*findings: Finding, **fields: Any) -> Report:
         status: Any = "broken" if own else "not_checked" if clause.id in missed else "kept"
         outcomes.append(
             ClauseOutcome(
-                id=clause.id, level=clause.level, text=clause.text, law=clause.law, status=status, findings=own
+                id=clause.id,
+                level=clause.level,
+                text=clause.text,
+                law=clause.law,
+                status=status,
+                findings=own,
             )
         )
     verdict = "violations" if any(found.level == "required" for found in findings) else "conforms"

@@ -17,10 +17,19 @@ def long_report() -> Report:
     long = "x" * 500
     path = f"/{'folder/' * 40}x.py"
     findings = [
-        finding("T5", what=HOSTILE, input={"a": [long, HOSTILE]}, location="x.py:7", file=path, reproduce=long),
+        finding(
+            "T5",
+            what=HOSTILE,
+            input={"a": [long, HOSTILE]},
+            location="x.py:7",
+            file=path,
+            reproduce=long,
+        ),
         finding("T13", level="recommended", what=long, hint=HOSTILE),
     ]
-    return report(*findings, module=f"{HOSTILE}{long}", source=path, missed=("T8",), notes=[HOSTILE, long])
+    return report(
+        *findings, module=f"{HOSTILE}{long}", source=path, missed=("T8",), notes=[HOSTILE, long]
+    )
 
 
 @pytest.mark.slow
@@ -33,7 +42,10 @@ def test_the_page_fits_and_is_inert(tmp_path, width):
         tab.evaluate("document.querySelector('details').open = true")
         assert tab.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
         assert tab.evaluate(_OVERFLOWING) == []
-        assert tab.evaluate("document.querySelectorAll('script, img, a, iframe, [onerror]').length") == 0
+        assert (
+            tab.evaluate("document.querySelectorAll('script, img, a, iframe, [onerror]').length")
+            == 0
+        )
         assert "ran" not in tab.evaluate("document.title").split()
         assert tab.evaluate("document.querySelectorAll('article').length") == 2
         badge = "getComputedStyle(document.querySelector('.badge .violations')).backgroundColor"
@@ -49,7 +61,9 @@ def test_the_policy_refuses_scripts_styles_and_loads(tmp_path):
     with open_tab() as tab:
         tab.open(page.as_uri(), width=1280)
         assert tab.evaluate("document.title") == "tool-x: conforms"
-        assert tab.evaluate("getComputedStyle(document.querySelector('#p')).color") != "rgb(255, 0, 0)"
+        assert (
+            tab.evaluate("getComputedStyle(document.querySelector('#p')).color") != "rgb(255, 0, 0)"
+        )
         refused = [text for text in tab.problems if "Content Security Policy" in text]
         assert len(refused) == 3, tab.problems
 

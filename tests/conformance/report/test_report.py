@@ -57,8 +57,14 @@ def test_a_module_without_findings_gets_a_verdict_and_its_counts():
 
 
 def test_the_reason_for_unexamined_clauses_is_given():
-    assert "not examined: T8; the examination was restricted to T5" in report(missed=("T8",), selected=["T5"]).lines()
-    assert "not examined: T8; --static runs nothing of the module" in report(missed=("T8",), profile="static").lines()
+    assert (
+        "not examined: T8; the examination was restricted to T5"
+        in report(missed=("T8",), selected=["T5"]).lines()
+    )
+    assert (
+        "not examined: T8; --static runs nothing of the module"
+        in report(missed=("T8",), profile="static").lines()
+    )
 
 
 def test_findings_of_one_cause_are_shown_once_and_name_all_checks_backends_and_clauses():
@@ -85,7 +91,9 @@ def test_one_error_at_one_line_and_one_thing_left_behind_are_one_finding_each():
             finding("T5", what="execute raised KeyError: 'a'", **at),
             finding("A7", what="it was cancelled and raised KeyError: 'b'", check="other", **at),
             finding("A14", what="the thread 'worker' remains after cleanup", check="other"),
-            finding("A5", what="mount failed, and the thread 'worker' was left behind", check="third"),
+            finding(
+                "A5", what="mount failed, and the thread 'worker' was left behind", check="third"
+            ),
             finding("T6", what="execute raised ValueError: c", **at),
         )
     )
@@ -99,7 +107,11 @@ def test_what_one_check_sees_for_two_clauses_is_one_cause_wherever_they_point():
     shown = report(
         finding("A14", what="a handler remains", check="every_module.cleans_up", location="x.py:9"),
         finding(
-            "T13", what="a handler remains", check="every_module.cleans_up", location="x.py:3", level="recommended"
+            "T13",
+            what="a handler remains",
+            check="every_module.cleans_up",
+            location="x.py:3",
+            level="recommended",
         ),
         finding("T5", what="a handler remains", check="tool.other", location="x.py:20"),
     )
@@ -125,7 +137,9 @@ def test_clauses_of_a_module_that_cannot_be_imported_are_not_examined_for_that_r
 
 
 def test_no_text_of_the_module_reaches_the_terminal_as_it_is_or_starts_a_line():
-    found = finding(what=HOSTILE, input=HOSTILE, hint=HOSTILE, location=f"{HOSTILE}.py:7", reproduce=HOSTILE)
+    found = finding(
+        what=HOSTILE, input=HOSTILE, hint=HOSTILE, location=f"{HOSTILE}.py:7", reproduce=HOSTILE
+    )
     whole = report(found, module=HOSTILE, notes=[HOSTILE], limitations=[HOSTILE])
     whole.clauses = [attrs.evolve(outcome, text=HOSTILE) for outcome in whole.clauses]
     text = "\n".join(whole.lines(verbose=True))
@@ -141,7 +155,10 @@ def test_colours_do_not_change_the_text():
     for colour in ("red", "green", "yellow", "dim", "bold"):
         plain = plain.replace(f"<{colour}>", "")
     assert plain.replace("</>", "") == "\n".join(found.lines(verbose=True))
-    assert painted[0] == "tool-x (tool): <red>violations</>; it breaks 1 required clause; 1 clause not examined"
+    assert (
+        painted[0]
+        == "tool-x (tool): <red>violations</>; it breaks 1 required clause; 1 clause not examined"
+    )
 
 
 def test_ids_are_joined_into_ranges():
@@ -163,16 +180,28 @@ def test_each_clause_is_a_test_case(tmp_path, monkeypatch):
     file = tmp_path / "x.py"
     file.touch()
     worst = finding("T5", what="it raised", location="x.py:7", file=str(file))
-    suite = suite_of(report(worst, finding("T13", level="recommended"), missed=("T8",), notes=["why"]))
+    suite = suite_of(
+        report(worst, finding("T13", level="recommended"), missed=("T8",), notes=["why"])
+    )
     counts = {name: suite.get(name) for name in ("tests", "failures", "errors", "skipped", "time")}
-    assert counts == {"tests": "41", "failures": "1", "errors": "0", "skipped": "2", "time": "1.250"}
+    assert counts == {
+        "tests": "41",
+        "failures": "1",
+        "errors": "0",
+        "skipped": "2",
+        "time": "1.250",
+    }
     cases = {case.attrib["name"].partition(" ")[0]: case for case in suite.findall("testcase")}
     failure = cases["T5"].find("failure")
     assert failure is not None
     assert failure.get("message") == "it raised"
     assert "reproduce: amplifier module validate x --only T5" in (failure.text or "")
     assert (cases["T5"].get("file"), cases["T5"].get("line")) == ("x.py", "7")
-    skipped = {name: case.find("skipped") for name, case in cases.items() if case.find("skipped") is not None}
+    skipped = {
+        name: case.find("skipped")
+        for name, case in cases.items()
+        if case.find("skipped") is not None
+    }
     assert set(skipped) == {"T13", "T8"}
     assert skipped["T13"].get("message") == "recommended, not required: T13 does not hold"
     assert "note: why" in (skipped["T8"].text or "")

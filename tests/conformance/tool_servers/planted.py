@@ -138,7 +138,9 @@ async def leaves_a_process() -> str:
     if not started:
         quiet = subprocess.DEVNULL
         words = [sys.executable, "-c", "import time; time.sleep(600)"]
-        started.append(subprocess.Popen(words, start_new_session=True, stdin=quiet, stdout=quiet, stderr=quiet))
+        started.append(
+            subprocess.Popen(words, start_new_session=True, stdin=quiet, stdout=quiet, stderr=quiet)
+        )
     return "started"
 
 

@@ -18,17 +18,24 @@ pytestmark = pytest.mark.slow
 
 def amplifier(folder: Path, *words: str):
     environment = {**os.environ, "AMPLIFIER_HOME": str(folder), "XDG_CACHE_HOME": str(folder)}
-    return run_program([sys.executable, "-m", "amplifier", "validate", *words], cwd=folder, env=environment)
+    return run_program(
+        [sys.executable, "-m", "amplifier", "validate", *words], cwd=folder, env=environment
+    )
 
 
 def test_tools_left_open_are_not_called_and_named(tmp_path, monkeypatch):
     """The server deletes when its tool is called; by default it is not."""
     monkeypatch.setenv("PROOF", str(tmp_path / "proof"))
     words = f"{sys.executable} {HERE / 'planted.py'}"
-    done = amplifier(tmp_path, "mcp", words, "--env", "PROOF", "--call", "sound_set", *_skip_all_but("sound_set"))
+    done = amplifier(
+        tmp_path, "mcp", words, "--env", "PROOF", "--call", "sound_set", *_skip_all_but("sound_set")
+    )
     assert done.returncode == 2, done.stdout + done.stderr
     assert done.stdout.startswith("will be called (declared read-only, or permitted): sound_double")
-    assert "neither called nor skipped: delete_everything; decide with amplifier validate mcp" in done.stdout
+    assert (
+        "neither called nor skipped: delete_everything; decide with amplifier validate mcp"
+        in done.stdout
+    )
     assert not (tmp_path / "proof").exists()
 
 
@@ -50,10 +57,24 @@ def _skip_all_but(*kept: str) -> list[str]:
 
 def test_functions_are_examined_as_they_are(tmp_path):
     target = f"{HERE / 'own_tools.py'}:FAULTY"
-    done = amplifier(tmp_path, "python", target, "--call-all", "--json", "--junit", "report.xml", "--html", "r.html")
+    done = amplifier(
+        tmp_path,
+        "python",
+        target,
+        "--call-all",
+        "--json",
+        "--junit",
+        "report.xml",
+        "--html",
+        "r.html",
+    )
     assert done.returncode == 1, done.stdout + done.stderr
     report = json.loads(done.stdout)
-    broken = {outcome["id"]: outcome["findings"][0] for outcome in report["clauses"] if outcome["status"] == "broken"}
+    broken = {
+        outcome["id"]: outcome["findings"][0]
+        for outcome in report["clauses"]
+        if outcome["status"] == "broken"
+    }
     assert set(broken) == {"S5", "S8"}
     assert broken["S5"]["location"] == f"{HERE / 'own_tools.py'}:17"
     assert broken["S8"]["input"]["tool"] == "mixes"
@@ -70,7 +91,9 @@ test_open = python_conformance_tests("{HERE / "own_tools.py"}:add")
 """
     (tmp_path / "test_mine.py").write_text(text)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    done = run_program([sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider"], cwd=tmp_path)
+    done = run_program(
+        [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider"], cwd=tmp_path
+    )
     assert "test_add::S8[asyncio] PASSED" in done.stdout, done.stdout
     assert "test_add::permissions[asyncio] PASSED" in done.stdout
     assert "test_open::permissions[asyncio] FAILED" in done.stdout
@@ -85,11 +108,16 @@ def test_fixed_values_reach_the_tool_and_no_report(tmp_path):
     words = ["--call-all", "--arguments", "fixed.json", "--json"]
     done = amplifier(tmp_path, "python", target, *words)
     assert done.returncode == 1, done.stdout + done.stderr
-    [found] = [each for outcome in json.loads(done.stdout)["clauses"] for each in outcome["findings"]]
+    [found] = [
+        each for outcome in json.loads(done.stdout)["clauses"] for each in outcome["findings"]
+    ]
     # The planted slip is reached with the fixed values only.
     assert found["clause"] == "S5"
     assert found["what"].startswith("delete: an input that the schema accepts raised NameError")
-    assert found["input"]["input"] == {"pretend": "(from --arguments)", "place": "(from --arguments)"}
+    assert found["input"]["input"] == {
+        "pretend": "(from --arguments)",
+        "place": "(from --arguments)",
+    }
     assert "opensesame" not in done.stdout + done.stderr
     assert "--arguments fixed.json" in found["reproduce"]
 
@@ -98,7 +126,10 @@ def test_fixed_values_reach_the_tool_and_no_report(tmp_path):
     ("fixed", "words"),
     [
         ({"delet": {}}, "--arguments names 'delet': there is no such tool; did you mean 'delete'?"),
-        ({"delete": {"pretnd": True}}, "--arguments fixes 'pretnd', an argument that 'delete' does not have"),
+        (
+            {"delete": {"pretnd": True}},
+            "--arguments fixes 'pretnd', an argument that 'delete' does not have",
+        ),
         ({"*": {"dry_run": True}}, "--arguments fixes 'dry_run', an argument that no tool has"),
         (["delete"], "expected an object by the names of tools"),
     ],
@@ -115,10 +146,16 @@ def test_fixed_values_that_would_go_nowhere_are_refused(fixed, words, tmp_path):
 def test_a_person_is_asked_about_the_tools_left_open(typed, code, tmp_path):
     """Only a yes permits: what slips is found after it, and nothing is called without."""
     target = f"{HERE / 'own_tools.py'}:slips"
-    with open_terminal("validate", "python", target, home=tmp_path / "home", cwd=tmp_path) as terminal:
-        terminal.expect("will not be called (not permitted): slips", "Call these as well?", "[y/N]: ")
+    with open_terminal(
+        "validate", "python", target, home=tmp_path / "home", cwd=tmp_path
+    ) as terminal:
+        terminal.expect(
+            "will not be called (not permitted): slips", "Call these as well?", "[y/N]: "
+        )
         terminal.type(f"{typed}\n")
-        terminal.expect("or permitted): slips" if typed == "y" else "will not be called (--skip): slips")
+        terminal.expect(
+            "or permitted): slips" if typed == "y" else "will not be called (--skip): slips"
+        )
         terminal.ends(code)
     assert ("AttributeError" in terminal.text) is (typed == "y")
 

@@ -48,8 +48,12 @@ def test_secrets_are_in_no_text(monkeypatch):
     )
     line = " ".join(remote.command("arguments.json"))
     assert "Authorization=Bearer ${SERVICE_KEY}" in line
-    assert not [secret for secret in ("pass1234", "s3cr3t99", "hunter2", "plain-value-1") if secret in line]
-    assert remote.shown_input("tool", {"password": "opensesame"}) == {"password": "(from --arguments)"}
+    assert not [
+        secret for secret in ("pass1234", "s3cr3t99", "hunter2", "plain-value-1") if secret in line
+    ]
+    assert remote.shown_input("tool", {"password": "opensesame"}) == {
+        "password": "(from --arguments)"
+    }
 
 
 def test_a_program_gets_path_lang_and_named_variables(monkeypatch, tmp_path):
@@ -64,7 +68,10 @@ def test_a_program_gets_path_lang_and_named_variables(monkeypatch, tmp_path):
     ("options", "words"),
     [
         ({"kind": "command", "target": "server", "headers": {"A": "b"}}, "--header is for a URL"),
-        ({"kind": "command", "target": "server", "env": ("NO_SUCH_VARIABLE",)}, "there is no such variable"),
+        (
+            {"kind": "command", "target": "server", "env": ("NO_SUCH_VARIABLE",)},
+            "there is no such variable",
+        ),
         ({"kind": "command", "target": "server 'open"}, "is not a command line"),
         ({"kind": "python", "target": "package"}, "is not package:object"),
     ],

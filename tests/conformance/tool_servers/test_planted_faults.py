@@ -43,7 +43,10 @@ def test_each_fault_is_found_in_its_tool(tmp_path, monkeypatch):
     assert not (tmp_path / "proof").exists()
     assert "left a process behind" in str(report)
     torn = next(each for each in report.violations if "torn.txt" in each.what)
-    assert "--call-all --skip delete_everything --replay server.stops_when_cancelled:asyncio:" in torn.reproduce
+    assert (
+        "--call-all --skip delete_everything --replay server.stops_when_cancelled:asyncio:"
+        in torn.reproduce
+    )
 
 
 @pytest.mark.slow
@@ -63,7 +66,11 @@ def test_official_servers_have_no_violation(server, tmp_path, monkeypatch):
     from tests._support.mcp_servers import node_server, python_server  # installs them
 
     monkeypatch.setenv("MEMORY_FILE_PATH", str(tmp_path / "memory.jsonl"))
-    words = [python_server("mcp-server-time")] if server == "time" else [*node_server(f"server-{server}")]
+    words = (
+        [python_server("mcp-server-time")]
+        if server == "time"
+        else [*node_server(f"server-{server}")]
+    )
     words += ["{directory}"] if server == "filesystem" else []
     # Two take ten seconds by design. The toggles start timers that keep the server running after its input has ended.
     slow = ["simulate-research-query", "trigger-long-running-operation"]

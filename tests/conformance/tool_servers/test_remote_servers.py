@@ -70,7 +70,9 @@ def test_nothing_is_called_by_default_not_even_a_name_that_no_tool_has(tmp_path)
 def test_headers_are_sent_and_are_in_no_report(tmp_path, monkeypatch):
     monkeypatch.setenv("SERVICE_KEY", "hunter2-hunter2")
     with serving(tmp_path / "notes") as url:
-        report = examine(url, call=["read_words"], headers={"X-Key": "${SERVICE_KEY}"}, max_calls=20)
+        report = examine(
+            url, call=["read_words"], headers={"X-Key": "${SERVICE_KEY}"}, max_calls=20
+        )
     assert {what for _, what in calls(tmp_path / "notes")} == {"hunter2-hunter2"}
     assert report.violations == [], str(report)
     assert "hunter2" not in str(report)
@@ -82,7 +84,9 @@ def test_no_more_calls_are_made_in_a_second_than_the_rate_allows(tmp_path):
     times = [time for time, _ in calls(tmp_path / "notes")]
     assert len(times) > 8
     # A call takes its way, so the time between two is measured with some tolerance.
-    assert all(later - earlier > 0.9 for earlier, later in zip(times, times[4:], strict=False)), times
+    assert all(later - earlier > 0.9 for earlier, later in zip(times, times[4:], strict=False)), (
+        times
+    )
 
 
 def test_too_many_requests_are_waited_for_and_break_no_clause(tmp_path):
@@ -118,5 +122,10 @@ def test_the_login_of_a_configured_server_is_used(tmp_path, monkeypatch):
         assert login_for(f"{url}/elsewhere") is None
         report = examine(url, call_all=True, auth=login_for(url), max_calls=20)
     assert (report.violations, report.verdict) == ([], "conforms"), str(report)
-    token = next(word for file in tokens.iterdir() for word in file.read_text().split('"') if "token-" in word)
+    token = next(
+        word
+        for file in tokens.iterdir()
+        for word in file.read_text().split('"')
+        if "token-" in word
+    )
     assert token not in str(report)

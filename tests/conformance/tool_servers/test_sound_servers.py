@@ -21,17 +21,35 @@ pytestmark = pytest.mark.slow
 
 def test_sound_tools_raise_no_alarm():
     report = anyio.run(partial(check_tools, *examination_of(SOUND, call_all=True)))
-    assert (report.violations, report.recommendations, report.verdict) == ([], [], "conforms"), str(report)
+    assert (report.violations, report.recommendations, report.verdict) == ([], [], "conforms"), str(
+        report
+    )
 
 
 def test_a_verdict_says_in_its_first_line_what_was_not_examined():
-    report = anyio.run(partial(check_tools, *examination_of(SOUND, call=["read_words"], skip=SKIPPED, max_calls=20)))
+    report = anyio.run(
+        partial(
+            check_tools, *examination_of(SOUND, call=["read_words"], skip=SKIPPED, max_calls=20)
+        )
+    )
     assert report.verdict == "conforms", str(report)
-    assert str(report).startswith("sound (mcp server): conforms where it was examined; not examined: S")
+    assert str(report).startswith(
+        "sound (mcp server): conforms where it was examined; not examined: S"
+    )
     assert "some tools were examined in part" in report.summary
 
 
-SKIPPED = ["read_log", "how_many_run", "read_cached", "one_at_a_time", "read_stack", "pop", "define", "finish", "ask"]
+SKIPPED = [
+    "read_log",
+    "how_many_run",
+    "read_cached",
+    "one_at_a_time",
+    "read_stack",
+    "pop",
+    "define",
+    "finish",
+    "ask",
+]
 
 
 @pytest.mark.parametrize(

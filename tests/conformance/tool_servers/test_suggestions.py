@@ -33,7 +33,10 @@ def test_a_folder_with_one_file_gets_its_command(text, command, tmp_path, capsys
 
 def test_commands_and_urls_get_the_command_for_servers():
     assert fitting_command("npx -y some-server") == "amplifier validate mcp 'npx -y some-server'"
-    assert fitting_command("https://example.org/mcp") == "amplifier validate mcp https://example.org/mcp"
+    assert (
+        fitting_command("https://example.org/mcp")
+        == "amplifier validate mcp https://example.org/mcp"
+    )
     assert fitting_command("tool-mine") is None
 
 

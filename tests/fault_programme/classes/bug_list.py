@@ -29,10 +29,14 @@ class Bug:
 
 
 def _walk(name: str, file: str, old: str, new: str, *, backend: str = "trio") -> Bug:
-    return Bug(name, f"kernel/{file}", old, new, "lifecycle", {"backend": backend, "first": 0, "count": 60})
+    return Bug(
+        name, f"kernel/{file}", old, new, "lifecycle", {"backend": backend, "first": 0, "count": 60}
+    )
 
 
-def _call(name: str, file: str, old: str, new: str, boundary: str, loop: str = "loop-basic", step: int = 1) -> Bug:
+def _call(
+    name: str, file: str, old: str, new: str, boundary: str, loop: str = "loop-basic", step: int = 1
+) -> Bug:
     arguments = {"backend": "trio", "loop": loop, "step": step, "boundary": boundary}
     return Bug(name, file, old, new, "foreign-calls", arguments)
 
@@ -335,8 +339,10 @@ BUGS: Final = (
     _hole(
         "a schema leads to another document",
         "_internal/json/_schema_validator.py",
-        "_Measured(schema)\n    try:\n        validator = jsonschema_rs.validator_for(schema, retriever=_refuse,",
-        "_Measured({})\n    try:\n        validator = jsonschema_rs.validator_for(schema,",
+        "_Measured(schema)\n    try:\n        validator = jsonschema_rs.validator_for(\n"
+        "            schema, retriever=_refuse,",
+        "_Measured({})\n    try:\n        validator = jsonschema_rs.validator_for(\n"
+        "            schema,",
         "internal/test_schema_validator.py",
         "nothing_is_fetched",
     ),

@@ -33,7 +33,10 @@ def _write_and_kill(folder: Path) -> tuple[Path, list[dict[str, Any]], list[int]
     """What a killed process leaves, the messages that it stored, and the length of the log after each."""
     chance = random.Random(11)
     messages: list[dict[str, Any]] = [
-        {"role": ("user", "assistant")[number % 2], "content": f"{number} " + "ü{\n" * chance.randint(0, 30)}
+        {
+            "role": ("user", "assistant")[number % 2],
+            "content": f"{number} " + "ü{\n" * chance.randint(0, 30),
+        }
         for number in range(MESSAGES)
     ]
     conversation = Conversation(folder / "working" / "s", "s")
@@ -143,7 +146,10 @@ def chunks(share: float) -> list[Chunk]:
     """Every 50th byte and every 200th size; a small share takes fewer."""
     images = [Chunk(f"log, {tail}", {"kind": tail, "step": round(50 / share)}) for tail in TAILS]
     limits = [
-        Chunk(f"limits on {backend}", {"kind": "limits", "backend": backend, "step": round(200 / share)})
+        Chunk(
+            f"limits on {backend}",
+            {"kind": "limits", "backend": backend, "step": round(200 / share)},
+        )
         for backend in BACKENDS
     ]
     return [*images, *limits]

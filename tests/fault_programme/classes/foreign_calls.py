@@ -30,19 +30,58 @@ from tests._support.worlds import Ledger, what_is_left_in
 from ..parts import BACKENDS, Chunk, Outcome
 
 LOOPS = {"loop-basic": loop_basic, "loop-streaming": loop_streaming, "loop-events": loop_events}
-FAULTS = ("Exception", "SystemExit", "KeyboardInterrupt", "cancellation", "hang", "wrong type", "group", "base group")
+FAULTS = (
+    "Exception",
+    "SystemExit",
+    "KeyboardInterrupt",
+    "cancellation",
+    "hang",
+    "wrong type",
+    "group",
+    "base group",
+)
 SYNC = {
-    *("provider.parse_tool_calls", "provider.get_info", "hook.sync", "display", "contributor.sync", "cleanup.sync"),
+    *(
+        "provider.parse_tool_calls",
+        "provider.get_info",
+        "hook.sync",
+        "display",
+        "contributor.sync",
+        "cleanup.sync",
+    ),
     "cancel callback.sync",
 }
 CONTAINED = {
-    *("mount.provider", "mount.tool", "mount.hook", "ready", "hosted.enter", "hosted.exit", "background"),
-    *("hook.observer", "hook.sync", "hook.gate", "hook.collected", "contributor", "contributor.sync"),
+    *(
+        "mount.provider",
+        "mount.tool",
+        "mount.hook",
+        "ready",
+        "hosted.enter",
+        "hosted.exit",
+        "background",
+    ),
+    *(
+        "hook.observer",
+        "hook.sync",
+        "hook.gate",
+        "hook.collected",
+        "contributor",
+        "contributor.sync",
+    ),
     *("approval", "display", "cleanup", "cleanup.sync", "tool.execute", "capability"),
     *("cancel callback", "cancel callback.sync"),
 }
 """Boundaries whose failures no caller of the session sees: not that of opening, of a turn or of closing (L4)."""
-DEADLINES = {"mount": 2, "ready": 2, "hook": 3, "contribution": 2, "collection": 5, "cleanup": 2, "teardown": 20}
+DEADLINES = {
+    "mount": 2,
+    "ready": 2,
+    "hook": 3,
+    "contribution": 2,
+    "collection": 5,
+    "cleanup": 2,
+    "teardown": 20,
+}
 APPROVAL = 5.0
 TURN = 60.0
 LONGEST = 3 * TURN
@@ -138,8 +177,12 @@ class Context:
     async def get_messages(self) -> Any:
         return 42 if await self._fault.at("context.get_messages") else list(self.messages)
 
-    async def get_messages_for_request(self, token_budget: int | None = None, provider: Any = None) -> Any:
-        return 42 if await self._fault.at("context.get_messages_for_request") else list(self.messages)
+    async def get_messages_for_request(
+        self, token_budget: int | None = None, provider: Any = None
+    ) -> Any:
+        return (
+            42 if await self._fault.at("context.get_messages_for_request") else list(self.messages)
+        )
 
     async def set_messages(self, messages: list[Any]) -> None:
         self.messages[:] = messages
@@ -158,7 +201,11 @@ class Provider:
         self._answers = 0
 
     def get_info(self) -> Any:
-        return 42 if self._fault.at_once("provider.get_info") else ProviderInfo(id="faulty", display_name="Faulty")
+        return (
+            42
+            if self._fault.at_once("provider.get_info")
+            else ProviderInfo(id="faulty", display_name="Faulty")
+        )
 
     async def list_models(self) -> list[Any]:
         return []
@@ -178,7 +225,9 @@ class Provider:
 
     async def _pieces(self, request: Any) -> AsyncGenerator[Any, None]:
         wrong = await self._fault.at("provider.stream, first piece")
-        yield 42 if wrong else StreamChunk(kind="block_delta", index=0, block_type="text", text="a ")
+        yield (
+            42 if wrong else StreamChunk(kind="block_delta", index=0, block_type="text", text="a ")
+        )
         wrong = await self._fault.at("provider.stream, second piece")
         yield 42 if wrong else StreamChunk(kind="response", response=self._answer(request))
 
@@ -186,12 +235,19 @@ class Provider:
         if request.messages and request.messages[-1].role == "tool":
             return ChatResponse(content=[TextBlock(text="done")])
         self._answers += 1
-        calls = [ToolCall(id=f"{self._answers}.{name}", name=name, arguments={}) for name in ("one", "two")]
+        calls = [
+            ToolCall(id=f"{self._answers}.{name}", name=name, arguments={})
+            for name in ("one", "two")
+        ]
         blocks = [ToolCallBlock(id=call.id, name=call.name, input={}) for call in calls]
         return ChatResponse(content=[TextBlock(text="a "), *blocks], tool_calls=calls)
 
     def parse_tool_calls(self, response: Any) -> Any:
-        return 42 if self._fault.at_once("provider.parse_tool_calls") else list(response.tool_calls or ())
+        return (
+            42
+            if self._fault.at_once("provider.parse_tool_calls")
+            else list(response.tool_calls or ())
+        )
 
 
 class Loop:
@@ -202,7 +258,11 @@ class Loop:
         self._loop = loop
 
     async def execute(self, *arguments: Any, **options: Any) -> Any:
-        return 42 if await self._fault.at("orchestrator.execute") else await self._loop.execute(*arguments, **options)
+        return (
+            42
+            if await self._fault.at("orchestrator.execute")
+            else await self._loop.execute(*arguments, **options)
+        )
 
 
 class Tool:
@@ -219,7 +279,9 @@ class Tool:
         self._trial.executed[self.name] += 1
         if await self._trial.fault.at("tool.execute"):
             return object()
-        return ToolResult(output=str(await self._trial.session.coordinator.get_capability("faulty.answer")()))
+        return ToolResult(
+            output=str(await self._trial.session.coordinator.get_capability("faulty.answer")())
+        )
 
 
 class Approvals:
@@ -228,7 +290,9 @@ class Approvals:
     def __init__(self, fault: Fault) -> None:
         self._fault = fault
 
-    async def request_approval(self, prompt: str, options: list[str], timeout: float, default: str) -> Any:
+    async def request_approval(
+        self, prompt: str, options: list[str], timeout: float, default: str
+    ) -> Any:
         return 42 if await self._fault.at("approval") else "Allow"
 
 
@@ -260,7 +324,9 @@ class Trial:
         self.events: list[str] = []
         self.hung_in_a_stop = False
         modules: dict[str, Any] = {
-            loop: self._module("orchestrator", lambda coordinator: self._mount_loop(coordinator, LOOPS[loop])),
+            loop: self._module(
+                "orchestrator", lambda coordinator: self._mount_loop(coordinator, LOOPS[loop])
+            ),
             "context-faulty": self._module("context", self._mount_context),
             "provider-faulty": self._module("provider", lambda coordinator: Provider(fault)),
             "tool-faulty": self._module("tool", self._mount_tools),
@@ -361,7 +427,12 @@ class Trial:
         hooks = coordinator.hooks
         hooks.register("*", observe, 10, name="faulty-observer")
         hooks.register("tool:post", observe_at_once, 20, name="faulty-sync")
-        hooks.register("tool:post", lambda event, data: HookResult(user_message="done"), 30, name="faulty-message")
+        hooks.register(
+            "tool:post",
+            lambda event, data: HookResult(user_message="done"),
+            30,
+            name="faulty-message",
+        )
         hooks.register("tool:pre", gate, 0, name="faulty-gate", on_failure="deny")
         hooks.register("faulty:collect", collected, name="faulty-collected")
         coordinator.register_contributor("names", "faulty", contribute)
@@ -391,7 +462,9 @@ class Trial:
         """Open, work, close; then compare with what was there before."""
         before = {task.id for task in anyio.get_running_tasks()}
         began = anyio.current_time()
-        self.session.coordinator.hooks.register("*", lambda event, data: self.events.append(event), -1000)
+        self.session.coordinator.hooks.register(
+            "*", lambda event, data: self.events.append(event), -1000
+        )
         try:
             async with self.session:
                 coordinator = self.session.coordinator
@@ -445,7 +518,11 @@ class Trial:
             yield "tool 'two' ran although its approval failed"
         callbacks = [self.fault.calls["cancel callback"], self.fault.calls["cancel callback.sync"]]
         ends_all = self.fault.kind == "KeyboardInterrupt"
-        if self.fault.boundary.startswith("cancel callback") and callbacks != [1, 1] and not ends_all:
+        if (
+            self.fault.boundary.startswith("cancel callback")
+            and callbacks != [1, 1]
+            and not ends_all
+        ):
             yield f"one stop has called the cancel callbacks {callbacks} times"
         if self.events.count("execution:start") != self.events.count("execution:end"):
             yield f"events of turns do not match: {self.events}"

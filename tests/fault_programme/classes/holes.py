@@ -19,9 +19,24 @@ _TAIL = 800
 def run(test: str, match: str) -> Outcome:
     """Run the tests of a file whose names match, in a process of its own."""
     outcome = Outcome()
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider", "--no-header", "-m", ""]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-x",
+        "-n",
+        "0",
+        "-p",
+        "no:cacheprovider",
+        "--no-header",
+        "-m",
+        "",
+    ]
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
-    finished = run_program([*command, f"tests/{test}", "-k", match], cwd=ROOT, env=environment, timeout=3600)
+    finished = run_program(
+        [*command, f"tests/{test}", "-k", match], cwd=ROOT, env=environment, timeout=3600
+    )
     if finished.returncode != 0:
         outcome.fail(f"{test}, {match}: {finished.stdout[-_TAIL:]}")
     passed = re.search(r"(\d+) passed", finished.stdout)
@@ -33,6 +48,11 @@ def run(test: str, match: str) -> Outcome:
 def chunks(share: float) -> list[Chunk]:
     """One for each test of a hole."""
     wanted = {
-        bug.arguments["test"] + " " + bug.arguments["match"]: bug.arguments for bug in BUGS if bug.fault_class == NAME
+        bug.arguments["test"] + " " + bug.arguments["match"]: bug.arguments
+        for bug in BUGS
+        if bug.fault_class == NAME
     }
-    return [Chunk(name, arguments) for name, arguments in list(wanted.items())[: part_of(len(wanted), share)]]
+    return [
+        Chunk(name, arguments)
+        for name, arguments in list(wanted.items())[: part_of(len(wanted), share)]
+    ]

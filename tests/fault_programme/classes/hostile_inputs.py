@@ -40,7 +40,12 @@ from amplifier.store import STORE_FILE, Conversation, StoreDamagedError, encode_
 from amplifier.testing import TestCoordinator
 from amplifier.tracing import Trace
 from tests.models.test_fields import model_classes
-from tests.modules.providers.scripted_http_server import END, EVENT_STREAM, ScriptedHttpServer, chunk
+from tests.modules.providers.scripted_http_server import (
+    END,
+    EVENT_STREAM,
+    ScriptedHttpServer,
+    chunk,
+)
 from tests.modules.providers.services import SERVICES, ask, chunks_of, mounted
 from tests.tracing._logs import model_call, tool_call
 
@@ -69,7 +74,11 @@ WHOLE_PLAN: dict[str, Any] = {
         "strict": True,
         "deadlines": {"mount": 5, "hook": None},
         "injection_size_limit": 1000,
-        "budget": {"tokens": 5, "cost": "0.1", "prices": {"m": {"input_per_million": 1, "output_per_million": 2}}},
+        "budget": {
+            "tokens": 5,
+            "cost": "0.1",
+            "prices": {"m": {"input_per_million": 1, "output_per_million": 2}},
+        },
     },
     "providers": [{"module": "provider-mock", "config": {"a": [1, {"b": None}]}, "source": "/x"}],
     "tools": ["tool-todo", {"module": "tool-bash"}],
@@ -92,7 +101,11 @@ def mutated_bytes(data: bytes, chance: random.Random) -> bytes:
             case 1:
                 data = data[:at] + data[at + size :]
             case 2:
-                data = data[:at] + data[at : at + size] * chance.choice((2, 3, 100)) + data[at + size :]
+                data = (
+                    data[:at]
+                    + data[at : at + size] * chance.choice((2, 3, 100))
+                    + data[at + size :]
+                )
             case 3:
                 data = data[:at]
             case 4:
@@ -144,7 +157,9 @@ def _models(seed: int, folder: Path) -> Reader:
         cls, text = chance.choice(samples)
         try:
             if chance.random() < 0.5:
-                found = from_json(cls, mutated_bytes(text.encode(), chance).decode(errors="surrogateescape"))
+                found = from_json(
+                    cls, mutated_bytes(text.encode(), chance).decode(errors="surrogateescape")
+                )
             else:
                 found = from_dict(cls, mutated_tree(json.loads(text), chance))
             # What was accepted has a JSON form that reads as the same, or is refused as a whole.
@@ -162,7 +177,9 @@ def _samples(seed: int) -> list[tuple[type[Any], str]]:
 
     def collect_from(cls: type[Any]) -> None:
         @hypothesis_seed(seed)
-        @settings(max_examples=8, database=None, deadline=None, suppress_health_check=list(HealthCheck))
+        @settings(
+            max_examples=8, database=None, deadline=None, suppress_health_check=list(HealthCheck)
+        )
         @given(instances(cls))
         def collect(instance: Any) -> None:
             with suppress(ModelError):
@@ -189,7 +206,10 @@ def _plans(seed: int, folder: Path) -> Reader:
 def _plan_files(seed: int, folder: Path) -> Reader:
     import yaml
 
-    texts = {".json": json.dumps(WHOLE_PLAN, indent=1).encode(), ".yaml": yaml.safe_dump(WHOLE_PLAN).encode()}
+    texts = {
+        ".json": json.dumps(WHOLE_PLAN, indent=1).encode(),
+        ".yaml": yaml.safe_dump(WHOLE_PLAN).encode(),
+    }
     texts[".toml"] = (
         b'[session]\norchestrator = "loop-basic"\ncontext = "context-simple"\n[[tools]]\nmodule = "tool-todo"\n'
     )
@@ -221,7 +241,9 @@ def _event_logs(seed: int, folder: Path) -> Reader:
         if chance.random() < 0.5:
             data = mutated_bytes(whole, chance)
         else:
-            lines = [json.dumps(mutated_tree(json.loads(line), chance)) for line in whole.splitlines()]
+            lines = [
+                json.dumps(mutated_tree(json.loads(line), chance)) for line in whole.splitlines()
+            ]
             data = "\n".join(lines).encode(errors="replace")
         trace = Trace("s")
         trace.add_lines(data.splitlines(keepends=True))
@@ -263,9 +285,13 @@ def _stores(seed: int, folder: Path) -> Reader:
             database = sqlite3.connect(root / STORE_FILE, isolation_level=None)
             table, records = chance.choice([("messages", _MESSAGES), ("steps", _STEPS)])
             number = chance.randrange(len(records))
-            text = json.dumps(mutated_tree(records[number], chance)).encode(errors="replace").decode()
+            text = (
+                json.dumps(mutated_tree(records[number], chance)).encode(errors="replace").decode()
+            )
             position = number if table == "messages" else 1
-            which = "position = ?" if table == "messages" else "position = 1 AND CAST(call AS TEXT) = ?"
+            which = (
+                "position = ?" if table == "messages" else "position = 1 AND CAST(call AS TEXT) = ?"
+            )
             key = number if table == "messages" else records[number]["call"]
             database.execute(
                 f"UPDATE {table} SET body = ?, checksum = ? WHERE {which}",
@@ -309,7 +335,11 @@ async def _read_streams(outcome: Outcome, first: int, count: int) -> None:
             async with mounted(service, server) as opened:
                 for number in range(first + turn, first + count, len(SERVICES)):
                     chance = random.Random(number)
-                    data = mutated_bytes(whole, chance) if chance.random() < 0.5 else _mutated_events(whole, chance)
+                    data = (
+                        mutated_bytes(whole, chance)
+                        if chance.random() < 0.5
+                        else _mutated_events(whole, chance)
+                    )
                     server.answers([EVENT_STREAM, *([chunk(data)] if data else []), END])
                     outcome.cases += 1
                     try:

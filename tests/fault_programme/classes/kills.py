@@ -40,7 +40,9 @@ def run(kind: str, first: int, count: int) -> Outcome:
             for _ in range((last if last is not None else -1) + 1):
                 acknowledged = next(expected)
             if found not in (acknowledged, next(expected)):
-                outcome.fail(f"{kind}, kill {kill}: step {last} was acknowledged, and {len(found)} messages were found")
+                outcome.fail(
+                    f"{kind}, kill {kill}: step {last} was acknowledged, and {len(found)} messages were found"
+                )
             outcome.cases += 1
             outcome.count("acknowledged calls", 0 if last is None else last + 1)
             outcome.count("calls in flight that were stored", found != acknowledged)

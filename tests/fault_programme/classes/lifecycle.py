@@ -19,7 +19,15 @@ SESSIONS_PER_CHUNK = 500
 NAMES = ("a", "b", "plan")
 LEVELS = ("graceful", "immediate")
 ANSWERS = ("nothing", "deny", "modify", "fail", "fail closed")
-TURNS = ("answer", "raise", "graceful", "immediate", "immediate at once", "immediate and answer", "timeout")
+TURNS = (
+    "answer",
+    "raise",
+    "graceful",
+    "immediate",
+    "immediate at once",
+    "immediate and answer",
+    "timeout",
+)
 
 
 def operation(chance: random.Random) -> Operation:
@@ -27,7 +35,13 @@ def operation(chance: random.Random) -> Operation:
     pick = chance.choice
     match chance.randrange(12):
         case 0 | 1:
-            return ("register", pick((*EVENTS, "*")), pick(NAMES), chance.randint(-1, 1), pick(ANSWERS))
+            return (
+                "register",
+                pick((*EVENTS, "*")),
+                pick(NAMES),
+                chance.randint(-1, 1),
+                pick(ANSWERS),
+            )
         case 2:
             return (pick(("mount", "unmount")), pick(("tools", "providers")), pick(NAMES))
         case 3:

@@ -45,7 +45,9 @@ DAY = 86_400.0
 def resident_kilobytes() -> float:
     """Memory that the system has given to this process, in kB; not a number where it cannot be read."""
     try:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1024
+        return (
+            int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1024
+        )
     except OSError:
         return math.nan
 
@@ -128,7 +130,10 @@ class ThreeTools(Provider):
         if request.messages[-1].role == "tool":
             return ChatResponse(content=[TextBlock(text="done")])
         self._answers += 1
-        calls = [ToolCall(id=f"{self._answers}.{n}", name=f"tool-{n}", arguments={"n": n}) for n in range(TOOLS)]
+        calls = [
+            ToolCall(id=f"{self._answers}.{n}", name=f"tool-{n}", arguments={"n": n})
+            for n in range(TOOLS)
+        ]
         return ChatResponse(content=[], tool_calls=calls)
 
 
@@ -185,10 +190,14 @@ async def turns(outcome: Outcome, backend: str, share: float) -> None:
     async with anyio.create_task_group() as group:
         for _ in range(number):
             group.start_soon(live)
-    outcome.figures[f"ms per turn on {backend}"] = (time.process_time() - began) / number / TURNS * 1000
+    outcome.figures[f"ms per turn on {backend}"] = (
+        (time.process_time() - began) / number / TURNS * 1000
+    )
     gc.collect()
     if (answered, called) != (number * TURNS, number * TURNS * TOOLS):
-        outcome.fail(f"{backend}: {answered} turns answered and {called} tool calls made by {number} sessions")
+        outcome.fail(
+            f"{backend}: {answered} turns answered and {called} tool calls made by {number} sessions"
+        )
     if living:
         outcome.fail(f"{backend}: {len(living)} of {number} closed sessions are still referenced")
     outcome.cases = number * TURNS * TOOLS
@@ -365,7 +374,9 @@ def run(kind: str, backend: str, share: float) -> Outcome:
     """One kind of load on one backend."""
     outcome = Outcome()
     name, options = virtual_backend(backend) if kind in VIRTUAL else (backend, {})
-    anyio.run(_flat, "handlers", Outcome(), backend, 0.001, backend=backend)  # what a first run leaves stays
+    anyio.run(
+        _flat, "handlers", Outcome(), backend, 0.001, backend=backend
+    )  # what a first run leaves stays
     with tempfile.TemporaryDirectory() as folder:
         tempfile.tempdir = folder
         resources, files = Resources(), _temporary_files()

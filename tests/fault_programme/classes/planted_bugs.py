@@ -17,7 +17,17 @@ from tests._support.tree import SOURCE
 
 from ..launch import run_in_child
 from ..parts import Chunk, FaultClass, Outcome, part_of
-from . import crash_images, foreign_calls, holes, hostile_inputs, kills, lifecycle, load, same_seed, signals
+from . import (
+    crash_images,
+    foreign_calls,
+    holes,
+    hostile_inputs,
+    kills,
+    lifecycle,
+    load,
+    same_seed,
+    signals,
+)
 from .bug_list import BUGS
 
 SECONDS = 120.0
@@ -44,15 +54,25 @@ def plant(folder: Path, file: str, old: str, new: str) -> None:
     """
     text = (SOURCE / file).read_text()
     if text.count(old) != 1:
-        raise ValueError(f"{old!r} is {text.count(old)} times in {file}; expected once. Change the planted bug")
-    shutil.copytree(SOURCE, folder / SOURCE.name)  # with what is compiled: it holds for files of the same time
+        raise ValueError(
+            f"{old!r} is {text.count(old)} times in {file}; expected once. Change the planted bug"
+        )
+    shutil.copytree(
+        SOURCE, folder / SOURCE.name
+    )  # with what is compiled: it holds for files of the same time
     (folder / SOURCE.name / file).write_text(text.replace(old, new))
 
 
 def _run_with(name: str, arguments: dict[str, Any], sources: Path | None) -> Outcome:
     runner = RUNNERS[name]
     fault_class = FaultClass(
-        name=name, title=name, unit="", chunks=lambda share: [], run=runner, quick_share=1, seconds=SECONDS
+        name=name,
+        title=name,
+        unit="",
+        chunks=lambda share: [],
+        run=runner,
+        quick_share=1,
+        seconds=SECONDS,
     )
     environment = dict(os.environ)
     if sources is not None:
@@ -61,7 +81,9 @@ def _run_with(name: str, arguments: dict[str, Any], sources: Path | None) -> Out
     return run_in_child(fault_class, Chunk(name, arguments), environment=environment)
 
 
-def run(bug: int | None = None, without: str | None = None, arguments: dict[str, Any] | None = None) -> Outcome:
+def run(
+    bug: int | None = None, without: str | None = None, arguments: dict[str, Any] | None = None
+) -> Outcome:
     """Plant one bug, or run a chunk without one."""
     outcome = Outcome()
     if bug is None:
@@ -93,6 +115,8 @@ def chunks(share: float) -> list[Chunk]:
         if planted.fault_class == holes.NAME:
             continue
         name = f"without a bug: {planted.fault_class} {planted.arguments}"
-        settings[name] = Chunk(name, {"without": planted.fault_class, "arguments": planted.arguments})
+        settings[name] = Chunk(
+            name, {"without": planted.fault_class, "arguments": planted.arguments}
+        )
     bugs = [Chunk(BUGS[bug].name, {"bug": bug}) for bug in chosen]
     return [*settings.values(), *bugs]

@@ -21,7 +21,14 @@ from ..parts import BACKENDS, Chunk, Outcome, part_of, ranges
 
 SEEDS = 1_000
 SEEDS_PER_CHUNK = 125
-DELAYS = (0, 0, 0.1, 0.1, 0.2, 1)  # equal delays end at the same moment, so that the scheduler decides
+DELAYS = (
+    0,
+    0,
+    0.1,
+    0.1,
+    0.2,
+    1,
+)  # equal delays end at the same moment, so that the scheduler decides
 
 LogLine = tuple[Any, ...]
 
@@ -84,7 +91,10 @@ def _random_session(seed: int, chance: random.Random) -> AmplifierSession:
         "hooks-random": mount_hooks,
     }
     plan: dict[str, Any] = {
-        "session": {"orchestrator": chance.choice(["loop-basic", "loop-events"]), "context": "context-random"},
+        "session": {
+            "orchestrator": chance.choice(["loop-basic", "loop-events"]),
+            "context": "context-random",
+        },
         "providers": [{"module": "provider-random"}],
         "tools": [{"module": f"tool-{number}"} for number in range(3)],
         "hooks": [{"module": "hooks-random"}],
@@ -138,7 +148,8 @@ def run(backend: str, first: int, count: int) -> Outcome:
         different.add(str(one))
         if one != other:
             place = next(
-                (n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other))
+                (n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b),
+                min(len(one), len(other)),
             )
             outcome.fail(
                 f"{backend}, seed {seed}: the logs differ at event {place}: {one[place : place + 1]} and {other[place : place + 1]}"
@@ -147,11 +158,17 @@ def run(backend: str, first: int, count: int) -> Outcome:
             if line[0] == "left the session":
                 outcome.fail(f"{backend}, seed {seed}: {line}")
     if len(different) < count / 2 or outcome.figures["tool calls"] < count:
-        outcome.fail(f"{backend}: {count} seeds gave {len(different)} different logs; the agents are not random enough")
+        outcome.fail(
+            f"{backend}: {count} seeds gave {len(different)} different logs; the agents are not random enough"
+        )
     return outcome
 
 
 def chunks(share: float) -> list[Chunk]:
     """The same seeds on both backends."""
     seeds = part_of(SEEDS, share)
-    return [chunk for backend in BACKENDS for chunk in ranges(f"on {backend}", seeds, SEEDS_PER_CHUNK, backend=backend)]
+    return [
+        chunk
+        for backend in BACKENDS
+        for chunk in ranges(f"on {backend}", seeds, SEEDS_PER_CHUNK, backend=backend)
+    ]

@@ -39,7 +39,9 @@ MOMENTS = AT_EVENTS + len(OTHER_MOMENTS)
 PATIENCE = 300.0
 """Seconds that a busy machine may take for one process."""
 ANSWER = "done: "
-SHELL = "echo one two three four five six seven eight nine ten"  # each word is an event of the answer
+SHELL = (
+    "echo one two three four five six seven eight nine ten"  # each word is an event of the answer
+)
 
 
 class Run:
@@ -63,7 +65,15 @@ class Run:
         work.mkdir()
         prompt = f"call bash {json.dumps({'command': shell})}"
         words = command(
-            "run", prompt, "--plan", str(plan_file), "--backend", backend, "--yes", "--session-id", "the-one"
+            "run",
+            prompt,
+            "--plan",
+            str(plan_file),
+            "--backend",
+            backend,
+            "--yes",
+            "--session-id",
+            "the-one",
         )
         self.process = subprocess.Popen(
             words,
@@ -139,7 +149,9 @@ def try_signal(outcome: Outcome, backend: str, kind: str, moment: int, events: i
             at, where = 0, OTHER_MOMENTS[moment - AT_EVENTS]
             child = f"(trap '' INT HUP TERM; {sleep}) & " if "child" in where else ""
             shell = f"cd {name}; {child}touch {REACHED}; {sleep}"
-            is_reached = (folder / REACHED).exists if "command" in where else (folder / "work").exists
+            is_reached = (
+                (folder / REACHED).exists if "command" in where else (folder / "work").exists
+            )
         run_ = Run(folder, backend, shell, at)
         try:
             where = f"{kind} on {backend}, {where}"
@@ -192,7 +204,9 @@ def run(backend: str, kind: str, moments: int) -> Outcome:
     """One signal at every ``moments``-th part of a run."""
     outcome = Outcome()
     events = number_of_events(backend)
-    for moment in sorted({round(place * (MOMENTS - 1) / max(1, moments - 1)) for place in range(moments)}):
+    for moment in sorted(
+        {round(place * (MOMENTS - 1) / max(1, moments - 1)) for place in range(moments)}
+    ):
         try_signal(outcome, backend, kind, moment, events)
     return outcome
 

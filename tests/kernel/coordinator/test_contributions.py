@@ -70,7 +70,9 @@ async def test_coroutine_returned_by_a_sync_callback_is_awaited(channels):
 
 
 async def test_contributor_may_register_another_for_the_next_collection(channels):
-    channels.register("x", "n", lambda: channels.register("x", "late", lambda: "late", None) or "first", None)
+    channels.register(
+        "x", "n", lambda: channels.register("x", "late", lambda: "late", None) or "first", None
+    )
     assert await collect(channels) == ["first"]
     assert await collect(channels) == ["first", "late"]
 

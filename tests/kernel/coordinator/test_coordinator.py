@@ -15,7 +15,9 @@ from amplifier.models import ContextInjection
 from amplifier.plan import Deadlines
 from tests._support.small_agent import Echo, Memory
 
-SESSION = SimpleNamespace(session_id="s-1", parent_id="p-1", config={"session": {"injection_size_limit": 7}})
+SESSION = SimpleNamespace(
+    session_id="s-1", parent_id="p-1", config={"session": {"injection_size_limit": 7}}
+)
 
 
 @pytest.fixture
@@ -33,7 +35,13 @@ def test_plan_of_any_shape_has_no_limits_when_it_names_none(config):
 
 
 def test_what_may_be_assigned_can_be_and_other_attributes_are_free(coordinator):
-    for name in ("loader", "approval_system", "display_system", "session_state", "attribute_of_a_module"):
+    for name in (
+        "loader",
+        "approval_system",
+        "display_system",
+        "session_state",
+        "attribute_of_a_module",
+    ):
         value = object()
         setattr(coordinator, name, value)
         assert getattr(coordinator, name) is value
@@ -51,7 +59,10 @@ def test_repr_and_to_dict_show_what_is_mounted(coordinator):
     coordinator.register_capability("c", 1)
     coordinator.hooks.register("e", len)
     coordinator.display_system = object()
-    assert repr(coordinator) == "<ModuleCoordinator of session 's-1': 1 tools, 1 providers, 1 handlers>"
+    assert (
+        repr(coordinator)
+        == "<ModuleCoordinator of session 's-1': 1 tools, 1 providers, 1 handlers>"
+    )
     assert coordinator.to_dict() == {
         "tools": ["echo"],
         "providers": ["mock"],

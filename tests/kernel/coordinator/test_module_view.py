@@ -87,9 +87,22 @@ def test_attributes_of_modules_are_shared_by_all_views_and_the_coordinator(core,
 
 
 def test_everything_readable_on_the_coordinator_reads_the_same_through_a_view(core, view):
-    for name in ("session", "session_id", "parent_id", "config", "loader", "cancellation", "channels"):
+    for name in (
+        "session",
+        "session_id",
+        "parent_id",
+        "config",
+        "loader",
+        "cancellation",
+        "channels",
+    ):
         assert getattr(view, name) == getattr(core, name)
-    for name in ("injection_size_limit", "injection_budget_per_turn", "approval_system", "display_system"):
+    for name in (
+        "injection_size_limit",
+        "injection_budget_per_turn",
+        "approval_system",
+        "display_system",
+    ):
         assert getattr(view, name) is getattr(core, name)
     assert {**view.mount_points, "hooks": core.hooks} == core.mount_points
     assert view.get("tools") is core.get("tools")
@@ -99,7 +112,8 @@ def test_everything_readable_on_the_coordinator_reads_the_same_through_a_view(co
 
 
 @pytest.mark.parametrize(
-    "name", ["session_id", "parent_id", "config", "hooks", "mount_points", "cancellation", "module_id"]
+    "name",
+    ["session_id", "parent_id", "config", "hooks", "mount_points", "cancellation", "module_id"],
 )
 def test_what_is_read_only_stays_so_through_a_view(core, view, name):
     before = getattr(core, name)

@@ -155,7 +155,9 @@ def test_application_empties_a_slot_for_good(mounts):
 
 @given(
     program=st.lists(
-        st.tuples(st.sampled_from("abcd"), st.sampled_from(["x", "y"]), st.booleans()), min_size=1, max_size=12
+        st.tuples(st.sampled_from("abcd"), st.sampled_from(["x", "y"]), st.booleans()),
+        min_size=1,
+        max_size=12,
     ),
     undone=st.permutations("abcd"),
 )
@@ -167,7 +169,10 @@ def test_whatever_modules_did_undoing_all_of_them_leaves_the_applications(progra
         mounts.register_capability(name, number, owner)
         if not unmounts:
             mounts.mount("tools", number, name, owner)
-        elif mounts.owner_of("tools", name) in (None, owner) and mounts.get("tools", name) != "application's":
+        elif (
+            mounts.owner_of("tools", name) in (None, owner)
+            and mounts.get("tools", name) != "application's"
+        ):
             mounts.unmount("tools", name, owner)
     for owner in undone:
         mounts.unregister_owner(owner)
@@ -189,10 +194,14 @@ def test_an_instance_under_a_taken_name_is_logged(mounts, caplog):
 # ── capabilities ─────────────────────────────────────────────────────────────────────────────────
 
 
-def test_capability_of_any_kind_is_offered_and_the_last_registration_of_a_module_wins(mounts, caplog):
+def test_capability_of_any_kind_is_offered_and_the_last_registration_of_a_module_wins(
+    mounts, caplog
+):
     for value in (len, {"a": 1}, None, False):
         mounts.register_capability("agents.list", value, "a")
         assert mounts.capabilities["agents.list"] is value
     assert caplog.text == ""
     mounts.register_capability("agents.list", 1, None)
-    assert warnings(caplog) == ["capability 'agents.list' registered by a is replaced by the application"]
+    assert warnings(caplog) == [
+        "capability 'agents.list' registered by a is replaced by the application"
+    ]

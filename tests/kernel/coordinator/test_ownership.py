@@ -52,7 +52,10 @@ def test_mount_and_capability_of_one_name_are_two_slots():
         view.mount("providers", f"provider of {owner}", "x")
         view.register_capability("x", f"capability of {owner}")
     core.unregister_owner("b")
-    assert (core.get("tools"), core.get("providers")) == ({"x": "tool of a"}, {"x": "provider of a"})
+    assert (core.get("tools"), core.get("providers")) == (
+        {"x": "tool of a"},
+        {"x": "provider of a"},
+    )
     assert core.get_capability("x") == "capability of a"
 
 
@@ -71,7 +74,9 @@ async def test_session_closes_when_a_module_has_put_something_else_in_place_of_t
     program=st.lists(
         st.tuples(
             st.sampled_from(["a", "b", None]),
-            st.sampled_from(["mount", "unmount", "capability", "handler", "remove", "contributor", "undo"]),
+            st.sampled_from(
+                ["mount", "unmount", "capability", "handler", "remove", "contributor", "undo"]
+            ),
             st.sampled_from("xy"),
         ),
         max_size=15,
@@ -121,7 +126,9 @@ async def test_module_that_was_undone_registers_nothing_any_more(what):
 
         return mount
 
-    async with agent(tools={"tool-bad": module("bad", OSError("no")), "tool-good": module("good")}) as session:
+    async with agent(
+        tools={"tool-bad": module("bad", OSError("no")), "tool-good": module("good")}
+    ) as session:
         before = registered(session.coordinator)
         with pytest.raises(SessionStateError, match=f"{what} of module 'tool-bad' is refused"):
             REGISTRATIONS[what](views["bad"])
@@ -170,7 +177,9 @@ async def test_what_a_cleanup_of_an_undone_module_registers_is_taken_back_with_t
 
 
 @pytest.mark.parametrize("what", [*REGISTRATIONS, "a cleanup"])
-async def test_module_registers_nothing_after_its_session_has_closed_also_when_that_is_opened_again(what):
+async def test_module_registers_nothing_after_its_session_has_closed_also_when_that_is_opened_again(
+    what,
+):
     views = []
 
     async def mount(coordinator, config):
@@ -182,7 +191,9 @@ async def test_module_registers_nothing_after_its_session_has_closed_also_when_t
     await session.initialize()
     await session.cleanup()
     before = registered(session.coordinator)
-    with pytest.raises(SessionStateError, match=f"{what} of module 'tool-a' comes too late: its session is closed"):
+    with pytest.raises(
+        SessionStateError, match=f"{what} of module 'tool-a' comes too late: its session is closed"
+    ):
         register(views[0])
     assert registered(session.coordinator) == before
     await session.initialize()

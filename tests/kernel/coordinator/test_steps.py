@@ -16,7 +16,9 @@ from amplifier.testing import TestCoordinator
 
 
 def step(call_id: str = "a") -> Step:
-    call = CurrentCall(kind="tool", session_id="s", turn_number=3, iteration=2, call_id=call_id, tool_name="look")
+    call = CurrentCall(
+        kind="tool", session_id="s", turn_number=3, iteration=2, call_id=call_id, tool_name="look"
+    )
     return Step(call=call, arguments={"n": 1})
 
 
@@ -128,7 +130,9 @@ async def test_a_group_is_entered_in_its_order_before_any_call_is_made(size: int
         for one in reversed(steps):
             group.start_soon(partial(coordinator.run_step, one, run, limiter=limiter))
     assert log[:size] == [f"enter {number}" for number in range(size)]
-    assert sorted(log[size:]) == sorted(["run"] * size + [f"leave {number}" for number in range(size)])
+    assert sorted(log[size:]) == sorted(
+        ["run"] * size + [f"leave {number}" for number in range(size)]
+    )
 
 
 async def test_a_kept_result_and_a_failing_wrapper_let_the_rest_of_the_group_in() -> None:
@@ -219,7 +223,9 @@ async def test_an_exit_in_a_wrapper_is_a_failure_that_names_it() -> None:
         raise SystemExit(3)
 
     coordinator.view_for("hooks-x").register_step_wrapper(leaving)
-    with pytest.raises(ContainedError, match=r"step wrapper .*leaving.* of module 'hooks-x' raised SystemExit"):
+    with pytest.raises(
+        ContainedError, match=r"step wrapper .*leaving.* of module 'hooks-x' raised SystemExit"
+    ):
         await coordinator.run_step(step(), answer)
 
 
@@ -237,11 +243,16 @@ async def test_the_wrappers_of_a_module_go_with_it_and_with_the_session() -> Non
         views.append(coordinator)
         coordinator.register_step_wrapper(wrapper)
 
-    plan = {"session": {"orchestrator": "loop-basic", "context": "context-simple"}, "hooks": ["hooks-f", "hooks-w"]}
+    plan = {
+        "session": {"orchestrator": "loop-basic", "context": "context-simple"},
+        "hooks": ["hooks-f", "hooks-w"],
+    }
     loader = ModuleLoader(modules={"hooks-f": mount_failing, "hooks-w": mount_hook})
     session = AmplifierSession(plan, loader)
     async with session:
         assert await session.coordinator.run_step(step(), answer) == "wrapped ran"
     assert await session.coordinator.run_step(step(), answer) == "ran"
-    with pytest.raises(SessionStateError, match="a step wrapper of module 'hooks-w' comes too late"):
+    with pytest.raises(
+        SessionStateError, match="a step wrapper of module 'hooks-w' comes too late"
+    ):
         views[0].register_step_wrapper(wrapper)

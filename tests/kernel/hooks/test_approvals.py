@@ -36,7 +36,10 @@ def question(**changes):
 
 def gates(*names, **changes):
     return HookResult(
-        action="ask_user", approval_gates=[ApprovalGate(hook_name=name, prompt=f"{name}?", **changes) for name in names]
+        action="ask_user",
+        approval_gates=[
+            ApprovalGate(hook_name=name, prompt=f"{name}?", **changes) for name in names
+        ],
     )
 
 
@@ -52,7 +55,12 @@ async def test_allowing_answer_lets_the_operation_continue_with_its_payload(answ
     coordinator, asker, events = made(answer)
     result = await ask(
         coordinator,
-        question(approval_options=["Allow", "No"], approval_timeout=7, approval_default="allow", data={"k": 1}),
+        question(
+            approval_options=["Allow", "No"],
+            approval_timeout=7,
+            approval_default="allow",
+            data={"k": 1},
+        ),
     )
     assert (result.action, result.data) == ("continue", {"k": 1})
     asked = {"prompt": "Run rm?", "options": ["Allow", "No"], "timeout": 7, "default": "allow"}
@@ -63,7 +71,10 @@ async def test_allowing_answer_lets_the_operation_continue_with_its_payload(answ
 async def test_prompt_and_options_have_defaults_and_a_long_prompt_is_shortened_in_the_reason():
     coordinator, asker, _ = made("deny", "deny")
     await ask(coordinator, HookResult(action="ask_user"))
-    assert asker.requests[0].items() >= {"prompt": "Allow this operation?", "options": ["Allow", "Deny"]}.items()
+    assert (
+        asker.requests[0].items()
+        >= {"prompt": "Allow this operation?", "options": ["Allow", "Deny"]}.items()
+    )
     result = await ask(coordinator, question(approval_prompt="x" * 300))
     assert result.reason == f"User denied: {'x' * 200}…[truncated]"
     assert asker.requests[1]["prompt"] == "x" * 300
@@ -72,10 +83,17 @@ async def test_prompt_and_options_have_defaults_and_a_long_prompt_is_shortened_i
 async def test_events_carry_hook_event_question_and_outcome():
     coordinator, _, events = made("Deny")
     await ask(coordinator, question(approval_timeout=9, approval_default="allow"))
-    about = {"hook_name": "hooks-guard", "event": "tool:pre", "prompt": "Run rm?", "options": ["Allow", "Deny"]}
+    about = {
+        "hook_name": "hooks-guard",
+        "event": "tool:pre",
+        "prompt": "Run rm?",
+        "options": ["Allow", "Deny"],
+    }
     (_, required), (_, denied) = events
     assert required.items() >= {**about, "timeout": 9.0, "default": "allow"}.items()
-    assert denied.items() >= {**about, "reason": "User denied: Run rm?", "remembered": False}.items()
+    assert (
+        denied.items() >= {**about, "reason": "User denied: Run rm?", "remembered": False}.items()
+    )
 
 
 async def test_sync_approval_system_is_asked_too():
@@ -117,7 +135,9 @@ async def test_interrupt_out_of_the_system_is_nobodys_denial():
 async def test_each_gate_has_its_own_deadline():
     coordinator, _, _ = made(asked_nobody, asked_nobody)
     with takes(8):
-        assert (await ask(coordinator, gates("a", "b", timeout=4, default="allow"))).action == "continue"
+        assert (
+            await ask(coordinator, gates("a", "b", timeout=4, default="allow"))
+        ).action == "continue"
 
 
 async def test_gates_are_asked_whatever_action_the_result_carries_except_a_denial():
@@ -203,7 +223,9 @@ async def test_handler_that_asks_with_a_wrong_timeout_has_given_an_invalid_answe
     result = await coordinator.hooks.emit("tool:pre", {"tool_name": "rm"})
     assert result.action == "deny"
     assert result.reason is not None
-    assert result.reason.startswith("Hook handler returned invalid response: approval_timeout: a timeout must be")
+    assert result.reason.startswith(
+        "Hook handler returned invalid response: approval_timeout: a timeout must be"
+    )
     assert repr(seconds) in result.reason
     assert failed == ["wrong"]
     assert system.requests == []
@@ -212,7 +234,10 @@ async def test_handler_that_asks_with_a_wrong_timeout_has_given_an_invalid_answe
 @pytest.mark.parametrize("value", [True, False])
 def test_bool_is_no_number_of_seconds(value):
     """True would be one second to answer, which no person makes, and then the default."""
-    for make in (lambda: question(approval_timeout=value), lambda: ApprovalGate(prompt="x", timeout=value)):
+    for make in (
+        lambda: question(approval_timeout=value),
+        lambda: ApprovalGate(prompt="x", timeout=value),
+    ):
         with pytest.raises(ModelError, match=r"timeout: expected a number of seconds"):
             make()
     with pytest.raises(ModelError, match="approval_timeout"):

@@ -39,7 +39,9 @@ def empty() -> list[str]:
 # ── the same law as the pure merge ───────────────────────────────────────────────────────────────
 
 
-@given(st.lists(chatter, max_size=2), st.none() | st.tuples(names, denials), st.booleans(), payloads)
+@given(
+    st.lists(chatter, max_size=2), st.none() | st.tuples(names, denials), st.booleans(), payloads
+)
 async def test_a_dispatch_merges_as_the_pure_function_does(parts, denial, asynchronous, payload):
     answers = [pair for part in parts for pair in part] + ([] if denial is None else [denial])
     hooks = registry()
@@ -56,10 +58,16 @@ async def test_a_dispatch_merges_as_the_pure_function_does(parts, denial, asynch
     if not answers:
         assert result == HookResult(data=payload)
         return
-    owned = {"timestamp": (result.data or {}).get("timestamp"), "session_id": "s-1", "parent_id": None}
+    owned = {
+        "timestamp": (result.data or {}).get("timestamp"),
+        "session_id": "s-1",
+        "parent_id": None,
+    }
     if denial is None:
         assert result == merge("tool:pre", {**payload, **owned}, answers, owned)
-        assert was_modified(result) == was_modified(merge("tool:pre", {**payload, **owned}, answers, owned))
+        assert was_modified(result) == was_modified(
+            merge("tool:pre", {**payload, **owned}, answers, owned)
+        )
     else:
         assert (result.action, result.reason) == ("deny", denial[1].reason)
 
@@ -86,7 +94,12 @@ async def test_exactly_the_late_handler_is_blamed_and_its_neighbours_run(caplog)
     assert error.endswith("in sleeper.<locals>.handler): skipped")
 
 
-@given(st.lists(st.tuples(st.sampled_from([0, 1, 5, 50]), st.sampled_from([0.5, 2.5, 20.5, None])), max_size=5))
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([0, 1, 5, 50]), st.sampled_from([0.5, 2.5, 20.5, None])),
+        max_size=5,
+    )
+)
 async def test_every_handler_has_its_own_time_whatever_ran_before_it(plan):
     hooks, log = registry(), empty()
     for number, (seconds, timeout) in enumerate(plan):
@@ -96,8 +109,12 @@ async def test_every_handler_has_its_own_time_whatever_ran_before_it(plan):
     spent = sum(seconds if timeout is None else min(seconds, timeout) for seconds, timeout in plan)
     assert anyio.current_time() - began == pytest.approx(spent, rel=0.02)
     ended = [number for number in range(len(plan)) if f"{number} ended" in log]
-    assert ended == [n for n, (seconds, timeout) in enumerate(plan) if timeout is None or seconds <= timeout]
-    assert [line for line in log if line.endswith("began")] == [f"{number} began" for number in range(len(plan))]
+    assert ended == [
+        n for n, (seconds, timeout) in enumerate(plan) if timeout is None or seconds <= timeout
+    ]
+    assert [line for line in log if line.endswith("began")] == [
+        f"{number} began" for number in range(len(plan))
+    ]
 
 
 async def test_left_out_timeouts_come_from_the_registry_as_they_were_at_registration():
@@ -128,7 +145,9 @@ async def test_an_error_whose_text_cannot_be_shown_is_contained_like_any_other()
         result = await hooks.emit("tool:pre", {})
     finally:
         logging.getLogger("amplifier.hooks").disabled = False
-    assert result.reason == "gate 'gate' failed: Unspeakable: (its text cannot be shown: RuntimeError)"
+    assert (
+        result.reason == "gate 'gate' failed: Unspeakable: (its text cannot be shown: RuntimeError)"
+    )
     assert heard[0]["error"] == "(its text cannot be shown: RuntimeError)"
 
 
@@ -194,7 +213,11 @@ async def test_a_gate_that_returns_nothing_denies_and_is_named(answer, asynchron
     assert (result.data or {})["tool_name"] == "rm"
     assert called == []
     [report] = heard
-    assert (report["module_id"], report["hook_name"], report["event"]) == ("hooks-x", "forgetful", "tool:pre")
+    assert (report["module_id"], report["hook_name"], report["event"]) == (
+        "hooks-x",
+        "forgetful",
+        "tool:pre",
+    )
     assert "handler 'forgetful' of module 'hooks-x' for 'tool:pre' failed" in caplog.text
 
 
@@ -226,7 +249,9 @@ class Unshowable:
         (Unshowable(), "the Unshowable (it cannot be shown: RuntimeError)"),
     ],
 )
-async def test_an_invalid_answer_is_logged_with_the_module_the_handler_and_what_it_was(answer, shown, caplog):
+async def test_an_invalid_answer_is_logged_with_the_module_the_handler_and_what_it_was(
+    answer, shown, caplog
+):
     hooks, heard = registry(), []
     of_module(hooks, "hooks-x").register("tool:pre", lambda event, data: answer, name="wordy")
     hooks.register("hook:failed", lambda event, data: heard.append(data))
@@ -235,22 +260,30 @@ async def test_an_invalid_answer_is_logged_with_the_module_the_handler_and_what_
     [record] = caplog.records
     message = record.getMessage()
     assert record.levelname == "WARNING"
-    assert message.startswith(f"handler 'wordy' of module 'hooks-x' for 'tool:pre' returned {shown}")
+    assert message.startswith(
+        f"handler 'wordy' of module 'hooks-x' for 'tool:pre' returned {shown}"
+    )
     assert message.endswith("; expected a HookResult, a dict with its keys or None: denied")
     assert len(message) < 400
-    assert [(each["hook_name"], each["error_type"]) for each in heard] == [("wordy", "ContractError")]
+    assert [(each["hook_name"], each["error_type"]) for each in heard] == [
+        ("wordy", "ContractError")
+    ]
 
 
 async def test_a_denial_in_the_words_of_an_invalid_answer_is_no_invalid_answer(caplog):
     hooks = registry()
-    hooks.register("tool:pre", lambda event, data: HookResult(action="deny", reason=INVALID_RESPONSE))
+    hooks.register(
+        "tool:pre", lambda event, data: HookResult(action="deny", reason=INVALID_RESPONSE)
+    )
     assert (await hooks.emit("tool:pre", {})).reason == INVALID_RESPONSE
     assert caplog.records == []
 
 
 async def test_an_invalid_answer_is_logged_when_answers_are_collected(caplog):
     hooks = registry()
-    of_module(hooks, "hooks-x").register("tool:pre", cast("Any", lambda event, data: "words"), name="wordy")
+    of_module(hooks, "hooks-x").register(
+        "tool:pre", cast("Any", lambda event, data: "words"), name="wordy"
+    )
     hooks.register("tool:pre", lambda event, data: {"data": {"n": 1}}, name="fine")
     hooks.register("tool:pre", lambda event, data: None, name="silent", on_failure="deny")
     assert await hooks.emit_and_collect("tool:pre", {}) == [{"n": 1}]
@@ -283,14 +316,21 @@ class Panic(BaseException):
 @pytest.mark.parametrize("asynchronous", [False, True])
 @pytest.mark.parametrize("error", [SystemExit(3), Panic("unreachable")], ids=["exit", "panic"])
 @pytest.mark.parametrize("on_failure", ["continue", "deny"])
-async def test_what_a_handler_raises_without_being_an_error_is_its_failure(error, asynchronous, on_failure, caplog):
+async def test_what_a_handler_raises_without_being_an_error_is_its_failure(
+    error, asynchronous, on_failure, caplog
+):
     hooks, called = registry(), []
-    hooks.register("tool:pre", raising(error, asynchronous=asynchronous), name="leaver", on_failure=on_failure)
+    hooks.register(
+        "tool:pre", raising(error, asynchronous=asynchronous), name="leaver", on_failure=on_failure
+    )
     hooks.register("tool:pre", lambda event, data: called.append(event))
     result = await hooks.emit("tool:pre", {})
     assert result.action == on_failure
     assert called == (["tool:pre"] if on_failure == "continue" else [])
-    assert f"handler 'leaver' for 'tool:pre' failed with ContainedError: raised {type(error).__name__}" in caplog.text
+    assert (
+        f"handler 'leaver' for 'tool:pre' failed with ContainedError: raised {type(error).__name__}"
+        in caplog.text
+    )
 
 
 async def test_a_cancel_scope_of_the_handlers_own_is_its_own_business():
@@ -390,7 +430,9 @@ async def test_observers_of_a_terminal_failure_are_bounded_too():
 
 
 @pytest.mark.parametrize(("on_failure", "action"), [("continue", "continue"), ("deny", "deny")])
-async def test_a_handler_that_blocks_past_its_deadline_and_never_waits_is_late(on_failure, action, monkeypatch):
+async def test_a_handler_that_blocks_past_its_deadline_and_never_waits_is_late(
+    on_failure, action, monkeypatch
+):
     hooks, now, timeouts = registry(), [100.0], []
     monkeypatch.setattr("amplifier.kernel.runtime.deadlines.loop_clock", lambda: lambda: now[0])
 
@@ -399,7 +441,9 @@ async def test_a_handler_that_blocks_past_its_deadline_and_never_waits_is_late(o
         return HookResult()
 
     hooks.register("tool:pre", blocking, name="late", timeout=3, on_failure=on_failure)
-    hooks.register("hook:timeout", lambda event, data: timeouts.append((data["hook_name"], data["seconds"])))
+    hooks.register(
+        "hook:timeout", lambda event, data: timeouts.append((data["hook_name"], data["seconds"]))
+    )
     result = await hooks.emit("tool:pre", {})
     assert (result.action, timeouts) == (action, [("late", 3)])
     if action == "deny":
@@ -415,13 +459,17 @@ async def test_handlers_that_never_wait_share_the_time_of_a_terminal_event(monke
 
     for name in ("one", "two", "three"):
         hooks.register("session:end", blocking, name=name)
-    hooks.register("hook:timeout", lambda event, data: timeouts.append((data["hook_name"], data["seconds"])))
+    hooks.register(
+        "hook:timeout", lambda event, data: timeouts.append((data["hook_name"], data["seconds"]))
+    )
     await hooks.emit("session:end", {})
     assert timeouts == [("two", 2)]  # the time was over before the third one began
 
 
 @pytest.mark.parametrize("on_failure", ["continue", "deny"])
-async def test_a_handler_that_never_waits_is_not_blamed_for_time_that_was_over_before(on_failure, monkeypatch):
+async def test_a_handler_that_never_waits_is_not_blamed_for_time_that_was_over_before(
+    on_failure, monkeypatch
+):
     hooks, now, log = registry(), [100.0], empty()
     monkeypatch.setattr("amplifier.kernel.runtime.deadlines.loop_clock", lambda: lambda: now[0])
 
@@ -456,7 +504,11 @@ async def test_a_cancellation_that_a_handler_met_elsewhere_ends_no_terminal_even
     async def second(event: str, data: Data) -> None:
         heard.append(event)
 
-    hooks.register(event, {"never waits": never_waiting, "may wait": waiting, "plain": plain}[kind], name="first")
+    hooks.register(
+        event,
+        {"never waits": never_waiting, "may wait": waiting, "plain": plain}[kind],
+        name="first",
+    )
     hooks.register(event, second)
     hooks.register("hook:failed", lambda event, data: heard.append(data["error_type"]))
     with anyio.CancelScope() as scope:
@@ -479,8 +531,12 @@ async def test_a_handler_that_cannot_wait_is_not_blamed_for_the_deadline_of_the_
         plain(event, data)
 
     hooks.register("tool:pre", sleeper([], 0.01, "first"), timeout=0.2)
-    hooks.register("tool:pre", plain if kind == "plain" else never_waiting, name="second", timeout=100)
-    hooks.register("hook:failed", lambda event, data: failed.append((data["hook_name"], data["error"])))
+    hooks.register(
+        "tool:pre", plain if kind == "plain" else never_waiting, name="second", timeout=100
+    )
+    hooks.register(
+        "hook:failed", lambda event, data: failed.append((data["hook_name"], data["error"]))
+    )
     hooks.register("hook:timeout", lambda event, data: failed.append((data["hook_name"], "late")))
     await hooks.emit("tool:pre", {})
     assert failed == [("second", "mine")]

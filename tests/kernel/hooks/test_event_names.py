@@ -44,7 +44,13 @@ def test_a_name_one_slip_away_from_an_event_is_noticed(event, meant):
     "event",
     [
         # Emitted by published modules, or in a namespace of its own.
-        *("tool:selecting", "tool:selected", "task:agent_spawned", "provider:post", "orchestrator:turn_complete"),
+        *(
+            "tool:selecting",
+            "tool:selected",
+            "task:agent_spawned",
+            "provider:post",
+            "orchestrator:turn_complete",
+        ),
         *("delegate:agent_spawned", "recipe:start", "skill:loaded", "toll:paid"),
         *(
             "llm:request:raw",
@@ -56,7 +62,17 @@ def test_a_name_one_slip_away_from_an_event_is_noticed(event, meant):
             "tool_pre",
             "tool",
         ),
-        *("tool:", ":pre", ":", "", "x" * 1000, "x:y:z", "llm2:request", "plans:start", "tools:pre"),
+        *(
+            "tool:",
+            ":pre",
+            ":",
+            "",
+            "x" * 1000,
+            "x:y:z",
+            "llm2:request",
+            "plans:start",
+            "tools:pre",
+        ),
     ],
 )
 def test_a_name_of_its_own_is_left_alone(event):

@@ -30,7 +30,9 @@ class Untouchable(dict[str, Any]):
 async def test_a_handler_receives_the_fields_it_asked_for_and_those_of_the_kernel():
     hooks, seen = registry(), []
     hooks.set_default_fields(mode="chat")
-    hooks.register("tool:pre", lambda _, data: seen.append(data), fields=["tool_name", "mode", "absent"])
+    hooks.register(
+        "tool:pre", lambda _, data: seen.append(data), fields=["tool_name", "mode", "absent"]
+    )
     hooks.register("tool:pre", lambda _, data: seen.append(data), fields=())
     result = await hooks.emit("tool:pre", PAYLOAD)
     own = {"timestamp": seen[0]["timestamp"], "session_id": "s-1", "parent_id": None}
@@ -58,10 +60,14 @@ async def test_the_fields_are_copies():
 async def test_no_other_field_is_read(many):
     hooks, seen = registry(), []
     for _ in range(many):
-        hooks.register("tool:pre", lambda _, data: seen.append(data["tool_name"]), fields=("tool_name",))
+        hooks.register(
+            "tool:pre", lambda _, data: seen.append(data["tool_name"]), fields=("tool_name",)
+        )
     circular: list[Any] = []
     circular.append(circular)  # a copy of it fails
-    result = await hooks.emit("tool:pre", {"tool_name": "look", "circular": circular, "other": Untouchable(a=1)})
+    result = await hooks.emit(
+        "tool:pre", {"tool_name": "look", "circular": circular, "other": Untouchable(a=1)}
+    )
     assert seen == ["look"] * many
     assert result.data is not None
     assert result.data["circular"] is circular
@@ -70,7 +76,9 @@ async def test_no_other_field_is_read(many):
 @pytest.mark.parametrize("fields", [("tool_name",), ()])
 async def test_a_modification_replaces_fields_and_leaves_the_others(fields):
     hooks, seen = registry(), []
-    answer = HookResult(action="modify", data={"tool_input": "peek", "added": [1], "session_id": "forged"})
+    answer = HookResult(
+        action="modify", data={"tool_input": "peek", "added": [1], "session_id": "forged"}
+    )
     hooks.register("tool:pre", lambda *_: answer, fields=fields)
     hooks.register("tool:pre", lambda _, data: seen.append(data), priority=1)
     for _ in range(2):  # the handler's own object is not changed
@@ -84,7 +92,9 @@ async def test_a_modification_replaces_fields_and_leaves_the_others(fields):
 
 async def test_a_denial_from_some_fields_carries_the_whole_payload():
     hooks = registry()
-    hooks.register("tool:pre", lambda _, data: {"action": "deny", "data": {"why": "no"}}, fields=("tool_name",))
+    hooks.register(
+        "tool:pre", lambda _, data: {"action": "deny", "data": {"why": "no"}}, fields=("tool_name",)
+    )
     result = await hooks.emit("tool:pre", PAYLOAD)
     assert result.action == "deny"
     assert result.data is not None
@@ -94,7 +104,9 @@ async def test_a_denial_from_some_fields_carries_the_whole_payload():
 @pytest.mark.parametrize("wrong", ["tool_name", b"x", 7, ["a", 1], iter(["a"])])
 def test_anything_but_a_collection_of_names_is_refused(wrong):
     hooks = registry()
-    with pytest.raises(TypeError, match=r"the fields of a handler for 'tool:pre' must be names such as .*; got"):
+    with pytest.raises(
+        TypeError, match=r"the fields of a handler for 'tool:pre' must be names such as .*; got"
+    ):
         hooks.register("tool:pre", lambda *_: None, fields=wrong)
     assert hooks.list_handlers() == {}
 
@@ -129,7 +141,9 @@ async def test_a_registry_knows_whether_an_event_or_a_field_has_a_receiver():
     undo = hooks.register("tool:pre", lambda *_: None, fields=("tool_name",))
     assert hooks.has_handlers("tool:pre")
     assert hooks.has_handlers("tool:pre", "tool_name")
-    assert hooks.has_handlers("tool:pre", "session_id")  # the kernel's own, which every handler receives
+    assert hooks.has_handlers(
+        "tool:pre", "session_id"
+    )  # the kernel's own, which every handler receives
     assert not hooks.has_handlers("tool:pre", "messages")
     assert not hooks.has_handlers("tool:post")
     everywhere = hooks.register("*", lambda *_: None)
@@ -142,7 +156,9 @@ async def test_a_registry_knows_whether_an_event_or_a_field_has_a_receiver():
 
 async def test_a_handler_on_demand_receives_what_others_do_and_is_no_reason_to_build_a_field():
     hooks, seen = registry(), []
-    hooks.register("provider:request", lambda _, data: seen.append(data["messages"]), on_demand=True)
+    hooks.register(
+        "provider:request", lambda _, data: seen.append(data["messages"]), on_demand=True
+    )
     assert hooks.has_handlers("provider:request")
     assert not hooks.has_handlers("provider:request", "messages")
     undo = hooks.register("provider:request", lambda *_: None, fields=("messages",))

@@ -64,7 +64,11 @@ async def test_injection_is_stored_in_its_role_with_where_it_came_from(role, cap
             "persisted": True,
         },
     }
-    assert (result.action, result.context_injection, result.context_injections) == ("continue", None, [])
+    assert (result.action, result.context_injection, result.context_injections) == (
+        "continue",
+        None,
+        [],
+    )
     assert result.data == {"k": 1}
     assert "hook 'hooks-lint' injects 8 characters" in caplog.text
 
@@ -79,7 +83,10 @@ async def test_list_beats_the_scalar_and_its_items_keep_order_and_their_own_prov
             context_injection="not this",
         ),
     )
-    assert [(m["content"], m["role"], m["metadata"]["hook_name"], m["metadata"]["event"]) for m in memory.messages] == [
+    assert [
+        (m["content"], m["role"], m["metadata"]["hook_name"], m["metadata"]["event"])
+        for m in memory.messages
+    ] == [
         ("a", "system", "first", "tool:pre"),
         ("b", "user", "unknown", ""),
     ]
@@ -103,7 +110,9 @@ async def test_ephemeral_injections_are_handed_back_cleaned_and_never_stored():
     assert result.append_to_last_tool_result
 
 
-@pytest.mark.parametrize("result", [one(""), one("\x00\x07"), one(None), many(ContextInjection(content="\x1b"))])
+@pytest.mark.parametrize(
+    "result", [one(""), one("\x00\x07"), one(None), many(ContextInjection(content="\x1b"))]
+)
 async def test_nothing_left_to_inject_is_a_continue(result):
     coordinator, memory = made(injection_size_limit=0)
     assert (await inject(coordinator, result)).action == "continue"
@@ -129,7 +138,10 @@ async def test_without_a_place_to_store_it_an_injection_is_charged_and_dropped(c
     coordinator, _ = made()
     coordinator.mount("context", context)
     result = await inject(
-        coordinator, many(ContextInjection(content="12345678"), ContextInjection(content="1234", ephemeral=True))
+        coordinator,
+        many(
+            ContextInjection(content="12345678"), ContextInjection(content="1234", ephemeral=True)
+        ),
     )
     assert [item.content for item in result.context_injections] == ["1234"]
     assert coordinator._current_turn_injections == 3
@@ -153,7 +165,9 @@ async def test_error_of_the_context_reaches_the_orchestrator_unchanged():
 def test_cleaned_text_has_no_control_characters_and_keeps_everything_else_in_order(text):
     def is_kept(character):
         code = ord(character)
-        return character in "\t\n\r" or not (code < 32 or 127 <= code <= 159 or 0xD800 <= code <= 0xDFFF)
+        return character in "\t\n\r" or not (
+            code < 32 or 127 <= code <= 159 or 0xD800 <= code <= 0xDFFF
+        )
 
     items = sanitised_injections(one(text), "e", "h")
     assert "".join(item.content for item in items) == "".join(filter(is_kept, text))

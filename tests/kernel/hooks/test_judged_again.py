@@ -26,7 +26,9 @@ def asking(priority: int) -> Any:
     @on("tool:pre", priority=priority)
     async def ask(event: str, data: dict[str, Any]) -> HookResult:
         prompt = f"{priority}: {data['tool_input']['path']}"
-        return HookResult(action="ask_user", approval_prompt=prompt, context_injection="once", user_message="once")
+        return HookResult(
+            action="ask_user", approval_prompt=prompt, context_injection="once", user_message="once"
+        )
 
     return ask
 
@@ -76,7 +78,9 @@ async def test_hooks_that_change_the_input_in_turns_are_denied():
 
     @on("tool:pre", gate=True)
     async def clean(event: str, data: dict[str, Any]) -> HookResult:
-        return HookResult(action="modify", data={**data, "tool_input": {"path": data["tool_input"]["path"] + "!"}})
+        return HookResult(
+            action="modify", data={**data, "tool_input": {"path": data["tool_input"]["path"] + "!"}}
+        )
 
     async with AmplifierSession(plan_of(deleted, [clean, changing("new", 1)])) as session:
         await session.execute("go")
@@ -93,7 +97,9 @@ async def test_a_question_that_the_final_input_does_not_need_is_not_asked():
         is_asked = data["tool_input"]["path"] == "old"
         return HookResult(action="ask_user", approval_prompt="?") if is_asked else HookResult()
 
-    async with AmplifierSession(plan_of(deleted, [ask, changing("new", 1)]), approval_system=person) as session:
+    async with AmplifierSession(
+        plan_of(deleted, [ask, changing("new", 1)]), approval_system=person
+    ) as session:
         await session.execute("go")
     assert person.requests == []
     assert [call["path"] for call in deleted.calls] == ["new"]
@@ -136,7 +142,9 @@ async def test_a_marked_function_of_an_agent_that_asks_is_asked_about_once(plan,
 
 
 @pytest.mark.parametrize("priority", [-1000, 0, 1000])
-@pytest.mark.parametrize("change", [{"tool_input": {"path": "new"}}, {"note": 1}, {"tool_name": "look"}])
+@pytest.mark.parametrize(
+    "change", [{"tool_input": {"path": "new"}}, {"note": 1}, {"tool_name": "look"}]
+)
 async def test_no_hook_passes_a_call_off_as_another_one(priority, change):
     """A hook that returns a part of the payload, or another name, changes neither which tool runs nor which one is judged."""
     ran: list[str] = []

@@ -16,7 +16,15 @@ from amplifier.kernel.hooks.merge import (
     was_modified,
 )
 from amplifier.models import ApprovalGate, ContextInjection, HookResult, to_dict
-from tests._support.answers import chatter, denials, names, payloads, permissions, silences, unusable_answers
+from tests._support.answers import (
+    chatter,
+    denials,
+    names,
+    payloads,
+    permissions,
+    silences,
+    unusable_answers,
+)
 from tests._support.merging import merge
 
 OWNED = {"timestamp": "2026-01-31T12:00:00.000001+00:00", "session_id": "s-1", "parent_id": None}
@@ -38,7 +46,10 @@ def spoken(answers: Answers) -> list[tuple[str, HookResult]]:
 def injected_by(answer: HookResult) -> list[tuple[str, str, bool, bool]]:
     """What one answer injects. Lists speak under every action, scalar fields only under their own."""
     if answer.context_injections:
-        return [(i.content, i.role, i.ephemeral, i.append_to_last_tool_result) for i in answer.context_injections]
+        return [
+            (i.content, i.role, i.ephemeral, i.append_to_last_tool_result)
+            for i in answer.context_injections
+        ]
     if answer.action == "inject_context" and answer.context_injection is not None:
         scalar = answer.context_injection, answer.context_injection_role, answer.ephemeral
         return [(*scalar, answer.append_to_last_tool_result)]
@@ -49,7 +60,14 @@ def asked_by(answer: HookResult) -> list[tuple[Any, ...]]:
     if answer.approval_gates:
         return [(g.prompt, g.options, g.timeout, g.default) for g in answer.approval_gates]
     if answer.action == "ask_user":
-        return [(answer.approval_prompt, answer.approval_options, answer.approval_timeout, answer.approval_default)]
+        return [
+            (
+                answer.approval_prompt,
+                answer.approval_options,
+                answer.approval_timeout,
+                answer.approval_default,
+            )
+        ]
     return []
 
 
@@ -76,7 +94,9 @@ def test_every_injection_is_kept_in_order_with_its_true_origin(answers):
         for i in merged(answers).context_injections
     ]
     assert kept == [
-        (*injection, name, "tool:pre") for name, answer in spoken(answers) for injection in injected_by(answer)
+        (*injection, name, "tool:pre")
+        for name, answer in spoken(answers)
+        for injection in injected_by(answer)
     ]
 
 
@@ -90,28 +110,41 @@ def test_the_scalar_injection_is_the_joined_form_of_the_list(answers):
     assert result.context_injection == "\n\n".join(item.content for item in items)
     assert result.context_injection_role == items[0].role
     assert result.ephemeral == any(item.ephemeral for item in items)
-    assert result.append_to_last_tool_result == any(item.append_to_last_tool_result for item in items)
+    assert result.append_to_last_tool_result == any(
+        item.append_to_last_tool_result for item in items
+    )
 
 
 @given(chatter)
 def test_every_question_is_kept_in_order_under_the_name_of_who_asks(answers):
     result = merged(answers)
     kept = [(g.hook_name, g.prompt, g.options, g.timeout, g.default) for g in result.approval_gates]
-    assert kept == [(name, *question) for name, answer in spoken(answers) for question in asked_by(answer)]
+    assert kept == [
+        (name, *question) for name, answer in spoken(answers) for question in asked_by(answer)
+    ]
     if kept:
-        scalar = result.approval_prompt, result.approval_options, result.approval_timeout, result.approval_default
+        scalar = (
+            result.approval_prompt,
+            result.approval_options,
+            result.approval_timeout,
+            result.approval_default,
+        )
         assert scalar == kept[0][1:]
 
 
 @given(chatter)
 def test_every_message_is_kept_and_the_loudest_level_wins(answers):
     result = merged(answers)
-    with_message = [(name, answer) for name, answer in spoken(answers) if answer.user_message is not None]
+    with_message = [
+        (name, answer) for name, answer in spoken(answers) if answer.user_message is not None
+    ]
     if not with_message:
         assert result.user_message is None
         return
     assert result.user_message == "\n".join(str(answer.user_message) for _, answer in with_message)
-    assert result.user_message_level == max((a.user_message_level for _, a in with_message), key=LOUDNESS.index)
+    assert result.user_message_level == max(
+        (a.user_message_level for _, a in with_message), key=LOUDNESS.index
+    )
     assert result.user_message_source == ", ".join(
         dict.fromkeys(a.user_message_source or name for name, a in with_message)
     )
@@ -128,7 +161,9 @@ def test_the_last_modification_is_the_payload_under_every_action_but_deny(answer
 @given(chatter)
 def test_reasons_are_joined_once_each_and_suppression_by_one_is_suppression(answers):
     result = merged(answers)
-    reasons = list(dict.fromkeys(answer.reason for _, answer in spoken(answers) if answer.reason is not None))
+    reasons = list(
+        dict.fromkeys(answer.reason for _, answer in spoken(answers) if answer.reason is not None)
+    )
     assert result.reason == ("; ".join(str(reason) for reason in reasons) if reasons else None)
     assert result.suppress_output == any(answer.suppress_output for _, answer in spoken(answers))
 
@@ -141,7 +176,9 @@ REDACTED = {"result": {"output": "[redacted]"}, "tool_result": {"output": "[reda
 
 def after_tool(*changes: dict[str, Any], before: dict[str, Any] = SECRET) -> dict[str, Any]:
     """The payload of ``tool:post`` after handlers that modify it."""
-    answers: Answers = [(f"h{i}", HookResult(action="modify", data=data)) for i, data in enumerate(changes)]
+    answers: Answers = [
+        (f"h{i}", HookResult(action="modify", data=data)) for i, data in enumerate(changes)
+    ]
     found = merge("tool:post", {**before, **OWNED}, answers, OWNED).data
     assert found is not None
     return {key: value for key, value in found.items() if key not in OWNED}
@@ -153,11 +190,16 @@ def test_what_is_written_under_one_name_of_a_value_is_there_under_the_other(name
     assert after_tool({name: {"output": "[redacted]"}}) == REDACTED
 
 
-@pytest.mark.parametrize(("first", "second"), [("result", "tool_result"), ("tool_result", "result")])
+@pytest.mark.parametrize(
+    ("first", "second"), [("result", "tool_result"), ("tool_result", "result")]
+)
 def test_a_later_modification_wins_under_whichever_name_it_was_written(first, second):
     checked = {"output": "secret (checked)"}
     seen = {"result": checked, "tool_result": checked}
-    assert after_tool({**SECRET, first: checked}, {**seen, second: {"output": "[redacted]"}}) == REDACTED
+    assert (
+        after_tool({**SECRET, first: checked}, {**seen, second: {"output": "[redacted]"}})
+        == REDACTED
+    )
 
 
 def test_a_modification_of_something_else_leaves_the_value_under_both_names():
@@ -167,7 +209,9 @@ def test_a_modification_of_something_else_leaves_the_value_under_both_names():
 
 
 def test_a_change_of_type_is_a_change_of_the_value():
-    found = after_tool({"result": [1], "tool_result": [True]}, before={"result": [1], "tool_result": [1]})
+    found = after_tool(
+        {"result": [1], "tool_result": [True]}, before={"result": [1], "tool_result": [1]}
+    )
     assert (found["result"], found["result"][0] is True) == ([True], True)
 
 
@@ -177,7 +221,10 @@ def test_the_first_name_wins_where_one_handler_writes_different_values():
 
 def test_names_that_the_payload_does_not_have_are_not_added():
     assert after_tool({"result": "new"}, before={"result": "old"}) == {"result": "new"}
-    assert after_tool({"tool_result": "new"}, before={"result": "old"}) == {"result": "new", "tool_result": "new"}
+    assert after_tool({"tool_result": "new"}, before={"result": "old"}) == {
+        "result": "new",
+        "tool_result": "new",
+    }
     assert after_tool({"note": 1}, before={}) == {"note": 1}
 
 
@@ -260,7 +307,9 @@ def test_a_merged_result_that_a_handler_passes_on_loses_nothing(answers, name):
 
 @given(chatter, payloads)
 def test_kernel_fields_survive_every_modification(answers, forged):
-    result = merged([*answers, ("forger", HookResult(action="modify", data={**forged, "session_id": "other"}))])
+    result = merged(
+        [*answers, ("forger", HookResult(action="modify", data={**forged, "session_id": "other"}))]
+    )
     assert {key: (result.data or {})[key] for key in OWNED} == OWNED
 
 
@@ -304,15 +353,22 @@ def test_a_dict_is_equal_to_the_result_with_its_fields(answer):
 
 
 def test_a_scalar_question_becomes_a_gate_in_the_name_it_is_given():
-    asking = HookResult(action="ask_user", approval_prompt="Delete?", approval_options=["Yes"], approval_timeout=7)
+    asking = HookResult(
+        action="ask_user", approval_prompt="Delete?", approval_options=["Yes"], approval_timeout=7
+    )
     assert gates_of(asking, "guard") == [
-        ApprovalGate(hook_name="guard", prompt="Delete?", options=["Yes"], timeout=7.0, default="deny")
+        ApprovalGate(
+            hook_name="guard", prompt="Delete?", options=["Yes"], timeout=7.0, default="deny"
+        )
     ]
 
 
 def test_listed_gates_are_asked_in_their_order():
     gates = [ApprovalGate(hook_name="a", prompt="1"), ApprovalGate(hook_name="b", prompt="2")]
-    assert gates_of(HookResult(action="ask_user", approval_prompt="0", approval_gates=gates), "guard") == gates
+    assert (
+        gates_of(HookResult(action="ask_user", approval_prompt="0", approval_gates=gates), "guard")
+        == gates
+    )
 
 
 @given(chatter)
@@ -326,12 +382,22 @@ def test_what_is_left_keeps_the_modified_payload_and_only_ephemeral_injections(a
     assert was_modified(left) == was_modified(result)
     expected = "inject_context" if ephemeral else "modify" if was_modified(result) else "continue"
     assert left.action == expected
-    assert (left.user_message, left.suppress_output) == (result.user_message, result.suppress_output)
+    assert (left.user_message, left.suppress_output) == (
+        result.user_message,
+        result.suppress_output,
+    )
 
 
 def test_the_text_of_what_is_left_is_that_of_the_ephemeral_items_alone():
-    items = [ContextInjection(content="kept"), ContextInjection(content="shown once", ephemeral=True, role="user")]
+    items = [
+        ContextInjection(content="kept"),
+        ContextInjection(content="shown once", ephemeral=True, role="user"),
+    ]
     left = processed_result(
         merged([("hook", HookResult(action="inject_context", context_injections=items))]), items[1:]
     )
-    assert (left.context_injection, left.context_injection_role, left.ephemeral) == ("shown once", "user", True)
+    assert (left.context_injection, left.context_injection_role, left.ephemeral) == (
+        "shown once",
+        "user",
+        True,
+    )

@@ -28,7 +28,11 @@ plain_steps = st.one_of(
 steps = st.one_of(
     plain_steps,
     st.tuples(
-        st.just("register scripted"), events, st.integers(-2, 2), handler_names, st.lists(plain_steps, max_size=3)
+        st.just("register scripted"),
+        events,
+        st.integers(-2, 2),
+        handler_names,
+        st.lists(plain_steps, max_size=3),
     ),
 )
 programs = st.lists(steps, max_size=14)
@@ -118,7 +122,9 @@ class Real:
             module, name = rest
             self.of(module).unregister(name)
 
-    def register(self, event: str, priority: int, name: str, module: str | None, script: list[Any]) -> None:
+    def register(
+        self, event: str, priority: int, name: str, module: str | None, script: list[Any]
+    ) -> None:
         number = len(self.removers)
 
         async def acting(heard: str, data: dict[str, Any]) -> None:
@@ -149,7 +155,9 @@ async def test_any_program_is_heard_in_the_order_of_the_model(program):
         assert real.log == model.log
         listing = real.hooks.list_handlers()
         assert {event: listing.get(event, []) for event in EVENTS} == model.listing()
-        assert all(real.hooks.list_handlers(event) == {event: model.listing()[event]} for event in EVENTS)
+        assert all(
+            real.hooks.list_handlers(event) == {event: model.listing()[event]} for event in EVENTS
+        )
     live = [entry for entry in model.entries if entry.live]
     now = real.hooks.statistics()
     assert (now.handlers, now.events) == (len(live), len({entry.event for entry in live}))
@@ -162,13 +170,19 @@ async def test_any_program_is_heard_in_the_order_of_the_model(program):
             st.sampled_from(["a", "*"]),
             st.integers(-1, 1),
             handler_names,
-            st.lists(plain_steps | st.tuples(st.just("remove"), st.integers(0, 4)), min_size=1, max_size=2),
+            st.lists(
+                plain_steps | st.tuples(st.just("remove"), st.integers(0, 4)),
+                min_size=1,
+                max_size=2,
+            ),
         ),
         min_size=2,
         max_size=5,
     )
 )
-async def test_what_handlers_do_to_the_registry_in_the_middle_of_a_dispatch_follows_the_model(registrations):
+async def test_what_handlers_do_to_the_registry_in_the_middle_of_a_dispatch_follows_the_model(
+    registrations,
+):
     model, real = Model(), Real()
     for step in [*registrations, ("emit", "a"), ("emit", "a")]:
         model.run(step)

@@ -34,7 +34,9 @@ Data = dict[str, Any]
 leaves = st.none() | st.booleans() | st.integers(-3, 3) | st.just(0.5) | st.text("xyzä", max_size=3)
 json_values = st.recursive(
     leaves,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abc"), inner, max_size=3)
+    ),
     max_leaves=12,
 )
 payloads = st.dictionaries(st.sampled_from("abc"), json_values, max_size=3)
@@ -180,7 +182,9 @@ def run(program: list[Any], root: Data) -> list[Any]:
             if kind == "read":
                 results.append(copy.deepcopy(READERS[name](target)))
             else:
-                results.append(copy.deepcopy((ON_DICTS if kind == "dict" else ON_LISTS)[name](target, mine)))
+                results.append(
+                    copy.deepcopy((ON_DICTS if kind == "dict" else ON_LISTS)[name](target, mine))
+                )
         except Exception as error:  # whatever it is, a deep copy must give the same
             results.append(type(error))
     return results

@@ -35,7 +35,10 @@ async def test_a_payload_is_defaults_then_data_then_the_kernels_fields():
     hooks, seen = registry(), []
     hooks.set_default_fields(colour="red", size=1, session_id="default", timestamp="default")
     hooks.register("tool:pre", lambda event, data: seen.append(data))
-    await hooks.emit("tool:pre", {"size": 2, "session_id": "forged", "parent_id": "forged", "timestamp": "forged"})
+    await hooks.emit(
+        "tool:pre",
+        {"size": 2, "session_id": "forged", "parent_id": "forged", "timestamp": "forged"},
+    )
     (data,) = seen
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}\+00:00", data.pop("timestamp"))
     assert data == {"colour": "red", "size": 2, "session_id": "s-1", "parent_id": None}
@@ -49,7 +52,10 @@ async def test_default_fields_replace_the_ones_before():
     await hooks.emit("tool:pre", {})
     hooks.set_default_fields()
     await hooks.emit("tool:pre", {})
-    assert [sorted(set(data) - {"timestamp", "session_id", "parent_id"}) for data in seen] == [["size"], []]
+    assert [sorted(set(data) - {"timestamp", "session_id", "parent_id"}) for data in seen] == [
+        ["size"],
+        [],
+    ]
 
 
 async def test_without_a_handler_the_data_comes_back_as_it_is():
@@ -122,7 +128,9 @@ def test_emit_adds_no_checkpoint_on_trio(event, handlers):
             called.append(event)
 
         for number in range(handlers):
-            hooks.register(event, no_await if number % 2 else lambda event, data: called.append(event))
+            hooks.register(
+                event, no_await if number % 2 else lambda event, data: called.append(event)
+            )
         with assert_no_checkpoints():
             await hooks.emit(event, {})
         return len(called)
@@ -130,7 +138,9 @@ def test_emit_adds_no_checkpoint_on_trio(event, handlers):
     assert run_on("trio", main) == handlers
 
 
-@pytest.mark.parametrize(("event", "handlers"), [("tool:pre", 0), ("tool:pre", 3), ("execution:end", 0)])
+@pytest.mark.parametrize(
+    ("event", "handlers"), [("tool:pre", 0), ("tool:pre", 3), ("execution:end", 0)]
+)
 @on_asyncio
 async def test_emit_does_not_let_the_asyncio_loop_turn(event, handlers):
     hooks = registry()
@@ -250,7 +260,11 @@ async def test_collecting_asks_all_handlers_at_once_and_keeps_their_order():
 
     for name, priority in (("c", 3), ("a", 1), ("b", 2)):
         asked(name, priority)
-    assert await hooks.emit_and_collect("ask", {}, timeout=60) == [{"from": "a"}, {"from": "b"}, {"from": "c"}]
+    assert await hooks.emit_and_collect("ask", {}, timeout=60) == [
+        {"from": "a"},
+        {"from": "b"},
+        {"from": "c"},
+    ]
 
 
 async def test_collecting_takes_the_data_of_every_action_and_leaves_out_silence():
@@ -282,7 +296,11 @@ async def test_an_answer_after_the_deadline_of_collecting_does_not_count():
 
 async def test_collecting_contains_failures_exits_and_invented_cancellations(caplog):
     hooks = registry()
-    errors = {"failing": ValueError("bad"), "inventing": asyncio.CancelledError(), "leaving": SystemExit(3)}
+    errors = {
+        "failing": ValueError("bad"),
+        "inventing": asyncio.CancelledError(),
+        "leaving": SystemExit(3),
+    }
     for name, error in errors.items():
         hooks.register("ask", raising(error, asynchronous=False), name=name)
         hooks.register("ask", raising(error, asynchronous=True), name=f"{name} later")
@@ -293,7 +311,10 @@ async def test_collecting_contains_failures_exits_and_invented_cancellations(cap
         [*errors, *(f"{name} later" for name in errors)]
     )
     for name in ("leaving", "leaving later"):
-        assert any(f"'{name}' for 'ask' failed with ContainedError: raised SystemExit: 3" in each for each in messages)
+        assert any(
+            f"'{name}' for 'ask' failed with ContainedError: raised SystemExit: 3" in each
+            for each in messages
+        )
 
 
 async def test_collecting_in_a_circle_is_cut_too():
@@ -348,7 +369,9 @@ async def test_a_wrong_event_is_rejected_and_no_handler_is_called(arguments, wor
         (float("inf"), ValueError, "positive, finite number of seconds, got inf"),
     ],
 )
-async def test_a_wrong_timeout_of_collecting_is_rejected_and_no_handler_is_called(timeout, kind, words):
+async def test_a_wrong_timeout_of_collecting_is_rejected_and_no_handler_is_called(
+    timeout, kind, words
+):
     hooks, called = registry(), []
     hooks.register("ask", lambda event, data: called.append(event))
     with pytest.raises(kind) as caught:

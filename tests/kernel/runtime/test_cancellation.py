@@ -67,7 +67,9 @@ def test_a_request_reports_a_change_exactly_when_the_state_changed(program):
 
 
 @pytest.mark.parametrize(
-    "grace", [0, -1, True, "5", float("nan"), float("inf"), 10**400, [1]], ids=lambda grace: f"{grace!r:.12}"
+    "grace",
+    [0, -1, True, "5", float("nan"), float("inf"), 10**400, [1]],
+    ids=lambda grace: f"{grace!r:.12}",
 )
 def test_grace_that_is_no_positive_number_is_refused_and_nothing_is_requested(grace):
     token = CancellationToken()
@@ -195,7 +197,9 @@ async def test_callbacks_run_in_order_sync_or_async_every_time_and_whatever_the_
 
 
 @pytest.mark.virtual_time
-async def test_callback_that_fails_hangs_or_invents_a_cancellation_keeps_no_other_from_running(caplog):
+async def test_callback_that_fails_hangs_or_invents_a_cancellation_keeps_no_other_from_running(
+    caplog,
+):
     token, log = CancellationToken(), []
 
     def fail():

@@ -42,7 +42,9 @@ async def unwind(stack, *, seconds=10.0, total=30.0, owner=None):
     budget = TimeBudget() if total is None else TimeBudget(anyio.current_time() + total)
     failures: list[CleanupFailure] = []
     await stack.unwind(failures, seconds=seconds, budget=budget, owner=owner)
-    return failures, next((failure.error for failure in failures if not isinstance(failure.error, Exception)), None)
+    return failures, next(
+        (failure.error for failure in failures if not isinstance(failure.error, Exception)), None
+    )
 
 
 # ── order, and once ──────────────────────────────────────────────────────────────────────────────
@@ -58,9 +60,17 @@ class Resource:
         self.log.append("closed")
 
 
-async def test_cleanup_that_one_module_pushes_twice_runs_once_and_those_of_several_owners_all_run(stack, log):
+async def test_cleanup_that_one_module_pushes_twice_runs_once_and_those_of_several_owners_all_run(
+    stack, log
+):
     function, resource, other = noting(log, "function"), Resource(log), Resource(log)
-    for cleanup in (function, function, resource.close, resource.close, other.close):  # Python makes two bound methods
+    for cleanup in (
+        function,
+        function,
+        resource.close,
+        resource.close,
+        other.close,
+    ):  # Python makes two bound methods
         stack.push(cleanup, "a")
     for owner in ("b", None, None):
         stack.push(function, owner)
@@ -116,7 +126,9 @@ async def test_step_that_comes_back_late_is_reported_as_late(stack):
     assert failure.overran
 
 
-async def test_when_time_runs_short_every_remaining_step_gets_a_part_and_the_whole_ends_in_time(stack, log):
+async def test_when_time_runs_short_every_remaining_step_gets_a_part_and_the_whole_ends_in_time(
+    stack, log
+):
     for number in range(5):
         stack.push(hanging(log, number), None)
     began = anyio.current_time()

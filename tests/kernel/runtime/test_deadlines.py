@@ -234,7 +234,14 @@ def old_fashioned() -> Generator[Any, Any, str]:
         (PlainIterator, None),
         (NoSend, "no send"),
     ],
-    ids=["coroutine", "awaitable", "awaitable-at-once", "generator", "iterator", "iterator-with-throw"],
+    ids=[
+        "coroutine",
+        "awaitable",
+        "awaitable-at-once",
+        "generator",
+        "iterator",
+        "iterator-with-throw",
+    ],
 )
 async def test_whatever_can_be_awaited_can_be_run(make, expected):
     series = Calls()
@@ -277,7 +284,10 @@ async def test_await_location_of_a_call_is_seen_through_the_deadline_group():
         running = series.run(call(), 10, "call")
         await running
         series.close()
-    assert "in test_await_location_of_a_call_is_seen_through_the_deadline_group.<locals>.deep" in found[0]
+    assert (
+        "in test_await_location_of_a_call_is_seen_through_the_deadline_group.<locals>.deep"
+        in found[0]
+    )
 
 
 async def test_a_call_that_failed_leaves_no_reference_cycle():

@@ -17,7 +17,12 @@ import pytest
 import trio
 from anyio.abc import TaskGroup
 
-from amplifier.contracts.cancellation import cancel_scope, is_cancellation_type, is_real_cancellation, loop_clock
+from amplifier.contracts.cancellation import (
+    cancel_scope,
+    is_cancellation_type,
+    is_real_cancellation,
+    loop_clock,
+)
 from amplifier.kernel.runtime.loop import Loop, Spawn, current_raw_task, start_timer
 from tests._support.backends_alone import run_on, run_on_asyncio
 
@@ -65,7 +70,9 @@ async def test_the_raw_task_is_the_one_that_runs():
     assert id(current_raw_task()) == anyio.get_current_task().id
 
 
-@pytest.mark.parametrize("elsewhere", [False, True], ids=["called on it", "called in another thread"])
+@pytest.mark.parametrize(
+    "elsewhere", [False, True], ids=["called on it", "called in another thread"]
+)
 async def test_soon_runs_on_the_loops_thread_after_the_present_step(elsewhere):
     ran: list[int] = []
     called = anyio.Event()
@@ -171,7 +178,9 @@ def spawning(group: TaskGroup) -> Spawn:
 
 
 @pytest.mark.virtual_time
-@pytest.mark.parametrize("cancelled", [False, True], ids=["undisturbed", "its task group is cancelled"])
+@pytest.mark.parametrize(
+    "cancelled", [False, True], ids=["undisturbed", "its task group is cancelled"]
+)
 async def test_a_timer_fires_once_at_its_time(cancelled):
     fired: list[float] = []
     began = anyio.current_time()

@@ -42,7 +42,10 @@ def with_cleanup(log, name):
 
 
 async def test_service_outlives_its_users_also_when_the_surroundings_are_cancelled(log):
-    hooks = {"hooks-service": structured(log, "service", leaving=2), "hooks-user": structured(log, "user", leaving=2)}
+    hooks = {
+        "hooks-service": structured(log, "service", leaving=2),
+        "hooks-user": structured(log, "user", leaving=2),
+    }
     with anyio.move_on_after(1):
         async with agent(hooks=hooks):
             await anyio.sleep_forever()
@@ -51,7 +54,9 @@ async def test_service_outlives_its_users_also_when_the_surroundings_are_cancell
 
 async def test_instance_that_a_structured_mount_yields_is_mounted_and_a_callable_is_no_cleanup(log):
     called = structured(log, "b", value=lambda: log.append("called"))
-    session = agent(tools={"tool-a": structured(log, "a", value=Echo("mine"))}, hooks={"hooks-b": called})
+    session = agent(
+        tools={"tool-a": structured(log, "a", value=Echo("mine"))}, hooks={"hooks-b": called}
+    )
     async with session:
         assert list(session.coordinator.get("tools")) == ["mine"]
         assert session.coordinator.mounts.owner_of("tools", "mine") == "tool-a"
@@ -85,7 +90,9 @@ async def refuse_to_close():
 async def test_module_that_enters_after_its_opening_was_cancelled_leaves_in_its_time_and_is_reported(
     log, leave, seconds, overran
 ):
-    session = agent(hooks={"hooks-a": structured(log, "a"), "hooks-late": entering_all_the_same(log, leave)})
+    session = agent(
+        hooks={"hooks-a": structured(log, "a"), "hooks-late": entering_all_the_same(log, leave)}
+    )
     with takes(seconds):
         with anyio.move_on_after(1) as scope:
             async with session:
@@ -93,7 +100,11 @@ async def test_module_that_enters_after_its_opening_was_cancelled_leaves_in_its_
         assert scope.cancelled_caught
     assert log == ["a entered", "leaves", "gone", "a left"]
     [failure] = session.cleanup_failures
-    assert (failure.what, failure.module, failure.overran) == ("structured mount", "hooks-late", overran)
+    assert (failure.what, failure.module, failure.overran) == (
+        "structured mount",
+        "hooks-late",
+        overran,
+    )
 
 
 async def test_error_of_a_module_whose_entering_was_cancelled_is_reported(log):
@@ -131,9 +142,14 @@ def crashing(trigger, error):
     return mount
 
 
-async def test_hosted_module_that_crashes_is_announced_and_ends_neither_session_nor_neighbours(log, caplog):
+async def test_hosted_module_that_crashes_is_announced_and_ends_neither_session_nor_neighbours(
+    log, caplog
+):
     trigger = anyio.Event()
-    hooks = {"hooks-a": structured(log, "a"), "hooks-crash": crashing(trigger, OSError("connection lost"))}
+    hooks = {
+        "hooks-a": structured(log, "a"),
+        "hooks-crash": crashing(trigger, OSError("connection lost")),
+    }
     session = agent(hooks=hooks)
     events = heard(session, "module:crashed")
     async with session:
@@ -182,7 +198,9 @@ async def test_module_may_host_managers_by_hand_and_leave_them_early(log):
     assert log == ["a entered", "b entered", "a left", "b left"]
 
 
-async def test_manager_whose_entering_by_hand_is_cancelled_is_gone_before_the_caller_goes_on(log, caplog):
+async def test_manager_whose_entering_by_hand_is_cancelled_is_gone_before_the_caller_goes_on(
+    log, caplog
+):
     manager = entering_all_the_same(log, refuse_to_close)(None, {})
     async with agent() as session:
         with anyio.move_on_after(1) as scope:
@@ -240,7 +258,9 @@ async def test_background_work_keeps_its_place_also_when_the_surroundings_are_ca
         coordinator.start_soon(work)
 
     with anyio.move_on_after(1):
-        async with agent(hooks={"hooks-service": mount, "hooks-user": structured(log, "user", leaving=2)}):
+        async with agent(
+            hooks={"hooks-service": mount, "hooks-user": structured(log, "user", leaving=2)}
+        ):
             await anyio.sleep_forever()
     assert log == ["user entered", "user left", "service stopped"]
 
@@ -259,13 +279,21 @@ async def test_crash_of_background_work_is_contained_named_and_announced(caplog)
         await anyio.sleep(2)
         assert await session.execute("still here") == "still here"
     [(_, data)] = events
-    expected = {"module_id": "hooks-a", "task": "reader", "error": "lost", "error_type": "OSError", "fatal": False}
+    expected = {
+        "module_id": "hooks-a",
+        "task": "reader",
+        "error": "lost",
+        "error_type": "OSError",
+        "fatal": False,
+    }
     assert data.items() >= expected.items()
     assert "background task 'reader' of hooks-a crashed: lost" in caplog.text
 
 
 @pytest.mark.parametrize(
-    "error", [OSError("lost"), ExceptionGroup("several", [OSError()]), KeyboardInterrupt()], ids=repr
+    "error",
+    [OSError("lost"), ExceptionGroup("several", [OSError()]), KeyboardInterrupt()],
+    ids=repr,
 )
 async def test_fatal_crash_ends_the_session_and_leaves_as_itself(log, error):
     async def crash():
@@ -353,7 +381,10 @@ async def test_work_that_comes_when_everything_was_cleaned_up_is_refused(log):
     with anyio.fail_after(60):
         async with session:
             coordinator.register_cleanup(fail)
-    assert log == ["start_soon(sleep_forever) comes too late: the session is closed", "late cleanup"]
+    assert log == [
+        "start_soon(sleep_forever) comes too late: the session is closed",
+        "late cleanup",
+    ]
 
 
 async def test_structured_module_is_left_before_its_cleanups_run():

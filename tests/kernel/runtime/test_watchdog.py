@@ -68,7 +68,9 @@ async def call(series: Calls, awaitable: Any, seconds: float | None, label: str 
     ],
     ids=["ends in time", "unwinds within a second", "refuses"],
 )
-async def test_a_call_that_refuses_is_reported_at_its_deadline_and_then_at_growing_intervals(made, times):
+async def test_a_call_that_refuses_is_reported_at_its_deadline_and_then_at_growing_intervals(
+    made, times
+):
     async with reporting() as reports:
         series = Calls(reports.watch)
         await call(series, made(), 5)
@@ -133,14 +135,18 @@ async def test_the_deadline_of_a_call_that_is_over_is_not_held_against_the_next_
 
         async def neighbour() -> None:
             series = Calls(reports.watch)
-            await call(series, anyio.sleep(1), 2, "short")  # makes the watch look at everybody after three seconds
+            await call(
+                series, anyio.sleep(1), 2, "short"
+            )  # makes the watch look at everybody after three seconds
             series.close()
 
         async with anyio.create_task_group() as group:
             group.start_soon(neighbour)
             series = Calls(reports.watch)
             await call(series, anyio.sleep(50), 100, "first")
-            await call(series, anyio.sleep(90), 100, "second")  # goes on past the deadline of the first
+            await call(
+                series, anyio.sleep(90), 100, "second"
+            )  # goes on past the deadline of the first
             series.close()
         await anyio.sleep(1000)
     assert reports.taken == []
@@ -176,7 +182,11 @@ async def test_a_finished_call_is_not_kept_by_the_watch():
 
 
 def overdue(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [r.getMessage() for r in caplog.records if "does not react to its cancellation" in r.getMessage()]
+    return [
+        r.getMessage()
+        for r in caplog.records
+        if "does not react to its cancellation" in r.getMessage()
+    ]
 
 
 async def test_a_mount_that_refuses_its_cancellation_is_logged_while_the_session_opens(caplog):
@@ -215,6 +225,8 @@ async def test_a_collected_handler_that_refuses_its_cancellation_is_announced_to
         coordinator.hooks.register("tool:pre", stubborn, name="stubborn")
 
     async with agent(hooks={"hooks-stubborn": mount}) as session:
-        session.coordinator.hooks.register("module:unresponsive", lambda event, data: heard.append(data))
+        session.coordinator.hooks.register(
+            "module:unresponsive", lambda event, data: heard.append(data)
+        )
         assert await session.coordinator.hooks.emit_and_collect("tool:pre", {}, timeout=1) == []
     assert [details["module_id"] for details in heard] == ["hooks-stubborn"]

@@ -32,7 +32,14 @@ def fail(*_: Any) -> None:
     raise ValueError("broke")
 
 
-OBSERVERS = ["session:end", "cleanup:failed", "hook:failed", "hook:timeout", "module:crashed", "cancel:requested"]
+OBSERVERS = [
+    "session:end",
+    "cleanup:failed",
+    "hook:failed",
+    "hook:timeout",
+    "module:crashed",
+    "cancel:requested",
+]
 
 
 @pytest.mark.parametrize("cleanups", [0, 3])
@@ -185,7 +192,9 @@ async def test_a_stop_reaches_a_child_that_is_still_opening(structured):
 
         async with anyio.create_task_group() as group:
             group.start_soon(stop)
-            with pytest.raises(ExecutionCancelled, match="was stopped while it was being opened") as caught:
+            with pytest.raises(
+                ExecutionCancelled, match="was stopped while it was being opened"
+            ) as caught:
                 await child.__aenter__()
         assert caught.value.reason == "enough"
         assert log == ["mounting"]
@@ -257,5 +266,9 @@ def test_an_open_session_that_is_dropped_gives_a_resource_warning():
         warnings.simplefilter("always")
         run_on("asyncio", forget)
         gc.collect()
-    [warning] = [each for each in caught if each.category is ResourceWarning and "forgotten" in str(each.message)]
+    [warning] = [
+        each
+        for each in caught
+        if each.category is ResourceWarning and "forgotten" in str(each.message)
+    ]
     assert "was dropped while it was open" in str(warning.message)

@@ -46,7 +46,9 @@ async def test_a_cleanup_that_is_registered_while_closing_may_wait():
         log.append("late ends")
 
     async def mount(coordinator: Any, config: dict[str, Any]) -> None:
-        coordinator.hooks.register("cleanup:failed", lambda event, data: coordinator.register_cleanup(late))
+        coordinator.hooks.register(
+            "cleanup:failed", lambda event, data: coordinator.register_cleanup(late)
+        )
         coordinator.register_cleanup(failing_cleanup)
 
     async with agent(at_once, hooks={"hooks-x": mount}) as session:
@@ -64,7 +66,9 @@ async def test_a_cleanup_that_waited_for_one_opening_leaves_the_next_one_whole()
     async def mount(coordinator: Any, config: dict[str, Any]) -> None:
         nonlocal mounts
         number, mounts = mounts, mounts + 1
-        coordinator.register_cleanup(lambda: log.append(f"cleanup {number} while {session.statistics().state}"))
+        coordinator.register_cleanup(
+            lambda: log.append(f"cleanup {number} while {session.statistics().state}")
+        )
         await gates[number].wait()
 
     session = agent(at_once, hooks={"hooks-x": mount})
@@ -125,7 +129,8 @@ async def test_a_child_is_not_opened_after_its_parent_has_closed():
     async with agent() as parent:
         child = parent.fork(session_id="child")
     with pytest.raises(
-        SessionStateError, match=r"session 'child' cannot be opened: session .* is closed; open and close"
+        SessionStateError,
+        match=r"session 'child' cannot be opened: session .* is closed; open and close",
     ):
         async with child:
             pytest.fail("it was opened")

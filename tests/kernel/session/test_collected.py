@@ -20,7 +20,15 @@ import pytest
 
 from amplifier import AmplifierSession, ExecutionCancelled, ModuleLoader
 from tests._support.backends_alone import run_on_asyncio
-from tests._support.small_agent import Echo, Loop, Memory, agent, give_up_after, mounting, repeat_prompt
+from tests._support.small_agent import (
+    Echo,
+    Loop,
+    Memory,
+    agent,
+    give_up_after,
+    mounting,
+    repeat_prompt,
+)
 
 pytestmark = pytest.mark.virtual_time
 
@@ -82,7 +90,10 @@ def living(make, use=None, *, opened="async with"):
     async def live():
         thing = Thing()
         session = make(thing)
-        refs = [weakref.ref(each) for each in (thing, session, session.coordinator, session.coordinator.hooks)]
+        refs = [
+            weakref.ref(each)
+            for each in (thing, session, session.coordinator, session.coordinator.hooks)
+        ]
         del thing
         if opened == "async with":
             async with session:
@@ -143,7 +154,9 @@ async def test_session_in_which_nothing_fails(opened):
 
 
 async def test_session_that_is_opened_again_works_and_is_gone_after_that():
-    loader = ModuleLoader(modules={"loop-a": mounting(Loop(repeat_prompt)), "context-a": mounting(Memory())})
+    loader = ModuleLoader(
+        modules={"loop-a": mounting(Loop(repeat_prompt)), "context-a": mounting(Memory())}
+    )
 
     async def live():
         session = AmplifierSession({"session": {"orchestrator": "loop-a", "context": "context-a"}})
@@ -236,7 +249,12 @@ def failing_handler(how, **options):
             def leaving(event, data):
                 raise SystemExit(thing)
 
-            handler = {"at the call": at_the_call, "awaited": awaited, "late": late, "exit": leaving}[how]
+            handler = {
+                "at the call": at_the_call,
+                "awaited": awaited,
+                "late": late,
+                "exit": leaving,
+            }[how]
             for event in ("e", "tool:error"):
                 coordinator.hooks.register(event, handler, timeout=3, **options)
 
@@ -282,7 +300,12 @@ async def test_session_with_a_module_that_fails_to_mount(how):
         def structured(coordinator, config):
             return FailingManager(thing)
 
-        mount = {"at the call": at_the_call, "awaited": awaited, "late": late, "structured": structured}[how]
+        mount = {
+            "at the call": at_the_call,
+            "awaited": awaited,
+            "late": late,
+            "structured": structured,
+        }[how]
         return agent(tools={"tool-a": mount}, session={"deadlines": {"mount": 5}})
 
     async def use(session):

@@ -64,7 +64,9 @@ async def test_an_error_of_the_deepest_child_keeps_its_type():
 
 
 @pytest.mark.parametrize("how", ["stop", "scope"])
-async def test_a_stop_of_the_first_session_or_a_cancelled_scope_around_it_reaches_the_deepest_child(how):
+async def test_a_stop_of_the_first_session_or_a_cancelled_scope_around_it_reaches_the_deepest_child(
+    how,
+):
     reached = anyio.Event()
 
     async def wait():
@@ -82,7 +84,10 @@ async def test_a_stop_of_the_first_session_or_a_cancelled_scope_around_it_reache
                 scope.cancel()
 
         group.start_soon(cancel)
-        with anyio.CancelScope() as scope, pytest.raises(ExecutionCancelled) if how == "stop" else nullcontext():
+        with (
+            anyio.CancelScope() as scope,
+            pytest.raises(ExecutionCancelled) if how == "stop" else nullcontext(),
+        ):
             await session.execute("1")
         assert scope.cancelled_caught is (how == "scope")
     assert unwound == ALL_OF_THEM

@@ -34,7 +34,10 @@ async def stop_turn():
         begun.set()
         await anyio.sleep_forever()
 
-    async with session_with(MockTool("look", respond=hang)) as session, anyio.create_task_group() as group:
+    async with (
+        session_with(MockTool("look", respond=hang)) as session,
+        anyio.create_task_group() as group,
+    ):
 
         async def stop():
             await begun.wait()

@@ -43,15 +43,17 @@ async def test_a_cancelled_turn_names_the_tools_that_it_stopped():
             session.coordinator.cancellation.request_immediate(reason="enough")
 
         completed: list[dict[str, Any]] = []
-        session.coordinator.hooks.register("cancel:completed", lambda event, data: completed.append(data))
+        session.coordinator.hooks.register(
+            "cancel:completed", lambda event, data: completed.append(data)
+        )
         async with anyio.create_task_group() as group:
             group.start_soon(stop)
             with pytest.raises(ExecutionCancelled):
                 await session.execute("go")
         report = session.last_stop
-        assert [[(part["what"], part["outcome"]) for part in data["stopped"]] for data in completed] == [
-            [("tool call slow", "ended"), ("turn", "ended")]
-        ]
+        assert [
+            [(part["what"], part["outcome"]) for part in data["stopped"]] for data in completed
+        ] == [[("tool call slow", "ended"), ("turn", "ended")]]
         assert outcomes(report) == [("tool call slow", None, "ended"), ("turn", None, "ended")]
         assert report is not None
         assert report.cause == "cancelled"
@@ -60,7 +62,9 @@ async def test_a_cancelled_turn_names_the_tools_that_it_stopped():
 
 async def test_a_turn_that_ran_out_of_time_is_a_stop():
     answers = [asking(("1", "slow", {}))]
-    async with AmplifierSession(plan_of(MockProvider(answers), MockTool("slow", delay=60))) as session:
+    async with AmplifierSession(
+        plan_of(MockProvider(answers), MockTool("slow", delay=60))
+    ) as session:
         with pytest.raises(ExecutionTimeout):
             await session.execute("go", timeout=2)
         report = session.last_stop

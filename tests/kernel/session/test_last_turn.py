@@ -39,18 +39,35 @@ class Weather:
 
 def asking(*calls: tuple[str, str, dict[str, Any]]) -> ChatResponse:
     made = [ToolCall(id=call_id, name=name, arguments=given) for call_id, name, given in calls]
-    usage = Usage(input_tokens=10, output_tokens=2, total_tokens=12, cache_read_tokens=3, cost_usd=Decimal("0.25"))
-    return ChatResponse(content=[], tool_calls=made, usage=usage, finish_reason="tool_use", metadata={"model": "m-1"})
+    usage = Usage(
+        input_tokens=10,
+        output_tokens=2,
+        total_tokens=12,
+        cache_read_tokens=3,
+        cost_usd=Decimal("0.25"),
+    )
+    return ChatResponse(
+        content=[],
+        tool_calls=made,
+        usage=usage,
+        finish_reason="tool_use",
+        metadata={"model": "m-1"},
+    )
 
 
 def saying(text: str) -> ChatResponse:
     usage = Usage(input_tokens=20, output_tokens=4, total_tokens=24, cost_usd=Decimal("0.50"))
     return ChatResponse(
-        content=[TextBlock(text=text)], usage=usage, finish_reason="end_turn", metadata={"model": "m-2"}
+        content=[TextBlock(text=text)],
+        usage=usage,
+        finish_reason="end_turn",
+        metadata={"model": "m-2"},
     )
 
 
-def plan_of(provider: Any, *tools: Any, loop: str = "loop-basic", hooks: Any = ()) -> dict[str, Any]:
+def plan_of(
+    provider: Any, *tools: Any, loop: str = "loop-basic", hooks: Any = ()
+) -> dict[str, Any]:
     session = {"orchestrator": loop, "context": "context-simple", "strict": True}
     return {"session": session, "providers": [provider], "tools": list(tools), "hooks": list(hooks)}
 
@@ -70,12 +87,16 @@ async def look_at_a_field(event: str, data: dict[str, Any]) -> HookResult:
     return HookResult()
 
 
-@pytest.mark.parametrize("hooks", [[], [on("*")(look)], [look_at_a_field]], ids=["unheard", "heard", "some fields"])
+@pytest.mark.parametrize(
+    "hooks", [[], [on("*")(look)], [look_at_a_field]], ids=["unheard", "heard", "some fields"]
+)
 @pytest.mark.parametrize("loop", LOOPS)
 async def test_a_turn_with_tools_is_reported_whole(loop, hooks):
     answers = [asking(("1", "a", {"x": 1}), ("2", "b", {}), ("3", "none", {})), saying("Done.")]
     failing = MockTool("b", error="broken")
-    plan = plan_of(MockProvider(answers), MockTool("a", return_value={"y": 2}), failing, loop=loop, hooks=hooks)
+    plan = plan_of(
+        MockProvider(answers), MockTool("a", return_value={"y": 2}), failing, loop=loop, hooks=hooks
+    )
     async with AmplifierSession(plan) as session:
         assert session.last_turn is None
         assert await session.execute("go") == "Done."
@@ -84,7 +105,11 @@ async def test_a_turn_with_tools_is_reported_whole(loop, hooks):
         assert turn.messages == await session.messages()
     assert (turn.text, turn.value, turn.error) == ("Done.", "Done.", None)
     assert (turn.stop_reason, turn.model) == ("end_turn", "m-2")
-    assert (turn.usage.input_tokens, turn.usage.output_tokens, turn.usage.cache_read_tokens) == (30, 6, 3)
+    assert (turn.usage.input_tokens, turn.usage.output_tokens, turn.usage.cache_read_tokens) == (
+        30,
+        6,
+        3,
+    )
     assert turn.cost == Decimal("0.75")
     assert [(use.tool, use.arguments, use.success) for use in turn.tool_calls] == [
         ("a", {"x": 1}, True),
@@ -95,13 +120,22 @@ async def test_a_turn_with_tools_is_reported_whole(loop, hooks):
     assert "broken" in turn.tool_calls[1].error
     assert "there is no tool named 'none'" in turn.tool_calls[2].error
     assert all(0 <= use.seconds <= turn.seconds for use in turn.tool_calls)
-    assert [message["role"] for message in turn.messages] == ["user", "assistant", "tool", "tool", "tool", "assistant"]
+    assert [message["role"] for message in turn.messages] == [
+        "user",
+        "assistant",
+        "tool",
+        "tool",
+        "tool",
+        "assistant",
+    ]
 
 
 @pytest.mark.parametrize("loop", LOOPS)
 async def test_a_streamed_turn_and_a_typed_answer_are_reported_the_same(loop):
     texts = ["Rain.", '{"city": "Oslo"}']
-    async with AmplifierSession(plan_of(MockProvider([saying(text) for text in texts]), loop=loop)) as session:
+    async with AmplifierSession(
+        plan_of(MockProvider([saying(text) for text in texts]), loop=loop)
+    ) as session:
         async with session.stream("one") as events:
             assert [event async for event in events]
             assert session.last_turn is None or session.last_turn.text == "Rain."
@@ -183,7 +217,9 @@ PIXEL = {"type": "image", "source": {"type": "base64", "media_type": "image/png"
 @pytest.mark.parametrize("hooks", [[], [on("*")(look)]], ids=["unheard", "heard"])
 @pytest.mark.parametrize("loop", LOOPS)
 async def test_images_of_a_prompt_are_reported_whichever_way_the_turn_runs(loop, hooks, how):
-    async with AmplifierSession(plan_of(MockProvider([saying("a cat")]), loop=loop, hooks=hooks)) as session:
+    async with AmplifierSession(
+        plan_of(MockProvider([saying("a cat")]), loop=loop, hooks=hooks)
+    ) as session:
         prompt: list[Any] = ["What is this?", PIXEL]
         if how == "execute":
             await session.execute(prompt)
@@ -201,9 +237,14 @@ async def test_images_of_a_prompt_are_reported_whichever_way_the_turn_runs(loop,
 async def test_a_prompt_in_blocks_is_reported_as_hooks_have_left_it(loop):
     @on("prompt:submit")
     async def change(event, data):
-        return HookResult(action="modify", data={**data, "prompt": "better", "attachments": data["attachments"][1:]})
+        return HookResult(
+            action="modify",
+            data={**data, "prompt": "better", "attachments": data["attachments"][1:]},
+        )
 
-    async with AmplifierSession(plan_of(MockProvider([saying("x")]), loop=loop, hooks=[change])) as session:
+    async with AmplifierSession(
+        plan_of(MockProvider([saying("x")]), loop=loop, hooks=[change])
+    ) as session:
         await session.execute(["good", PIXEL, {**PIXEL, "title": "second"}])
         content = last_turn_of(session).messages[0]["content"]
         assert content == (await session.messages())[0]["content"]
@@ -222,9 +263,13 @@ async def test_what_hooks_change_deny_and_withhold_is_what_is_reported():
     async def hide(event, data):
         if data["tool_name"] == "b":
             return HookResult(action="deny", reason="secret")
-        return HookResult(action="modify", data={**data, "result": {**data["result"], "output": "changed"}})
+        return HookResult(
+            action="modify", data={**data, "result": {**data["result"], "output": "changed"}}
+        )
 
-    provider = MockProvider([asking(("1", "a", {}), ("2", "b", {}), ("3", "c", {})), saying("Done.")])
+    provider = MockProvider(
+        [asking(("1", "a", {}), ("2", "b", {}), ("3", "c", {})), saying("Done.")]
+    )
     plan = plan_of(provider, MockTool("a"), MockTool("b"), MockTool("c"), hooks=[judge, hide])
     async with AmplifierSession(plan) as session:
         await session.execute("go")
@@ -241,11 +286,17 @@ async def test_a_denial_that_a_third_party_loop_returns_as_its_answer_is_a_denia
         async def execute(self, prompt, hooks, coordinator):
             result = await hooks.emit(event, {"prompt": prompt})
             result = await coordinator.process_hook_result(result, event, "orchestrator")
-            return f"Operation denied: {result.reason}" if result.action == "deny" and prompt != "go on" else "said"
+            return (
+                f"Operation denied: {result.reason}"
+                if result.action == "deny" and prompt != "go on"
+                else "said"
+            )
 
     @on(event, gate=True)
     async def judge(event, data):
-        return HookResult(action="ask_user" if asks else "deny", reason="no", approval_prompt="May it?")
+        return HookResult(
+            action="ask_user" if asks else "deny", reason="no", approval_prompt="May it?"
+        )
 
     plan = {"session": {"orchestrator": Loop(), "context": "context-simple"}, "hooks": [judge]}
     async with AmplifierSession(plan) as session:
@@ -253,15 +304,24 @@ async def test_a_denial_that_a_third_party_loop_returns_as_its_answer_is_a_denia
             await session.execute("go")
         assert caught.value.event == event
         assert (last_turn_of(session).stop_reason, session.status.status) == ("denied", "failed")
-        assert await session.execute("go on") == "said"  # what a loop has gone on without was not its end
+        assert (
+            await session.execute("go on") == "said"
+        )  # what a loop has gone on without was not its end
 
 
 async def test_a_third_party_loop_is_reported_as_far_as_its_events_tell():
     class Loop:
         async def execute(self, prompt, hooks, context):
-            await hooks.emit("tool:pre", {"tool_name": "x", "tool_call_id": "1", "tool_input": {"a": 1}})
-            await hooks.emit("tool:post", {"tool_name": "x", "tool_call_id": "1", "result": "plain"})
-            await hooks.emit("provider:response", {"provider": "p", "response": "odd", "usage": {"input_tokens": 3}})
+            await hooks.emit(
+                "tool:pre", {"tool_name": "x", "tool_call_id": "1", "tool_input": {"a": 1}}
+            )
+            await hooks.emit(
+                "tool:post", {"tool_name": "x", "tool_call_id": "1", "result": "plain"}
+            )
+            await hooks.emit(
+                "provider:response",
+                {"provider": "p", "response": "odd", "usage": {"input_tokens": 3}},
+            )
             await hooks.emit("tool:pre", {})
             return "said"
 
@@ -270,7 +330,10 @@ async def test_a_third_party_loop_is_reported_as_far_as_its_events_tell():
         await session.execute("go")
         turn = last_turn_of(session)
     assert (turn.text, turn.usage.input_tokens, turn.provider, turn.model) == ("said", 3, "p", None)
-    assert [(use.tool, use.output, use.success) for use in turn.tool_calls] == [("x", "plain", True), ("", None, False)]
+    assert [(use.tool, use.output, use.success) for use in turn.tool_calls] == [
+        ("x", "plain", True),
+        ("", None, False),
+    ]
     assert [message["role"] for message in turn.messages] == ["user", "tool", "assistant"]
 
 

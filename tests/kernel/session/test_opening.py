@@ -62,7 +62,14 @@ def mounting_late():
 
 def session_of(modules, plan):
     base = {"loop-small": mounting(Loop(repeat_prompt)), "context-small": mounting(Memory())}
-    plan = {**plan, "session": {"orchestrator": "loop-small", "context": "context-small", **plan.get("session", {})}}
+    plan = {
+        **plan,
+        "session": {
+            "orchestrator": "loop-small",
+            "context": "context-small",
+            **plan.get("session", {}),
+        },
+    }
     return AmplifierSession(plan, loader=ModuleLoader(modules={**base, **modules}))
 
 
@@ -73,13 +80,25 @@ async def test_modules_are_mounted_by_kind_and_then_in_the_order_of_the_plan(log
     session = agent(
         orchestrator=noting(log, "orchestrator", Loop(repeat_prompt)),
         context=noting(log, "context", Memory()),
-        providers={"provider-b": noting(log, "provider b"), "provider-a": noting(log, "provider a")},
+        providers={
+            "provider-b": noting(log, "provider b"),
+            "provider-a": noting(log, "provider a"),
+        },
         tools={"tool-b": noting(log, "tool b"), "tool-a": noting(log, "tool a")},
         hooks={"hooks-b": noting(log, "hook b"), "hooks-a": noting(log, "hook a")},
     )
     async with session:
         pass
-    expected = ["orchestrator", "context", "provider b", "provider a", "tool b", "tool a", "hook b", "hook a"]
+    expected = [
+        "orchestrator",
+        "context",
+        "provider b",
+        "provider a",
+        "tool b",
+        "tool a",
+        "hook b",
+        "hook a",
+    ]
     assert log == expected
 
 
@@ -121,15 +140,21 @@ async def test_instance_that_mounted_itself_is_mounted_once_and_not_taken_for_a_
 @pytest.mark.parametrize("kind", ["tools", "hooks", "providers"])
 async def test_returned_callable_that_is_no_instance_is_the_cleanup(kind, log):
     prefix = {"tools": "tool", "hooks": "hooks", "providers": "provider"}[kind]
-    modules: dict[str, Any] = {kind: {f"{prefix}-a": noting(log, "mounted", lambda: log.append("cleaned up"))}}
+    modules: dict[str, Any] = {
+        kind: {f"{prefix}-a": noting(log, "mounted", lambda: log.append("cleaned up"))}
+    }
     async with agent(**modules):
         assert log == ["mounted"]
     assert log == ["mounted", "cleaned up"]
 
 
-@pytest.mark.parametrize("result", [None, 5, "text", [], Echo], ids=["None", "int", "str", "list", "class"])
+@pytest.mark.parametrize(
+    "result", [None, 5, "text", [], Echo], ids=["None", "int", "str", "list", "class"]
+)
 async def test_anything_else_that_is_returned_is_ignored(result):
-    async with agent(tools={"tool-a": mounting(result if result is not Echo else SimpleNamespace())}) as session:
+    async with agent(
+        tools={"tool-a": mounting(result if result is not Echo else SimpleNamespace())}
+    ) as session:
         assert session.failures == []
         assert session.coordinator.get("tools") == {}
         assert session.statistics().cleanups == 0
@@ -157,7 +182,10 @@ async def test_sync_mount_and_bare_mount_function_of_a_foreign_loader_are_accept
 
 @pytest.mark.parametrize(
     ("answer", "words"),
-    [(5, "the loader returned 5 for 'loop-a'"), (asyncio.CancelledError(), "although nothing was cancelled")],
+    [
+        (5, "the loader returned 5 for 'loop-a'"),
+        (asyncio.CancelledError(), "although nothing was cancelled"),
+    ],
     ids=["nonsense", "made-up cancellation"],
 )
 async def test_loader_that_returns_nonsense_or_makes_a_cancellation_up_is_named(answer, words):
@@ -221,7 +249,9 @@ async def test_instances_of_one_provider_are_mounted_under_their_instance_ids(fo
             {"module": "provider-mock", "instance_id": "slow"},
         ],
     }
-    session = session_of({"provider-mock": returned if form == "returned" else by_hand("mock")}, plan)
+    session = session_of(
+        {"provider-mock": returned if form == "returned" else by_hand("mock")}, plan
+    )
     async with session:
         providers = session.coordinator.get("providers")
         assert sorted(providers) == ["fast", "mock", "slow"]
@@ -279,18 +309,27 @@ async def test_tool_module_named_twice_is_mounted_twice_and_undone_apart(log):
 
 
 @pytest.mark.parametrize("kind", ["providers", "tools", "hooks"])
-async def test_failed_module_is_logged_recorded_and_announced_to_hook_modules_mounted_after_it(kind, log, caplog):
+async def test_failed_module_is_logged_recorded_and_announced_to_hook_modules_mounted_after_it(
+    kind, log, caplog
+):
     async def listener(coordinator, config):
         coordinator.hooks.register("module:load_failed", lambda event, data: log.append(data))
 
     prefix = {"providers": "provider", "tools": "tool", "hooks": "hooks"}[kind]
     modules: dict[str, Any] = {"providers": {}, "tools": {}, "hooks": {}}
-    modules[kind] = {f"{prefix}-ok": mounting(None), f"{prefix}-bad": failing(ValueError("no luck"))}
+    modules[kind] = {
+        f"{prefix}-ok": mounting(None),
+        f"{prefix}-bad": failing(ValueError("no luck")),
+    }
     modules["hooks"]["hooks-listener"] = listener
     async with agent(**modules) as session:
         [failure] = session.failures
         assert await session.execute("still works") == "still works"
-    assert (failure.module_id, failure.module_type, failure.phase) == (f"{prefix}-bad", prefix.rstrip("s"), "mount")
+    assert (failure.module_id, failure.module_type, failure.phase) == (
+        f"{prefix}-bad",
+        prefix.rstrip("s"),
+        "mount",
+    )
     assert isinstance(failure.error, ModuleLoadError)
     assert isinstance(failure.error.__cause__, ValueError)
     [data] = log
@@ -308,14 +347,21 @@ async def test_failed_module_is_logged_recorded_and_announced_to_hook_modules_mo
 async def test_gate_that_cannot_be_mounted_ends_the_opening(log):
     """Going on without it would let everything through that it was to stop."""
     hook = {"module": "hooks-gate", "on_failure": "deny"}
-    session = session_of({"hooks-gate": failing(), "tool-a": closing(log)}, {"tools": ["tool-a"], "hooks": [hook]})
+    session = session_of(
+        {"hooks-gate": failing(), "tool-a": closing(log)}, {"tools": ["tool-a"], "hooks": [hook]}
+    )
     with pytest.raises(ModuleLoadError, match="hooks-gate"):
         await session.__aenter__()
     assert log == ["mounted", "closed"]
-    for wrong in ({"module": "hooks-gaet", "on_failure": "deny"}, {"module": "hooks-late", "on_failure": "deny"}):
+    for wrong in (
+        {"module": "hooks-gaet", "on_failure": "deny"},
+        {"module": "hooks-late", "on_failure": "deny"},
+    ):
         late = {"hooks-late": mounting_late()}
         with pytest.raises(AmplifierError, match=wrong["module"]):
-            await session_of(late, {"hooks": [wrong], "session": {"deadlines": {"mount": 1}}}).__aenter__()
+            await session_of(
+                late, {"hooks": [wrong], "session": {"deadlines": {"mount": 1}}}
+            ).__aenter__()
     async with session_of({"hooks-gate": failing()}, {"hooks": ["hooks-gate"]}) as going_on:
         assert [failure.module_id for failure in going_on.failures] == ["hooks-gate"]
 
@@ -332,7 +378,10 @@ async def test_gate_that_does_not_get_ready_ends_the_opening():
 async def test_strict_mode_reports_all_failures_in_one_group_and_cleans_up(log):
     session = agent(
         context=failing(OSError("context")),
-        tools={"tool-a": failing(ValueError("tool")), "tool-b": noting(log, "b", lambda: log.append("b closed"))},
+        tools={
+            "tool-a": failing(ValueError("tool")),
+            "tool-b": noting(log, "b", lambda: log.append("b closed")),
+        },
         hooks={"hooks-a": failing(LookupError("hook"))},
         session={"strict": True},
     )
@@ -340,7 +389,11 @@ async def test_strict_mode_reports_all_failures_in_one_group_and_cleans_up(log):
     with pytest.raises(ExceptionGroup, match=named) as caught:
         async with session:
             log.append("never reached")
-    assert [type(error.__cause__) for error in caught.value.exceptions] == [OSError, ValueError, LookupError]
+    assert [type(error.__cause__) for error in caught.value.exceptions] == [
+        OSError,
+        ValueError,
+        LookupError,
+    ]
     assert [getattr(error, "module_id", None) for error in caught.value.exceptions] == [
         "context-small",
         "tool-a",
@@ -412,7 +465,11 @@ async def test_module_that_fails_to_get_ready_stays_and_is_announced(error, log,
     async with session:
         [failure] = session.failures
         assert await session.execute("hi") == "hi"
-    assert (failure.module_id, failure.phase, failure.reason_code) == ("hooks-a", "ready", "ready_failed")
+    assert (failure.module_id, failure.phase, failure.reason_code) == (
+        "hooks-a",
+        "ready",
+        "ready_failed",
+    )
     assert events[0][1]["module_id"] == "hooks-a"
     assert log == ["next is ready"]
     assert "on_session_ready of module 'hooks-a' failed" in caplog.text
@@ -429,7 +486,11 @@ async def test_failure_to_get_ready_is_announced_outside_of_every_deadline(log):
         await anyio.sleep(8)
         log.append(event)
 
-    hooks = {"hooks-a": ready_module(ready), "hooks-b": ready_module(fail), "hooks-c": ready_module(ready)}
+    hooks = {
+        "hooks-a": ready_module(ready),
+        "hooks-b": ready_module(fail),
+        "hooks-c": ready_module(ready),
+    }
     session = agent(hooks=hooks, session={"deadlines": {"ready": 5}})
     session.coordinator.hooks.register("module:on_session_ready_failed", hear)
     async with session:
@@ -454,7 +515,9 @@ async def hosting_what_is_not_there(coordinator, config):
     yield Echo()
 
 
-@pytest.mark.parametrize("mount", [start_what_is_not_there, hosting_what_is_not_there], ids=["seed", "structured"])
+@pytest.mark.parametrize(
+    "mount", [start_what_is_not_there, hosting_what_is_not_there], ids=["seed", "structured"]
+)
 async def test_error_of_a_mount_that_failed_with_a_group_names_what_is_in_it(mount, caplog):
     session = agent(tools={"tool-mcp": mount})
     events = heard(session, "module:load_failed")
@@ -490,17 +553,24 @@ async def test_child_announces_its_birth_last_and_with_its_parent_and_metadata(l
         coordinator.hooks.register("session:fork", lambda event, data: log.append(data))
 
     module = SimpleNamespace(mount=mount, on_session_ready=ready)
-    session = agent(hooks={"hooks-a": module}, session={"metadata": {"k": 1}}, parent_id="p", session_id="c")
+    session = agent(
+        hooks={"hooks-a": module}, session={"metadata": {"k": 1}}, parent_id="p", session_id="c"
+    )
     async with session:
         pass
     assert log[0] == "ready"
-    assert log[1].items() >= {"parent": "p", "parent_id": "p", "session_id": "c", "metadata": {"k": 1}}.items()
+    assert (
+        log[1].items()
+        >= {"parent": "p", "parent_id": "p", "session_id": "c", "metadata": {"k": 1}}.items()
+    )
     assert "raw" not in log[1]
 
 
 async def test_session_start_carries_the_plan_without_secrets_when_the_plan_asks_for_raw():
     session = agent(session={"raw": True}, parent_id="p")
-    session.config["tools"] = [{"module": "tool-a", "config": {"api_key": "sk-secret-secret-secret"}}]
+    session.config["tools"] = [
+        {"module": "tool-a", "config": {"api_key": "sk-secret-secret-secret"}}
+    ]
     session.loader.register("tool-a", mounting(Echo()))
     events = heard(session, "session:fork")
     async with session:

@@ -277,7 +277,9 @@ class LateSystem:
 
 @pytest.mark.virtual_time
 async def test_late_refusal_counts_more_than_the_default():
-    question = HookResult(action="ask_user", approval_prompt="rm?", approval_timeout=1, approval_default="allow")
+    question = HookResult(
+        action="ask_user", approval_prompt="rm?", approval_timeout=1, approval_default="allow"
+    )
     async with agent(approval_system=LateSystem()) as session:
         result = await session.coordinator.process_hook_result(question, "tool:pre", "gate")
     assert (result.action, result.reason) == ("deny", "User denied: rm?")

@@ -63,7 +63,13 @@ async def test_repr_and_statistics_show_the_state_over_a_whole_session():
         session.coordinator.hooks.register("e", lambda event, data: None)
         await session.execute("hi")
         now = session.statistics()
-        assert (now.state, now.turn_running, now.cleanups, now.handlers, now.failures) == ("open", False, 1, 1, 0)
+        assert (now.state, now.turn_running, now.cleanups, now.handlers, now.failures) == (
+            "open",
+            False,
+            1,
+            1,
+            0,
+        )
     assert seen == ["<AmplifierSession 's' open, turn running>", True]
     assert repr(session) == "<AmplifierSession 's' closed>"
     assert session.statistics().cleanups == 0
@@ -98,7 +104,11 @@ async def test_failed_opening_leaves_a_closed_session_that_can_be_tried_again(lo
     session = agent(context=mount)
     with pytest.raises(Exception, match="not yet"):
         await session.initialize()
-    assert (session.statistics().state, session.status.status, log) == ("closed", "failed", ["cleaned up"])
+    assert (session.statistics().state, session.status.status, log) == (
+        "closed",
+        "failed",
+        ["cleaned up"],
+    )
     broken[0] = False
     async with session:
         assert await session.execute("hi") == "hi"
@@ -176,7 +186,9 @@ async def test_task_that_a_turn_left_behind_may_close_the_session_later():
     assert session.statistics().state == "closed"
 
 
-async def test_turn_that_does_not_end_is_reported_and_takes_half_of_the_closing_at_most(log, caplog):
+async def test_turn_that_does_not_end_is_reported_and_takes_half_of_the_closing_at_most(
+    log, caplog
+):
     session = agent(unwinding(log, seconds=70), hooks={"hooks-a": closing_hook(log)})
     await session.initialize()
 
@@ -205,7 +217,9 @@ async def test_loader_that_fails_to_clean_up_is_logged(caplog, error):
         def cleanup(self):
             raise error
 
-    async with AmplifierSession({"session": {"orchestrator": "loop-a", "context": "context-a"}}, Loader()) as session:
+    async with AmplifierSession(
+        {"session": {"orchestrator": "loop-a", "context": "context-a"}}, Loader()
+    ) as session:
         assert await session.execute("hi") == "hi"
     assert session.statistics().state == "closed"
     assert "failed to clean up" in caplog.text
@@ -215,7 +229,11 @@ async def test_loader_that_fails_to_clean_up_is_logged(caplog, error):
 
 
 async def test_child_has_its_parents_plan_under_the_overlay_and_nothing_shared():
-    parent = agent(tools={"tool-echo": mounting(Echo())}, session={"metadata": {"a": 1, "b": 2}}, session_id="p")
+    parent = agent(
+        tools={"tool-echo": mounting(Echo())},
+        session={"metadata": {"a": 1, "b": 2}},
+        session_id="p",
+    )
     child = parent.fork({"session": {"metadata": {"b": 3}}, "hooks": []}, session_id="c")
     assert (child.session_id, child.parent_id, child.initialized) == ("c", "p", False)
     assert child.config["session"]["metadata"] == {"a": 1, "b": 3}
@@ -230,7 +248,9 @@ async def test_child_has_its_parents_plan_under_the_overlay_and_nothing_shared()
     assert events[0][1]["parent"] == "p"
 
 
-@pytest.mark.parametrize("overlay", [5, "x", [], [("session", {})], {"session": {"context": None}}, {"tools": 5}])
+@pytest.mark.parametrize(
+    "overlay", [5, "x", [], [("session", {})], {"session": {"context": None}}, {"tools": 5}]
+)
 def test_overlay_that_makes_no_plan_is_refused(overlay):
     with pytest.raises(PlanError):
         agent().fork(overlay)
@@ -239,7 +259,11 @@ def test_overlay_that_makes_no_plan_is_refused(overlay):
 async def test_child_inherits_deadlines_systems_loader_and_resolver():
     approval, display = object(), object()
     resolver: Any = object()
-    parent = agent(session={"deadlines": {"hook": 7, "turn": 9}}, approval_system=approval, display_system=display)
+    parent = agent(
+        session={"deadlines": {"hook": 7, "turn": 9}},
+        approval_system=approval,
+        display_system=display,
+    )
     parent.loader.register("tool-extra", mounting(Echo()))
     async with parent:
         await parent.coordinator.mount("module-source-resolver", resolver)
@@ -263,7 +287,9 @@ async def test_child_without_deadlines_in_its_plan_has_those_of_its_parent():
 
 async def test_child_of_a_session_with_a_foreign_loader_uses_the_same_one():
     loader: Any = object()
-    parent = AmplifierSession({"session": {"orchestrator": "loop-a", "context": "context-a"}}, loader)
+    parent = AmplifierSession(
+        {"session": {"orchestrator": "loop-a", "context": "context-a"}}, loader
+    )
     assert parent.fork().loader is loader
 
 

@@ -38,13 +38,25 @@ names = st.sampled_from(("a", "b", "plan"))
 levels = st.sampled_from(("graceful", "immediate"))
 answers = st.sampled_from(("nothing", "deny", "modify", "fail", "fail closed"))
 turns = st.sampled_from(
-    ("answer", "raise", "graceful", "immediate", "immediate at once", "immediate and answer", "timeout")
+    (
+        "answer",
+        "raise",
+        "graceful",
+        "immediate",
+        "immediate at once",
+        "immediate and answer",
+        "timeout",
+    )
 )
 
-registrations = st.tuples(st.just("register"), st.sampled_from((*EVENTS, "*")), names, st.integers(-1, 1), answers)
+registrations = st.tuples(
+    st.just("register"), st.sampled_from((*EVENTS, "*")), names, st.integers(-1, 1), answers
+)
 operations: st.SearchStrategy[Operation] = st.one_of(
     st.tuples(st.sampled_from(("open", "close", "collect", "reset"))),
-    st.tuples(st.sampled_from(("mount", "unmount")), st.sampled_from(("tools", "providers")), names),
+    st.tuples(
+        st.sampled_from(("mount", "unmount")), st.sampled_from(("tools", "providers")), names
+    ),
     registrations,
     registrations,  # twice as often as the rest: their order is a matter of several
     st.tuples(st.just("unregister"), names),
@@ -212,7 +224,9 @@ class Interpreter:
             self.model.in_block = True
             async with self.session:
                 self.model.open()
-                await self.compare()  # requests from before are announced meanwhile, or a step could overtake them
+                await (
+                    self.compare()
+                )  # requests from before are announced meanwhile, or a step could overtake them
                 for operation in block:
                     await self.step(operation)
             self.model.close()
@@ -242,12 +256,20 @@ class Interpreter:
         assert {name: coordinator.get_capability(name) for name in ("a", "b", "plan")} == {
             name: model.capabilities.seen().get(name) for name in ("a", "b", "plan")
         }
-        assert [c["name"] for c in coordinator.channels.get("channel", ())] == [name for name, _ in model.contributors]
+        assert [c["name"] for c in coordinator.channels.get("channel", ())] == [
+            name for name, _ in model.contributors
+        ]
         for event in (*EVENTS, "*"):
-            expected = sorted((h.priority, h.place, h.name) for h in model.handlers if h.event == event)
-            assert [n for n in listed.get(event, []) if n != "listener of the test"] == [n for _, _, n in expected]
+            expected = sorted(
+                (h.priority, h.place, h.name) for h in model.handlers if h.event == event
+            )
+            assert [n for n in listed.get(event, []) if n != "listener of the test"] == [
+                n for _, _, n in expected
+            ]
         assert self.cleaned == model.cleaned
-        assert {event: sum(name == event for name, _ in self.heard) for event in COUNTED} == model.emitted
+        assert {
+            event: sum(name == event for name, _ in self.heard) for event in COUNTED
+        } == model.emitted
 
     # ── what the modules do ──
 
@@ -315,7 +337,9 @@ class Interpreter:
 
     async def do_register(self, event: str, name: str, priority: int, answer: str) -> None:
         gate: OnFailure = "deny" if answer == "fail closed" else "continue"
-        self.session.coordinator.hooks.register(event, self.handler(name, answer), priority, name, on_failure=gate)
+        self.session.coordinator.hooks.register(
+            event, self.handler(name, answer), priority, name, on_failure=gate
+        )
         self.model.register(event, name, priority, answer)
 
     async def do_unregister(self, name: str) -> None:
@@ -430,7 +454,15 @@ def _silence() -> Iterator[None]:
 )
 @example(program=[("clean up", "a"), ("close",), ("close",)])
 @example(
-    program=[("open",), ("clean up", "a"), ("close",), ("clean up", "b"), ("open",), ("clean up", "b"), ("close",)]
+    program=[
+        ("open",),
+        ("clean up", "a"),
+        ("close",),
+        ("clean up", "b"),
+        ("open",),
+        ("clean up", "b"),
+        ("close",),
+    ]
 )
 @example(
     program=[
@@ -450,5 +482,7 @@ async def test_a_session_driven_by_hand_does_what_its_model_does(program: list[O
 @example(program=[], block=[("execute", "immediate at once")])
 @example(program=[], block=[("cancel", "graceful"), ("cancel", "immediate")])
 @example(program=[], block=[("cancel", "graceful"), ("execute", "answer")])
-async def test_a_session_in_a_block_does_what_its_model_does(program: list[Operation], block: list[Operation]) -> None:
+async def test_a_session_in_a_block_does_what_its_model_does(
+    program: list[Operation], block: list[Operation]
+) -> None:
     await Interpreter().run(program, block)

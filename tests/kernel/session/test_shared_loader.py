@@ -39,7 +39,9 @@ def loader(tmp_path):
 
 def session_with(loader, *tools, strict=False):
     plan = {"session": {"orchestrator": "loop-small", "context": "context-small", "strict": strict}}
-    return AmplifierSession({**plan, "tools": [{"module": module_id} for module_id in tools]}, loader=loader)
+    return AmplifierSession(
+        {**plan, "tools": [{"module": module_id} for module_id in tools]}, loader=loader
+    )
 
 
 class Resolver:
@@ -81,7 +83,9 @@ async def test_first_session_to_close_leaves_the_entry_to_the_other_and_the_last
     assert "0 sys.path entries held" in repr(loader)
 
 
-async def test_module_imports_what_is_beside_it_after_another_session_has_closed(checkout, loader, tmp_path):
+async def test_module_imports_what_is_beside_it_after_another_session_has_closed(
+    checkout, loader, tmp_path
+):
     body = "async def mount(coordinator, config):\n    coordinator.register_capability('late', lambda: __import__('lazy_y'))\n"
     entry = checkout("tool-y", body)
     (tmp_path / "amplifier-module-tool-y" / "lazy_y.py").write_text("")
@@ -169,7 +173,9 @@ async def test_cleaning_up_the_loader_by_hand_gives_up_everything_at_once_and_se
 
 
 @pytest.mark.filterwarnings("ignore:session .* was dropped while it was open:ResourceWarning")
-async def test_session_dropped_without_being_closed_is_not_kept_alive_by_the_loader(checkout, loader):
+async def test_session_dropped_without_being_closed_is_not_kept_alive_by_the_loader(
+    checkout, loader
+):
     checkout("tool-x")
 
     async def open_and_drop():
@@ -186,7 +192,9 @@ async def test_session_dropped_without_being_closed_is_not_kept_alive_by_the_loa
 async def test_loader_of_an_application_is_cleaned_up_by_each_session_if_it_can_be():
     class Loader:
         def load(self, module_id, config=None, source_hint=None):
-            return lambda coordinator: Loop(repeat_prompt) if module_id == "loop-small" else Memory()
+            return lambda coordinator: (
+                Loop(repeat_prompt) if module_id == "loop-small" else Memory()
+            )
 
     class Closing(Loader):
         cleanups = 0

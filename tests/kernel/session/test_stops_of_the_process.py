@@ -55,11 +55,19 @@ LATER = f"import threading; threading.Timer(0.1, lambda: {INTERRUPT}).start()"
 def test_single_ctrl_c_closes_everything(backend, turn, lines):
     during = INTERRUPT if turn == "pass" else "pass"
     ended = run_child(SLOW_CLOSING.format(during=during, turn=turn), backend)
-    closing = ["cleanup begins", "cleanup ends", "structured left", "closed> 0 failures", "interrupted"]
+    closing = [
+        "cleanup begins",
+        "cleanup ends",
+        "structured left",
+        "closed> 0 failures",
+        "interrupted",
+    ]
     assert ended.lines == [*lines, *closing], ended.errors
 
 
-@pytest.mark.parametrize("during", [INTERRUPT, LATER], ids=["in a cleanup", "while a cleanup waits"])
+@pytest.mark.parametrize(
+    "during", [INTERRUPT, LATER], ids=["in a cleanup", "while a cleanup waits"]
+)
 def test_second_ctrl_c_on_asyncio_names_the_cleanup(during):
     """The second Ctrl-C is raised in the running code, or in the loop, which then cancels every task."""
     turn = f"{INTERRUPT}; await anyio.sleep(5)"
@@ -72,7 +80,13 @@ def test_second_ctrl_c_on_asyncio_names_the_cleanup(during):
 def test_second_ctrl_c_on_trio_waits_for_the_closing():
     turn = f"{INTERRUPT}; await anyio.sleep(5)"
     ended = run_child(SLOW_CLOSING.format(during=LATER, turn=turn), "trio")
-    closing = ["cleanup begins", "cleanup ends", "structured left", "closed> 0 failures", "interrupted"]
+    closing = [
+        "cleanup begins",
+        "cleanup ends",
+        "structured left",
+        "closed> 0 failures",
+        "interrupted",
+    ]
     assert ended.lines == closing, ended.errors
 
 
@@ -155,7 +169,9 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.parametrize(("backend", "more"), [("asyncio", "0"), ("trio", "0"), ("trio", "3")])
-def test_ctrl_c_while_a_module_enters_that_then_hangs_in_leaving_does_not_wait_for_ever(backend, more):
+def test_ctrl_c_while_a_module_enters_that_then_hangs_in_leaving_does_not_wait_for_ever(
+    backend, more
+):
     """On asyncio a second Ctrl-C is raised in whatever code is running, as in the test above; trio keeps it."""
     ended = run_child(LATE_ENTERING, backend, more)
     assert ended.lines == ["leaves", "gone", "closed> 1 failures", "interrupted"], ended.errors
@@ -217,7 +233,9 @@ def test_end_of_asyncio_run_closes_the_session(kind):
         "closing": ["closed> 1 failures", "over"],
     }
     assert ended.lines == expected[kind], ended.errors
-    assert "structured mount of 'tool-structured' was cancelled with every other task" in ended.errors
+    assert (
+        "structured mount of 'tool-structured' was cancelled with every other task" in ended.errors
+    )
     assert ("cleanup of hooks-slow failed" in ended.errors) == (kind == "closing")
 
 

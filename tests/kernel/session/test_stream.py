@@ -96,8 +96,16 @@ async def test_events_come_typed_in_order_and_then_the_result():
     ]
     assert [event.name for event in seen][:2] == ["session:start", "content_block:delta"]
     assert (seen[1].text, seen[3].text) == ("Hel", "hmm")
-    assert (seen[4].tool_name, seen[4].tool_call_id, seen[4].tool_input) == ("bash", "1", {"command": "ls"})
-    assert [(event.tool_call_id, event.success) for event in seen[5:8]] == [("1", True), ("2", False), ("3", False)]
+    assert (seen[4].tool_name, seen[4].tool_call_id, seen[4].tool_input) == (
+        "bash",
+        "1",
+        {"command": "ls"},
+    )
+    assert [(event.tool_call_id, event.success) for event in seen[5:8]] == [
+        ("1", True),
+        ("2", False),
+        ("3", False),
+    ]
     assert seen[8].data["k"] == 1
     assert seen[8].data["session_id"] == session.session_id
 
@@ -122,7 +130,9 @@ async def test_payload_of_any_shape_makes_an_event(name, data):
 async def test_stream_sees_payloads_as_they_finally_are():
     async with agent(emitting(("custom:event", {"k": 1}))) as session:
         session.coordinator.hooks.register(
-            "custom:event", lambda event, data: {"action": "modify", "data": {"k": 2}}, priority=10_000
+            "custom:event",
+            lambda event, data: {"action": "modify", "data": {"k": 2}},
+            priority=10_000,
         )
         async with session.stream("hi") as events:
             seen = await drain(events)
@@ -199,7 +209,9 @@ async def test_cancellation_made_up_by_the_orchestrator_does_not_look_like_a_goo
                 await drain(events)
 
 
-@pytest.mark.parametrize(("prompt", "options"), [(None, {}), ("hi", {"timeout": 0}), ("hi", {"timeout": "x"})])
+@pytest.mark.parametrize(
+    ("prompt", "options"), [(None, {}), ("hi", {"timeout": 0}), ("hi", {"timeout": "x"})]
+)
 async def test_wrong_arguments_are_raised_and_leave_the_session_ready(prompt, options):
     async with agent() as session:
         with pytest.raises((TypeError, ValueError)):
@@ -370,7 +382,10 @@ async def background(coordinator, config):
 @pytest.mark.parametrize("emit", [emit_here, emit_in_a_task, emit_in_a_task_of_before])
 async def test_consumer_that_emits_while_the_turn_waits_for_it_does_not_wait_for_itself(emit, log):
     turn = counting(log, MAX_BUFFERED * 2)
-    async with agent(turn, hooks={"hooks-a": background}) as session, session.stream("hi") as events:
+    async with (
+        agent(turn, hooks={"hooks-a": background}) as session,
+        session.stream("hi") as events,
+    ):
         await anyio.sleep(1000)
         ahead = len(log)
         assert ahead < MAX_BUFFERED * 2
@@ -382,7 +397,9 @@ async def test_consumer_that_emits_while_the_turn_waits_for_it_does_not_wait_for
             seen.append(event)
             await anyio.sleep(1)
     assert events.result == "done"
-    assert [event.data["number"] for event in seen if event.name == "custom:event"] == list(range(MAX_BUFFERED * 2))
+    assert [event.data["number"] for event in seen if event.name == "custom:event"] == list(
+        range(MAX_BUFFERED * 2)
+    )
     assert sum(event.name == "consumer:event" for event in seen) == 3
 
 
@@ -496,7 +513,9 @@ async def test_a_stream_left_in_another_task_is_reported_in_words_and_its_turn_c
                 group.start_soon(enter)
                 await entered.wait()
                 await anyio.wait_all_tasks_blocked()
-                with pytest.raises(SessionStateError, match="must be left in the task that entered it"):
+                with pytest.raises(
+                    SessionStateError, match="must be left in the task that entered it"
+                ):
                     await stream.__aexit__(None, None, None)
                 while session.statistics().turn_running:
                     await anyio.lowlevel.checkpoint()
@@ -509,7 +528,9 @@ async def test_a_stream_left_in_another_task_is_reported_in_words_and_its_turn_c
     assert log == ["unwound", "ended"]
 
 
-@pytest.mark.filterwarnings("ignore:coroutine 'TurnStream._run' was never awaited:RuntimeWarning")  # AnyIO wraps it
+@pytest.mark.filterwarnings(
+    "ignore:coroutine 'TurnStream._run' was never awaited:RuntimeWarning"
+)  # AnyIO wraps it
 @on_asyncio
 async def test_a_stream_whose_task_alone_is_cancelled_does_not_end_as_if_the_turn_had():
     async with agent(wait_for_ever) as session:
@@ -517,7 +538,10 @@ async def test_a_stream_whose_task_alone_is_cancelled_does_not_end_as_if_the_tur
             await loop_turns()
             (task,) = [each for each in asyncio.all_tasks() if each is not asyncio.current_task()]
             task.cancel()
-            with anyio.fail_after(60), pytest.raises(ExecutionCancelled, match="its task was cancelled"):
+            with (
+                anyio.fail_after(60),
+                pytest.raises(ExecutionCancelled, match="its task was cancelled"),
+            ):
                 await drain(events)
         assert events.result is None
 
@@ -528,7 +552,10 @@ async def test_a_stream_whose_task_alone_is_cancelled_does_not_end_as_if_the_tur
 async def test_events_that_are_ready_are_read_without_waiting():
     """A reader that is behind takes all of them in one go: no other task runs in between."""
     names = [f"custom:{number}" for number in range(20)]
-    async with agent(emitting(*((name, {}) for name in names))) as session, session.stream("hi") as events:
+    async with (
+        agent(emitting(*((name, {}) for name in names))) as session,
+        session.stream("hi") as events,
+    ):
         await anyio.sleep(1)
         rounds = 0
 
@@ -560,7 +587,9 @@ async def test_reader_whose_scope_is_cancelled_takes_nothing_more():
 async def test_events_are_listened_to_for_as_long_as_the_turn_runs(log):
     async def body(turn):
         hooks = turn.hooks
-        log.append([hooks.has_handlers("custom:event"), hooks.has_handlers("provider:request", "messages")])
+        log.append(
+            [hooks.has_handlers("custom:event"), hooks.has_handlers("provider:request", "messages")]
+        )
         return "done"
 
     async with agent(body) as session:

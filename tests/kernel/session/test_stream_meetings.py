@@ -151,7 +151,10 @@ async def test_a_text_is_not_closed_on_another_event_loop(other):
         assert await anext(text) == "Hel"
 
         async def close_there() -> None:
-            with anyio.fail_after(5), pytest.raises(SessionStateError, match="this is another thread"):
+            with (
+                anyio.fail_after(5),
+                pytest.raises(SessionStateError, match="this is another thread"),
+            ):
                 await text.aclose()
 
         await anyio.to_thread.run_sync(lambda: anyio.run(close_there, backend=other))

@@ -76,11 +76,18 @@ async def test_answers_that_are_not_streamed_are_one_piece_each_from_every_loop(
         assert await read(session.stream_text("hi")) == ["Let me look.", "\n\nIt rains today."]
     model = Whole("It rains today.")
     async with ready_agent(model, plan=plan) as session, session.stream("hi") as events:
-        assert [event.text async for event in events if isinstance(event, TextDelta)] == ["It rains today."]
+        assert [event.text async for event in events if isinstance(event, TextDelta)] == [
+            "It rains today."
+        ]
 
 
 async def test_result_of_a_loop_without_events_is_one_piece():
-    plan = {"session": {"orchestrator": ScriptedOrchestrator(["the answer"]), "context": "context-simple"}}
+    plan = {
+        "session": {
+            "orchestrator": ScriptedOrchestrator(["the answer"]),
+            "context": "context-simple",
+        }
+    }
     async with AmplifierSession(plan) as session:
         assert await read(session.stream_text("hi")) == ["the answer"]
 
@@ -190,7 +197,9 @@ async def test_block_is_left_when_the_turn_has_unwound():
         assert await session.execute("again") == "answer"
 
 
-@pytest.mark.parametrize("reading", [True, False], ids=["while it waits for a piece", "in the body of the loop"])
+@pytest.mark.parametrize(
+    "reading", [True, False], ids=["while it waits for a piece", "in the body of the loop"]
+)
 async def test_cancelled_reader_stops_the_turn(reading):
     log: list[str] = []
     async with agent(pieces("one", log=log)) as session:
@@ -242,7 +251,11 @@ async def test_a_text_read_on_another_event_loop_is_refused_in_words(other, has_
         stream = session.stream_text("hi")
         if has_begun:
             assert await anext(stream) == "Hel"
-        words = "a stream is read on the event loop" if has_begun else "was opened on another event loop"
+        words = (
+            "a stream is read on the event loop"
+            if has_begun
+            else "was opened on another event loop"
+        )
 
         async def read_there():
             with pytest.raises(SessionStateError, match=words):

@@ -106,7 +106,9 @@ async def test_callable_object_without_a_signature_is_given_everything():
 # ── events before a turn ──────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(("is_resumed", "event"), [(False, "session:start"), (True, "session:resume")])
+@pytest.mark.parametrize(
+    ("is_resumed", "event"), [(False, "session:start"), (True, "session:resume")]
+)
 async def test_first_turn_is_announced_once_with_the_sessions_metadata(is_resumed, event):
     session = agent(session={"metadata": {"k": 1}}, is_resumed=is_resumed, session_id="s")
     events = heard(session)
@@ -115,7 +117,9 @@ async def test_first_turn_is_announced_once_with_the_sessions_metadata(is_resume
         for _ in range(3):
             await session.execute("hi")
     assert names(events) == [event, "session:end"]
-    assert events[0][1].items() >= {"session_id": "s", "parent_id": None, "metadata": {"k": 1}}.items()
+    assert (
+        events[0][1].items() >= {"session_id": "s", "parent_id": None, "metadata": {"k": 1}}.items()
+    )
 
 
 async def test_denial_of_the_start_is_ignored():
@@ -132,7 +136,9 @@ class Panic(BaseException):
 
 
 @pytest.mark.parametrize(
-    "error", [SystemExit(3), Panic("unreachable"), BaseExceptionGroup("g", [SystemExit(3)])], ids=repr
+    "error",
+    [SystemExit(3), Panic("unreachable"), BaseExceptionGroup("g", [SystemExit(3)])],
+    ids=repr,
 )
 async def test_what_an_orchestrator_raises_without_being_an_error_is_its_named_failure(error):
     async def body(turn):
@@ -140,7 +146,9 @@ async def test_what_an_orchestrator_raises_without_being_an_error_is_its_named_f
         raise error
 
     async with agent(body) as session:
-        with pytest.raises(ContainedError, match=f"orchestrator Loop raised {type(error).__name__}") as caught:
+        with pytest.raises(
+            ContainedError, match=f"orchestrator Loop raised {type(error).__name__}"
+        ) as caught:
             await session.execute("hi")
         assert caught.value.__cause__ is error
         assert session.status.status == "failed"
@@ -159,7 +167,11 @@ async def test_a_cancellation_that_an_orchestrator_makes_up_is_its_named_failure
 @pytest.mark.parametrize("how", ["raised", "raised in a group", "cancelled"])
 async def test_ctrl_c_ends_a_turn_as_cancelled_in_whichever_form_it_arrives(how):
     """A loop of asyncio cancels its main task at Ctrl-C; trio raises the exception inside of it, or of a tool beside others."""
-    interrupt = KeyboardInterrupt() if how == "raised" else BaseExceptionGroup("tools", [KeyboardInterrupt()])
+    interrupt = (
+        KeyboardInterrupt()
+        if how == "raised"
+        else BaseExceptionGroup("tools", [KeyboardInterrupt()])
+    )
 
     async def body(turn):
         if how != "cancelled":
@@ -174,7 +186,9 @@ async def test_ctrl_c_ends_a_turn_as_cancelled_in_whichever_form_it_arrives(how)
             assert interrupt in (caught.value, caught.value.__cause__)
         else:
             with anyio.CancelScope() as scope:
-                session.coordinator.hooks.register("session:start", lambda event, data: scope.cancel())
+                session.coordinator.hooks.register(
+                    "session:start", lambda event, data: scope.cancel()
+                )
                 await session.execute("hi")
         assert (session.status.status, session.status.last_error) == ("cancelled", None)
     assert [data["was_immediate"] for _, data in events] == [True]
@@ -273,7 +287,9 @@ async def test_token_must_be_reset_before_the_next_turn(log):
     async with agent(body) as session:
         session.coordinator.request_cancel(immediate=True)
         for _ in range(2):
-            with pytest.raises(ExecutionCancelled, match=r"stopped before it began; call cancellation\.reset"):
+            with pytest.raises(
+                ExecutionCancelled, match=r"stopped before it began; call cancellation\.reset"
+            ):
                 await session.execute("hi")
         assert log == []
         session.coordinator.cancellation.reset()

@@ -46,7 +46,9 @@ async def test_terminal_events_reach_slow_handlers_while_everything_unwinds(worl
 @swept(points=14)
 async def test_a_handler_that_overruns_is_cut_off_and_the_next_one_is_called(world: World) -> None:
     async def register(coordinator: Any) -> None:
-        coordinator.hooks.register("world:event", lambda event, data: hold(world, "handler"), timeout=5)
+        coordinator.hooks.register(
+            "world:event", lambda event, data: hold(world, "handler"), timeout=5
+        )
         coordinator.hooks.register("world:event", lambda event, data: a_moment())
         coordinator.hooks.register("hook:timeout", lambda event, data: a_moment())
 
@@ -68,7 +70,9 @@ async def test_all_handlers_asked_at_once_end_together(world: World) -> None:
 
     session = world.agent(hooks={"hooks-a": seed(world, "hooks", after=register)})
     async with world.opened(session):
-        assert await session.coordinator.hooks.emit_and_collect("world:event", {}) == [{"answered": True}]
+        assert await session.coordinator.hooks.emit_and_collect("world:event", {}) == [
+            {"answered": True}
+        ]
 
 
 @swept(points=16)
@@ -76,7 +80,9 @@ async def test_slow_and_hanging_contributors(world: World) -> None:
     async def register(coordinator: Any) -> None:
         coordinator.register_contributor("names", "hanging", lambda: hold(world, "contributor"))
 
-    session = world.agent(tools={"tool-a": seed(world, "a", after=register), "tool-b": seed(world, "b")})
+    session = world.agent(
+        tools={"tool-a": seed(world, "a", after=register), "tool-b": seed(world, "b")}
+    )
     async with world.opened(session):
         names = await session.coordinator.collect_contributions("names")
         assert names == ["loop", "context", "a", "b"]

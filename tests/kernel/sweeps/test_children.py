@@ -21,8 +21,14 @@ async def test_a_child_opened_and_run_inside_a_tool_of_its_parent(world: World) 
             await world.execute(child)
 
     parent = world.agent(
-        loop=seed(world, "loop", instance=lambda of: Agent(["spawn"] if of.parent_id is None else ["a"])),
-        tools={"tool-spawn": tool(world, "spawn", spawn), "tool-a": tool(world, "a"), "tool-b": hosted(world, "b")},
+        loop=seed(
+            world, "loop", instance=lambda of: Agent(["spawn"] if of.parent_id is None else ["a"])
+        ),
+        tools={
+            "tool-spawn": tool(world, "spawn", spawn),
+            "tool-a": tool(world, "a"),
+            "tool-b": hosted(world, "b"),
+        },
     )
     async with world.opened(parent):
         await world.execute(parent)
@@ -62,7 +68,9 @@ async def test_stopping_the_parent_stops_the_child(world: World) -> None:
 async def test_a_child_that_fails_to_open_is_forgotten_by_its_parent(world: World) -> None:
     parent = world.agent()
     async with world.opened(parent):
-        child = world.adopt(parent.fork({"tools": [{"module": "tool-missing"}], "session": {"strict": True}}))
+        child = world.adopt(
+            parent.fork({"tools": [{"module": "tool-missing"}], "session": {"strict": True}})
+        )
         with pytest.raises(ModuleNotFoundError):
             async with world.opened(child):
                 await a_moment()

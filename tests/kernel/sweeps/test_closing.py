@@ -81,7 +81,8 @@ async def test_background_work_ends_with_the_session(world: World) -> None:
         coordinator.start_soon(a_moment)
 
     session = world.agent(
-        tools={"tool-a": seed(world, "a", after=start)}, hooks={"hooks-all": hooks_on_everything(world)}
+        tools={"tool-a": seed(world, "a", after=start)},
+        hooks={"hooks-all": hooks_on_everything(world)},
     )
     async with world.opened(session):
         await anyio.sleep(1)
@@ -115,11 +116,16 @@ async def test_a_fatal_crash_during_a_turn_ends_the_turn_first(world: World) -> 
         await anyio.sleep_forever()
 
     async def mount(coordinator: Any) -> None:
-        await coordinator.mount("tools", Tool(world, coordinator, "crash", lambda: start_crash(coordinator)))
+        await coordinator.mount(
+            "tools", Tool(world, coordinator, "crash", lambda: start_crash(coordinator))
+        )
 
     session = world.agent(
         loop=loop(world, ["crash", "a"]),
-        tools={"tool-crash": seed(world, "crash", after=mount), "tool-a": tool(world, "a", anyio.sleep_forever)},
+        tools={
+            "tool-crash": seed(world, "crash", after=mount),
+            "tool-a": tool(world, "a", anyio.sleep_forever),
+        },
     )
     with pytest.raises(ValueError, match="fatal"):
         async with world.opened(session):
@@ -127,7 +133,9 @@ async def test_a_fatal_crash_during_a_turn_ends_the_turn_first(world: World) -> 
 
 
 @swept(points=14)
-async def test_an_error_in_the_application_closes_the_session_and_keeps_its_type(world: World) -> None:
+async def test_an_error_in_the_application_closes_the_session_and_keeps_its_type(
+    world: World,
+) -> None:
     async def fail() -> None:
         await a_moment()
         raise KeyError("the application's own")

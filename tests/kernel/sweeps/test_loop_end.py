@@ -20,7 +20,15 @@ from amplifier import AmplifierSession
 from amplifier.errors import ExecutionCancelled
 from amplifier.testing import LOOP_END_MODES
 from amplifier.testing.virtual_time import VirtualTimeLoop
-from tests._support.world_modules import a_moment, at_work, hooks_on_everything, hosted, loop, seed, tool
+from tests._support.world_modules import (
+    a_moment,
+    at_work,
+    hooks_on_everything,
+    hosted,
+    loop,
+    seed,
+    tool,
+)
 from tests._support.worlds import World, sweep
 
 uvloop.new_event_loop().close()  # the first one makes a pipe that stays in the process for all of them
@@ -53,7 +61,10 @@ async def structured_modules(world: World) -> None:
 
     session = world.agent(
         loop=loop(world, ["a"]),
-        tools={"tool-hosted": hosted(world, "hosted", leaving=leaving), "tool-a": tool(world, "a", use)},
+        tools={
+            "tool-hosted": hosted(world, "hosted", leaving=leaving),
+            "tool-a": tool(world, "a", use),
+        },
     )
     try:
         async with world.opened(session):
@@ -115,7 +126,11 @@ async def a_child(world: World) -> None:
 def assert_only_interrupted(session: AmplifierSession) -> None:
     """Check that no cleanup failed, except the one that the end of the loop has interrupted."""
     failures = [str(failure) for failure in session.cleanup_failures]
-    assert [failure for failure in failures if "interrupted, because every task was cancelled" not in failure] == []
+    assert [
+        failure
+        for failure in failures
+        if "interrupted, because every task was cancelled" not in failure
+    ] == []
 
 
 # Not structured_modules: the end of the loop cancels a structured module beside its user.
@@ -123,23 +138,40 @@ WORLDS = [parallel_tools, background_work, slow_cleanups, by_hand, a_child]
 
 
 @pytest.mark.parametrize("scenario", WORLDS, ids=lambda scenario: scenario.__name__)
-def test_the_end_of_the_loop_leaves_every_cleanup_run(scenario: Callable[[World], Awaitable[None]]) -> None:
+def test_the_end_of_the_loop_leaves_every_cleanup_run(
+    scenario: Callable[[World], Awaitable[None]],
+) -> None:
     sweep(scenario, points=8, modes=LOOP_END_MODES)
 
 
-@pytest.mark.skipif(sys.version_info < (3, 12), reason="asyncio starts tasks at once from Python 3.12 on")
-@pytest.mark.parametrize("scenario", [parallel_tools, structured_modules], ids=lambda scenario: scenario.__name__)
-def test_tasks_that_start_at_once_change_nothing(scenario: Callable[[World], Awaitable[None]]) -> None:
+@pytest.mark.skipif(
+    sys.version_info < (3, 12), reason="asyncio starts tasks at once from Python 3.12 on"
+)
+@pytest.mark.parametrize(
+    "scenario", [parallel_tools, structured_modules], ids=lambda scenario: scenario.__name__
+)
+def test_tasks_that_start_at_once_change_nothing(
+    scenario: Callable[[World], Awaitable[None]],
+) -> None:
     modes = STOPS if scenario is structured_modules else ON_ASYNCIO
     sweep(scenario, points=8, modes=modes, eager_tasks=True)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scenario", [structured_modules], ids=lambda scenario: scenario.__name__)
-def test_uvloop_changes_nothing(scenario: Callable[[World], Awaitable[None]], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_uvloop_changes_nothing(
+    scenario: Callable[[World], Awaitable[None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     # Its clock is the real one: on a busy machine a sleep would end in the same turn of the loop in which it is cancelled.
     monkeypatch.setattr("tests._support.world_modules.MOMENT", 0)
-    sweep(scenario, points=8, modes=STOPS, clock="real", loop_factory=uvloop.new_event_loop, second_after=(1, 3))
+    sweep(
+        scenario,
+        points=8,
+        modes=STOPS,
+        clock="real",
+        loop_factory=uvloop.new_event_loop,
+        second_after=(1, 3),
+    )
 
 
 # ── two stops at once ────────────────────────────────────────────────────────────────────────────
@@ -166,7 +198,9 @@ def _stopped_world(world: World, on_stop: Callable[[], object] | None = None) ->
 async def token_and_outer_timeout(world: World) -> None:
     """A native timeout fires while the turn unwinds from its token."""
     limit = asyncio.timeout(None)
-    session = _stopped_world(world, lambda: limit.reschedule(asyncio.get_running_loop().time() + 0.005))
+    session = _stopped_world(
+        world, lambda: limit.reschedule(asyncio.get_running_loop().time() + 0.005)
+    )
     async with world.opened(session):
         try:
             async with limit:

@@ -193,7 +193,10 @@ def test_native_cancels_at_any_round(scenario: Scenario, way: Callable[..., Awai
         async def main(world: Resources = world, at: int = at) -> None:
             await way(scenario(world), at)
 
-        with suppress(asyncio.CancelledError), asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        with (
+            suppress(asyncio.CancelledError),
+            asyncio.Runner(loop_factory=VirtualTimeLoop) as runner,
+        ):
             runner.run(main())
         wrong += [f"{at}: {problem}" for problem in world.problems()]
     gc.collect()

@@ -27,14 +27,17 @@ from tests.loading._forge import forget_imports, root
 @swept(points=20)
 async def test_structured_modules_leave_their_task_groups_in_their_own_tasks(world: World) -> None:
     session = world.agent(
-        tools={"tool-a": hosted(world, "a"), "tool-b": hosted(world, "b")}, hooks={"hooks-a": hosted(world, "hooks")}
+        tools={"tool-a": hosted(world, "a"), "tool-b": hosted(world, "b")},
+        hooks={"hooks-a": hosted(world, "hooks")},
     )
     async with world.opened(session):
         await a_moment()
 
 
 @swept(points=10)
-async def test_a_structured_module_that_has_just_entered_is_left_like_any_other(world: World) -> None:
+async def test_a_structured_module_that_has_just_entered_is_left_like_any_other(
+    world: World,
+) -> None:
     """The cancellation of the opening comes too late for it: what it opened is closed as in any other session."""
 
     quick = anyio.lowlevel.checkpoint
@@ -61,7 +64,11 @@ def test_both_forms_of_module_are_closed_in_one_order() -> None:
         names = [key.rpartition("/")[2] for key in world.ledger.closed if "pulse" not in key]
         mounted = ["loop", "context", "one", "two", "three", "four"]
         # A module that was cancelled while it was entering has closed itself before the unwinding began.
-        return [f"closed in the order {names}"] if names != sorted(names, key=mounted.index, reverse=True) else []
+        return (
+            [f"closed in the order {names}"]
+            if names != sorted(names, key=mounted.index, reverse=True)
+            else []
+        )
 
     sweep(scenario, points=20, also=order)
 
@@ -69,7 +76,10 @@ def test_both_forms_of_module_are_closed_in_one_order() -> None:
 @swept(points=20)
 async def test_a_mount_that_fails_takes_back_what_it_had_registered(world: World) -> None:
     session = world.agent(
-        tools={"tool-bad": failing(world, "bad", ValueError("no")), "tool-good": tool(world, "good")},
+        tools={
+            "tool-bad": failing(world, "bad", ValueError("no")),
+            "tool-good": tool(world, "good"),
+        },
         hooks={"hooks-all": hooks_on_everything(world)},
     )
     async with world.opened(session):
@@ -84,7 +94,9 @@ async def test_a_structured_mount_that_fails_is_gone_before_the_next_one(world: 
         await a_moment()
         raise ValueError("no")
 
-    session = world.agent(tools={"tool-bad": hosted(world, "bad", entering=fail), "tool-good": tool(world, "good")})
+    session = world.agent(
+        tools={"tool-bad": hosted(world, "bad", entering=fail), "tool-good": tool(world, "good")}
+    )
     async with world.opened(session):
         assert f"{session.session_id}/bad" in world.ledger.closed
 
@@ -219,7 +231,9 @@ def disk_module(tmp_path: Path) -> Iterator[Path]:
 
 def test_the_loaders_paths_are_given_back(disk_module: Path) -> None:
     async def scenario(world: World) -> None:
-        session = world.agent(tools={"tool-disk": None, "tool-good": tool(world, "good")}, search_paths=[disk_module])
+        session = world.agent(
+            tools={"tool-disk": None, "tool-good": tool(world, "good")}, search_paths=[disk_module]
+        )
         async with world.opened(session):
             assert session.failures == []
 
@@ -234,7 +248,9 @@ def test_a_resumed_session_emits_resume_once() -> None:
             await world.execute(session)
 
     def once(world: World) -> list[str]:
-        emitted = [event for _, event, _ in world.heard if event in ("session:start", "session:resume")]
+        emitted = [
+            event for _, event, _ in world.heard if event in ("session:start", "session:resume")
+        ]
         return [f"emitted {emitted}"] if emitted not in ([], ["session:resume"]) else []
 
     sweep(scenario, points=25, also=once)

@@ -43,7 +43,9 @@ async def test_a_tool_that_fails_beside_others(world: World) -> None:
 
 def test_approvals_by_a_slow_user() -> None:
     async def scenario(world: World) -> None:
-        ask = hook(world, "tool:pre", lambda: HookResult(action="ask_user", approval_prompt="May I?"))
+        ask = hook(
+            world, "tool:pre", lambda: HookResult(action="ask_user", approval_prompt="May I?")
+        )
         session = world.agent(
             loop=loop(world, ["a", "b"]),
             tools={"tool-a": tool(world, "a"), "tool-b": tool(world, "b")},
@@ -65,13 +67,22 @@ def test_approvals_by_a_slow_user() -> None:
 @swept(points=18)
 async def test_an_unanswered_approval_is_decided_by_its_deadline(world: World) -> None:
     class Nobody:
-        async def request_approval(self, prompt: str, options: list[str], timeout: float, default: str) -> str:
+        async def request_approval(
+            self, prompt: str, options: list[str], timeout: float, default: str
+        ) -> str:
             await anyio.sleep_forever()
             return "Allow"
 
-    ask = hook(world, "tool:pre", lambda: HookResult(action="ask_user", approval_prompt="?", approval_timeout=5))
+    ask = hook(
+        world,
+        "tool:pre",
+        lambda: HookResult(action="ask_user", approval_prompt="?", approval_timeout=5),
+    )
     session = world.agent(
-        loop=loop(world, ["a"]), tools={"tool-a": tool(world, "a")}, hooks={"hooks-ask": ask}, approval_system=Nobody()
+        loop=loop(world, ["a"]),
+        tools={"tool-a": tool(world, "a")},
+        hooks={"hooks-ask": ask},
+        approval_system=Nobody(),
     )
     async with world.opened(session):
         await world.execute(session)
@@ -80,7 +91,9 @@ async def test_an_unanswered_approval_is_decided_by_its_deadline(world: World) -
 
 @swept(points=22)
 async def test_hooks_that_inject_into_the_context(world: World) -> None:
-    inject = hook(world, "tool:post", lambda: HookResult(action="inject_context", context_injection="look"))
+    inject = hook(
+        world, "tool:post", lambda: HookResult(action="inject_context", context_injection="look")
+    )
     session = world.agent(
         loop=loop(world, ["a", "b"]),
         tools={"tool-a": tool(world, "a"), "tool-b": tool(world, "b")},
@@ -100,7 +113,9 @@ async def test_a_gate_that_overruns_denies_and_the_turn_goes_on(world: World) ->
 
         coordinator.hooks.register("tool:pre", hang, timeout=5, on_failure="deny")
 
-    session = world.agent(loop=loop(world, ["a"]), tools={"tool-a": tool(world, "a")}, hooks={"hooks-gate": register})
+    session = world.agent(
+        loop=loop(world, ["a"]), tools={"tool-a": tool(world, "a")}, hooks={"hooks-gate": register}
+    )
     async with world.opened(session):
         await world.execute(session)
         assert world.transcripts[0][2]["content"] == "refused"

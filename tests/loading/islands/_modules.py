@@ -52,7 +52,9 @@ def tool_module(work: Callable[..., Any]) -> Any:
 
     async def mount(coordinator: Any, config: Any) -> None:
         async def working(given: Any) -> Any:
-            return await (work(given, coordinator) if work.__code__.co_argcount == 2 else work(given))
+            return await (
+                work(given, coordinator) if work.__code__.co_argcount == 2 else work(given)
+            )
 
         await coordinator.mount("tools", Tool(working))
 
@@ -73,7 +75,10 @@ class Search:
 
     name = "search"
     description = "Searches."
-    input_schema: ClassVar[dict[str, Any]] = {"type": "object", "properties": {"query": {"type": "string"}}}
+    input_schema: ClassVar[dict[str, Any]] = {
+        "type": "object",
+        "properties": {"query": {"type": "string"}},
+    }
 
     def __init__(self) -> None:
         self.queue: asyncio.Queue[tuple[str, asyncio.Future[str]]] = asyncio.Queue()
@@ -153,7 +158,9 @@ class Context:
         async with self.lock:
             return [dict(message) for message in self.messages]
 
-    async def get_messages_for_request(self, token_budget: int | None = None, provider: Any = None) -> list[Any]:
+    async def get_messages_for_request(
+        self, token_budget: int | None = None, provider: Any = None
+    ) -> list[Any]:
         return await self.get_messages()
 
     async def set_messages(self, messages: list[dict[str, Any]]) -> None:
@@ -172,7 +179,13 @@ class Loop:
     """A loop that calls its tools side by side in tasks of its own."""
 
     async def execute(
-        self, prompt: str, context: Any, providers: Any, tools: Any, hooks: Any, coordinator: Any = None
+        self,
+        prompt: str,
+        context: Any,
+        providers: Any,
+        tools: Any,
+        hooks: Any,
+        coordinator: Any = None,
     ) -> str:
         await hooks.emit("execution:start", {"prompt": prompt})
         await context.add_message({"role": "user", "content": prompt})
@@ -180,7 +193,9 @@ class Loop:
         text = ""
         for _ in range(5):
             stored = await context.get_messages_for_request()
-            messages = [Message(role=message["role"], content=str(message["content"])) for message in stored]
+            messages = [
+                Message(role=message["role"], content=str(message["content"])) for message in stored
+            ]
             response = await provider.complete(ChatRequest(messages=messages))
             calls = provider.parse_tool_calls(response)
             text = response.content[0].text
@@ -190,12 +205,17 @@ class Loop:
                 {
                     "role": "assistant",
                     "content": response.content[0].text,
-                    "tool_calls": [{"id": call.id, "name": call.name, "arguments": call.arguments} for call in calls],
+                    "tool_calls": [
+                        {"id": call.id, "name": call.name, "arguments": call.arguments}
+                        for call in calls
+                    ],
                 }
             )
             results = await asyncio.gather(*(self._call(call, tools, hooks) for call in calls))
             for call, result in zip(calls, results, strict=True):
-                await context.add_message({"role": "tool", "tool_call_id": call.id, "content": result})
+                await context.add_message(
+                    {"role": "tool", "tool_call_id": call.id, "content": result}
+                )
         await context.add_message({"role": "assistant", "content": text})
         await hooks.emit("execution:end", {"status": "completed"})
         await hooks.emit("orchestrator:complete", {"status": "success"})
@@ -277,4 +297,6 @@ def agent(
         "tools": [{"module": "tool-own"}] if tool else [],
         "hooks": [{"module": "hooks-own"}] if hooks else [],
     }
-    return AmplifierSession(plan, loader=ModuleLoader(modules={key: value for key, value in modules.items() if value}))
+    return AmplifierSession(
+        plan, loader=ModuleLoader(modules={key: value for key, value in modules.items() if value})
+    )

@@ -16,7 +16,12 @@ import anyio.lowlevel
 import pytest
 
 from amplifier.contracts import current_call
-from amplifier.errors import ContainedError, ExecutionCancelled, SessionStateError, SpuriousCancellation
+from amplifier.errors import (
+    ContainedError,
+    ExecutionCancelled,
+    SessionStateError,
+    SpuriousCancellation,
+)
 from amplifier.models import ToolResult
 
 from ._modules import agent, asyncio_only, result_of, tool_module
@@ -66,7 +71,9 @@ async def test_an_error_of_trio_reaches_the_island_with_type_cause_and_traceback
     assert seen == [((7,), KeyError, True)]
 
 
-async def test_a_cancellation_that_was_not_requested_is_a_failure_of_the_module(anyio_backend_name: str):
+async def test_a_cancellation_that_was_not_requested_is_a_failure_of_the_module(
+    anyio_backend_name: str,
+):
     async def work(given: Any) -> None:
         future = asyncio.get_running_loop().create_future()
         future.cancel()
@@ -74,7 +81,9 @@ async def test_a_cancellation_that_was_not_requested_is_a_failure_of_the_module(
 
     async with agent(tool=tool_module(work), turns=[("work", {}), "done"]) as session:
         errors: list[str] = []
-        session.coordinator.hooks.register("tool:error", lambda event, data: errors.append(str(data["error"])))
+        session.coordinator.hooks.register(
+            "tool:error", lambda event, data: errors.append(str(data["error"]))
+        )
         assert await session.execute("go") == "done"
         if anyio_backend_name == "trio":
             with pytest.raises(SpuriousCancellation) as caught:
@@ -176,7 +185,9 @@ async def test_an_immediate_stop_reaches_the_tool_through_a_loop_of_the_island()
         await coordinator.mount("tools", Tool())
 
     session = agent(loop=asyncio_only(mount), tool=mount_tool)
-    session.coordinator.hooks.register("execution:end", lambda event, data: steps.append(data["status"]))
+    session.coordinator.hooks.register(
+        "execution:end", lambda event, data: steps.append(data["status"])
+    )
     async with session, anyio.create_task_group() as group:
 
         async def stop() -> None:
@@ -449,7 +460,9 @@ async def test_the_coordinator_may_be_used_from_a_worker_thread_of_the_module():
     async def work(given: Any, coordinator: Any) -> list[str]:
         def in_thread() -> list[str]:
             coordinator.register_capability("from.thread", 1)
-            coordinator.hooks.register("own:event", lambda event, data: heard.append(event), name="from thread")
+            coordinator.hooks.register(
+                "own:event", lambda event, data: heard.append(event), name="from thread"
+            )
             return sorted(coordinator.get("tools"))
 
         names = await asyncio.to_thread(in_thread)
@@ -490,7 +503,9 @@ async def test_a_background_task_of_the_module_uses_the_session_between_its_call
     assert heard == [0, 1, 2]
 
 
-async def test_a_module_that_keeps_a_tool_beyond_the_session_gets_a_clear_error(anyio_backend_name: str):
+async def test_a_module_that_keeps_a_tool_beyond_the_session_gets_a_clear_error(
+    anyio_backend_name: str,
+):
     async def work(given: Any) -> str:
         return "worked"
 

@@ -138,7 +138,9 @@ async def test_a_hanging_mount_is_cut_off_at_its_deadline():
     assert islands() == []
 
 
-async def test_a_hanging_cleanup_is_cut_off_reported_and_the_rest_runs(caplog: pytest.LogCaptureFixture):
+async def test_a_hanging_cleanup_is_cut_off_reported_and_the_rest_runs(
+    caplog: pytest.LogCaptureFixture,
+):
     closed: list[str] = []
 
     async def mount(coordinator: Any, config: Any) -> Any:

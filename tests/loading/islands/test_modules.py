@@ -59,7 +59,9 @@ async def test_modules_of_all_kinds_work_together(which: tuple[bool, bool]):
     assert ["own:event"] in contributed
 
 
-async def test_a_module_finds_its_own_objects_as_they_are_and_those_of_others_wrapped(anyio_backend_name: str):
+async def test_a_module_finds_its_own_objects_as_they_are_and_those_of_others_wrapped(
+    anyio_backend_name: str,
+):
     seen: dict[str, Any] = {}
 
     async def mount(coordinator: Any, config: Any) -> None:
@@ -92,7 +94,9 @@ async def test_a_module_finds_its_own_objects_as_they_are_and_those_of_others_wr
     }
 
 
-async def test_what_is_read_from_and_written_to_the_mount_points_runs_on_its_own_side(anyio_backend_name: str):
+async def test_what_is_read_from_and_written_to_the_mount_points_runs_on_its_own_side(
+    anyio_backend_name: str,
+):
     class Where:
         name = "where"
         description = "Says where it runs; awaited by contract, though it is not async."
@@ -117,12 +121,21 @@ async def test_what_is_read_from_and_written_to_the_mount_points_runs_on_its_own
     await session.coordinator.mount("tools", Tool(native), name="native")
     async with session:
         where = session.coordinator.get("tools")["where"]
-        seen += [await where.execute({"a": 1})] + ([await where.execute({})] if anyio_backend_name == "trio" else [])
+        seen += [await where.execute({"a": 1})] + (
+            [await where.execute({})] if anyio_backend_name == "trio" else []
+        )
     on_island = anyio_backend_name == "trio"
-    assert seen == [False, (["native", "where"], 2, True), on_island, *([True] if on_island else [])]
+    assert seen == [
+        False,
+        (["native", "where"], 2, True),
+        on_island,
+        *([True] if on_island else []),
+    ]
 
 
-async def test_a_returned_instance_is_mounted_and_a_returned_cleanup_is_called_once(anyio_backend_name: str):
+async def test_a_returned_instance_is_mounted_and_a_returned_cleanup_is_called_once(
+    anyio_backend_name: str,
+):
     calls: list[bool] = []
 
     async def mount(coordinator: Any, config: Any) -> Any:
@@ -134,7 +147,10 @@ async def test_a_returned_instance_is_mounted_and_a_returned_cleanup_is_called_o
 
     async with agent(context=asyncio_only(mount_context), tool=asyncio_only(mount)) as session:
         context = session.coordinator.get("context")
-        assert (type(context).__name__, isinstance(context, Context)) == ("Context", anyio_backend_name == "asyncio")
+        assert (type(context).__name__, isinstance(context, Context)) == (
+            "Context",
+            anyio_backend_name == "asyncio",
+        )
     assert calls == [anyio_backend_name == "trio"]
 
 
@@ -198,7 +214,9 @@ async def test_a_capability_of_the_island_can_be_called_from_trio_and_one_of_tri
         assert get("data") == {"answer": 42}
 
 
-async def test_a_callable_object_and_functions_kept_as_attributes_run_on_their_own_side(anyio_backend_name: str):
+async def test_a_callable_object_and_functions_kept_as_attributes_run_on_their_own_side(
+    anyio_backend_name: str,
+):
     on_island: list[bool] = []
 
     class Handler:
@@ -246,12 +264,16 @@ async def test_a_module_opens_and_runs_a_child_session(anyio_backend_name: str):
     async def work(given: Any, coordinator: Any) -> ToolResult:
         child = coordinator.session.fork({"tools": []})
         async with child:
-            return ToolResult(success=True, output=await child.execute(f"{given['task']} as a child"))
+            return ToolResult(
+                success=True, output=await child.execute(f"{given['task']} as a child")
+            )
 
     # The child has the same script, and no such tool.
     session = agent(tool=tool_module(work), turns=[("work", {"task": "count"}), "done"])
     results: list[Any] = []
-    session.coordinator.hooks.register("tool:post", lambda event, data: results.append(data["result"]["output"]))
+    session.coordinator.hooks.register(
+        "tool:post", lambda event, data: results.append(data["result"]["output"])
+    )
     async with session:
         assert await session.execute("go") == "done"
     assert results == ["done"]
@@ -297,9 +319,15 @@ async def test_all_modules_of_a_session_share_one_loop_and_sessions_do_not(anyio
 
     module = asyncio_only(mount)
     async with agent(tool=module, hooks=module), agent(tool=module):
-        islands = [thread for thread in threading.enumerate() if thread.name.startswith("amplifier asyncio island")]
+        islands = [
+            thread
+            for thread in threading.enumerate()
+            if thread.name.startswith("amplifier asyncio island")
+        ]
     assert loops[0] is loops[1]
-    assert (loops[0] is loops[2], len(islands)) == ((True, 0) if anyio_backend_name == "asyncio" else (False, 2))
+    assert (loops[0] is loops[2], len(islands)) == (
+        (True, 0) if anyio_backend_name == "asyncio" else (False, 2)
+    )
 
 
 WITHOUT = """
@@ -331,7 +359,9 @@ async def test_no_island_is_started_where_nothing_would_end_it(anyio_backend_nam
     if anyio_backend_name == "asyncio":
         assert await module(SimpleNamespace()) == "mounted"
         return
-    with pytest.raises(ModuleLoadError, match=r"'tool-own' needs asyncio, and .* has no asyncio island"):
+    with pytest.raises(
+        ModuleLoadError, match=r"'tool-own' needs asyncio, and .* has no asyncio island"
+    ):
         await module(SimpleNamespace())
     with pytest.raises(SessionStateError, match="is closed; it starts no asyncio island any more"):
         await module(session.coordinator)
@@ -339,7 +369,9 @@ async def test_no_island_is_started_where_nothing_would_end_it(anyio_backend_nam
 
 @pytest.mark.parametrize("fails", [False, True])
 @pytest.mark.parametrize("way", ["hooks", "get", "mount_points"])
-async def test_handlers_belong_to_the_module_however_it_gets_the_hooks(way: str, fails: bool, anyio_backend_name: str):
+async def test_handlers_belong_to_the_module_however_it_gets_the_hooks(
+    way: str, fails: bool, anyio_backend_name: str
+):
     heard: list[bool] = []
 
     async def mount(coordinator: Any, config: Any) -> None:
@@ -347,9 +379,9 @@ async def test_handlers_belong_to_the_module_however_it_gets_the_hooks(way: str,
             await asyncio.sleep(0)
             heard.append(is_on_island())
 
-        hooks = {"hooks": coordinator.hooks, "get": coordinator.get("hooks")}.get(way) or coordinator.mount_points[
-            "hooks"
-        ]
+        hooks = {"hooks": coordinator.hooks, "get": coordinator.get("hooks")}.get(
+            way
+        ) or coordinator.mount_points["hooks"]
         hooks.register("own:event", note, name="note")
         if fails:
             raise OSError("no")

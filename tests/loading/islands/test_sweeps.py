@@ -10,7 +10,16 @@ from typing import Any
 import anyio
 import pytest
 
-from tests._support.world_modules import a_moment, context, failing, hooks_on_everything, hosted, loop, seed, tool
+from tests._support.world_modules import (
+    a_moment,
+    context,
+    failing,
+    hooks_on_everything,
+    hosted,
+    loop,
+    seed,
+    tool,
+)
 from tests._support.worlds import World, sweep
 
 
@@ -28,11 +37,22 @@ def on_trio(mount: Any) -> Any:
     ("of_loop", "of_context", "of_tools", "of_hooks"),
     [
         pytest.param(on_island, on_island, on_island, on_island, id="all on the island"),
-        pytest.param(on_island, on_trio, on_trio, on_trio, id="the loop on the island", marks=pytest.mark.slow),
-        pytest.param(on_trio, on_island, on_island, on_island, id="the loop on trio", marks=pytest.mark.slow),
+        pytest.param(
+            on_island,
+            on_trio,
+            on_trio,
+            on_trio,
+            id="the loop on the island",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            on_trio, on_island, on_island, on_island, id="the loop on trio", marks=pytest.mark.slow
+        ),
     ],
 )
-def test_a_turn_with_two_tools_and_hooks_on_every_event(of_loop, of_context, of_tools, of_hooks) -> None:
+def test_a_turn_with_two_tools_and_hooks_on_every_event(
+    of_loop, of_context, of_tools, of_hooks
+) -> None:
     async def scenario(world: World) -> None:
         session = world.agent(
             loop=of_loop(loop(world, ["a", "b"])),
@@ -56,7 +76,10 @@ def test_opening_and_closing_with_seed_and_structured_modules() -> None:
                 "tool-a": on_island(tool(world, "a")),
                 "tool-bad": on_island(failing(world, "bad", OSError("disk"))),
             },
-            hooks={"hooks-h": on_island(hosted(world, "hosted")), "hooks-s": on_island(seed(world, "seed"))},
+            hooks={
+                "hooks-h": on_island(hosted(world, "hosted")),
+                "hooks-s": on_island(seed(world, "seed")),
+            },
         )
         async with world.opened(session):
             await a_moment()
@@ -81,7 +104,9 @@ def test_a_stream_of_the_island_that_is_read_on_trio() -> None:
         session = world.agent(
             loop=on_trio(loop(world)),
             context=context(world),
-            tools={"tool-s": on_island(seed(world, "source", instance=None, after=_mounting(Source())))},
+            tools={
+                "tool-s": on_island(seed(world, "source", instance=None, after=_mounting(Source())))
+            },
         )
         async with world.opened(session):
             tools: Any = session.coordinator.get("tools")

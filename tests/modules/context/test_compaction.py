@@ -34,7 +34,9 @@ async def simple(root: Any, hooks: Any = None, **config: Any) -> AsyncIterator[S
     yield SimpleContext(ContextOptions(**config), hooks)
 
 
-def persistent(root: Any, hooks: Any = None, **config: Any) -> AbstractAsyncContextManager[PersistentContext]:
+def persistent(
+    root: Any, hooks: Any = None, **config: Any
+) -> AbstractAsyncContextManager[PersistentContext]:
     return opened_again(root, hooks=hooks, **config)
 
 
@@ -49,14 +51,26 @@ def prompt(number: int, words: int = 60) -> dict[str, Any]:
 
 def call(number: int, tool: str = "look", size: int = 1200) -> list[dict[str, Any]]:
     return [
-        {"role": "assistant", "content": None, "tool_calls": [{"id": f"{tool} {number}", "name": tool}]},
-        {"role": "tool", "tool_call_id": f"{tool} {number}", "content": f"{number:05} " + "x" * size},
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [{"id": f"{tool} {number}", "name": tool}],
+        },
+        {
+            "role": "tool",
+            "tool_call_id": f"{tool} {number}",
+            "content": f"{number:05} " + "x" * size,
+        },
     ]
 
 
 async def talk(context: Any, turns: range, size: int = 1200) -> None:
     for number in turns:
-        for message in [prompt(number), *call(number, size=size), {"role": "assistant", "content": f"answer {number}"}]:
+        for message in [
+            prompt(number),
+            *call(number, size=size),
+            {"role": "assistant", "content": f"answer {number}"},
+        ]:
             await context.add_message(message)
 
 
@@ -68,7 +82,9 @@ async def test_old_tool_outputs_are_shortened_first_and_say_where_they_are(opene
         await talk(context, range(12), size=4000)
         view = await context.get_messages_for_request(12_000)
         stored = await context.get_messages()
-    assert [message["role"] for message in view] == [message["role"] for message in stored], "nothing is left out"
+    assert [message["role"] for message in view] == [message["role"] for message in stored], (
+        "nothing is left out"
+    )
     assert "\n[message 3: 3606 characters left out]\n" in view[2]["content"]
     assert view[-2:] == stored[-2:], "the newest are whole"
     assert [made.tier for made in context.compactions()] == ["results"]
@@ -91,7 +107,10 @@ async def test_old_turns_are_left_out_with_a_summary_in_their_place(opened):
         await talk(context, range(25, 60))
         view = await context.get_messages_for_request(provider=provider)
         assert view[2]["content"].endswith(":]\nAnd at more.")
-        assert "Summary so far: They looked at the first things." in provider.last_request.messages[-1].content
+        assert (
+            "Summary so far: They looked at the first things."
+            in provider.last_request.messages[-1].content
+        )
         assert [made.tier for made in context.compactions()] == ["summary", "summary"]
     [first, _] = recorder.get_events("context:compaction")
     assert first[1]["tier"] == "summary"
@@ -114,7 +133,9 @@ async def test_without_a_summary_the_next_tier_does_and_says_why(opened, answer,
     recorder = EventRecorder()
     async with opened(recorder) as context:
         await talk(context, range(25))
-        view = await context.get_messages_for_request(provider=MockProvider([answer], defaults=WINDOW))
+        view = await context.get_messages_for_request(
+            provider=MockProvider([answer], defaults=WINDOW)
+        )
         assert view[1]["content"].endswith("left out]")
         assert view[-1]["content"] == "answer 24"
         assert [made.tier for made in context.compactions()] == ["left_out"]
@@ -164,7 +185,11 @@ async def test_pinned_messages_the_plan_and_the_newest_request_stay_word_for_wor
 # ── laws ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-@given(transcript=transcripts(), budgets=st.lists(st.integers(1, 3000), min_size=1, max_size=4), options=options())
+@given(
+    transcript=transcripts(),
+    budgets=st.lists(st.integers(1, 3000), min_size=1, max_size=4),
+    options=options(),
+)
 async def test_the_view_grows_at_its_end_until_a_compaction_is_told(transcript, budgets, options):
     recorder = EventRecorder()
     context = SimpleContext(options, recorder)  # type: ignore[arg-type]
@@ -172,7 +197,8 @@ async def test_the_view_grows_at_its_end_until_a_compaction_is_told(transcript, 
     for at, message in enumerate(transcript.messages):
         await context.add_message(message)
         is_late = any(
-            at in group and group[0] < (context._conversation.latest or _NONE).start for group in transcript.together
+            at in group and group[0] < (context._conversation.latest or _NONE).start
+            for group in transcript.together
         )
         budget = budgets[0]
         view = await context.get_messages_for_request(budget)
@@ -185,15 +211,24 @@ async def test_the_view_grows_at_its_end_until_a_compaction_is_told(transcript, 
         recorder.clear()
         before = view
     # Whatever was compacted, a request with room for everything shows everything.
-    whole = [message for at, message in enumerate(transcript.messages) if at not in transcript.orphans]
+    whole = [
+        message for at, message in enumerate(transcript.messages) if at not in transcript.orphans
+    ]
     assert await context.get_messages_for_request(10_000_000) == whole
 
 
 _NONE = attrs.make_class("Nothing", {"start": attrs.field(default=0)})()
 
 
-@given(transcript=transcripts(), budget=st.integers(200, 3000), options=options(), pins=st.sets(st.integers(0, 30)))
-async def test_what_must_stay_stays_word_for_word_where_the_budget_allows_it(transcript, budget, options, pins):
+@given(
+    transcript=transcripts(),
+    budget=st.integers(200, 3000),
+    options=options(),
+    pins=st.sets(st.integers(0, 30)),
+)
+async def test_what_must_stay_stays_word_for_word_where_the_budget_allows_it(
+    transcript, budget, options, pins
+):
     messages = transcript.messages
     for at in pins & set(range(len(messages))) - set(transcript.orphans):
         messages[at]["metadata"] = {"pinned": True}
@@ -204,9 +239,13 @@ async def test_what_must_stay_stays_word_for_word_where_the_budget_allows_it(tra
     if sum(entry.tokens for entry in context._conversation.view) > budget:
         return  # there is no room for what must stay, and everything is cut
     must = [at for at in pins if at < len(messages) and at not in transcript.orphans]
-    must += [at for at, message in enumerate(messages) if message["role"] in ("system", "developer")]
+    must += [
+        at for at, message in enumerate(messages) if message["role"] in ("system", "developer")
+    ]
     asked = [
-        m for at, m in enumerate(messages) if m["role"] == "user" and not any(at in g for g in transcript.together)
+        m
+        for at, m in enumerate(messages)
+        if m["role"] == "user" and not any(at in g for g in transcript.together)
     ]
     assert [messages[at] for at in must if messages[at] not in view] == []
     assert [message for message in asked[-1:] if message not in view] == []
@@ -223,17 +262,27 @@ async def test_an_undone_compaction_gives_the_view_back_and_waits_until_nothing_
         await talk(context, range(25))
         whole = await context.get_messages()
         tokens = context.statistics().tokens
-        assert len(await context.get_messages_for_request(tokens + 10)) < len(whole), "above the threshold"
+        assert len(await context.get_messages_for_request(tokens + 10)) < len(whole), (
+            "above the threshold"
+        )
         assert await context.uncompact()
-        assert await context.get_messages_for_request(tokens + 10) == whole, "it fits, so it is shown"
-        assert [data["tier"] for _, data in recorder.get_events("context:compaction")][-1] == "undone"
+        assert await context.get_messages_for_request(tokens + 10) == whole, (
+            "it fits, so it is shown"
+        )
+        assert [data["tier"] for _, data in recorder.get_events("context:compaction")][
+            -1
+        ] == "undone"
         assert len(await context.get_messages_for_request(tokens - 10)) < len(whole)
         assert [made.is_undone for made in context.compactions()] == [True, False]
         assert context.statistics().compactions == 1
 
 
-async def test_a_compaction_that_is_asked_for_is_followed_although_everything_fits_and_can_be_undone(opened):
-    provider = MockProvider(["They looked."], defaults={"context_window": 200_000, "max_output_tokens": 0})
+async def test_a_compaction_that_is_asked_for_is_followed_although_everything_fits_and_can_be_undone(
+    opened,
+):
+    provider = MockProvider(
+        ["They looked."], defaults={"context_window": 200_000, "max_output_tokens": 0}
+    )
     recorder = EventRecorder()
     async with opened(recorder) as context:
         assert await context.compact(provider) is None, "there is nothing"
@@ -241,7 +290,11 @@ async def test_a_compaction_that_is_asked_for_is_followed_although_everything_fi
         whole, before = await context.get_messages(), context.statistics().tokens
         assert await context.get_messages_for_request(provider=provider) == whole
         told = await context.compact(provider)
-        assert (told["tier"], told["summary"], told["before_tokens"]) == ("summary", "They looked.", before)
+        assert (told["tier"], told["summary"], told["before_tokens"]) == (
+            "summary",
+            "They looked.",
+            before,
+        )
         assert told["after_tokens"] <= before // 4
         assert recorder.get_events("context:compaction")[-1][1] == told
         view = await context.get_messages_for_request(provider=provider)
@@ -257,7 +310,10 @@ async def test_a_compaction_that_is_asked_for_is_followed_although_everything_fi
 
 async def test_a_session_finds_the_provider_for_a_compaction_that_is_asked_for():
     provider = MockProvider(["They looked."], defaults=WINDOW)
-    plan = {"session": {"orchestrator": "loop-basic", "context": "context-simple"}, "providers": [provider]}
+    plan = {
+        "session": {"orchestrator": "loop-basic", "context": "context-simple"},
+        "providers": [provider],
+    }
     async with AmplifierSession(plan) as session:
         context: Any = session.coordinator.get("context")
         await talk(context, range(25))
@@ -272,7 +328,10 @@ async def test_the_summary_is_a_step_of_the_turn_that_wrappers_see():
         return await run()
 
     provider = MockProvider(["They looked.", "Done."], defaults=WINDOW)
-    plan = {"session": {"orchestrator": "loop-basic", "context": "context-simple"}, "providers": [provider]}
+    plan = {
+        "session": {"orchestrator": "loop-basic", "context": "context-simple"},
+        "providers": [provider],
+    }
     async with AmplifierSession(plan) as session:
         context: Any = session.coordinator.get("context")
         await talk(context, range(25))
@@ -321,7 +380,14 @@ async def test_cancelled_while_the_summary_is_written_everything_is_as_before(op
         assert scope.cancelled_caught
         assert context.compactions() == []
         assert (await context.get_messages(), context.statistics()) == (before, statistics)
-        assert len(await context.get_messages_for_request(provider=MockProvider(["so"], defaults=WINDOW))) < 60
+        assert (
+            len(
+                await context.get_messages_for_request(
+                    provider=MockProvider(["so"], defaults=WINDOW)
+                )
+            )
+            < 60
+        )
 
 
 async def test_requests_at_the_same_time_make_one_compaction(opened):
@@ -332,7 +398,9 @@ async def test_requests_at_the_same_time_make_one_compaction(opened):
     views: list[Any] = []
 
     async def ask() -> None:
-        views.append(await context.get_messages_for_request(provider=MockProvider(slow, defaults=WINDOW)))
+        views.append(
+            await context.get_messages_for_request(provider=MockProvider(slow, defaults=WINDOW))
+        )
 
     async with opened() as context:
         await talk(context, range(25))
@@ -351,7 +419,9 @@ async def test_a_conversation_replaced_while_the_summary_is_written_is_not_compa
 
     async with opened() as context:
         await talk(context, range(25))
-        view = await context.get_messages_for_request(provider=MockProvider(replacing, defaults=WINDOW))
+        view = await context.get_messages_for_request(
+            provider=MockProvider(replacing, defaults=WINDOW)
+        )
         assert view == [prompt(99)]
         assert context.compactions() == []
 
@@ -385,7 +455,9 @@ class Counting:
     counts = 0
 
     def __init__(self) -> None:
-        self._inner = MockProvider(["They looked."] * 3, defaults={"context_window": 21_000, "max_output_tokens": 0})
+        self._inner = MockProvider(
+            ["They looked."] * 3, defaults={"context_window": 21_000, "max_output_tokens": 0}
+        )
         self.get_info = self._inner.get_info
         self.complete = self._inner.complete
 

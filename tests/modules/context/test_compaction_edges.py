@@ -51,12 +51,18 @@ class _Provider:
 
 
 @pytest.mark.parametrize(
-    "about", [{"source": "hook"}, {"source": "steering"}, {"source": "answer_format"}, {"pinned": True}], ids=str
+    "about",
+    [{"source": "hook"}, {"source": "steering"}, {"source": "answer_format"}, {"pinned": True}],
+    ids=str,
 )
-async def test_what_is_said_in_a_turn_does_not_take_the_place_of_its_request(about: dict[str, Any]) -> None:
+async def test_what_is_said_in_a_turn_does_not_take_the_place_of_its_request(
+    about: dict[str, Any],
+) -> None:
     steps = [message for number in range(60) for message in _worked(number)]
     begin = [_said("first"), {"role": "assistant", "content": "done"}, _said("the newest request")]
-    context = await _filled(SimpleContext(), [*begin, *steps[:8], _said("by the way", **about), *steps[8:]])
+    context = await _filled(
+        SimpleContext(), [*begin, *steps[:8], _said("by the way", **about), *steps[8:]]
+    )
 
     view = await context.get_messages_for_request(token_budget=2000)
 
@@ -71,8 +77,14 @@ async def test_what_is_said_in_a_turn_does_not_take_the_place_of_its_request(abo
 
 
 async def test_what_a_hook_says_is_not_the_first_request() -> None:
-    turns = [message for number in range(60) for message in (_said(f"request {number}"), *_worked(number))]
-    context = await _filled(SimpleContext(), [_said("the rules of the house", source="hook"), *turns])
+    turns = [
+        message
+        for number in range(60)
+        for message in (_said(f"request {number}"), *_worked(number))
+    ]
+    context = await _filled(
+        SimpleContext(), [_said("the rules of the house", source="hook"), *turns]
+    )
 
     view = await context.get_messages_for_request(token_budget=2000)
 
@@ -83,7 +95,9 @@ async def test_pinned_messages_beyond_the_budget_leave_the_newest_request_whole(
     pinned = [_said(f"pinned {number} " + "x" * 300, pinned=True) for number in range(30)]
     rules = {"role": "system", "content": "rules " * 60}
     newest = _said("the newest request " * 10)
-    context = await _filled(SimpleContext(), [rules, *pinned, {"role": "assistant", "content": "yes"}, newest])
+    context = await _filled(
+        SimpleContext(), [rules, *pinned, {"role": "assistant", "content": "yes"}, newest]
+    )
 
     view = await context.get_messages_for_request(token_budget=1800)
 
@@ -115,7 +129,9 @@ def _broken(**fields: Any) -> ChatResponse:
     ids=["unreadable error", "metadata", "content"],
 )
 async def test_an_answer_that_is_none_is_no_summary(answer: Callable[[], Any]) -> None:
-    context = await _filled(SimpleContext(), [_said(f"{number} " + "x" * 400) for number in range(40)])
+    context = await _filled(
+        SimpleContext(), [_said(f"{number} " + "x" * 400) for number in range(40)]
+    )
 
     view = await context.get_messages_for_request(token_budget=2500, provider=_Provider(answer))
 
@@ -163,7 +179,9 @@ def test_tools_with_numbers_beyond_64_bits_can_change() -> None:
 
 
 @pytest.mark.parametrize("messages", [[], [_said("another")]], ids=["cleared", "replaced"])
-async def test_a_compaction_of_what_was_replaced_is_not_stored(tmp_path: Path, messages: list[dict[str, Any]]) -> None:
+async def test_a_compaction_of_what_was_replaced_is_not_stored(
+    tmp_path: Path, messages: list[dict[str, Any]]
+) -> None:
     async with opened(tmp_path) as context:
         await _filled(context, [_said(f"{number} " + "x" * 200) for number in range(40)])
         async with anyio.create_task_group() as group:
@@ -214,12 +232,19 @@ async def test_what_no_longer_stays_brings_nothing_back() -> None:
 async def test_the_attachments_of_the_first_prompt_do_not_stay() -> None:
     source = {"type": "base64", "media_type": "application/pdf", "data": "A" * 400_000}
     blocks = [{"type": "text", "text": "read this"}, {"type": "document", "source": source}]
-    steps = [message for number in range(60) for message in (_said(f"request {number}"), *_worked(number))]
+    steps = [
+        message
+        for number in range(60)
+        for message in (_said(f"request {number}"), *_worked(number))
+    ]
     context = await _filled(SimpleContext(), [{"role": "user", "content": blocks}, *steps])
 
     view = await context.get_messages_for_request(token_budget=4000)
 
-    assert view[0]["content"] == [blocks[0], {"type": "text", "text": "[message 1: document left out]"}]
+    assert view[0]["content"] == [
+        blocks[0],
+        {"type": "text", "text": "[message 1: document left out]"},
+    ]
     assert len(view) > 8
     assert (await context.get_messages())[0]["content"] == blocks
 
@@ -230,7 +255,9 @@ async def test_instructions_that_fill_the_window_leave_compactions_few(share: fl
     rules = {"role": "system", "content": "s" * int(4 * 8000 * share)}
     await context.add_message(rules)
     for number in range(60):
-        await _filled(context, [_said(f"request {number}"), {"role": "assistant", "content": "y" * 300}])
+        await _filled(
+            context, [_said(f"request {number}"), {"role": "assistant", "content": "y" * 300}]
+        )
         view = await context.get_messages_for_request(token_budget=8000)
         assert rules in view
         assert _said(f"request {number}") in view

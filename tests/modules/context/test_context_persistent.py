@@ -28,7 +28,9 @@ USER = {"role": "user", "content": "hello"}
 async def opened(
     root: Path, session_id: str = "s", hooks: Any = None, **config: Any
 ) -> AsyncIterator[PersistentContext]:
-    context = PersistentContext(read_persistent_options(session_id, {"path": str(root), **config}), hooks)
+    context = PersistentContext(
+        read_persistent_options(session_id, {"path": str(root), **config}), hooks
+    )
     try:
         await context.open()
         yield context
@@ -50,20 +52,29 @@ def stored(root: Path, session_id: str = "s") -> list[dict[str, Any]]:
 
 @given(
     program=st.lists(
-        st.one_of(programs().filter(bool).map(lambda p: p[0]), st.just(("reopen", None))), min_size=1, max_size=8
+        st.one_of(programs().filter(bool).map(lambda p: p[0]), st.just(("reopen", None))),
+        min_size=1,
+        max_size=8,
     )
 )
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(
+    max_examples=25,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 async def test_memory_and_file_hold_what_a_plain_list_would(tmp_path_factory, program):
     root = tmp_path_factory.mktemp("conversations")
     expected: list[Any] = []
-    context = PersistentContext(read_persistent_options("s", {"path": root, "resume_policy": "replace"}))
+    context = PersistentContext(
+        read_persistent_options("s", {"path": root, "resume_policy": "replace"})
+    )
     await context.open()
     try:
         for operation, argument in program:
             if operation == "reopen":
                 await context.close()
-                context = PersistentContext(read_persistent_options("s", {"path": root, "resume_policy": "replace"}))
+                context = PersistentContext(
+                    read_persistent_options("s", {"path": root, "resume_policy": "replace"})
+                )
                 await context.open()
                 # Results that are owed come on top; what was stored before comes first, unchanged.
                 assert (await context.get_messages())[: len(expected)] == expected
@@ -81,7 +92,9 @@ async def test_a_message_is_in_the_file_when_add_message_returns(tmp_path):
     async with opened(tmp_path) as context:
         assert isinstance(context, ContextManager)
         for number in range(5):
-            await context.add_message({"role": "user", "content": f"number {number}\nof 5 — ünïcode 中"})
+            await context.add_message(
+                {"role": "user", "content": f"number {number}\nof 5 — ünïcode 中"}
+            )
             other = sqlite3.connect(tmp_path / "store.db")  # as another process sees it
             rows = other.execute("SELECT position, body FROM messages ORDER BY position").fetchall()
             other.close()
@@ -94,7 +107,8 @@ async def test_the_disk_has_it_before_it_is_acknowledged(tmp_path):
         database = context._stored._database
         assert database is not None
         settings = [
-            database._connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("journal_mode", "synchronous")
+            database._connection.execute(f"PRAGMA {name}").fetchone()[0]
+            for name in ("journal_mode", "synchronous")
         ]
     assert settings == ["wal", 2]  # a commit syncs the log
 
@@ -103,12 +117,20 @@ async def test_the_disk_has_it_before_it_is_acknowledged(tmp_path):
     ("message", "problem"),
     [
         ({"role": "user", "content": float("nan")}, "content: nan is not a JSON number"),
-        ({"role": "user", "content": [{1: "one"}]}, r"content\[0\]\[1\]: expected a str as key, got int"),
-        ({"role": "user", "content": {"x": object()}}, "content.x: expected a JSON value, got object"),
+        (
+            {"role": "user", "content": [{1: "one"}]},
+            r"content\[0\]\[1\]: expected a str as key, got int",
+        ),
+        (
+            {"role": "user", "content": {"x": object()}},
+            "content.x: expected a JSON value, got object",
+        ),
         ({"role": "user", "content": b"bytes"}, "content: expected a JSON value, got bytes"),
     ],
 )
-async def test_what_json_cannot_say_is_refused_with_its_path_and_nothing_is_stored(tmp_path, message, problem):
+async def test_what_json_cannot_say_is_refused_with_its_path_and_nothing_is_stored(
+    tmp_path, message, problem
+):
     async with opened(tmp_path) as context:
         with pytest.raises(ModelError, match=problem):
             await context.add_message(message)
@@ -133,7 +155,14 @@ async def test_too_deep_and_circular_messages_are_refused(tmp_path):
 
 
 async def test_lone_surrogates_huge_numbers_and_tuples_survive(tmp_path):
-    strange = {"role": "tool", "content": "name \udcff", "n": 10**50, "f": -0.0, "t": (1, (2,)), "b": [[1]] * 300}
+    strange = {
+        "role": "tool",
+        "content": "name \udcff",
+        "n": 10**50,
+        "f": -0.0,
+        "t": (1, (2,)),
+        "b": [[1]] * 300,
+    }
     async with opened(tmp_path) as context:
         await context.add_message(strange)
         assert await context.get_messages() == [{**strange, "t": [1, [2]]}]
@@ -143,7 +172,9 @@ async def test_lone_surrogates_huge_numbers_and_tuples_survive(tmp_path):
 # ── replacing ────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_after_a_resume_set_messages_is_ignored_because_the_file_is_the_fuller_record(tmp_path):
+async def test_after_a_resume_set_messages_is_ignored_because_the_file_is_the_fuller_record(
+    tmp_path,
+):
     full = [{"role": "system", "content": "be brief"}, USER]
     async with opened(tmp_path) as context:
         await context.set_messages(full)  # a fresh session takes what it is given
@@ -180,7 +211,11 @@ async def test_an_empty_conversation_is_not_a_resumed_one(tmp_path):
 CALLS = {
     "role": "assistant",
     "content": [{"type": "tool_call", "id": "c", "name": "list", "input": {}}],
-    "tool_calls": [{"id": "a", "name": "look"}, {"id": "b", "function": {"name": "run"}}, {"id": "c"}],
+    "tool_calls": [
+        {"id": "a", "name": "look"},
+        {"id": "b", "function": {"name": "run"}},
+        {"id": "c"},
+    ],
 }
 
 
@@ -193,14 +228,19 @@ def result(call: str, **more: Any) -> dict[str, Any]:
     [
         ([USER, CALLS], [("a", "look"), ("b", "run"), ("c", None)]),
         ([USER, CALLS, result("b")], [("a", "look"), ("c", None)]),
-        ([USER, CALLS, result("a"), {"role": "user", "content": "injected"}], [("b", "run"), ("c", None)]),
+        (
+            [USER, CALLS, result("a"), {"role": "user", "content": "injected"}],
+            [("b", "run"), ("c", None)],
+        ),
         ([USER, CALLS, result("a"), result("b"), result("c")], []),
         ([CALLS, {"role": "assistant", "content": "an old gap is left to those who made it"}], []),
         ([USER], []),
         ([], []),
     ],
 )
-async def test_calls_that_a_crash_left_without_a_result_get_one_that_is_recorded(tmp_path, before, owed):
+async def test_calls_that_a_crash_left_without_a_result_get_one_that_is_recorded(
+    tmp_path, before, owed
+):
     async with opened(tmp_path) as context:
         for message in before:
             await context.add_message(message)
@@ -209,7 +249,9 @@ async def test_calls_that_a_crash_left_without_a_result_get_one_that_is_recorded
         assert after[: len(before)] == before
         notes = after[len(before) :]
         assert [(note["tool_call_id"], note.get("name")) for note in notes] == owed
-        assert all(note["role"] == "tool" and note["content"].startswith("[interrupted") for note in notes)
+        assert all(
+            note["role"] == "tool" and note["content"].startswith("[interrupted") for note in notes
+        )
         assert await context.get_messages_for_request() == after
     assert stored(tmp_path) == after
 
@@ -273,7 +315,10 @@ async def test_a_conversation_that_another_process_changed_or_removed_is_not_wri
 async def test_files_and_folders_are_for_their_owner_alone(tmp_path):
     def modes() -> dict[str, int]:
         found = tmp_path.rglob("*")
-        return {path.relative_to(tmp_path).as_posix(): stat.S_IMODE(path.stat().st_mode) for path in found}
+        return {
+            path.relative_to(tmp_path).as_posix(): stat.S_IMODE(path.stat().st_mode)
+            for path in found
+        }
 
     async with opened(tmp_path / "new" / "folders") as context:
         await context.add_message(USER)
@@ -287,19 +332,42 @@ async def test_files_and_folders_are_for_their_owner_alone(tmp_path):
         "new/folders/store.db": 0o600,
     }
     assert modes() == kept
-    assert while_open == {**kept, "new/folders/store.db-wal": 0o600, "new/folders/store.db-shm": 0o600}
+    assert while_open == {
+        **kept,
+        "new/folders/store.db-wal": 0o600,
+        "new/folders/store.db-shm": 0o600,
+    }
 
 
 @pytest.mark.parametrize(
     "session_id",
-    ["", ".", "..", "../x", "a/b", "/etc", "a\\b/", "a\0b", ".hidden", "x" * 201, "a b", "ä", "a\n", None, 7, b"a"],
+    [
+        "",
+        ".",
+        "..",
+        "../x",
+        "a/b",
+        "/etc",
+        "a\\b/",
+        "a\0b",
+        ".hidden",
+        "x" * 201,
+        "a b",
+        "ä",
+        "a\n",
+        None,
+        7,
+        b"a",
+    ],
 )
 def test_a_session_id_that_could_be_a_path_is_refused(session_id, tmp_path):
     with pytest.raises(PlanError, match="session_id: expected 1 to 200 of"):
         read_persistent_options(session_id, {"path": str(tmp_path)})
 
 
-@pytest.mark.parametrize("name", ["store.db", "store.db-wal", "store.db-shm", "store.db-journal", "s", "s/lock"])
+@pytest.mark.parametrize(
+    "name", ["store.db", "store.db-wal", "store.db-shm", "store.db-journal", "s", "s/lock"]
+)
 async def test_a_link_in_the_place_of_a_file_is_not_followed(tmp_path, name):
     if name == "s/lock":
         (tmp_path / "s").mkdir()
@@ -348,7 +416,9 @@ def test_errors_survive_a_process_boundary(tmp_path):
 
 
 def agent(turns: list[Any], root: Path, session_id: str = "s", **options: Any) -> AmplifierSession:
-    return session(turns, {"path": str(root)}, "context-persistent", session_id=session_id, **options)
+    return session(
+        turns, {"path": str(root)}, "context-persistent", session_id=session_id, **options
+    )
 
 
 async def test_a_resumed_session_remembers(tmp_path):
@@ -357,7 +427,14 @@ async def test_a_resumed_session_remembers(tmp_path):
     async with agent(["again"], tmp_path, is_resumed=True) as second:
         assert await second.execute("and now?") == "again"
         messages = await second.coordinator.get("context").get_messages()
-    assert [m["role"] for m in messages] == ["user", "assistant", "tool", "assistant", "user", "assistant"]
+    assert [m["role"] for m in messages] == [
+        "user",
+        "assistant",
+        "tool",
+        "assistant",
+        "user",
+        "assistant",
+    ]
     assert stored(tmp_path) == messages
 
 
@@ -365,7 +442,9 @@ async def test_a_process_that_was_forked_meanwhile_does_not_keep_the_conversatio
     async with opened(tmp_path):
         end_of_child, ours = os.pipe()
         child = os.fork()
-        if child == 0:  # pragma: no cover — it has copies of all descriptors, and waits until the test is over
+        if (
+            child == 0
+        ):  # pragma: no cover — it has copies of all descriptors, and waits until the test is over
             os.close(ours)
             os.read(end_of_child, 1)
             os._exit(0)

@@ -32,7 +32,9 @@ class World:
         self.root = root
         self.root.mkdir()
         self.files = open_files(root)
-        self.context = PersistentContext(read_persistent_options("s", {"path": root, "resume_policy": "replace"}))
+        self.context = PersistentContext(
+            read_persistent_options("s", {"path": root, "resume_policy": "replace"})
+        )
         self.acknowledged: list[Any] = []
         self.allowed: list[list[Any]] = [[]]
 
@@ -72,7 +74,9 @@ class World:
 def open_files(root: Path) -> list[str]:
     links = Path("/proc/self/fd")
     return sorted(
-        target for fd in os.listdir(links) if (target := _target(links / fd)).startswith(str(root)) and target
+        target
+        for fd in os.listdir(links)
+        if (target := _target(links / fd)).startswith(str(root)) and target
     )
 
 
@@ -86,7 +90,9 @@ def _target(link: Path) -> str:
 @pytest.mark.parametrize("mode", ALONE)
 def test_a_step_cancelled_anywhere_has_happened_on_disk_and_in_memory_or_in_neither(mode, tmp_path):
     worlds = iter(range(1_000_000))
-    report = cancel_everywhere(lambda: World(tmp_path / str(next(worlds))), modes=[mode], clock="real")
+    report = cancel_everywhere(
+        lambda: World(tmp_path / str(next(worlds))), modes=[mode], clock="real"
+    )
     report.raise_if_broken()
     assert min(report.points.values()) >= 12
 
@@ -139,6 +145,8 @@ def test_a_session_cancelled_anywhere_can_be_resumed_with_a_valid_transcript(mod
 
         return scenario, check
 
-    report = cancel_everywhere(make, modes=[mode], clock="real", max_points=20, second_after=(1, 2, 4), expect=())
+    report = cancel_everywhere(
+        make, modes=[mode], clock="real", max_points=20, second_after=(1, 2, 4), expect=()
+    )
     report.raise_if_broken()
     assert min(report.points.values()) >= 12

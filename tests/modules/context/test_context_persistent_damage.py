@@ -11,7 +11,13 @@ from typing import Any
 
 import pytest
 
-from amplifier.store import Conversation, SessionIndex, SessionRecord, StoreDamagedError, encode_message
+from amplifier.store import (
+    Conversation,
+    SessionIndex,
+    SessionRecord,
+    StoreDamagedError,
+    encode_message,
+)
 from tests.modules.context.test_context_persistent import stored
 
 MESSAGES: list[dict[str, Any]] = [
@@ -27,7 +33,9 @@ TAILS: dict[str, Callable[[bytes, int], bytes]] = {
     "cut": lambda whole, at: whole[:at],
     "zeros": lambda whole, at: whole[:at] + bytes(len(whole) - at),
     "rubbish": lambda whole, at: whole[:at] + RUBBISH[: len(whole) - at],
-    "hole": lambda whole, at: whole[:at] + bytes(byte ^ 0x55 for byte in whole[at : at + 8]) + whole[at + 8 :],
+    "hole": lambda whole, at: (
+        whole[:at] + bytes(byte ^ 0x55 for byte in whole[at : at + 8]) + whole[at + 8 :]
+    ),
 }
 
 
@@ -59,13 +67,18 @@ def written_and_killed(folder: Path) -> tuple[Path, list[int]]:
 
 
 @pytest.mark.parametrize("tail", TAILS)
-def test_a_log_torn_at_any_place_keeps_what_was_acknowledged_before_it_or_is_reported(tail, tmp_path):
+def test_a_log_torn_at_any_place_keeps_what_was_acknowledged_before_it_or_is_reported(
+    tail, tmp_path
+):
     image, lengths = written_and_killed(tmp_path)
     whole = (image / "store.db-wal").read_bytes()
     assert len(whole) == lengths[-1]
     reported = 0
     places = sorted(
-        {*range(lengths[0], len(whole), 2003), *(length + more for length in lengths[:-1] for more in (0, 5, 30))}
+        {
+            *range(lengths[0], len(whole), 2003),
+            *(length + more for length in lengths[:-1] for more in (0, 5, 30)),
+        }
     )
     for number, at in enumerate(places):
         root = tmp_path / str(number)
@@ -141,14 +154,26 @@ def test_a_file_that_was_cut_is_reported(kept, tmp_path):
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ("DELETE FROM messages WHERE session = 2 AND position = 1", "message 2 of a conversation is missing"),
-        ("DELETE FROM messages WHERE session = 2 AND position = 3", "it has 3 messages of a conversation, and 4 were"),
+        (
+            "DELETE FROM messages WHERE session = 2 AND position = 1",
+            "message 2 of a conversation is missing",
+        ),
+        (
+            "DELETE FROM messages WHERE session = 2 AND position = 3",
+            "it has 3 messages of a conversation, and 4 were",
+        ),
         (
             "UPDATE messages SET position = 9 WHERE session = 2 AND position = 3",
             "message 4 of a conversation is missing",
         ),
-        ("UPDATE messages SET body = replace(body, 'first', 'fixed')", "message 1 of a conversation is damaged"),
-        ("UPDATE messages SET body = x'ff' WHERE position = 2", "message 3 of a conversation is damaged"),
+        (
+            "UPDATE messages SET body = replace(body, 'first', 'fixed')",
+            "message 1 of a conversation is damaged",
+        ),
+        (
+            "UPDATE messages SET body = x'ff' WHERE position = 2",
+            "message 3 of a conversation is damaged",
+        ),
         (
             "UPDATE messages AS m SET (body, checksum) = (SELECT body, checksum FROM messages WHERE session = 1 AND position = 0)",
             "message 2 of a conversation is damaged",
@@ -194,4 +219,9 @@ def test_a_file_that_was_moved_away_begins_a_new_conversation_and_is_reported(tm
     (tmp_path / "store.db").unlink()
     for _ in range(2):
         assert stored(tmp_path) == []
-    assert caplog.text.count("session 's' was used before and is not there any more; a new conversation begins") == 1
+    assert (
+        caplog.text.count(
+            "session 's' was used before and is not there any more; a new conversation begins"
+        )
+        == 1
+    )

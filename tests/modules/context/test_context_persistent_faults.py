@@ -37,7 +37,9 @@ async def take(context: PersistentContext, step: tuple[str, Any]) -> None:
 
 
 def make(root: Path) -> PersistentContext:
-    return PersistentContext(read_persistent_options("s", {"path": root, "resume_policy": "replace"}))
+    return PersistentContext(
+        read_persistent_options("s", {"path": root, "resume_policy": "replace"})
+    )
 
 
 LIMITED = """
@@ -83,7 +85,13 @@ anyio.run(main, backend=backend)
 def test_memory_shows_what_the_file_holds_whichever_write_fails(backend, tmp_path):
     """Files may not become longer than a limit, which is higher in every trial: the system refuses another write each time."""
     first = {"asyncio": 0, "trio": 2000}[backend]
-    ended = run_child(f"from pathlib import Path\n{LIMITED}", backend, str(tmp_path / "sessions"), str(first), "4000")
+    ended = run_child(
+        f"from pathlib import Path\n{LIMITED}",
+        backend,
+        str(tmp_path / "sessions"),
+        str(first),
+        "4000",
+    )
     assert ended.code == 0, ended.errors
     assert {"not opened", "refused 0"} < set(ended.lines)
     assert any(line not in ("not opened", "refused 0") for line in ended.lines), ended.lines
@@ -97,11 +105,18 @@ async def test_a_full_disk_refuses_and_the_conversation_goes_on_when_there_is_ro
     assert database is not None
     connection = database._connection
     assert connection is not None
-    connection.execute("PRAGMA max_page_count = 1")  # SQLite takes it for the size of the disk, and stays at today's
+    connection.execute(
+        "PRAGMA max_page_count = 1"
+    )  # SQLite takes it for the size of the disk, and stays at today's
     for step in (STEPS[3], ("set", [STEPS[3][1]])):
-        with pytest.raises(OSError, match=r"No space left on device.*nothing was stored; free some space") as caught:
+        with pytest.raises(
+            OSError, match=r"No space left on device.*nothing was stored; free some space"
+        ) as caught:
             await take(context, step)
-        assert (caught.value.errno, caught.value.filename) == (errno.ENOSPC, str(tmp_path / "store.db"))
+        assert (caught.value.errno, caught.value.filename) == (
+            errno.ENOSPC,
+            str(tmp_path / "store.db"),
+        )
         assert await context.get_messages() == [STEPS[0][1]]
     connection.execute("PRAGMA max_page_count = 1000000")
     await context.add_message(STEPS[3][1])

@@ -90,7 +90,10 @@ def compacting_steps(seed: int) -> Steps:
     chance = random.Random(seed)
     provider = MockProvider(lambda request: "They spoke of x.")
     for number in range(1_000_000):
-        yield "add_message", ({"role": "user", "content": f"{seed}:{number} " + "x" * chance.randint(0, 4000)},)
+        yield (
+            "add_message",
+            ({"role": "user", "content": f"{seed}:{number} " + "x" * chance.randint(0, 4000)},),
+        )
         yield "get_messages_for_request", (4000, provider)
         match chance.randrange(8):
             case 0:
@@ -107,7 +110,9 @@ def states(before: list[Any], kind: str, seed: int) -> Iterator[list[Any]]:
     now = list(before)
     for step, argument in STEPS[kind](seed):
         if step in ("add_message", "set_messages", "clear"):
-            now = {"set_messages": [*argument[0]] if argument else [], "clear": []}.get(step, [*now, *argument])
+            now = {"set_messages": [*argument[0]] if argument else [], "clear": []}.get(
+                step, [*now, *argument]
+            )
         yield now
 
 
@@ -115,7 +120,11 @@ def states(before: list[Any], kind: str, seed: int) -> Iterator[list[Any]]:
 def open_writers() -> Iterator[subprocess.Popen[str]]:
     """A process that starts a writer for each line it reads."""
     with subprocess.Popen(
-        [sys.executable, "-c", WRITER], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", WRITER],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     ) as process:
         assert process.stdin is not None
         yield process
@@ -129,7 +138,9 @@ def writers() -> Iterator[subprocess.Popen[str]]:
         yield process
 
 
-def kill_once(writers: subprocess.Popen[str], backend: str, kind: str, seed: int, root: Path) -> int | None:
+def kill_once(
+    writers: subprocess.Popen[str], backend: str, kind: str, seed: int, root: Path
+) -> int | None:
     """Let a writer write and kill it; returns the last step it acknowledged, None if it did not even open."""
     assert writers.stdin is not None
     assert writers.stdout is not None
@@ -152,7 +163,11 @@ def kill_once(writers: subprocess.Popen[str], backend: str, kind: str, seed: int
                 acknowledged = int(number)
             case _:
                 pytest.fail(line)
-        if child and not killed and (wanted == 0 or (acknowledged is not None and acknowledged >= wanted)):
+        if (
+            child
+            and not killed
+            and (wanted == 0 or (acknowledged is not None and acknowledged >= wanted))
+        ):
             # A moment that no line of output marks; the only sleep here, and nothing waits for it.
             time.sleep(chance.random() * (0.03 if wanted == 0 else 0.004))
             os.kill(child, signal.SIGKILL)
@@ -170,7 +185,9 @@ async def check_view(root: Path, messages: list[Any]) -> int:
         assert all(made.start < len(messages) for made in live)
         if live and messages:
             again = context._conversation.after(live[-1])
-            assert [entry.message for entry in again] == [entry.message for entry in context._conversation.view]
+            assert [entry.message for entry in again] == [
+                entry.message for entry in context._conversation.view
+            ]
             assert again[-1].message == messages[-1]
         return len(live)
 
@@ -185,7 +202,9 @@ async def check_view(root: Path, messages: list[Any]) -> int:
         pytest.param("alternating", 300, id="alternating, many", marks=pytest.mark.long),
     ],
 )
-def test_a_killed_writer_has_stored_what_it_acknowledged_and_nothing_else(writers, tmp_path, capsys, kind, kills):
+def test_a_killed_writer_has_stored_what_it_acknowledged_and_nothing_else(
+    writers, tmp_path, capsys, kind, kills
+):
     before: list[Any] = []
     acknowledged_in_all = in_flight = compactions = 0
     for kill in range(kills):
@@ -200,11 +219,15 @@ def test_a_killed_writer_has_stored_what_it_acknowledged_and_nothing_else(writer
         acknowledged = before
         for _ in range((last if last is not None else -1) + 1):
             acknowledged = next(expected)
-        assert found in (acknowledged, next(expected)), f"kill {kill}, seed {SEED}: step {last} was acknowledged"
+        assert found in (acknowledged, next(expected)), (
+            f"kill {kill}, seed {SEED}: step {last} was acknowledged"
+        )
         acknowledged_in_all += 0 if last is None else last + 1
         in_flight += found != acknowledged
         before = found
     assert acknowledged_in_all > kills
     assert (compactions > 0) is (kind == "compacting")
     with capsys.disabled():
-        print(f"\n{kills} kills: {acknowledged_in_all} acknowledged, 0 lost, 0 invented, {in_flight} stored in flight")
+        print(
+            f"\n{kills} kills: {acknowledged_in_all} acknowledged, 0 lost, 0 invented, {in_flight} stored in flight"
+        )

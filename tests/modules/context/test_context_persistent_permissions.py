@@ -34,7 +34,9 @@ def test_a_folder_that_is_open_to_others_is_closed_with_a_warning(mode, tmp_path
 
 
 @pytest.mark.parametrize(("mode", "after"), [(0o777, 0o755), (0o775, 0o755), (0o755, 0o755)])
-def test_the_folder_of_all_sessions_is_made_writable_for_its_owner_only(mode, after, tmp_path, caplog):
+def test_the_folder_of_all_sessions_is_made_writable_for_its_owner_only(
+    mode, after, tmp_path, caplog
+):
     root = tmp_path / "sessions"
     root.mkdir()
     root.chmod(mode)
@@ -61,7 +63,9 @@ def test_a_private_folder_causes_no_warning(tmp_path, caplog):
 
 def test_a_folder_that_any_user_may_replace_is_refused(tmp_path):
     tmp_path.chmod(0o777)
-    with pytest.raises(UnsafeFolderError, match=rf"every user may rename .* \(mode 0777\); .*chmod o-w {tmp_path}"):
+    with pytest.raises(
+        UnsafeFolderError, match=rf"every user may rename .* \(mode 0777\); .*chmod o-w {tmp_path}"
+    ):
         Conversation(tmp_path / "sessions" / "s", "s").open()
 
 
@@ -76,7 +80,10 @@ def test_what_belongs_to_another_user_is_refused(name, tmp_path):
     log = use(tmp_path / "s")
     os.chown(tmp_path / name, 12345, -1)
     before = _descriptors()
-    with pytest.raises(UnsafeFolderError, match=rf"{tmp_path / name}: it belongs to the user with id 12345, not to 0"):
+    with pytest.raises(
+        UnsafeFolderError,
+        match=rf"{tmp_path / name}: it belongs to the user with id 12345, not to 0",
+    ):
         log.open()
     assert not log.is_open
     assert _descriptors() == before

@@ -22,12 +22,15 @@ from amplifier.testing import MockProvider, MockTool
 
 def messages() -> st.SearchStrategy[dict[str, Any]]:
     """Anything that has a role."""
-    roles = st.sampled_from(["system", "developer", "user", "assistant", "tool", "function", "of another kind"])
+    roles = st.sampled_from(
+        ["system", "developer", "user", "assistant", "tool", "function", "of another kind"]
+    )
     return st.builds(
         lambda role, rest: {**rest, "role": role},
         roles,
         st.dictionaries(
-            st.sampled_from(["content", "tool_calls", "tool_call_id", "name", "metadata", "new"]), json_values()
+            st.sampled_from(["content", "tool_calls", "tool_call_id", "name", "metadata", "new"]),
+            json_values(),
         ),
     )
 
@@ -40,7 +43,10 @@ def programs() -> st.SearchStrategy[list[tuple[str, Any]]]:
             st.tuples(st.just("add"), messages()),
             st.tuples(st.just("add twice"), messages()),
             st.tuples(st.just("add and change"), messages()),
-            st.tuples(st.just("refuse"), st.sampled_from([{}, {"content": "x"}, {"role": None}, "text", None, [1]])),
+            st.tuples(
+                st.just("refuse"),
+                st.sampled_from([{}, {"content": "x"}, {"role": None}, "text", None, [1]]),
+            ),
             st.tuples(st.just("set"), st.lists(messages(), max_size=3)),
             st.tuples(st.just("refuse to set"), messages()),
             st.tuples(st.just("clear"), st.none()),
@@ -91,7 +97,13 @@ async def perform(context: Any, operation: str, argument: Any, expected: list[An
 
 def spoil(value: Any) -> None:
     """Change everything in a value that can be changed."""
-    children = list(value.values()) if isinstance(value, dict) else list(value) if isinstance(value, list) else []
+    children = (
+        list(value.values())
+        if isinstance(value, dict)
+        else list(value)
+        if isinstance(value, list)
+        else []
+    )
     for child in children:
         spoil(child)
     if isinstance(value, dict):
@@ -120,7 +132,14 @@ async def test_a_message_that_contains_itself_is_refused():
 
 
 async def test_values_that_json_cannot_say_are_kept_all_the_same():
-    strange: Any = {"role": "user", "content": "\ud800", "big": 10**400, "object": object(), 7: b"seven", "t": (1, [2])}
+    strange: Any = {
+        "role": "user",
+        "content": "\ud800",
+        "big": 10**400,
+        "object": object(),
+        7: b"seven",
+        "t": (1, [2]),
+    }
     context = SimpleContext()
     await context.add_message(strange)
     assert await context.get_messages() == [strange]
@@ -166,14 +185,23 @@ class Broken:
 
 def size(view: list[dict[str, Any]]) -> float:
     """Tokens as anybody would estimate them."""
-    return sum(len(json.dumps(message, ensure_ascii=False, separators=(",", ":")).encode()) for message in view) / 4
+    return (
+        sum(
+            len(json.dumps(message, ensure_ascii=False, separators=(",", ":")).encode())
+            for message in view
+        )
+        / 4
+    )
 
 
 @pytest.mark.parametrize(
     ("arguments", "budget"),
     [
         ({"token_budget": 700}, 700),
-        ({"token_budget": 700, "provider": Window(context_window=9000, max_output_tokens=100)}, 700),
+        (
+            {"token_budget": 700, "provider": Window(context_window=9000, max_output_tokens=100)},
+            700,
+        ),
         ({"provider": Window(context_window=9000, max_output_tokens=7000)}, 1000),
         ({"provider": Window(context_window=2500, max_output_tokens=2000)}, 500),
         ({"provider": Window(context_window=2000, max_output_tokens=2000)}, 1000),
@@ -187,8 +215,12 @@ def size(view: list[dict[str, Any]]) -> float:
         ({}, 1500),
     ],
 )
-async def test_the_budget_is_the_given_one_else_the_providers_else_the_configured_one(arguments, budget):
-    context = SimpleContext(ContextOptions(max_tokens=1500, compaction_threshold=1.0, compaction_target=1.0))
+async def test_the_budget_is_the_given_one_else_the_providers_else_the_configured_one(
+    arguments, budget
+):
+    context = SimpleContext(
+        ContextOptions(max_tokens=1500, compaction_threshold=1.0, compaction_target=1.0)
+    )
     for number in range(200):
         await context.add_message(
             {"role": "user", "content": f"{number:04} and some more words to fill a line of text"}
@@ -200,9 +232,15 @@ async def test_the_budget_is_the_given_one_else_the_providers_else_the_configure
 @pytest.mark.parametrize("kind", ["image", "audio"])
 async def test_a_picture_counts_as_a_picture_and_not_as_its_base64(kind):
     picture = {"type": kind, "source": {"type": "base64", "data": "A" * 4_000_000}}
-    nested = {"type": "tool_result", "tool_call_id": "c", "output": [picture, {"type": "text", "text": "seen"}]}
+    nested = {
+        "type": "tool_result",
+        "tool_call_id": "c",
+        "output": [picture, {"type": "text", "text": "seen"}],
+    }
     context = SimpleContext()
-    await context.add_message({"role": "assistant", "content": [{"type": "tool_call", "id": "c", "name": "look"}]})
+    await context.add_message(
+        {"role": "assistant", "content": [{"type": "tool_call", "id": "c", "name": "look"}]}
+    )
     await context.add_message({"role": "user", "content": [nested, picture]})
     assert 3000 < context.statistics().tokens < 4000
     assert await context.get_messages_for_request() == await context.get_messages()
@@ -234,7 +272,11 @@ async def test_a_compaction_is_told_before_and_after_with_its_counts():
     before = context.statistics()
     view = await context.get_messages_for_request(200)
     (first, pre), (second, post), (third, record) = hooks.heard
-    assert (first, second, third) == ("context:pre_compact", "context:post_compact", "context:compaction")
+    assert (first, second, third) == (
+        "context:pre_compact",
+        "context:post_compact",
+        "context:compaction",
+    )
     assert pre == {"message_count": 40, "token_count": before.tokens}
     assert post == {"message_count": len(view), "token_count": post["token_count"]}
     assert 0 < post["token_count"] <= 200
@@ -297,7 +339,10 @@ def session(
 
 
 async def test_a_target_above_the_threshold_is_refused_and_follows_it_if_not_given():
-    with pytest.raises(AmplifierError, match=r"compaction_target: expected at most the compaction_threshold \(0.3\)"):
+    with pytest.raises(
+        AmplifierError,
+        match=r"compaction_target: expected at most the compaction_threshold \(0.3\)",
+    ):
         async with session([], {"compaction_threshold": 0.3, "compaction_target": 0.4}):
             pass
     async with session([], {"compaction_threshold": 0.3}) as agent:

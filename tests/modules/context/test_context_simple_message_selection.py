@@ -40,7 +40,8 @@ class Transcript:
 
 def texts() -> st.SearchStrategy[str]:
     return st.one_of(
-        st.text(max_size=20), st.builds(lambda t, n: t * n, st.text("aé中 \n", min_size=1), st.integers(1, 400))
+        st.text(max_size=20),
+        st.builds(lambda t, n: t * n, st.text("aé中 \n", min_size=1), st.integers(1, 400)),
     )
 
 
@@ -60,16 +61,24 @@ def transcripts(draw: st.DrawFn) -> Transcript:
     """Whole turns, broken ones, instructions in between, results late or missing, results of nothing."""
     transcript = Transcript()
     for turn in range(draw(st.integers(0, 8))):
-        match draw(st.sampled_from(["prompt", "prompt", "words", "calls", "calls", "calls", "system", "orphan"])):
+        match draw(
+            st.sampled_from(
+                ["prompt", "prompt", "words", "calls", "calls", "calls", "system", "orphan"]
+            )
+        ):
             case "prompt":
                 transcript.add(role="user", content=draw(contents()), metadata={"n": draw(texts())})
             case "words":
                 transcript.add(role="assistant", content=draw(contents()))
             case "system":
-                transcript.add(role=draw(st.sampled_from(["system", "developer"])), content=draw(contents()))
+                transcript.add(
+                    role=draw(st.sampled_from(["system", "developer"])), content=draw(contents())
+                )
             case "orphan":
                 transcript.orphans.append(
-                    transcript.add(role="tool", tool_call_id=f"unknown {turn}", content=draw(texts()))
+                    transcript.add(
+                        role="tool", tool_call_id=f"unknown {turn}", content=draw(texts())
+                    )
                 )
             case "calls":
                 draw_calls(draw, transcript, turn)
@@ -80,8 +89,13 @@ def draw_calls(draw: st.DrawFn, transcript: Transcript, turn: int) -> None:
     ids = [f"call {turn}.{number}" for number in range(draw(st.integers(1, 3)))]
     given = draw(texts())
     listed = [{"id": call, "name": "t", "arguments": {"given": given}} for call in ids]
-    functions = [{"id": call, "function": {"name": "t", "arguments": json.dumps({"given": given})}} for call in ids]
-    blocks = [{"type": "tool_call", "id": call, "name": "t", "input": {"given": given}} for call in ids]
+    functions = [
+        {"id": call, "function": {"name": "t", "arguments": json.dumps({"given": given})}}
+        for call in ids
+    ]
+    blocks = [
+        {"type": "tool_call", "id": call, "name": "t", "input": {"given": given}} for call in ids
+    ]
     form: dict[str, Any] = draw(
         st.sampled_from(
             [
@@ -89,7 +103,11 @@ def draw_calls(draw: st.DrawFn, transcript: Transcript, turn: int) -> None:
                 {"content": None, "tool_calls": functions},
                 {"content": blocks},
                 {"content": blocks, "tool_calls": listed},
-                {"content": [{"type": "tool_use", "id": call, "name": "t", "input": {}} for call in ids]},
+                {
+                    "content": [
+                        {"type": "tool_use", "id": call, "name": "t", "input": {}} for call in ids
+                    ]
+                },
             ]
         )
     )
@@ -102,7 +120,9 @@ def draw_calls(draw: st.DrawFn, transcript: Transcript, turn: int) -> None:
                 transcript.add(role=draw(st.sampled_from(["user", "system"])), content="in between")
     elif answered:
         key = draw(st.sampled_from(["tool_call_id", "tool_use_id"]))
-        results = [{"type": "tool_result", key: call, "content": draw(texts())} for call in answered]
+        results = [
+            {"type": "tool_result", key: call, "content": draw(texts())} for call in answered
+        ]
         group.append(transcript.add(role="user", content=results))
     transcript.together.append(group)
 
@@ -122,7 +142,9 @@ def budgets() -> st.SearchStrategy[int]:
     return st.one_of(st.integers(-10, 60), st.integers(60, 600), st.integers(600, 5000))
 
 
-async def view_of(messages: Sequence[dict[str, Any]], budget: int, options: ContextOptions | None = None) -> Any:
+async def view_of(
+    messages: Sequence[dict[str, Any]], budget: int, options: ContextOptions | None = None
+) -> Any:
     context = SimpleContext(options)
     await context.set_messages(list(messages))
     view = await context.get_messages_for_request(budget)
@@ -153,9 +175,15 @@ async def test_a_view_keeps_order_instructions_pairs_and_the_newest(transcript, 
         if message["role"] in ("system", "developer"):
             assert position in shown
     for group in transcript.together:
-        assert len({position in shown for position in group}) == 1, f"{group} was torn apart in {shown}"
+        assert len({position in shown for position in group}) == 1, (
+            f"{group} was torn apart in {shown}"
+        )
     assert not set(shown) & set(transcript.orphans)
-    rest = [position for position in range(len(transcript.messages)) if position not in transcript.orphans]
+    rest = [
+        position
+        for position in range(len(transcript.messages))
+        if position not in transcript.orphans
+    ]
     assert shown[-1:] == rest[-1:], "the newest message is the last"
     event("compacted" if len(shown) < len(rest) else "whole")
 
@@ -174,13 +202,17 @@ async def test_a_view_fits_whenever_its_skeleton_does(transcript, budget, option
 
 def skeleton(message: dict[str, Any]) -> dict[str, Any]:
     """A message with a note of forty characters in every place that may hold text, and nothing beyond the contract."""
-    kept: dict[str, Any] = {name: message[name] for name in ("role", "name", "tool_call_id") if name in message}
+    kept: dict[str, Any] = {
+        name: message[name] for name in ("role", "name", "tool_call_id") if name in message
+    }
     content = message.get("content")
     calls = message.get("tool_calls", [])
     return {
         **kept,
         "content": [_noted(block) for block in content] if isinstance(content, list) else "." * 40,
-        "tool_calls": [{**call, "arguments": {"given": "." * 40}} for call in json.loads(json.dumps(calls))],
+        "tool_calls": [
+            {**call, "arguments": {"given": "." * 40}} for call in json.loads(json.dumps(calls))
+        ],
     }
 
 
@@ -201,7 +233,9 @@ async def test_what_is_shown_is_as_it_was_said_or_carries_a_note(transcript, bud
         assert message.get("tool_call_id") == original.get("tool_call_id")
         assert ids_in(message) == ids_in(original)
         if message != original and {**original, **message} == original:
-            assert set(original) - set(message) == {"metadata"}, "only fields beyond the contract are left out unsaid"
+            assert set(original) - set(message) == {"metadata"}, (
+                "only fields beyond the contract are left out unsaid"
+            )
         elif message != original:
             assert NOTE in json.dumps(message, ensure_ascii=False)
 
@@ -214,16 +248,24 @@ def ids_in(message: dict[str, Any]) -> list[Any]:
 
 @given(transcript=transcripts(), budget=budgets(), options=options())
 async def test_a_conversation_within_the_threshold_is_shown_whole(transcript, budget, options):
-    whole = [m for position, m in enumerate(transcript.messages) if position not in transcript.orphans]
+    whole = [
+        m for position, m in enumerate(transcript.messages) if position not in transcript.orphans
+    ]
     tokens = sum(count_tokens(message, options.chars_per_token) for message in whole)
-    view = await view_of(transcript.messages, int(tokens / options.compaction_threshold) + 1, options)
+    view = await view_of(
+        transcript.messages, int(tokens / options.compaction_threshold) + 1, options
+    )
     assert view == whole
 
 
 @given(transcript=transcripts(), budget=budgets(), options=options())
 async def test_a_view_begins_with_the_prompt_of_its_turn(transcript, budget, options):
     shown = positions(await view_of(transcript.messages, budget, options))
-    spoken = [position for position in shown if transcript.messages[position]["role"] not in ("system", "developer")]
+    spoken = [
+        position
+        for position in shown
+        if transcript.messages[position]["role"] not in ("system", "developer")
+    ]
     prompts = [
         position
         for position, message in enumerate(transcript.messages)
@@ -240,7 +282,11 @@ async def test_a_view_begins_with_the_prompt_of_its_turn(transcript, budget, opt
 def turn(number: int, calls: int = 2, size: int = 100) -> list[dict[str, Any]]:
     ids = [f"{number}.{call}" for call in range(calls)]
     return [
-        {"role": "assistant", "content": None, "tool_calls": [{"id": call, "name": "look"} for call in ids]},
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [{"id": call, "name": "look"} for call in ids],
+        },
         *({"role": "tool", "tool_call_id": call, "content": "x" * size} for call in ids),
     ]
 
@@ -263,7 +309,10 @@ async def test_the_beginning_of_the_view_stays_the_same_over_many_requests():
 
 
 async def test_a_long_turn_keeps_its_question_when_its_first_steps_are_left_out():
-    history = [{"role": "user", "content": "find the bug"}, *(m for n in range(50) for m in turn(n))]
+    history = [
+        {"role": "user", "content": "find the bug"},
+        *(m for n in range(50) for m in turn(n)),
+    ]
     view = await view_of(history, 600)
     assert view[0] == history[0]
     assert view[1]["content"].endswith("left out]")
@@ -273,8 +322,13 @@ async def test_a_long_turn_keeps_its_question_when_its_first_steps_are_left_out(
 
 
 async def test_an_old_long_turn_does_not_fall_away_all_at_once_when_the_next_begins():
-    history = [{"role": "user", "content": "find the bug"}, *(m for n in range(50) for m in turn(n))]
-    view = await view_of([*history, {"role": "user", "content": "and now?"}], 800)  # down to the target, half of it
+    history = [
+        {"role": "user", "content": "find the bug"},
+        *(m for n in range(50) for m in turn(n)),
+    ]
+    view = await view_of(
+        [*history, {"role": "user", "content": "and now?"}], 800
+    )  # down to the target, half of it
     assert view[0]["content"] == "find the bug"
     assert len(view) > 10
 
@@ -282,7 +336,11 @@ async def test_an_old_long_turn_does_not_fall_away_all_at_once_when_the_next_beg
 async def test_an_id_used_twice_belongs_to_the_latest_call():
     history: list[dict[str, Any]] = [
         {"role": "user", "content": "first"},
-        {"role": "assistant", "content": "a" * 2000, "tool_calls": [{"id": "same", "name": "look"}]},
+        {
+            "role": "assistant",
+            "content": "a" * 2000,
+            "tool_calls": [{"id": "same", "name": "look"}],
+        },
         {"role": "tool", "tool_call_id": "same", "content": "1"},
         {"role": "user", "content": "second"},
         {"role": "assistant", "content": "b", "tool_calls": [{"id": "same", "name": "look"}]},
@@ -311,7 +369,10 @@ async def test_a_tool_message_without_any_id_cannot_be_judged_and_stays():
 
 
 async def test_results_that_are_too_long_are_cut_first_and_say_by_how_much():
-    history: list[dict[str, Any]] = [{"role": "user", "content": "q" * 800}, *turn(1, calls=3, size=40_000)]
+    history: list[dict[str, Any]] = [
+        {"role": "user", "content": "q" * 800},
+        *turn(1, calls=3, size=40_000),
+    ]
     view = await view_of(history, 3000)
     assert view[0] == history[0]
     assert view[1] == history[1]
@@ -339,9 +400,14 @@ async def test_arguments_that_are_json_text_stay_json_when_they_are_cut():
 
 async def test_a_signed_thought_is_shown_whole_or_not_at_all():
     thought = {"type": "thinking", "thinking": "t" * 4000, "signature": "seal"}
-    history: list[dict[str, Any]] = [{"role": "assistant", "content": [thought, {"type": "text", "text": "u" * 4000}]}]
+    history: list[dict[str, Any]] = [
+        {"role": "assistant", "content": [thought, {"type": "text", "text": "u" * 4000}]}
+    ]
     assert (await view_of(history, 1500))[0]["content"][0] == thought
-    assert (await view_of(history, 300))[0]["content"][0] == {"type": "text", "text": "[thinking left out]"}
+    assert (await view_of(history, 300))[0]["content"][0] == {
+        "type": "text",
+        "text": "[thinking left out]",
+    }
 
 
 async def test_a_budget_that_nothing_fits_is_exceeded_with_a_warning(caplog):

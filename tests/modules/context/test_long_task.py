@@ -53,30 +53,59 @@ class CountingServer:
         self.cost += 0.1 * usage["cache_read_input_tokens"]
         if body["system"][0]["text"].startswith("You keep the memory"):
             self.summaries += 1
-            content: dict[str, Any] = {"type": "text", "text": f"Summary {self.summaries}: tide tables were read."}
+            content: dict[str, Any] = {
+                "type": "text",
+                "text": f"Summary {self.summaries}: tide tables were read.",
+            }
         else:
-            self._read, self._sent = self._read + usage["cache_read_input_tokens"], self._sent + tokens
+            self._read, self._sent = (
+                self._read + usage["cache_read_input_tokens"],
+                self._sent + tokens,
+            )
             self.largest = max(self.largest, tokens)
             self.sizes.append(tokens)
             self.requests += 1
-            self.forgotten += RULES not in json.dumps(body["system"]) or FIRST not in json.dumps(body["messages"])
-            content = {"type": "tool_use", "id": f"t{self.requests}", "name": "tides", "input": {"day": self.requests}}
+            self.forgotten += RULES not in json.dumps(body["system"]) or FIRST not in json.dumps(
+                body["messages"]
+            )
+            content = {
+                "type": "tool_use",
+                "id": f"t{self.requests}",
+                "name": "tides",
+                "input": {"day": self.requests},
+            }
             if self.requests % 10 == 0:
                 content = {"type": "text", "text": f"Table {self.requests} is ported."}
-        return {"type": "message", "model": "m", "content": [content], "stop_reason": "end_turn", "usage": usage}
+        return {
+            "type": "message",
+            "model": "m",
+            "content": [content],
+            "stop_reason": "end_turn",
+            "usage": usage,
+        }
 
     def count(self, body: dict[str, Any]) -> dict[str, int]:
         self.counts += 1
-        blocks = [*body.get("tools", ()), *body["system"], *(b for m in body["messages"] for b in m["content"])]
+        blocks = [
+            *body.get("tools", ()),
+            *body["system"],
+            *(b for m in body["messages"] for b in m["content"]),
+        ]
         return {"input_tokens": sum(len(json.dumps(block)) // 4 for block in blocks)}
 
     def _count(self, body: dict[str, Any]) -> tuple[dict[str, int], int]:
         blocks = [*body.get("tools", ()), *body["system"]]
-        blocks += [{**block, "in": message["role"]} for message in body["messages"] for block in message["content"]]
+        blocks += [
+            {**block, "in": message["role"]}
+            for message in body["messages"]
+            for block in message["content"]
+        ]
         known, sent, prefix, marks = 0, 0, 0, []
         prefixes: list[tuple[int, int]] = []
         for at, block in enumerate(blocks):
-            text = json.dumps({name: value for name, value in block.items() if name != "cache_control"})
+            text = json.dumps(
+                {name: value for name, value in block.items() if name != "cache_control"}
+            )
             prefix, sent = hash((prefix, text)), sent + len(text) // 4
             prefixes.append((prefix, sent))
             if "cache_control" in block:
@@ -89,7 +118,11 @@ class CountingServer:
                     break
         self._cache.update(prefixes[mark][0] for mark in marks)
         written = max(0, max((prefixes[mark][1] for mark in marks), default=0) - known)
-        usage = {"input_tokens": sent - known - written, "cache_creation_input_tokens": written, "output_tokens": 20}
+        usage = {
+            "input_tokens": sent - known - written,
+            "cache_creation_input_tokens": written,
+            "output_tokens": 20,
+        }
         return {**usage, "cache_read_input_tokens": known}, sent
 
 
@@ -178,16 +211,25 @@ async def run_task(context: Any, url: str, turns: int, window: int) -> int:
     ("turns", "window"),
     [
         pytest.param(8, 6_000, id="160 messages in 6k"),
-        pytest.param(100, 32_000, id="2,000 messages in 32k", marks=[pytest.mark.long, pytest.mark.timeout(1800)]),
+        pytest.param(
+            100,
+            32_000,
+            id="2,000 messages in 32k",
+            marks=[pytest.mark.long, pytest.mark.timeout(1800)],
+        ),
     ],
 )
-async def test_a_long_task_knows_its_rules_and_costs_less_where_its_prompts_stay_the_same(turns, window, capsys):
+async def test_a_long_task_knows_its_rules_and_costs_less_where_its_prompts_stay_the_same(
+    turns, window, capsys
+):
     found, stored = {}, 0
     for name in ("stable", "sliding"):
         with counting_server() as (counted, url):
             budget = int(window * 0.65)  # what a compacted view takes on average
             context = (
-                Sliding(budget) if name == "sliding" else {"module": "context-simple", "config": {"safety_margin": 0}}
+                Sliding(budget)
+                if name == "sliding"
+                else {"module": "context-simple", "config": {"safety_margin": 0}}
             )
             stored = await run_task(context, url, turns, window)
             assert stored >= turns * 20
@@ -208,11 +250,15 @@ async def test_a_long_task_knows_its_rules_and_costs_less_where_its_prompts_stay
 
 async def test_a_request_costs_the_same_work_however_long_the_conversation_is():
     """Counted in calls of functions, which do not depend on the machine."""
-    provider = MockProvider(lambda request: "so far so good", defaults={"context_window": 9000, "max_output_tokens": 0})
+    provider = MockProvider(
+        lambda request: "so far so good", defaults={"context_window": 9000, "max_output_tokens": 0}
+    )
     context = SimpleContext()
     calls: list[int] = []
     for length in range(1, 12_001):
-        await context.add_message({"role": "user", "content": f"message {length} with some words in it"})
+        await context.add_message(
+            {"role": "user", "content": f"message {length} with some words in it"}
+        )
         if length % 4000 == 0 or length % 25 == 0:
             await context.get_messages_for_request(provider=provider)
         if length % 4000 == 0:

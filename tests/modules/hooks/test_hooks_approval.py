@@ -54,7 +54,9 @@ class Gate:
 # ── defaults ─────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("tool", ["bash", "write_file", "edit_file", "web_fetch", "task", "mcp_delete", "Read_File"])
+@pytest.mark.parametrize(
+    "tool", ["bash", "write_file", "edit_file", "web_fetch", "task", "mcp_delete", "Read_File"]
+)
 async def test_every_other_tool_is_asked_about_known_or_not(tool):
     gate = await Gate.open()
     result = await gate.judge(tool, x=1)
@@ -70,7 +72,12 @@ async def test_of_the_real_built_in_tools_those_that_change_something_are_asked_
         await module.mount(gate.coordinator, {})
     actions = {name: await gate.action(name, x=1) for name in gate.coordinator.get("tools")}
     free = dict.fromkeys(["read_file", "list_directory", "glob", "grep", "todo"], "continue")
-    assert actions == {**free, "write_file": "ask_user", "edit_file": "ask_user", "bash": "ask_user"}
+    assert actions == {
+        **free,
+        "write_file": "ask_user",
+        "edit_file": "ask_user",
+        "bash": "ask_user",
+    }
     assert gate.payloads("approval:granted") == []
 
 
@@ -91,10 +98,19 @@ async def test_a_tool_may_ask_for_approval_itself():
 
 async def test_what_is_not_a_call_is_asked_about_and_other_events_pass():
     gate = await Gate.open()
-    calls: list[Any] = [(None, {}), ("", {}), (7, {}), ("read_file", None), ("read_file", [1]), ("bash", "ls")]
+    calls: list[Any] = [
+        (None, {}),
+        ("", {}),
+        (7, {}),
+        ("read_file", None),
+        ("read_file", [1]),
+        ("bash", "ls"),
+    ]
     for tool, value in calls:
         assert (await gate.judge_input(tool, value)).action == "ask_user"
-    assert (await hooks_approval.ApprovalHook(_options(), gate.coordinator)("tool:post", {})).action == "continue"
+    assert (
+        await hooks_approval.ApprovalHook(_options(), gate.coordinator)("tool:post", {})
+    ).action == "continue"
 
 
 def _options() -> ApprovalOptions:
@@ -173,13 +189,19 @@ async def test_rules_on_paths_hosts_and_inputs():
 
 async def test_a_command_rule_allows_nothing_whose_input_holds_more_than_a_command():
     gate = await Gate.open({"rules": [{"command": "git status", "action": "allow"}]})
-    assert await gate.action("bash", command="git status", timeout=5, description="look") == "continue"
+    assert (
+        await gate.action("bash", command="git status", timeout=5, description="look") == "continue"
+    )
     for extra in ({"env": {"LD_PRELOAD": "x"}}, {"cwd": "/"}, {"shell": "/bin/x"}, {"stdin": "y"}):
         assert await gate.action("bash", command="git status", **extra) == "ask_user"
 
 
 async def test_the_plan_can_set_the_action_of_a_tool():
-    tools = {"bash": "deny", "write_file": {"require_approval": False}, "grep": {"require_approval": True}}
+    tools = {
+        "bash": "deny",
+        "write_file": {"require_approval": False},
+        "grep": {"require_approval": True},
+    }
     gate = await Gate.open({"tools": tools, "unknown_tools": "deny"})
     assert await gate.action("bash", command="ls") == "deny"
     assert await gate.action("write_file", file_path="x") == "continue"
@@ -207,7 +229,9 @@ async def test_a_timeout_of_null_is_the_default(key):
     assert (await gate.judge("bash", command="make")).approval_timeout == 300
 
 
-@pytest.mark.parametrize(("given", "said"), [({}, "d"), ({"reason": None}, "d"), ({"reason": "r"}, "r")])
+@pytest.mark.parametrize(
+    ("given", "said"), [({}, "d"), ({"reason": None}, "d"), ({"reason": "r"}, "r")]
+)
 async def test_a_rule_may_have_a_description_and_a_reason_which_comes_first(given, said):
     rule = {"action": "deny", "tool": "a", "description": "d", **given}
     gate = await Gate.open({"rules": [rule]})
@@ -215,7 +239,9 @@ async def test_a_rule_may_have_a_description_and_a_reason_which_comes_first(give
 
 
 async def test_a_policy_module_can_ask_for_a_tool():
-    gate = await Gate.open({"policy_driven_only": True}, approval__needs_check=lambda tool: tool == "read_file")
+    gate = await Gate.open(
+        {"policy_driven_only": True}, approval__needs_check=lambda tool: tool == "read_file"
+    )
     assert await gate.action("read_file", file_path="x") == "ask_user"
     assert await gate.action("bash", command="rm -rf x") == "continue"
     gate.coordinator.session_state["require_approval_tools"] = {"bash"}
@@ -236,7 +262,11 @@ async def test_decisions_of_rules_are_emitted():
     await gate.judge("a")
     await gate.judge("b")
     granted, denied = gate.payloads("approval:granted")[0], gate.payloads("approval:denied")[0]
-    assert (granted["hook_name"], granted["event"], granted["tool_call_id"]) == ("hooks-approval", "tool:pre", "call-1")
+    assert (granted["hook_name"], granted["event"], granted["tool_call_id"]) == (
+        "hooks-approval",
+        "tool:pre",
+        "call-1",
+    )
     assert denied["reason"] == "forbidden by the plan: rule for tool b"
 
 
@@ -263,7 +293,13 @@ async def test_all_problems_of_the_configuration_are_reported_at_once_with_their
     paths = {path for path, _ in caught.value.problems}
     assert paths == {
         *("$.timeout", "$.tools.bash", "$.tools.x", "$.unknown_tools"),
-        *("$.rules[0]", "$.rules[1].action", "$.rules[2].tool", "$.rules[3].command", "$.rules[4].command"),
+        *(
+            "$.rules[0]",
+            "$.rules[1].action",
+            "$.rules[2].tool",
+            "$.rules[3].command",
+            "$.rules[4].command",
+        ),
         *("$.rules[5].pth", "$.rules[5].path", "$.rules[5].input", "$.rules[6].pattern"),
     }
 
@@ -277,10 +313,32 @@ async def test_all_problems_of_the_configuration_are_reported_at_once_with_their
             "match": ["git status -s"],
             "not_match": ["git push", "git status; rm a"],
         },
-        {"command": "rm *", "action": "deny", "match": ["ls && rm -rf /", "sudo rm a"], "not_match": ["ls"]},
-        {"tool": "write_file", "path": "docs/**", "action": "allow", "match": [{"file_path": "docs/a/b.md"}]},
-        {"tool": "mcp_*", "module": "tool-mcp", "read_only": True, "action": "allow", "match": [{}]},
-        {"tool": "bash", "sandboxed": True, "input": {"timeout": 5}, "action": "ask", "not_match": ["ls"]},
+        {
+            "command": "rm *",
+            "action": "deny",
+            "match": ["ls && rm -rf /", "sudo rm a"],
+            "not_match": ["ls"],
+        },
+        {
+            "tool": "write_file",
+            "path": "docs/**",
+            "action": "allow",
+            "match": [{"file_path": "docs/a/b.md"}],
+        },
+        {
+            "tool": "mcp_*",
+            "module": "tool-mcp",
+            "read_only": True,
+            "action": "allow",
+            "match": [{}],
+        },
+        {
+            "tool": "bash",
+            "sandboxed": True,
+            "input": {"timeout": 5},
+            "action": "ask",
+            "not_match": ["ls"],
+        },
     ],
 )
 async def test_a_rule_that_fits_its_examples_is_accepted(rule):
@@ -296,18 +354,39 @@ async def test_a_rule_that_does_not_fit_an_example_is_refused_with_the_reason():
             "match": ["git log", "git log | head"],
             "not_match": ["git push", "ls"],
         },
-        {"command": "rm *", "action": "deny", "match": ["unlink a"], "not_match": ["echo rm", "bash -c 'rm a'"]},
-        {"tool": "write_file", "path": "docs/**", "action": "allow", "match": [{"file_path": "docs/../a"}, 5]},
+        {
+            "command": "rm *",
+            "action": "deny",
+            "match": ["unlink a"],
+            "not_match": ["echo rm", "bash -c 'rm a'"],
+        },
+        {
+            "tool": "write_file",
+            "path": "docs/**",
+            "action": "allow",
+            "match": [{"file_path": "docs/../a"}, 5],
+        },
     ]
     with pytest.raises(PlanError) as caught:
         await Gate.open({"rules": rules})
     problems = dict(caught.value.problems)
     assert set(problems) == {
-        *("$.rules[0].match[1]", "$.rules[0].not_match[0]", "$.rules[1].match[0]", "$.rules[1].not_match[1]"),
+        *(
+            "$.rules[0].match[1]",
+            "$.rules[0].not_match[0]",
+            "$.rules[1].match[0]",
+            "$.rules[1].not_match[1]",
+        ),
         "$.rules[2].match[1]",  # a wrong value is reported before what the values mean
     }
-    assert "'|' may make it more than one simple command, and no rule allows that" in problems["$.rules[0].match[1]"]
-    assert problems["$.rules[0].not_match[0]"] == "the rule applies to 'git push'; change the rule or the example"
+    assert (
+        "'|' may make it more than one simple command, and no rule allows that"
+        in problems["$.rules[0].match[1]"]
+    )
+    assert (
+        problems["$.rules[0].not_match[0]"]
+        == "the rule applies to 'git push'; change the rule or the example"
+    )
 
 
 # ── the contract ─────────────────────────────────────────────────────────────────────────────────
@@ -356,11 +435,17 @@ async def with_provider(provider: Provider, **config: Any) -> Gate:
 
 
 async def test_a_registered_provider_gets_the_whole_request():
-    provider = Provider(ApprovalResponse(approved=True), ApprovalResponse(approved=False, reason="too late"))
+    provider = Provider(
+        ApprovalResponse(approved=True), ApprovalResponse(approved=False, reason="too late")
+    )
     gate = await with_provider(provider)
     assert await gate.action("bash", command="make") == "continue"
     request = provider.requests[0]
-    assert (request.tool_name, request.details, request.risk_level) == ("bash", {"command": "make"}, "high")
+    assert (request.tool_name, request.details, request.risk_level) == (
+        "bash",
+        {"command": "make"},
+        "high",
+    )
     denied = await gate.judge("deploy", n=1)
     assert (denied.action, denied.reason) == ("deny", "too late")
     assert [name for name, _ in gate.recorder.events if name.startswith("approval")] == [
@@ -370,7 +455,10 @@ async def test_a_registered_provider_gets_the_whole_request():
 
 
 async def test_a_remembered_answer_covers_exactly_the_same_call():
-    yes, no = ApprovalResponse(approved=True, remember=True), ApprovalResponse(approved=False, remember=True)
+    yes, no = (
+        ApprovalResponse(approved=True, remember=True),
+        ApprovalResponse(approved=False, remember=True),
+    )
     provider = Provider(yes, no)
     gate = await with_provider(provider)
     assert await gate.action("bash", command="make") == "continue"
@@ -384,7 +472,11 @@ async def test_a_remembered_answer_covers_exactly_the_same_call():
     "answer",
     [
         *(None, "yes", {"approved": True}, RuntimeError("gone"), TimeoutError()),
-        *(ApprovalResponse(approved=False), SimpleNamespace(approved="no"), SimpleNamespace(approved=1)),
+        *(
+            ApprovalResponse(approved=False),
+            SimpleNamespace(approved="no"),
+            SimpleNamespace(approved=1),
+        ),
     ],
     ids=repr,
 )
@@ -405,7 +497,9 @@ async def test_a_provider_that_does_not_answer_is_given_up():
 
 @given(first=st.text(), second=st.text())
 def test_two_calls_never_share_a_remembered_answer(first, second):
-    assert (_key("bash", {"command": first}) == _key("bash", {"command": second})) == (first == second)
+    assert (_key("bash", {"command": first}) == _key("bash", {"command": second})) == (
+        first == second
+    )
 
 
 # ── tools that state that they change nothing ────────────────────────────────────────────────────
@@ -421,7 +515,11 @@ _DENY_OTHERS = {"tool": "remote_*", "read_only": False, "action": "deny"}
         ([], {"readOnlyHint": True}, "ask_user"),  # a statement allows nothing by itself
         ([_ALLOW], {"readOnlyHint": True}, "continue"),
         ([_ALLOW], {"readOnlyHint": "yes"}, "ask_user"),
-        ([_ALLOW, {"tool": "*", "action": "deny"}], {"readOnlyHint": True}, "deny"),  # and lifts no rule of the plan
+        (
+            [_ALLOW, {"tool": "*", "action": "deny"}],
+            {"readOnlyHint": True},
+            "deny",
+        ),  # and lifts no rule of the plan
         ([_ALLOW, {"tool": "remote_get", "action": "ask"}], {"readOnlyHint": True}, "ask_user"),
         ([_DENY_OTHERS], {}, "deny"),
         ([_DENY_OTHERS], {"readOnlyHint": True}, "ask_user"),

@@ -58,7 +58,9 @@ class Desk:
 
 async def test_an_event_is_a_line_of_the_published_shape(tmp_path):
     desk = await Desk.open(tmp_path)
-    await desk.emit("tool:pre", tool_name="grep", tool_input={"pattern": "x"}, status="fine", duration_ms=3)
+    await desk.emit(
+        "tool:pre", tool_name="grep", tool_input={"pattern": "x"}, status="fine", duration_ms=3
+    )
     (line,) = desk.lines()
     assert line == {
         "ts": line["ts"],
@@ -86,8 +88,12 @@ async def test_every_event_of_the_catalogue_is_written_but_pieces_of_text(tmp_pa
 
 async def test_announced_events_are_found_in_every_form(tmp_path):
     coordinator = TestCoordinator("s-1")
-    close = await hooks_logging.mount(coordinator, {"path": str(tmp_path / "x"), "additional_events": ["extra:one"]})
-    coordinator.register_capability("observability.events", ["old:one"])  # as older modules announce
+    close = await hooks_logging.mount(
+        coordinator, {"path": str(tmp_path / "x"), "additional_events": ["extra:one"]}
+    )
+    coordinator.register_capability(
+        "observability.events", ["old:one"]
+    )  # as older modules announce
     for name, names in {
         "a": ["new:one", "tool:pre"],
         "b": "new:two",
@@ -98,7 +104,15 @@ async def test_announced_events_are_found_in_every_form(tmp_path):
         coordinator.register_contributor("observability.events", name, lambda names=names: names)  # type: ignore[misc]
     for _ in range(2):
         await hooks_logging.on_session_ready(coordinator)  # once is enough, twice does no harm
-    for event in ("old:one", "new:one", "new:two", "new:three", "extra:one", "tool:pre", "unknown:one"):
+    for event in (
+        "old:one",
+        "new:one",
+        "new:two",
+        "new:three",
+        "extra:one",
+        "tool:pre",
+        "unknown:one",
+    ):
         await coordinator.hooks.emit(event, {})
     written = [line["event"] for line in lines(tmp_path / "x")]
     assert written == ["old:one", "new:one", "new:two", "new:three", "extra:one", "tool:pre"]
@@ -108,7 +122,9 @@ async def test_announced_events_are_found_in_every_form(tmp_path):
 async def test_without_discovery_only_what_is_named_is_written(tmp_path):
     coordinator = TestCoordinator()
     coordinator.register_contributor("observability.events", "a", lambda: ["new:one"])
-    close = await hooks_logging.mount(coordinator, {"path": str(tmp_path / "x"), "auto_discover": False})
+    close = await hooks_logging.mount(
+        coordinator, {"path": str(tmp_path / "x"), "auto_discover": False}
+    )
     await hooks_logging.on_session_ready(coordinator)
     await coordinator.hooks.emit("new:one", {})
     assert lines(tmp_path / "x") == []
@@ -130,7 +146,9 @@ async def test_patterns_choose_events(tmp_path, key):
     for event in ("tool:pre", "tool:post", "session:start", "provider:request"):
         await desk.emit(event)
     assert [line["event"] for line in desk.lines()] == ["tool:pre", "session:start"]
-    assert "provider:request" not in desk.coordinator.hooks.list_handlers(), "what is not wanted costs nothing"
+    assert "provider:request" not in desk.coordinator.hooks.list_handlers(), (
+        "what is not wanted costs nothing"
+    )
     desk.close()
 
 
@@ -195,7 +213,9 @@ async def test_a_secret_is_never_written(tmp_path, place):
 @pytest.mark.parametrize("redactions", [0, 1, 9, 15])
 def test_a_secret_at_the_cut_of_a_text_is_not_written_in_part(longest, redactions):
     options = LogOptions(path=Path("unused"), max_field_chars=longest, max_line_bytes=100_000)
-    shorter = f" password={'hunter22' * 12} " * redactions  # redaction moves what follows to the left of the cut
+    shorter = (
+        f" password={'hunter22' * 12} " * redactions
+    )  # redaction moves what follows to the left of the cut
     starts = {*range(0, longest + 20, 7), *range(longest + 960, longest + 1060)}
     for start in starts:
         text = shorter + "x" * (start - len(shorter)) + f" {KEY} " + "y" * 4000
@@ -246,13 +266,19 @@ async def test_the_line_of_a_request_has_no_messages_which_were_logged_when_they
         "no loop has to build them for the log"
     )
     await desk.emit(
-        "provider:request", provider="p", model="m", iteration=2, messages=[{"role": "user", "content": "x"}]
+        "provider:request",
+        provider="p",
+        model="m",
+        iteration=2,
+        messages=[{"role": "user", "content": "x"}],
     )
     assert desk.lines()[0]["data"] == {"provider": "p", "model": "m", "iteration": 2}
     desk.close()
 
 
-async def test_of_a_payload_of_many_texts_each_is_cut_and_of_more_the_short_members_are_kept(tmp_path):
+async def test_of_a_payload_of_many_texts_each_is_cut_and_of_more_the_short_members_are_kept(
+    tmp_path,
+):
     desk = await Desk.open(tmp_path)
     for count in (20, 200):
         texts = [f"{number} " * 10_000 for number in range(count)]
@@ -266,8 +292,17 @@ async def test_of_a_payload_of_many_texts_each_is_cut_and_of_more_the_short_memb
 
 def test_of_a_failed_call_with_much_output_the_failure_is_kept():
     error = {"type": "exit", "message": "exit code 1"}
-    result = {"output": {"lines": [f"{n:06} {'x' * 300}" for n in range(1000)]}, "success": False, "error": error}
-    line = write_line("tool:post", "INFO", {"tool_name": "bash", "result": result}, LogOptions(path=Path("unused")))
+    result = {
+        "output": {"lines": [f"{n:06} {'x' * 300}" for n in range(1000)]},
+        "success": False,
+        "error": error,
+    }
+    line = write_line(
+        "tool:post",
+        "INFO",
+        {"tool_name": "bash", "result": result},
+        LogOptions(path=Path("unused")),
+    )
     outcome = ToolOutcome.read("tool:post", json.loads(line)["data"])
     assert (outcome.status, outcome.error) == ("error", "exit code 1")
 
@@ -276,10 +311,17 @@ async def test_of_a_response_with_a_large_part_the_usage_is_kept(tmp_path):
     desk = await Desk.open(tmp_path)
     usage = {"input_tokens": 12, "output_tokens": 3, "total_tokens": 15, "cache_read_tokens": 7}
     logprobs = [{"token": "a", "logprob": -0.5}] * 20_000
-    await desk.emit("llm:response", response={"model": "m", "logprobs": logprobs}, usage=usage, duration_ms=5)
+    await desk.emit(
+        "llm:response", response={"model": "m", "logprobs": logprobs}, usage=usage, duration_ms=5
+    )
     (line,) = desk.lines()
     call = ModelAnswer.read(line["data"])
-    assert (call.input_tokens, call.output_tokens, call.cache_read_tokens, call.model) == (12, 3, 7, "m")
+    assert (call.input_tokens, call.output_tokens, call.cache_read_tokens, call.model) == (
+        12,
+        3,
+        7,
+        "m",
+    )
     assert line["duration_ms"] == 5
     desk.close()
 
@@ -309,7 +351,16 @@ class Unreadable:
 
 async def test_values_without_a_json_form_are_written_as_text(tmp_path):
     desk = await Desk.open(tmp_path)
-    odd = {"a": {1, 2}, "b": b"x", "c": 1 << 80, "d": "\ud800", "e": float("nan"), "f": Thing(), "g": object(), 5: 6}
+    odd = {
+        "a": {1, 2},
+        "b": b"x",
+        "c": 1 << 80,
+        "d": "\ud800",
+        "e": float("nan"),
+        "f": Thing(),
+        "g": object(),
+        5: 6,
+    }
     await desk.emit("tool:pre", odd=odd, bad=Unreadable())
     data = desk.lines()[0]["data"]
     assert data["odd"]["c"] == 1 << 80
@@ -328,7 +379,11 @@ async def test_a_payload_that_cannot_be_read_at_all_still_leaves_a_line(tmp_path
     for payload in (Hostile(), None, 5):
         result = await desk.log("tool:pre", payload)  # type: ignore[arg-type]
         assert result.action == "continue"
-    assert [line["error"].split()[0] for line in desk.lines()] == ["RuntimeError", "AttributeError", "AttributeError"]
+    assert [line["error"].split()[0] for line in desk.lines()] == [
+        "RuntimeError",
+        "AttributeError",
+        "AttributeError",
+    ]
     desk.close()
 
 
@@ -427,10 +482,16 @@ async def test_a_file_that_cannot_be_opened_is_logged_once_and_on_closing_and_th
     path = tmp_path / "in" / "e.jsonl"
     path.parent.mkdir()
     obstacle(path)
-    watched = Watched([("look", {}), "done"], MockTool("look"), hooks={"hooks-logging": {"path": str(path)}})
+    watched = Watched(
+        [("look", {}), "done"], MockTool("look"), hooks={"hooks-logging": {"path": str(path)}}
+    )
     with caplog.at_level(logging.WARNING, "amplifier.modules.hooks-logging"):
         assert await watched.run() == "done"
-    warnings = [record.getMessage() for record in caplog.records if record.name == "amplifier.modules.hooks-logging"]
+    warnings = [
+        record.getMessage()
+        for record in caplog.records
+        if record.name == "amplifier.modules.hooks-logging"
+    ]
     assert len(warnings) == 2
     assert "no events will be written" in warnings[0]
     assert "events were not written" in warnings[1]
@@ -450,7 +511,11 @@ async def test_early_failures_of_other_modules_are_in_the_log(tmp_path):
 async def test_a_child_writes_beside_its_parent_or_into_its_file(tmp_path):
     for template, files in (("{session_id}.jsonl", 2), ("one.jsonl", 1)):
         folder = tmp_path / template.replace("{", "").replace("}", "")
-        watched = Watched(["a", "b"], hooks={"hooks-logging": {"path": str(folder / template)}}, session_id="parent")
+        watched = Watched(
+            ["a", "b"],
+            hooks={"hooks-logging": {"path": str(folder / template)}},
+            session_id="parent",
+        )
         async with watched.session as session:
             await session.execute("x")
             async with session.fork(session_id="child") as child:
@@ -458,4 +523,8 @@ async def test_a_child_writes_beside_its_parent_or_into_its_file(tmp_path):
         assert len(list(folder.iterdir())) == files
         written = [line for path in folder.iterdir() for line in lines(path)]
         assert {line["session_id"] for line in written} == {"parent", "child"}
-        assert all(line["data"].get("parent_id") == "parent" for line in written if line["session_id"] == "child")
+        assert all(
+            line["data"].get("parent_id") == "parent"
+            for line in written
+            if line["session_id"] == "child"
+        )

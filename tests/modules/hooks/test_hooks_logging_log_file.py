@@ -99,7 +99,9 @@ def test_after_a_line_that_the_disk_took_in_part_the_next_ones_are_whole(tmp_pat
 
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EROFS])
-async def test_a_failing_disk_is_logged_once_and_counted_and_writing_resumes(tmp_path, monkeypatch, caplog, error):
+async def test_a_failing_disk_is_logged_once_and_counted_and_writing_resumes(
+    tmp_path, monkeypatch, caplog, error
+):
     coordinator = TestCoordinator("s-1")
     close = await hooks_logging.mount(coordinator, {"path": str(tmp_path / "e.jsonl")})
     log = coordinator.session_state["hooks-logging"][0]
@@ -179,7 +181,11 @@ def test_a_killed_writer_loses_nothing_it_had_acknowledged_and_tears_no_line(tmp
     path = tmp_path / "e.jsonl"
     acknowledged: set[tuple[int, int]] = set()
     with subprocess.Popen(
-        [sys.executable, "-c", WRITER], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", WRITER],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     ) as writers:
         assert writers.stdin is not None
         assert writers.stdout is not None
@@ -199,7 +205,9 @@ def test_a_killed_writer_loses_nothing_it_had_acknowledged_and_tears_no_line(tmp
                     seen += 1
                     if seen > wanted and child:
                         os.kill(child, signal.SIGKILL)
-                        child = 0  # lines that it had written may still come; it may be gone by then
+                        child = (
+                            0  # lines that it had written may still come; it may be gone by then
+                        )
         writers.stdin.close()
     found = [(line["data"]["seed"], line["data"]["n"]) for line in whole_lines(path)]
     assert len(acknowledged) >= KILLS

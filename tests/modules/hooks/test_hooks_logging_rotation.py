@@ -80,8 +80,12 @@ def test_a_line_longer_than_the_limit_has_a_file_of_its_own(tmp_path):
     assert numbers(path) == [0, 1, 2]
 
 
-@given(st.lists(st.tuples(st.integers(0, 2), st.integers(30, 1500)), max_size=40), st.integers(1, 4))
-def test_any_order_of_writers_and_sizes_keeps_the_newest_lines_in_order(tmp_path_factory, writes, keep):
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.integers(30, 1500)), max_size=40), st.integers(1, 4)
+)
+def test_any_order_of_writers_and_sizes_keeps_the_newest_lines_in_order(
+    tmp_path_factory, writes, keep
+):
     path = tmp_path_factory.mktemp("log") / "e.jsonl"
     files = [opened(path, 1024, keep) for _ in range(3)]
     for number, (writer, size) in enumerate(writes):
@@ -104,7 +108,12 @@ def test_a_crash_between_two_renames_removes_nothing_too_early(tmp_path):
     file.append(line(10))
     file.close()
     assert numbers(path) == [3, 2, 9, 10]
-    assert [part.name for part in log_parts(path)] == ["e.jsonl.3", "e.jsonl.2", "e.jsonl.1", "e.jsonl"]
+    assert [part.name for part in log_parts(path)] == [
+        "e.jsonl.3",
+        "e.jsonl.2",
+        "e.jsonl.1",
+        "e.jsonl",
+    ]
 
 
 def test_fewer_files_are_kept_when_keep_gets_smaller(tmp_path):
@@ -125,7 +134,10 @@ def test_while_another_writer_holds_the_lock_lines_are_written_and_nothing_waits
     path = tmp_path / "e.jsonl"
     file = opened(path)
     lock = os.open(path, os.O_RDWR)
-    for how in (fcntl.LOCK_SH, fcntl.LOCK_EX):  # a process that was stopped while it wrote, or while it rotated
+    for how in (
+        fcntl.LOCK_SH,
+        fcntl.LOCK_EX,
+    ):  # a process that was stopped while it wrote, or while it rotated
         fcntl.flock(lock, how)
         for number in range(20):
             file.append(line(number))
@@ -161,20 +173,27 @@ async def test_a_log_that_cannot_be_rotated_goes_on_and_is_reported_once(tmp_pat
     coordinator = TestCoordinator("s")
     (tmp_path / "e.jsonl.1").mkdir()
     (tmp_path / "e.jsonl.1" / "in the way").touch()
-    close = await hooks_logging.mount(coordinator, {"path": str(path), "max_bytes": 1024, "keep": 1})
+    close = await hooks_logging.mount(
+        coordinator, {"path": str(path), "max_bytes": 1024, "keep": 1}
+    )
     for number in range(30):
         await coordinator.hooks.emit("tool:pre", {"n": number})
     assert coordinator.session_state["hooks-logging"][0].lost == 0
     close()
     assert len(path.read_bytes().splitlines()) == 30
-    assert len([record for record in caplog.records if "cannot be rotated" in record.getMessage()]) == 1
+    assert (
+        len([record for record in caplog.records if "cannot be rotated" in record.getMessage()])
+        == 1
+    )
 
 
 async def test_the_module_rotates_by_its_options_and_closes_everything(tmp_path):
     path = tmp_path / "e.jsonl"
     coordinator = TestCoordinator("s")
     before = set(os.listdir("/dev/fd"))
-    close = await hooks_logging.mount(coordinator, {"path": str(path), "max_bytes": 2000, "keep": 2})
+    close = await hooks_logging.mount(
+        coordinator, {"path": str(path), "max_bytes": 2000, "keep": 2}
+    )
     for number in range(100):
         await coordinator.hooks.emit("tool:pre", {"n": number})
     close()

@@ -81,7 +81,13 @@ class Gate:
 async def test_no_secret_reaches_later_hooks_wherever_it_is(name):
     secret = SECRETS[name]
     gate = await Gate.open()
-    given = {"a": f"x {secret} y", "b": [{"c": secret}], secret: 1, "d": ["-p", secret], "password": "hunter2"}
+    given = {
+        "a": f"x {secret} y",
+        "b": [{"c": secret}],
+        secret: 1,
+        "d": ["-p", secret],
+        "password": "hunter2",
+    }
     result = await gate.emit("llm:response", **given)
     assert result.action == "modify"
     text = json.dumps(gate.last())
@@ -95,10 +101,15 @@ async def test_no_secret_reaches_later_hooks_wherever_it_is(name):
 @pytest.mark.parametrize("name", PEOPLE)
 async def test_personal_data_goes_too_unless_the_plan_wants_secrets_only(name):
     gate = await Gate.open()
-    await gate.emit("execution:end", response=f"write to {PEOPLE[name]}, please", who={PEOPLE[name]: 1})
+    await gate.emit(
+        "execution:end", response=f"write to {PEOPLE[name]}, please", who={PEOPLE[name]: 1}
+    )
     assert gate.last()["response"] == f"write to {PERSONAL}, please"
     assert gate.last()["who"] == {PERSONAL: 1}
-    assert Redactor(read_redaction_options({"rules": ["secrets"]})).redact({"text": PEOPLE[name]}) is None
+    assert (
+        Redactor(read_redaction_options({"rules": ["secrets"]})).redact({"text": PEOPLE[name]})
+        is None
+    )
 
 
 HARMLESS = [
@@ -133,9 +144,15 @@ async def test_what_only_looks_like_it_stays(text):
 
 
 async def test_own_literals_prefixes_and_keys():
-    gate = await Gate.open(literals=["Projekt Ürsprung", "(x)*"], prefixes=["acme_"], keys=["badge"])
+    gate = await Gate.open(
+        literals=["Projekt Ürsprung", "(x)*"], prefixes=["acme_"], keys=["badge"]
+    )
     await gate.emit(
-        "execution:end", a="about Projekt Ürsprung (x)*", b="acme_12-ab.c, no_acme_12", badge="17", c={"(x)*": 1}
+        "execution:end",
+        a="about Projekt Ürsprung (x)*",
+        b="acme_12-ab.c, no_acme_12",
+        badge="17",
+        c={"(x)*": 1},
     )
     assert gate.last()["a"] == "about [REDACTED] [REDACTED]"
     assert gate.last()["b"] == "[REDACTED], no_acme_12"
@@ -155,7 +172,9 @@ async def test_two_members_do_not_become_one():
 async def test_what_the_agent_works_with_is_left_alone():
     gate = await Gate.open()
     for event in ("prompt:submit", "tool:pre", "tool:post"):
-        result = await gate.emit(event, prompt=SECRETS["GitHub"], tool_input={"password": "hunter2"})
+        result = await gate.emit(
+            event, prompt=SECRETS["GitHub"], tool_input={"password": "hunter2"}
+        )
         assert result.action == "continue", event
         assert gate.last()["prompt"] == SECRETS["GitHub"]
     assert {name for name, event in CATALOGUE.items() if "modify" in event.verdict} == {
@@ -179,10 +198,22 @@ async def test_every_other_event_of_the_catalogue_is_redacted_but_pieces_of_text
 @pytest.mark.parametrize(
     ("config", "left"),
     [
-        ({"skip_events": ["session:end"], "additional_events": ["my:event"]}, ["session:end", "other:event"]),
         (
-            {"enabled_events": [*ALL_EVENTS, "my:event"]},  # those that are skipped by default are so even then
-            ["content_block:delta", "thinking:delta", "prompt:submit", "tool:pre", "tool:post", "other:event"],
+            {"skip_events": ["session:end"], "additional_events": ["my:event"]},
+            ["session:end", "other:event"],
+        ),
+        (
+            {
+                "enabled_events": [*ALL_EVENTS, "my:event"]
+            },  # those that are skipped by default are so even then
+            [
+                "content_block:delta",
+                "thinking:delta",
+                "prompt:submit",
+                "tool:pre",
+                "tool:post",
+                "other:event",
+            ],
         ),
     ],
 )
@@ -190,7 +221,9 @@ async def test_the_plan_chooses_the_events(config, left):
     gate = await Gate.open(**config)
     for event in (*ALL_EVENTS, "my:event", "other:event"):
         await gate.emit(event, text=SECRETS["GitHub"])
-    assert sorted(name for name, data in gate.seen.events if data["text"] == SECRETS["GitHub"]) == sorted(left)
+    assert sorted(
+        name for name, data in gate.seen.events if data["text"] == SECRETS["GitHub"]
+    ) == sorted(left)
 
 
 async def test_fields_that_identify_events_are_never_changed():
@@ -206,14 +239,21 @@ async def test_fields_that_identify_events_are_never_changed():
         deep={"down": {"below": [mail]}, "up": mail},
     )
     seen = gate.last()
-    assert (seen["tool_name"], seen["status"], seen["note"], seen["text"]) == (mail, mail, mail, PERSONAL)
+    assert (seen["tool_name"], seen["status"], seen["note"], seen["text"]) == (
+        mail,
+        mail,
+        mail,
+        PERSONAL,
+    )
     assert seen["usage"] == {"cost_usd": mail, "other": PERSONAL}
     assert seen["deep"] == {"down": {"below": [mail]}, "up": PERSONAL}
 
 
 async def test_a_value_at_two_places_is_kept_only_at_the_allowed_path():
     shared = {"id": "a@b.io"}
-    redacted = Redactor(read_redaction_options({"allowlist": ["one.id"]})).redact({"one": shared, "two": shared})
+    redacted = Redactor(read_redaction_options({"allowlist": ["one.id"]})).redact(
+        {"one": shared, "two": shared}
+    )
     assert redacted == {"one": {"id": "a@b.io"}, "two": {"id": PERSONAL}}
     assert shared == {"id": "a@b.io"}
 
@@ -255,7 +295,9 @@ def test_nothing_is_redacted_twice(data):
     assert once is None or redactor.redact(once) is None
 
 
-@given(text=st.text(alphabet="abcdefghij ,.\n", max_size=200), number=st.integers(), flag=st.booleans())
+@given(
+    text=st.text(alphabet="abcdefghij ,.\n", max_size=200), number=st.integers(), flag=st.booleans()
+)
 def test_plain_words_and_numbers_stay_as_they_are(text, number, flag):
     assume("token" not in text)
     assert redactor.redact({"text": text, "n": number, "list": [text, flag, None]}) is None
@@ -366,14 +408,21 @@ PIECES = [
 
 @pytest.mark.parametrize("piece", PIECES)
 def test_redaction_takes_time_in_proportion_to_the_text(piece):
-    ours = Redactor(read_redaction_options({"prefixes": ["acme_"], "literals": ["aaaaab", "a@a@b"]}))
+    ours = Redactor(
+        read_redaction_options({"prefixes": ["acme_"], "literals": ["aaaaab", "a@a@b"]})
+    )
     short, long = (piece * (size // len(piece)) for size in (20_000, 160_000))
     ours.redact({"text": short})
     # Eight times the text: a quadratic pattern would take sixty-four times as long, noise nowhere near it.
-    assert seconds(lambda: ours.redact({"text": long})) < 30 * seconds(lambda: ours.redact({"text": short})) + 0.02
+    assert (
+        seconds(lambda: ours.redact({"text": long}))
+        < 30 * seconds(lambda: ours.redact({"text": short})) + 0.02
+    )
 
 
-@pytest.mark.parametrize("texts", [["some words, nothing else. " * 40] * 1_000, ["x"] * 10_000], ids=["long", "many"])
+@pytest.mark.parametrize(
+    "texts", [["some words, nothing else. " * 40] * 1_000, ["x"] * 10_000], ids=["long", "many"]
+)
 async def test_much_text_is_searched_beside_the_event_loop(texts):
     gate = await Gate.open()
     ticks = 0

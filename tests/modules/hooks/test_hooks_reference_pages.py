@@ -35,5 +35,7 @@ def test_the_question_on_the_page_is_the_one_that_is_asked():
 
 
 def test_the_page_names_every_field_that_is_never_changed():
-    text = section(page("hooks-redaction"), "Where").split("Never changed", 1)[1].split("\n\n", 1)[0]
+    text = (
+        section(page("hooks-redaction"), "Where").split("Never changed", 1)[1].split("\n\n", 1)[0]
+    )
     assert set(re.findall(r"`([a-z_.]+)`", text)) == STRUCTURAL

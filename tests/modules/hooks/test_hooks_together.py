@@ -19,7 +19,11 @@ from amplifier.modules.loop import streaming as loop_streaming
 from amplifier.testing import EventRecorder, MockApprovalSystem, MockProvider, MockTool
 
 LOOPS = {"loop-basic": loop_basic, "loop-events": loop_events, "loop-streaming": loop_streaming}
-HOOKS = {"hooks-approval": hooks_approval, "hooks-logging": hooks_logging, "hooks-redaction": hooks_redaction}
+HOOKS = {
+    "hooks-approval": hooks_approval,
+    "hooks-logging": hooks_logging,
+    "hooks-redaction": hooks_redaction,
+}
 KEY = "sk-ant-api03-" + "aB3dE5fG7h" * 4
 
 
@@ -59,7 +63,10 @@ class Watched:
             "hooks-test": self._mount_hooks,
         }
         self.session = AmplifierSession(
-            self.plan, loader=ModuleLoader(modules=modules), approval_system=approval, session_id=session_id
+            self.plan,
+            loader=ModuleLoader(modules=modules),
+            approval_system=approval,
+            session_id=session_id,
         )
 
     async def _mount_provider(self, coordinator: Any, config: Any) -> Any:
@@ -71,7 +78,9 @@ class Watched:
 
     async def _mount_hooks(self, coordinator: Any, config: Any) -> None:
         coordinator.hooks.register("*", self.recorder, priority=1000, name="recorder")
-        coordinator.register_contributor("observability.events", "hooks-test", lambda: ["test:custom"])
+        coordinator.register_contributor(
+            "observability.events", "hooks-test", lambda: ["test:custom"]
+        )
         for event, (handler, priority) in self._extra.items():
             coordinator.hooks.register(event, handler, priority=priority, name=f"test-{event}")
 
@@ -119,23 +128,43 @@ async def test_a_whole_turn_is_asked_about_run_and_written_down_without_its_secr
     )
     assert await watched.run(f"deploy it with {KEY}") == f"deployed with {KEY}"
     assert tool.calls[0] == {"api_key": KEY, "where": "here"}, "the tool works with the real key"
-    assert KEY in json.dumps([m.content for m in watched.provider.requests[-1].messages], default=str)
+    assert KEY in json.dumps(
+        [m.content for m in watched.provider.requests[-1].messages], default=str
+    )
     assert KEY in approval.requests[0]["prompt"], "a person sees what will happen"
     written = lines(path)
     assert KEY not in path.read_text()
     names = [line["event"] for line in written]
-    story = ["prompt:submit", "tool:pre", "approval:required", "approval:granted", "tool:post", "execution:end"]
+    story = [
+        "prompt:submit",
+        "tool:pre",
+        "approval:required",
+        "approval:granted",
+        "tool:post",
+        "execution:end",
+    ]
     assert [name for name in names if name in story] == story
-    for event in ("provider:request", "provider:response", "approval:required", "execution:end", "prompt:complete"):
+    for event in (
+        "provider:request",
+        "provider:response",
+        "approval:required",
+        "execution:end",
+        "prompt:complete",
+    ):
         assert all(KEY not in json.dumps(data, default=str) for data in watched.data(event)), event
         assert watched.data(event), event
-    assert written[names.index("execution:end")]["redaction"] == {"applied": True, "rules": ["secrets", "pii-basic"]}
+    assert written[names.index("execution:end")]["redaction"] == {
+        "applied": True,
+        "rules": ["secrets", "pii-basic"],
+    }
 
 
 async def test_a_denied_call_is_not_run_and_the_log_has_the_reason(tmp_path):
     path = tmp_path / "e.jsonl"
     tool = MockTool("deploy")
-    hooks = all_three(path, rules=[{"tool": "deploy", "action": "deny", "reason": "not on a Friday"}])
+    hooks = all_three(
+        path, rules=[{"tool": "deploy", "action": "deny", "reason": "not on a Friday"}]
+    )
     watched = Watched([("deploy", {"x": 1}), "gave up"], tool, hooks=hooks)
     assert await watched.run() == "gave up"
     assert tool.calls == []
@@ -165,7 +194,10 @@ async def test_the_gate_judges_the_input_that_other_hooks_have_made_of_it(tmp_pa
 
 async def test_with_no_events_skipped_not_even_the_model_sees_a_secret(tmp_path):
     tool = MockTool("read_file", respond=lambda given: f"token={KEY}")
-    hooks: dict[str, dict[str, Any]] = {"hooks-redaction": {"skip_events": []}, "hooks-approval": {}}
+    hooks: dict[str, dict[str, Any]] = {
+        "hooks-redaction": {"skip_events": []},
+        "hooks-approval": {},
+    }
     watched = Watched([("read_file", {"path": "x"}), "done"], tool, hooks=hooks)
     await watched.run(f"use {KEY}")
     for request in watched.provider.requests:

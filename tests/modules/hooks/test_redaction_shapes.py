@@ -52,8 +52,12 @@ def _filled(template: str, source: random.Random) -> tuple[str, list[str]]:
             value = f"{source.choice(_WORDS)}{source.randrange(10, 100)}{source.choice('!?*xZ')}"
         else:
             value = "".join(source.choices(_ALPHABETS[found[1]], k=int(found[2])))
-            if len(value) >= 6:  # a token without any digit, or one that ends in a separator, is not what is measured
-                value = f"{value[:2]}{source.randrange(10)}{value[3:-1]}{source.choice(string.digits)}"
+            if (
+                len(value) >= 6
+            ):  # a token without any digit, or one that ends in a separator, is not what is measured
+                value = (
+                    f"{value[:2]}{source.randrange(10)}{value[3:-1]}{source.choice(string.digits)}"
+                )
         values.append(value)
         return value
 
@@ -92,10 +96,16 @@ def _missed(seed: int) -> list[str]:
 @pytest.mark.parametrize("seed", range(5))
 def test_recall_and_precision(seed):
     missed = _missed(seed)
-    taken = [f"{text!r}  →  {redact_secrets(text)!r}" for text in HARMLESS if redact_secrets(text) != text]
+    taken = [
+        f"{text!r}  →  {redact_secrets(text)!r}"
+        for text in HARMLESS
+        if redact_secrets(text) != text
+    ]
     found = len(SECRETS) - len(missed)
     recall, precision = found / len(SECRETS), found / (found + len(taken))
-    report = "\n".join([f"recall {recall:.3f}, precision {precision:.3f}", "missed:", *missed, "taken:", *taken])
+    report = "\n".join(
+        [f"recall {recall:.3f}, precision {precision:.3f}", "missed:", *missed, "taken:", *taken]
+    )
     assert recall >= REQUIRED, report
     assert precision >= REQUIRED, report
 
@@ -119,7 +129,8 @@ def test_every_shape_repeated_takes_time_in_proportion_to_the_text():
             short, long = (_seconds(unit * (size // len(unit))) for size in (2_000, 16_000))
             if long > 0.05:
                 short, long = (
-                    min(_seconds(unit * (size // len(unit))) for _ in range(3)) for size in (16_000, 128_000)
+                    min(_seconds(unit * (size // len(unit))) for _ in range(3))
+                    for size in (16_000, 128_000)
                 )
             assert long < 30 * short + 0.05, unit
 
@@ -169,7 +180,9 @@ _GLUED = {
 
 
 @pytest.mark.parametrize(
-    ("contexts", "is_named"), [(_BARE, False), (_NAMED, True), (_GLUED, False)], ids=["bare", "named", "glued"]
+    ("contexts", "is_named"),
+    [(_BARE, False), (_NAMED, True), (_GLUED, False)],
+    ids=["bare", "named", "glued"],
 )
 @pytest.mark.parametrize("seed", range(3))
 def test_recall_of_tokens_of_unknown_services(contexts, is_named, seed):
@@ -221,7 +234,9 @@ def test_less_than_random_is_enough_right_after_the_word(template):
         shown = redact_text(text)
         if REDACTED not in shown or _leaks(shown, [*values, "qhzlgzufaljduvojqoph"]):
             missed.append(f"{text}  →  {shown}")
-    assert len(missed) <= 2, "\n".join(missed)  # a random text of twelve characters may be as even as a name
+    assert len(missed) <= 2, "\n".join(
+        missed
+    )  # a random text of twelve characters may be as even as a name
 
 
 @pytest.mark.parametrize(
@@ -284,7 +299,11 @@ def _ordinary(source: random.Random) -> Iterator[str]:
 def test_few_ordinary_texts_are_changed(seed):
     texts = [*_ordinary(random.Random(seed)), *HARMLESS]
     assert len(texts) >= 500
-    changed = [f"{text[:200]!r}  →  {redact_text(text)[:200]!r}" for text in texts if redact_text(text) != text]
+    changed = [
+        f"{text[:200]!r}  →  {redact_text(text)[:200]!r}"
+        for text in texts
+        if redact_text(text) != text
+    ]
     assert len(changed) <= 0.02 * len(texts), "\n".join(changed)
 
 
@@ -297,7 +316,9 @@ def _table() -> dict:
 
 def test_the_table_names_its_origin_and_comes_with_the_licence():
     assert "gitleaks" in _table()["origin"]
-    assert "Permission is hereby granted" in TABLE.with_name("gitleaks-license.txt").read_text(encoding="utf-8")
+    assert "Permission is hereby granted" in TABLE.with_name("gitleaks-license.txt").read_text(
+        encoding="utf-8"
+    )
     assert len(_table()["prefixes"]) >= 100
 
 
@@ -308,7 +329,9 @@ def test_the_table_is_what_the_program_beside_the_tests_made():
 
 def test_importing_the_package_reads_no_table():
     program = "import amplifier, amplifier._internal.json.redaction as r; print(r._rules.cache_info().currsize)"
-    shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    shown = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    ).stdout
     assert shown.strip() == "0"
 
 

@@ -92,22 +92,36 @@ async def test_blocking_tool_is_named(function, is_named, caplog):
         async with agent(script((function.__name__, {}), "Done."), tools=[function]) as session:
             await session.execute("go")
             assert session.last_turn.tool_calls[0].output == "done"
-    named = [record.getMessage() for record in caplog.records if "blocked the event loop" in record.getMessage()]
+    named = [
+        record.getMessage()
+        for record in caplog.records
+        if "blocked the event loop" in record.getMessage()
+    ]
     assert len(named) == is_named
     for message in named:
-        assert message.startswith(f"the tool {function.__name__!r} blocked the event loop for 1.5 s")
+        assert message.startswith(
+            f"the tool {function.__name__!r} blocked the event loop for 1.5 s"
+        )
         assert "asyncio.to_thread" in message
 
 
 async def test_sub_agent_is_not_blamed_for_its_tool(caplog):
-    helper = agent(script(("at_once", {}), "Done."), tools=[at_once], name="helper", description="Helps.")
+    helper = agent(
+        script(("at_once", {}), "Done."), tools=[at_once], name="helper", description="Helps."
+    )
     model = script(("task", {"agent": "helper", "instruction": "go"}), "Done.")
     with caplog.at_level(logging.WARNING):
         async with agent(model, tools=[helper]) as session:
             await session.execute("go")
             assert session.last_turn.tool_calls[0].success
-    named = [record.getMessage() for record in caplog.records if "blocked the event loop" in record.getMessage()]
-    assert [message.partition(" for ")[0] for message in named] == ["the tool 'at_once' blocked the event loop"]
+    named = [
+        record.getMessage()
+        for record in caplog.records
+        if "blocked the event loop" in record.getMessage()
+    ]
+    assert [message.partition(" for ")[0] for message in named] == [
+        "the tool 'at_once' blocked the event loop"
+    ]
 
 
 async def test_watched_coroutine_is_transparent():
@@ -127,7 +141,11 @@ async def test_watched_coroutine_is_transparent():
 
     inner: CoroutineType[Any, Any, str] = quiet()  # type: ignore[assignment]
     watched = named_if_blocking(inner, "quiet")
-    assert (watched.cr_frame, watched.cr_code, watched.cr_await) == (inner.cr_frame, inner.cr_code, None)
+    assert (watched.cr_frame, watched.cr_code, watched.cr_await) == (
+        inner.cr_frame,
+        inner.cr_code,
+        None,
+    )
     assert not watched.cr_running
     watched.close()
     assert inner.cr_frame is None

@@ -19,7 +19,11 @@ def session(
     provider: Any, loop: str = "loop-basic", context: Any = "context-simple", tools: Any = ()
 ) -> AmplifierSession:
     orchestrator = {"module": loop, "config": {"system_prompt": "Be brief."}}
-    plan = {"session": {"orchestrator": orchestrator, "context": context}, "providers": [provider], "tools": [*tools]}
+    plan = {
+        "session": {"orchestrator": orchestrator, "context": context},
+        "providers": [provider],
+        "tools": [*tools],
+    }
     return AmplifierSession(plan)
 
 
@@ -80,12 +84,17 @@ async def test_a_tool_that_is_mounted_breaks_it_with_everything_behind():
 
 async def test_a_compaction_breaks_it_and_both_are_told():
     context = {"module": "context-simple", "config": {"summary_seconds": None}}
-    provider = MockProvider(lambda request: "word " * 100, defaults={"context_window": 3000, "max_output_tokens": 1000})
+    provider = MockProvider(
+        lambda request: "word " * 100, defaults={"context_window": 3000, "max_output_tokens": 1000}
+    )
     async with session(provider, context=context) as opened:
         recorder = record(opened)
         for number in range(20):
             await opened.execute(f"Request {number}: " + "word " * 100)
-    breaks, compactions = recorder.get_events("context:cache_break"), recorder.get_events("context:compaction")
+    breaks, compactions = (
+        recorder.get_events("context:cache_break"),
+        recorder.get_events("context:compaction"),
+    )
     assert 0 < len(breaks) == len(compactions) < 10, "one for each, and few of them"
     assert {told["reason"] for _, told in breaks} == {"messages"}
     assert {told["same_messages"] for _, told in breaks} == {2}, (

@@ -38,7 +38,9 @@ class Model:
         self.complete, self.parse_tool_calls = mock.complete, mock.parse_tool_calls
 
     @asynccontextmanager
-    async def stream(self, request: Any, **kwargs: Any) -> AsyncIterator[AsyncIterator[StreamChunk]]:
+    async def stream(
+        self, request: Any, **kwargs: Any
+    ) -> AsyncIterator[AsyncIterator[StreamChunk]]:
         response = await self.complete(request)
 
         async def chunks() -> AsyncIterator[StreamChunk]:
@@ -54,7 +56,9 @@ def answer(ids: list[str], first: int, *, in_blocks: bool) -> ChatResponse:
     numbered = list(enumerate(ids, first))
     content: list[Any] = [TextBlock(text="Let me see.")]
     if in_blocks:
-        content += [ToolCallBlock(id=each, name="echo", input={"number": at}) for at, each in numbered]
+        content += [
+            ToolCallBlock(id=each, name="echo", input={"number": at}) for at, each in numbered
+        ]
     calls = [ToolCall(id=each, name="echo", arguments={"number": at}) for at, each in numbered]
     return ChatResponse(content=content, tool_calls=calls)
 
@@ -71,9 +75,13 @@ def pairs(messages: list[dict[str, Any]]) -> list[tuple[int, str]]:
             found.append((number, str(message["content"])))
             continue
         assert not owed
-        owed = [(call["id"], call["arguments"]["number"]) for call in message.get("tool_calls") or ()]
+        owed = [
+            (call["id"], call["arguments"]["number"]) for call in message.get("tool_calls") or ()
+        ]
         blocks = message["content"] if isinstance(message["content"], list) else []
-        assert [block["id"] for block in blocks if block["type"] == "tool_call"] == [call_id for call_id, _ in owed]
+        assert [block["id"] for block in blocks if block["type"] == "tool_call"] == [
+            call_id for call_id, _ in owed
+        ]
         used += [call_id for call_id, _ in owed]
     assert not owed
     assert all(used)
@@ -91,7 +99,11 @@ names = st.sampled_from(["", " ", "1", "1", "a", "call_1_1_1", "call_1_1_2", "ca
     is_heard=st.booleans(),
 )
 async def test_calls_of_the_same_and_of_no_id_get_their_own_results(loop, ids, in_blocks, is_heard):
-    told: dict[str, list[tuple[str, int]]] = {"tool:pre": [], "tool:post": [], "content_block:end": []}
+    told: dict[str, list[tuple[str, int]]] = {
+        "tool:pre": [],
+        "tool:post": [],
+        "content_block:end": [],
+    }
 
     @on(*told)
     async def hear(event: str, data: dict[str, Any]) -> None:
@@ -104,7 +116,9 @@ async def test_calls_of_the_same_and_of_no_id_get_their_own_results(loop, ids, i
             told[event].append((block["id"], block["input"]["number"]))
 
     firsts = [sum(map(len, ids[:at])) for at in range(len(ids))]
-    answers = [answer(each, first, in_blocks=in_blocks) for each, first in zip(ids, firsts, strict=True)]
+    answers = [
+        answer(each, first, in_blocks=in_blocks) for each, first in zip(ids, firsts, strict=True)
+    ]
     plan = {
         "session": {"orchestrator": loop, "context": "context-simple", "strict": True},
         "providers": [Model([*answers, ChatResponse(content=[TextBlock(text="Done.")])])],
@@ -123,14 +137,21 @@ async def test_calls_of_the_same_and_of_no_id_get_their_own_results(loop, ids, i
     assert all(use.output == use.arguments["number"] for use in report.tool_calls)
     if is_heard:
         made = {
-            (call["id"], call["arguments"]["number"]) for message in stored for call in message.get("tool_calls") or ()
+            (call["id"], call["arguments"]["number"])
+            for message in stored
+            for call in message.get("tool_calls") or ()
         }
         assert set(told["tool:pre"]) == set(told["tool:post"]) == made
         assert set(told["content_block:end"]) == (made if in_blocks else set())
 
 
 async def test_an_id_that_an_earlier_turn_used_is_not_used_again():
-    answers: list[Any] = [answer(["1"], 0, in_blocks=True), "one", answer(["1"], 1, in_blocks=True), "two"]
+    answers: list[Any] = [
+        answer(["1"], 0, in_blocks=True),
+        "one",
+        answer(["1"], 1, in_blocks=True),
+        "two",
+    ]
     plan = {
         "session": {"orchestrator": "loop-basic", "context": "context-simple"},
         "providers": [MockProvider(answers)],

@@ -24,7 +24,9 @@ def seen_by(provider: MockProvider) -> list[tuple[str, Any]]:
 def make(request: pytest.FixtureRequest, tmp_path: Any) -> Any:
     def made(provider: MockProvider, instructions: str = "", **options: Any) -> AmplifierSession:
         plan = {"session": {"orchestrator": {"module": request.param}}}
-        return agent(provider, instructions=instructions, memory=tmp_path / "memory", plan=plan, **options)
+        return agent(
+            provider, instructions=instructions, memory=tmp_path / "memory", plan=plan, **options
+        )
 
     return made
 
@@ -40,7 +42,9 @@ async def test_instructions_given_now_replace_those_of_the_conversation(make):
         assert [role for role, _ in shown] == ["system", *["user", "assistant"] * at, "user"]
         stored = [message["role"] for message in history]
         assert [role for role in stored if role != "system"] == ["user", "assistant"] * (at + 1)
-        assert stored.count("system") == [1, 1, 2, 2, 3][at]  # the history keeps what was in force before
+        assert (
+            stored.count("system") == [1, 1, 2, 2, 3][at]
+        )  # the history keeps what was in force before
 
 
 async def test_a_conversation_without_instructions_gets_them(make):
@@ -72,7 +76,9 @@ async def test_a_resumed_turn_has_the_instructions_given_now(make):
 async def test_a_hook_that_injects_first_does_not_hide_the_instructions(make):
     @on("prompt:submit")
     async def inject(event: str, data: dict[str, Any]) -> HookResult:
-        return HookResult(action="inject_context", context_injection="Monday", context_injection_role="system")
+        return HookResult(
+            action="inject_context", context_injection="Monday", context_injection_role="system"
+        )
 
     async with make(MockProvider(["one"]), "A", hooks=[inject]) as session:
         await session.execute("first")
@@ -90,7 +96,9 @@ async def test_a_system_message_of_the_application_is_left_as_it_is(make, contex
     if context == "context-simple":
         session.config["session"]["context"] = context
     async with session:
-        await session.coordinator.get("context").add_message({"role": "system", "content": "Of the application."})
+        await session.coordinator.get("context").add_message(
+            {"role": "system", "content": "Of the application."}
+        )
         await session.execute("hi")
     assert seen_by(provider) == [("system", "Of the application."), ("user", "hi")]
 

@@ -23,7 +23,12 @@ from amplifier.models import (
 )
 from amplifier.models.turns import BEGINS_AGAIN, TurnText
 
-STREAMED = ("llm:stream_block_start", "llm:stream_block_delta", "llm:stream_block_end", "llm:stream_aborted")
+STREAMED = (
+    "llm:stream_block_start",
+    "llm:stream_block_delta",
+    "llm:stream_block_end",
+    "llm:stream_aborted",
+)
 
 
 class PublishedProvider:
@@ -51,7 +56,9 @@ class PublishedProvider:
     async def block(self, index: int, kind: str, *pieces: str, **data: Any) -> None:
         await self.emit("block_start", block_index=index, block_type=kind, **data)
         for sequence, text in enumerate(pieces):
-            await self.emit("block_delta", block_index=index, block_type=kind, sequence=sequence, text=text)
+            await self.emit(
+                "block_delta", block_index=index, block_type=kind, sequence=sequence, text=text
+            )
 
     async def complete(self, request: ChatRequest, **_: Any) -> ChatResponse:
         self.number += 1
@@ -59,7 +66,9 @@ class PublishedProvider:
         return answer
 
 
-def plan_of(provider: PublishedProvider, *hooks: Any, loop: str = "loop-streaming") -> dict[str, Any]:
+def plan_of(
+    provider: PublishedProvider, *hooks: Any, loop: str = "loop-streaming"
+) -> dict[str, Any]:
     async def mount(coordinator: Any, config: Any = None) -> None:
         provider.hooks = coordinator.hooks
         await coordinator.mount("providers", provider, name=provider.name)
@@ -110,7 +119,10 @@ async def test_the_pieces_of_a_published_provider_arrive_while_it_answers():
         return ChatResponse(content=[TextBlock(text="Good day")])
 
     said = []
-    async with AmplifierSession(plan_of(PublishedProvider(slow))) as session, session.stream("hi") as events:
+    async with (
+        AmplifierSession(plan_of(PublishedProvider(slow))) as session,
+        session.stream("hi") as events,
+    ):
         async for event in events:
             if isinstance(event, TextDelta):
                 said.append(event.text)
@@ -123,7 +135,12 @@ async def test_blocks_have_one_beginning_one_end_and_no_piece_twice():
     text = TurnText()
     assert "".join(map(text.add, events)) == result == "Good day"
     blocks = [event for event in events if event.name.startswith(("content_block:", "thinking:"))]
-    starts = [("content_block:start", 0), ("content_block:delta", 0), ("thinking:delta", 0), ("content_block:start", 1)]
+    starts = [
+        ("content_block:start", 0),
+        ("content_block:delta", 0),
+        ("thinking:delta", 0),
+        ("content_block:start", 1),
+    ]
     deltas = [("content_block:delta", 1)] * 2
     ends = [("content_block:end", 0), ("thinking:final", 0), ("content_block:end", 1)]
     assert [(event.name, event.data["block_index"]) for event in blocks] == starts + deltas + ends
@@ -151,8 +168,14 @@ async def test_an_answer_that_the_provider_asks_for_again_begins_anew():
         plan = plan_of(provider)
         plan["session"]["orchestrator"]["config"] = {"initial_delay": 0.0}
         events, _ = await streamed(plan)
-        told = [event for event in events if isinstance(event, TextDelta) or event.name == "content_block:reset"]
-        assert [event.text if isinstance(event, TextDelta) else event.name for event in told] == expected
+        told = [
+            event
+            for event in events
+            if isinstance(event, TextDelta) or event.name == "content_block:reset"
+        ]
+        assert [
+            event.text if isinstance(event, TextDelta) else event.name for event in told
+        ] == expected
 
 
 async def test_a_call_of_the_provider_beside_the_turn_is_no_part_of_its_answer():
@@ -171,7 +194,9 @@ async def test_a_call_of_the_provider_beside_the_turn_is_no_part_of_its_answer()
 
         async def name_the_session() -> None:
             await started.wait()
-            await provider.complete(ChatRequest(messages=[Message(role="user", content="a title, please")]))
+            await provider.complete(
+                ChatRequest(messages=[Message(role="user", content="a title, please")])
+            )
             asked.set()
 
         tasks.start_soon(name_the_session)
@@ -188,7 +213,11 @@ async def test_a_block_that_was_not_streamed_comes_as_one_piece():
         return ChatResponse(content=[call, TextBlock(text="So.")])
 
     events, _ = await streamed(plan_of(PublishedProvider(half)))
-    seen = [(event.name, event.data["block_index"]) for event in events if event.name.startswith("content_block:")]
+    seen = [
+        (event.name, event.data["block_index"])
+        for event in events
+        if event.name.startswith("content_block:")
+    ]
     kinds = [("start", 0), ("end", 0), ("start", 1), ("delta", 1), ("end", 1)]
     assert seen == [(f"content_block:{kind}", index) for kind, index in kinds]
 
@@ -199,12 +228,25 @@ async def test_our_providers_emit_the_published_events_for_those_who_wait_for_th
 
     @on(*STREAMED)
     async def listen(event: str, data: dict[str, Any]) -> None:
-        heard.append((event, {key: value for key, value in data.items() if key not in ("session_id", "timestamp")}))
+        heard.append(
+            (
+                event,
+                {
+                    key: value
+                    for key, value in data.items()
+                    if key not in ("session_id", "timestamp")
+                },
+            )
+        )
 
     async with AmplifierSession(spoken_by_mock("Good day", listen, loop=loop)) as session:
         await session.execute("hi")
     assert len({data["request_id"] for _, data in heard}) == 1
-    assert [event for event, _ in heard] == [STREAMED[0], *[STREAMED[1]] * (len(heard) - 2), STREAMED[2]]
+    assert [event for event, _ in heard] == [
+        STREAMED[0],
+        *[STREAMED[1]] * (len(heard) - 2),
+        STREAMED[2],
+    ]
     deltas = [data for event, data in heard if event == STREAMED[1]]
     assert "".join(data["text"] for data in deltas) == "Good day"
     assert [data["sequence"] for data in deltas] == list(range(len(deltas)))
@@ -218,7 +260,10 @@ async def test_a_stream_of_ours_that_breaks_is_announced_as_aborted():
     async def listen(event: str, data: dict[str, Any]) -> None:
         heard.append((event, data.get("error")))
 
-    cut = {"text": "Good day", "error": {"type": "StreamError", "message": "cut", "retryable": False}}
+    cut = {
+        "text": "Good day",
+        "error": {"type": "StreamError", "message": "cut", "retryable": False},
+    }
     async with AmplifierSession(spoken_by_mock(cut, listen)) as session:
         with pytest.raises(Exception, match="cut"):
             await session.execute("hi")
@@ -235,15 +280,21 @@ class PublishedLoop:
         self.reports = reports
         self.calls = calls
 
-    async def execute(self, prompt: str, context: Any, providers: Any, tools: Any, hooks: Any, **_: Any) -> str:
+    async def execute(
+        self, prompt: str, context: Any, providers: Any, tools: Any, hooks: Any, **_: Any
+    ) -> str:
         answer = ""
         for iteration in range(self.calls):
             if self.reports:
                 await hooks.emit("provider:request", {"iteration": iteration})
             response = await next(iter(providers.values())).complete(ChatRequest(messages=[]))
             for index, block in enumerate(response.content if self.reports else []):
-                await hooks.emit("content_block:start", {"block_index": index, "block_type": block.type})
-                await hooks.emit("content_block:end", {"block_index": index, "block": to_dict(block)})
+                await hooks.emit(
+                    "content_block:start", {"block_index": index, "block_type": block.type}
+                )
+                await hooks.emit(
+                    "content_block:end", {"block_index": index, "block": to_dict(block)}
+                )
             answer = "".join(block.text for block in response.content if block.type == "text")
         return answer
 
@@ -254,7 +305,9 @@ async def read(plan: dict[str, Any], loop: Any) -> list[str]:
         return [piece async for piece in session.stream_text("hi")]
 
 
-@pytest.mark.parametrize("loop", [PublishedLoop(), PublishedLoop(reports=False), "loop-basic", "loop-streaming"])
+@pytest.mark.parametrize(
+    "loop", [PublishedLoop(), PublishedLoop(reports=False), "loop-basic", "loop-streaming"]
+)
 async def test_pieces_of_a_published_provider_are_shown_once_whoever_runs_the_turn(loop: Any):
     assert await read(plan_of(PublishedProvider(whole)), loop) == ["Good ", "day"]
 
@@ -308,4 +361,8 @@ async def test_a_call_beside_that_of_the_loop_is_not_shown_and_hides_nothing():
         provider.number = 100  # a call that ends after the answer was reported
         return ChatResponse(content=[TextBlock(text="Good day"), TextBlock(text=", all")])
 
-    assert await read(plan_of(PublishedProvider(disturbed)), PublishedLoop()) == ["Good ", "day", ", all"]
+    assert await read(plan_of(PublishedProvider(disturbed)), PublishedLoop()) == [
+        "Good ",
+        "day",
+        ", all",
+    ]

@@ -22,7 +22,13 @@ from amplifier import (
 )
 from amplifier.errors import AuthenticationError, ExecutionDenied, ProviderUnavailableError
 from amplifier.models import ContextInjection, ResultDelta, ToolFinished, ToolStarted
-from amplifier.testing import EventRecorder, MockApprovalSystem, MockContextManager, MockProvider, MockTool
+from amplifier.testing import (
+    EventRecorder,
+    MockApprovalSystem,
+    MockContextManager,
+    MockProvider,
+    MockTool,
+)
 
 
 class Agent:
@@ -43,13 +49,22 @@ class Agent:
         self.provider = MockProvider(turns)
         self.recorder = EventRecorder()
         orchestrator = {"module": loop, "config": {"initial_delay": 0, **(config or {})}}
-        self._plan = {"session": {"orchestrator": orchestrator, "context": self.context, **(settings or {})}}
+        self._plan = {
+            "session": {"orchestrator": orchestrator, "context": self.context, **(settings or {})}
+        }
         self._tools, self._hooks, self._approval = tools, hooks or {}, approval
 
     @cached_property
     def session(self) -> AmplifierSession:
-        plan = {**self._plan, "providers": [self.provider], "tools": ["tool-mock"], "hooks": ["hooks-test"]}
-        loader = ModuleLoader(modules={"tool-mock": self._mount_tools, "hooks-test": self._mount_hooks})
+        plan = {
+            **self._plan,
+            "providers": [self.provider],
+            "tools": ["tool-mock"],
+            "hooks": ["hooks-test"],
+        }
+        loader = ModuleLoader(
+            modules={"tool-mock": self._mount_tools, "hooks-test": self._mount_hooks}
+        )
         return AmplifierSession(plan, loader=loader, approval_system=self._approval)
 
     async def _mount_tools(self, coordinator, config):
@@ -91,7 +106,9 @@ async def test_events_come_in_the_contracts_order(loop):
     agent = Agent(loop, [("echo", {}), "done"], MockTool("echo"))
     await agent.run()
     names = [
-        n for n in agent.names() if n.startswith(("execution:", "provider:", "tool:p", "orchestrator:", "prompt:"))
+        n
+        for n in agent.names()
+        if n.startswith(("execution:", "provider:", "tool:p", "orchestrator:", "prompt:"))
     ]
     assert names == [
         "execution:start",
@@ -116,7 +133,12 @@ async def test_events_come_in_the_contracts_order(loop):
 @pytest.mark.parametrize(
     ("call", "tool", "words", "kind"),
     [
-        (("nope", {}), MockTool("echo"), "there is no tool named 'nope'; available: echo", "UnknownTool"),
+        (
+            ("nope", {}),
+            MockTool("echo"),
+            "there is no tool named 'nope'; available: echo",
+            "UnknownTool",
+        ),
         (("echo", {}), MockTool("echo", raises=ValueError("boom")), "boom", "ValueError"),
         (
             ("echo", {"n": "three"}),
@@ -126,7 +148,9 @@ async def test_events_come_in_the_contracts_order(loop):
         ),
     ],
 )
-async def test_a_call_that_cannot_work_is_answered_to_the_model_and_announced(loop, call, tool, words, kind):
+async def test_a_call_that_cannot_work_is_answered_to_the_model_and_announced(
+    loop, call, tool, words, kind
+):
     agent = Agent(loop, [call, "I see"], tool)
     assert await agent.run() == "I see"
     result = agent.context.messages[2]
@@ -136,9 +160,13 @@ async def test_a_call_that_cannot_work_is_answered_to_the_model_and_announced(lo
 
 
 @pytest.mark.virtual_time
-async def test_a_tool_that_overruns_its_deadline_is_cancelled_and_its_neighbour_is_not_disturbed(loop):
+async def test_a_tool_that_overruns_its_deadline_is_cancelled_and_its_neighbour_is_not_disturbed(
+    loop,
+):
     turns: list[Any] = [[("slow", {}), ("quick", {})], "done"]
-    agent = Agent(loop, turns, MockTool("slow", delay=10_000), MockTool("quick"), config={"tool_timeout": 5})
+    agent = Agent(
+        loop, turns, MockTool("slow", delay=10_000), MockTool("quick"), config={"tool_timeout": 5}
+    )
     assert await agent.run() == "done"
     assert "did not return within 5 s" in agent.context.messages[2]["content"]
     assert agent.context.messages[3]["content"] == "Success"
@@ -190,11 +218,15 @@ async def test_a_tool_cannot_change_a_result_that_hooks_have_judged(loop, kept, 
             return result
 
     async def respond(given: dict[str, Any]) -> str:
-        await anyio.wait_all_tasks_blocked()  # the other call has its result, which waits for this one's
+        await (
+            anyio.wait_all_tasks_blocked()
+        )  # the other call has its result, which waits for this one's
         change(result)
         return "slow"
 
-    agent = Agent(loop, [[("slow", {}), ("keep", {})], "done"], MockTool("slow", respond=respond), Keeping())
+    agent = Agent(
+        loop, [[("slow", {}), ("keep", {})], "done"], MockTool("slow", respond=respond), Keeping()
+    )
     await agent.run()
     assert "seen" in str(agent.data("tool:post")[0]["result"])
     assert "unseen" in repr(result)
@@ -216,7 +248,9 @@ async def test_a_hook_cannot_change_the_result_that_it_has_put_in_place_of_a_too
         return "slow"
 
     tools = MockTool("slow", respond=respond), MockTool("quick")
-    agent = Agent(loop, [[("slow", {}), ("quick", {})], "done"], *tools, hooks={"tool:post": rewrite})
+    agent = Agent(
+        loop, [[("slow", {}), ("quick", {})], "done"], *tools, hooks={"tool:post": rewrite}
+    )
     await agent.run()
     assert agent.context.messages[3]["content"] == '{"items": ["seen"]}'
 
@@ -244,8 +278,13 @@ def answering(result: HookResult):
     [("tool:pre", 0, "denied: secrets"), ("tool:post", 1, "the result was withheld: secrets")],
     ids=["the call", "its result"],
 )
-async def test_the_model_is_told_why_a_call_or_its_result_is_denied_and_sees_nothing_of_it(loop, event, calls, shown):
-    tool, gate = MockTool("echo", output="secret"), answering(HookResult(action="deny", reason="secrets"))
+async def test_the_model_is_told_why_a_call_or_its_result_is_denied_and_sees_nothing_of_it(
+    loop, event, calls, shown
+):
+    tool, gate = (
+        MockTool("echo", output="secret"),
+        answering(HookResult(action="deny", reason="secrets")),
+    )
     agent = Agent(loop, [("echo", {}), "done"], tool, hooks={event: gate})
     await agent.run()
     assert tool.call_count == calls
@@ -255,16 +294,29 @@ async def test_the_model_is_told_why_a_call_or_its_result_is_denied_and_sees_not
 
 async def test_a_hook_may_rewrite_one_as_true(loop):
     async def rewrite(event: str, data: dict[str, Any]) -> HookResult:
-        return HookResult(action="modify", data={**data, "result": {**data["result"], "output": [True]}})
+        return HookResult(
+            action="modify", data={**data, "result": {**data["result"], "output": [True]}}
+        )
 
-    agent = Agent(loop, [("echo", {}), "done"], MockTool("echo", return_value=[1]), hooks={"tool:post": rewrite})
+    agent = Agent(
+        loop,
+        [("echo", {}), "done"],
+        MockTool("echo", return_value=[1]),
+        hooks={"tool:post": rewrite},
+    )
     await agent.run()
     assert agent.context.messages[2]["content"] == "[true]"
 
 
 async def test_injections_of_tool_hooks_are_stored_after_the_results_of_that_answer(loop):
     inject = answering(HookResult(action="inject_context", context_injection="mind the lint"))
-    agent = Agent(loop, [[("a", {}), ("b", {})], "done"], MockTool("a"), MockTool("b"), hooks={"tool:post": inject})
+    agent = Agent(
+        loop,
+        [[("a", {}), ("b", {})], "done"],
+        MockTool("a"),
+        MockTool("b"),
+        hooks={"tool:post": inject},
+    )
     await agent.run()
     roles = [m["role"] for m in agent.context.messages]
     assert roles == ["user", "assistant", "tool", "tool", "system", "system", "assistant"]
@@ -273,10 +325,16 @@ async def test_injections_of_tool_hooks_are_stored_after_the_results_of_that_ans
 
 async def test_ephemeral_injections_are_shown_once_and_never_stored(loop):
     result = HookResult(
-        action="inject_context", context_injection="psst", ephemeral=True, append_to_last_tool_result=True
+        action="inject_context",
+        context_injection="psst",
+        ephemeral=True,
+        append_to_last_tool_result=True,
     )
     agent = Agent(
-        loop, [("a", {}), ("a", {}), "done"], MockTool("a", output="A"), hooks={"tool:post": answering(result)}
+        loop,
+        [("a", {}), ("a", {}), "done"],
+        MockTool("a", output="A"),
+        hooks={"tool:post": answering(result)},
     )
     await agent.run()
     assert "psst" not in str(agent.context.messages)
@@ -285,18 +343,30 @@ async def test_ephemeral_injections_are_shown_once_and_never_stored(loop):
 
 
 @pytest.mark.parametrize("ephemeral", [False, True])
-@pytest.mark.parametrize("event", ["prompt:submit", "provider:request", "tool:selecting", "tool:pre", "tool:post"])
+@pytest.mark.parametrize(
+    "event", ["prompt:submit", "provider:request", "tool:selecting", "tool:pre", "tool:post"]
+)
 @pytest.mark.parametrize(("answer", "is_kept"), [("Allow", True), ("Deny", False)])
-async def test_what_hooks_inject_is_dropped_if_the_user_denies(loop, event, answer, is_kept, ephemeral):
+async def test_what_hooks_inject_is_dropped_if_the_user_denies(
+    loop, event, answer, is_kept, ephemeral
+):
     if event == "tool:selecting" and loop != "loop-events":
         return
     item = ContextInjection(content="injected", ephemeral=ephemeral)
     question = HookResult(action="ask_user", approval_prompt="Go on?", context_injections=[item])
     approval = MockApprovalSystem([answer] * 2)
-    agent = Agent(loop, [("a", {}), "done"], MockTool("a"), hooks={event: answering(question)}, approval=approval)
+    agent = Agent(
+        loop,
+        [("a", {}), "done"],
+        MockTool("a"),
+        hooks={event: answering(question)},
+        approval=approval,
+    )
     with suppress(ExecutionDenied):
         await agent.run()
-    shown = str([agent.context.messages, *(request.messages for request in agent.provider.requests)])
+    shown = str(
+        [agent.context.messages, *(request.messages for request in agent.provider.requests)]
+    )
     assert ("injected" in shown) is is_kept
     assert ("injected" in str(agent.context.messages)) is (is_kept and not ephemeral)
 
@@ -310,19 +380,34 @@ async def test_injections_keep_their_order_when_a_question_is_answered_late(loop
     async def inject(event: str, data: dict[str, Any]) -> HookResult:
         item = ContextInjection(content=data["tool_name"])
         if data["tool_name"] == begun[0]:
-            return HookResult(action="ask_user", approval_prompt="Go on?", context_injections=[item])
+            return HookResult(
+                action="ask_user", approval_prompt="Go on?", context_injections=[item]
+            )
         return HookResult(action="inject_context", context_injections=[item])
 
     begun: list[str] = []
     turns: list[Any] = [[("a", {}), ("b", {})], "done"]
-    agent = Agent(loop, turns, MockTool("a"), MockTool("b"), hooks={"tool:pre": inject}, approval=LateApproval())
-    agent.session.coordinator.hooks.register("tool:pre", lambda _, data: begun.append(data["tool_name"]), priority=-1)
+    agent = Agent(
+        loop,
+        turns,
+        MockTool("a"),
+        MockTool("b"),
+        hooks={"tool:pre": inject},
+        approval=LateApproval(),
+    )
+    agent.session.coordinator.hooks.register(
+        "tool:pre", lambda _, data: begun.append(data["tool_name"]), priority=-1
+    )
     await agent.run()
     assert [m["content"] for m in agent.context.messages if m["role"] == "system"] == begun
 
 
-@pytest.mark.parametrize(("event", "is_stored"), [("prompt:submit", False), ("provider:request", True)])
-async def test_what_a_hook_denies_never_reaches_the_model_and_ends_the_turn_with_the_reason(loop, event, is_stored):
+@pytest.mark.parametrize(
+    ("event", "is_stored"), [("prompt:submit", False), ("provider:request", True)]
+)
+async def test_what_a_hook_denies_never_reaches_the_model_and_ends_the_turn_with_the_reason(
+    loop, event, is_stored
+):
     agent = Agent(loop, [], hooks={event: answering(HookResult(action="deny", reason="not today"))})
     with pytest.raises(ExecutionDenied, match="Operation denied: not today") as denied:
         await agent.run()
@@ -377,7 +462,9 @@ async def test_nobody_waits_for_hours_because_a_server_says_so(loop):
     with pytest.raises(RateLimitError, match="tomorrow"):
         await agent.run()
     assert anyio.current_time() - start < 1
-    patient = Agent(loop, [RateLimitError("later", retry_after=600), "fine"], config={"max_retry_after": 600})
+    patient = Agent(
+        loop, [RateLimitError("later", retry_after=600), "fine"], config={"max_retry_after": 600}
+    )
     assert await patient.run() == "fine"
 
 
@@ -385,19 +472,30 @@ async def test_a_lasting_error_leaves_with_its_own_type_and_the_closing_events_c
     agent = Agent(loop, [AuthenticationError("bad key", provider="mock")])
     with pytest.raises(AuthenticationError, match="bad key"):
         await agent.run()
-    assert agent.names()[-4:] == ["provider:error", "execution:end", "orchestrator:complete", "session:end"]
+    assert agent.names()[-4:] == [
+        "provider:error",
+        "execution:end",
+        "orchestrator:complete",
+        "session:end",
+    ]
     assert agent.data("execution:end")[0]["status"] == "error"
 
 
 async def test_retries_end(loop):
-    agent = Agent(loop, [RateLimitError("1"), RateLimitError("2"), RateLimitError("3")], config={"max_retries": 2})
+    agent = Agent(
+        loop,
+        [RateLimitError("1"), RateLimitError("2"), RateLimitError("3")],
+        config={"max_retries": 2},
+    )
     with pytest.raises(RateLimitError, match="3"):
         await agent.run()
 
 
 async def test_a_provider_that_is_not_there_is_named(loop):
     agent = Agent(loop, [], config={"default_provider": "gone"})
-    with pytest.raises(ProviderUnavailableError, match="no provider named 'gone' is mounted; mounted: mock"):
+    with pytest.raises(
+        ProviderUnavailableError, match="no provider named 'gone' is mounted; mounted: mock"
+    ):
         await agent.run()
 
 
@@ -420,7 +518,9 @@ async def test_a_graceful_stop_lets_running_tools_finish_and_starts_nothing_new(
 
 
 @pytest.mark.parametrize(("event", "asked"), [("tool:pre", 1), ("provider:request", 0)])
-async def test_a_graceful_stop_while_hooks_decide_starts_neither_the_tool_nor_the_request(loop, event, asked):
+async def test_a_graceful_stop_while_hooks_decide_starts_neither_the_tool_nor_the_request(
+    loop, event, asked
+):
     agent: Agent
 
     async def stop(event: str, data: dict[str, Any]) -> None:
@@ -455,7 +555,11 @@ async def test_an_immediate_stop_cancels_the_tools_and_every_call_still_has_its_
     results = [m["content"] for m in agent.context.messages if m["role"] == "tool"]
     assert results == ["Q", "cancelled while it was running", "cancelled while it was running"]
     assert agent.broken_pairs() == []
-    finished = [d["tool_call_id"] for n, d in agent.recorder.get_events() if n in ("tool:post", "tool:error")]
+    finished = [
+        d["tool_call_id"]
+        for n, d in agent.recorder.get_events()
+        if n in ("tool:post", "tool:error")
+    ]
     assert sorted(finished) == ["call_1", "call_2", "call_3"]
 
 
@@ -468,8 +572,13 @@ async def test_a_stream_of_a_turn_shows_tools_starting_and_finishing(loop):
     async with agent.session as session, session.stream("go") as events:
         async for event in events:
             seen.append(event)
-    assert [(e.tool_name, e.tool_input) for e in seen if isinstance(e, ToolStarted)] == [("a", {"x": 1})]
-    assert {(e.tool_name, e.success) for e in seen if isinstance(e, ToolFinished)} == {("a", True), ("nope", False)}
+    assert [(e.tool_name, e.tool_input) for e in seen if isinstance(e, ToolStarted)] == [
+        ("a", {"x": 1})
+    ]
+    assert {(e.tool_name, e.success) for e in seen if isinstance(e, ToolFinished)} == {
+        ("a", True),
+        ("nope", False),
+    }
     assert events.result == "done"
 
 
@@ -482,7 +591,10 @@ async def test_in_the_event_driven_loop_a_hook_chooses_the_tool():
     agent = Agent("loop-events", [("a", {}), "done"], a, b, hooks={"tool:selecting": choose})
     await agent.run()
     assert (a.call_count, b.call_count) == (0, 1)
-    assert agent.data("tool:selected")[0] | {"tool_name": "b", "source": "hook"} == agent.data("tool:selected")[0]
+    assert (
+        agent.data("tool:selected")[0] | {"tool_name": "b", "source": "hook"}
+        == agent.data("tool:selected")[0]
+    )
 
 
 async def refuse(event: str, data: dict[str, Any]) -> HookResult:
@@ -496,7 +608,9 @@ async def ask(event: str, data: dict[str, Any]) -> HookResult:
 @pytest.mark.parametrize("gate", [refuse, ask])
 async def test_in_the_event_driven_loop_a_hook_may_deny_the_choice(gate):
     tool, approval = MockTool("a"), MockApprovalSystem(["Deny"])
-    agent = Agent("loop-events", [("a", {}), "done"], tool, hooks={"tool:selecting": gate}, approval=approval)
+    agent = Agent(
+        "loop-events", [("a", {}), "done"], tool, hooks={"tool:selecting": gate}, approval=approval
+    )
     await agent.run()
     assert tool.call_count == 0
     assert agent.context.messages[2]["content"].startswith("denied: ")
@@ -537,11 +651,17 @@ WORLD = [*HELLO, (0, "ld!")]
 @pytest.mark.parametrize(
     ("attempts", "expected"),
     [
-        ([["Hello wor", CUT], "Hello world!"], [*HELLO, void("Hello wor"), (0, "Hello "), (0, "world!")]),
+        (
+            [["Hello wor", CUT], "Hello world!"],
+            [*HELLO, void("Hello wor"), (0, "Hello "), (0, "world!")],
+        ),
         ([["Hello wor", CUT], CUT, "Hi!"], [*HELLO, void("Hello wor"), (0, "Hi!")]),
         ([CUT, ["Hello wor", CUT], "Hello"], [*HELLO, void("Hello wor"), (0, "Hello")]),
         ([["A", CUT], ["B", CUT], "B!"], [(0, "A"), void("A"), (0, "B"), void("B"), (0, "B!")]),
-        ([["One", "Two", CUT], ["One", "Two!"]], [(0, "One"), (1, "Two"), void("OneTwo"), (0, "One"), (1, "Two!")]),
+        (
+            [["One", "Two", CUT], ["One", "Two!"]],
+            [(0, "One"), (1, "Two"), void("OneTwo"), (0, "One"), (1, "Two!")],
+        ),
     ],
 )
 async def test_repeated_answer_is_announced_and_begins_anew(attempts, expected):
@@ -555,18 +675,29 @@ async def test_thinking_of_a_repeated_answer_begins_anew():
 
 async def test_tool_call_of_a_repeated_answer_runs_once():
     tool = MockTool("echo")
-    agent = Agent("loop-streaming", [["Look:", ("echo", {"a": 1}), CUT], ["Look:", ("echo", {"a": 1})], "done"], tool)
+    agent = Agent(
+        "loop-streaming",
+        [["Look:", ("echo", {"a": 1}), CUT], ["Look:", ("echo", {"a": 1})], "done"],
+        tool,
+    )
     assert await agent.run() == "done"
     assert tool.calls == [{"a": 1}]
-    starts = [data.get("metadata", {}).get("tool_name") for data in agent.data("content_block:start")]
+    starts = [
+        data.get("metadata", {}).get("tool_name") for data in agent.data("content_block:start")
+    ]
     assert starts == [None, "echo", None, "echo", None]
     assert [data["discarded"] for data in agent.data("content_block:reset")] == ["Look:"]
 
 
 async def test_typed_answer_that_was_cut_is_read_anew():
-    session_of = Agent("loop-streaming", [['{"a": [1, 2', CUT], '{"a": [3]}'], config={"answer_mode": "native"})
+    session_of = Agent(
+        "loop-streaming", [['{"a": [1, 2', CUT], '{"a": [3]}'], config={"answer_mode": "native"}
+    )
     values = []
-    async with session_of.session as session, session.stream("hi", result_type={"type": "object"}) as events:
+    async with (
+        session_of.session as session,
+        session.stream("hi", result_type={"type": "object"}) as events,
+    ):
         async for event in events:
             if isinstance(event, ResultDelta):
                 values.append(event.value)

@@ -41,7 +41,9 @@ class NotingProvider:
         return await self._scripted.complete(request, **kwargs)
 
 
-def open_session(loop: str, script: list[Any], seen: dict[str, Any], **modules: Any) -> AmplifierSession:
+def open_session(
+    loop: str, script: list[Any], seen: dict[str, Any], **modules: Any
+) -> AmplifierSession:
     async def mount_hook(coordinator: Any, config: dict[str, Any]) -> Any:
         async def note(event: str, data: dict[str, Any]) -> HookResult:
             seen.setdefault("events", []).append((event, dict(data), current_call()))
@@ -52,10 +54,15 @@ def open_session(loop: str, script: list[Any], seen: dict[str, Any], **modules: 
     plan = {
         "session": {"orchestrator": loop, "context": "context-simple"},
         "providers": [NotingProvider(script, seen)],
-        "tools": [Noting("note", seen), *(module for module in modules if module.startswith("tool-"))],
+        "tools": [
+            Noting("note", seen),
+            *(module for module in modules if module.startswith("tool-")),
+        ],
         "hooks": ["hooks-note"],
     }
-    return AmplifierSession(plan, ModuleLoader(modules={"hooks-note": mount_hook, **modules}), session_id="s")
+    return AmplifierSession(
+        plan, ModuleLoader(modules={"hooks-note": mount_hook, **modules}), session_id="s"
+    )
 
 
 def shown(call: CurrentCall | None) -> tuple[Any, ...] | None:
@@ -75,7 +82,11 @@ async def test_every_model_call_and_tool_call_is_the_current_one_while_it_runs()
             ("model", "s", turn, iteration, None) for turn in (1, 2) for iteration in (1, 2)
         ]
         assert len({call.call_id for call in seen["models"]}) == 4
-        tools = [("tool", "s", 1, 1, "note"), ("tool", "s", 1, 1, "note"), ("tool", "s", 2, 1, "note")]
+        tools = [
+            ("tool", "s", 1, 1, "note"),
+            ("tool", "s", 1, 1, "note"),
+            ("tool", "s", 2, 1, "note"),
+        ]
         assert [shown(call) for call in seen["tools"]] == tools
         assert [shown(call) for call in seen["threads"]] == tools
         assert current_call() is None
@@ -111,7 +122,9 @@ async def test_events_of_a_child_session_carry_the_call_that_runs_it() -> None:
             assert mine is not None
             seen["parent"] = mine
             child = self._coordinator.session.fork(session_id="child")
-            child.coordinator.hooks.register("*", lambda event, data: seen["child"].append((event, data)))
+            child.coordinator.hooks.register(
+                "*", lambda event, data: seen["child"].append((event, data))
+            )
             seen["child"] = []
             async with child:
                 assert current_call() is mine
@@ -121,13 +134,20 @@ async def test_events_of_a_child_session_carry_the_call_that_runs_it() -> None:
         return Delegate(coordinator)
 
     script: list[Any] = [[("delegate", {})], [("note", {})], "From the child.", "Done."]
-    async with open_session("loop-basic", script, seen, **{"tool-delegate": mount_delegate}) as session:
+    async with open_session(
+        "loop-basic", script, seen, **{"tool-delegate": mount_delegate}
+    ) as session:
         assert await session.execute("go") == "Done."
     parent = seen["parent"]
     assert parent.session_id == "s"
     (inner,) = seen["tools"]
     assert (inner.session_id, inner.tool_name, inner.parent) == ("child", "note", parent)
-    assert {event for event, _ in seen["child"]} >= {"session:fork", "tool:pre", "execution:end", "session:end"}
+    assert {event for event, _ in seen["child"]} >= {
+        "session:fork",
+        "tool:pre",
+        "execution:end",
+        "session:end",
+    }
     assert {data.get("parent_call_id") for _, data in seen["child"]} == {parent.call_id}
     own = [data for _, data, _ in seen["events"] if data["session_id"] == "s"]
     assert all("parent_call_id" not in data for data in own)
@@ -135,7 +155,9 @@ async def test_events_of_a_child_session_carry_the_call_that_runs_it() -> None:
 
 async def test_a_child_cannot_forge_the_call_that_runs_it() -> None:
     seen: list[dict[str, Any]] = []
-    call = CurrentCall(kind="tool", session_id="s", turn_number=1, iteration=1, call_id="real", tool_name="t")
+    call = CurrentCall(
+        kind="tool", session_id="s", turn_number=1, iteration=1, call_id="real", tool_name="t"
+    )
     async with open_session("loop-basic", ["Hi."], {}) as parent:
         child = parent.fork()
         child.coordinator.hooks.register("x:y", lambda event, data: seen.append(data))

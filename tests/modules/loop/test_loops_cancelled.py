@@ -26,7 +26,9 @@ def test_a_turn_cancelled_anywhere_leaves_a_valid_transcript(loop, mode):
 
         turns: list[Any] = [[("a", {"n": 1}), ("b", {}), ("nope", {})], ("a", {}), "done"]
         tools = MockTool("a", respond=work), MockTool("b", respond=work)
-        agent = Agent(loop, turns, *tools, hooks={"tool:pre": slow, "tool:post": slow, "execution:end": slow})
+        agent = Agent(
+            loop, turns, *tools, hooks={"tool:pre": slow, "tool:post": slow, "execution:end": slow}
+        )
 
         def check():
             problems = agent.broken_pairs()
@@ -64,14 +66,19 @@ def test_a_tool_unwinds_completely_whatever_is_cancelled_meanwhile(count, mode):
             return given
 
         agent = Agent("loop-basic", [[("a", {})] * count, "done"], MockTool("a", respond=work))
-        return agent.run, lambda: agent.broken_pairs() + (["a tool was cut off"] if begun != unwound else [])
+        return (
+            agent.run,
+            lambda: agent.broken_pairs() + (["a tool was cut off"] if begun != unwound else []),
+        )
 
     cancel_everywhere(make, modes=[mode]).raise_if_broken()
 
 
 def numbered(*names: str) -> ChatResponse:
     """An answer of a provider that numbers the calls of each answer anew."""
-    calls = [ToolCall(id=f"call_{number}", name=name, arguments={}) for number, name in enumerate(names)]
+    calls = [
+        ToolCall(id=f"call_{number}", name=name, arguments={}) for number, name in enumerate(names)
+    ]
     return ChatResponse(content=[], tool_calls=calls)
 
 
@@ -107,7 +114,9 @@ async def test_a_result_is_kept_when_the_turn_is_cancelled_while_hooks_look_at_i
             scope.cancel()
             await anyio.sleep_forever()
 
-        agent = Agent(loop, [("quick", {})], MockTool("quick", output="Q"), hooks={"tool:post": stop})
+        agent = Agent(
+            loop, [("quick", {})], MockTool("quick", output="Q"), hooks={"tool:post": stop}
+        )
         await agent.run()
     assert scope.cancelled_caught
     assert [m["content"] for m in agent.context.messages if m["role"] == "tool"] == ["Q"]
@@ -134,7 +143,9 @@ class Slow:
 
 
 @pytest.mark.parametrize("count", [1, 2])
-async def test_a_tool_that_swallows_its_cancellation_does_not_keep_the_turn_going(loop, count, anyio_backend_name):
+async def test_a_tool_that_swallows_its_cancellation_does_not_keep_the_turn_going(
+    loop, count, anyio_backend_name
+):
     """A native cancellation on asyncio, such as Ctrl-C, comes once; the model does not answer after it."""
     begun = anyio.Event()
 
@@ -152,7 +163,11 @@ async def test_a_tool_that_swallows_its_cancellation_does_not_keep_the_turn_goin
         return [("stubborn", {})] * count if len(request.messages) == 1 else "Done."
 
     model = MockProvider(answer)
-    plan = {"session": {"orchestrator": loop, "context": "context-simple"}, "providers": [model], "tools": [stubborn]}
+    plan = {
+        "session": {"orchestrator": loop, "context": "context-simple"},
+        "providers": [model],
+        "tools": [stubborn],
+    }
     async with AmplifierSession(plan) as session:
         if anyio_backend_name == "asyncio":
             turn = asyncio.ensure_future(session.execute("go"))

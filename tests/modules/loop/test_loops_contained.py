@@ -64,7 +64,9 @@ class Neighbour:
 
 
 @pytest.mark.parametrize("calls", [1, 2])
-async def test_what_a_tool_raises_is_an_error_for_the_model_and_its_neighbour_finishes(loop, words, calls):
+async def test_what_a_tool_raises_is_an_error_for_the_model_and_its_neighbour_finishes(
+    loop, words, calls
+):
     pair = Neighbour(ESCAPES[words])
     pair.alone = calls == 1
     agent = Agent(loop, [[("bad", {}), ("good", {})][:calls], "I see"], *pair.tools())
@@ -130,7 +132,9 @@ async def test_a_tool_that_answers_its_deadline_with_a_cancellation_of_its_own_h
             await anyio.sleep(100)
         await cancel_spuriously()
 
-    agent = Agent(loop, [("slow", {}), "done"], MockTool("slow", respond=respond), config={"tool_timeout": 5})
+    agent = Agent(
+        loop, [("slow", {}), "done"], MockTool("slow", respond=respond), config={"tool_timeout": 5}
+    )
     assert await agent.run() == "done"
     assert "did not return within 5 s" in tools_of(agent)[0]
     assert agent.data("tool:error")[0]["error"]["type"] == "Timeout"
@@ -186,7 +190,9 @@ async def test_ctrl_c_in_a_tool_leaves_as_itself_and_the_loop_lives(loop, calls)
             assert caught.value is interrupt
             assert agent.broken_pairs() == []
             assert len(tools_of(agent)) == calls
-            assert [data["tool_name"] for data in agent.data("tool:error")] == ["bad", "good"][:calls]
+            assert [data["tool_name"] for data in agent.data("tool:error")] == ["bad", "good"][
+                :calls
+            ]
             assert agent.data("execution:end")[0]["status"] == "cancelled"
             assert await session.execute("again") == "later"
 
@@ -224,7 +230,9 @@ run_natively(main)
 
 
 @pytest.mark.parametrize("calls", [1, 2])
-@pytest.mark.parametrize(("backend", "kind"), [("asyncio", "CancelledError"), ("trio", "KeyboardInterrupt")])
+@pytest.mark.parametrize(
+    ("backend", "kind"), [("asyncio", "CancelledError"), ("trio", "KeyboardInterrupt")]
+)
 def test_ctrl_c_at_the_terminal_leaves_as_itself_for_one_call_and_for_many(backend, kind, calls):
     ended = run_child(_INTERRUPTED, backend, str(calls), signal=signals.SIGINT)
     assert ended.lines == ["ready", kind, " ".join(["user", "assistant", *["tool"] * calls])]
@@ -255,7 +263,9 @@ def too_long(tool: str | None = None):
     async def handler(event: str, data: dict[str, Any]) -> HookResult:
         if tool not in (None, data["tool_name"]):
             return HookResult()
-        return HookResult(action="inject_context", context_injection="much too long", ephemeral=True)
+        return HookResult(
+            action="inject_context", context_injection="much too long", ephemeral=True
+        )
 
     return handler
 
@@ -267,7 +277,9 @@ async def test_a_verdict_that_cannot_be_carried_out_leaves_as_the_same_error_for
 ):
     turns: list[Any] = [[("a", {}), ("b", {}), ("c", {})][:calls]]
     tools = MockTool("a"), MockTool("b"), MockTool("c")
-    agent = Agent(loop, turns, *tools, hooks={event: too_long("a")}, settings={"injection_size_limit": 5})
+    agent = Agent(
+        loop, turns, *tools, hooks={event: too_long("a")}, settings={"injection_size_limit": 5}
+    )
     with pytest.raises(ValueError, match="Context injection exceeds 5 characters"):
         await agent.run()
     assert agent.broken_pairs() == []
@@ -356,7 +368,10 @@ async def test_a_provider_that_raises_something_else_than_an_exception_is_named(
             await session.execute("go")
         assert not isinstance(caught.value.__cause__, Exception)
         [announced] = agent.data("provider:error")
-        assert announced["error"] == {"type": type(caught.value).__name__, "message": str(caught.value)}
+        assert announced["error"] == {
+            "type": type(caught.value).__name__,
+            "message": str(caught.value),
+        }
         assert agent.data("execution:end")[0]["status"] == "error"
         assert await session.execute("again") == "fine"
 
@@ -371,7 +386,9 @@ async def test_a_stream_that_raises_something_else_than_an_exception_is_named(wo
         async def chunks():
             if place == "iterating":
                 await ESCAPES[words]()
-            yield StreamChunk(kind="response", response=ChatResponse(content=[TextBlock(text="fine")]))
+            yield StreamChunk(
+                kind="response", response=ChatResponse(content=[TextBlock(text="fine")])
+            )
 
         yield chunks()
         if place == "leaving":
@@ -392,7 +409,9 @@ async def old_cancellation() -> BaseException:
     raise AssertionError("nothing was raised")
 
 
-@pytest.mark.parametrize("parsed", [ValueError("no JSON"), SystemExit("no JSON"), old_cancellation, "not a list"])
+@pytest.mark.parametrize(
+    "parsed", [ValueError("no JSON"), SystemExit("no JSON"), old_cancellation, "not a list"]
+)
 async def test_every_failure_to_parse_an_answer_is_announced_and_named(loop, parsed):
     failure = await parsed() if parsed is old_cancellation else parsed
 
@@ -403,7 +422,9 @@ async def test_every_failure_to_parse_an_answer_is_announced_and_named(loop, par
 
     agent = Agent(loop, [])
     agent.provider = provider(parse_tool_calls=parse)
-    with pytest.raises(Exception, match=r"no JSON|expected a list of ToolCall|provider 'mock'") as caught:
+    with pytest.raises(
+        Exception, match=r"no JSON|expected a list of ToolCall|provider 'mock'"
+    ) as caught:
         await agent.run()
     assert agent.data("provider:error")[0]["error"]["type"] == type(caught.value).__name__
     assert agent.names().index("provider:error") < agent.names().index("execution:end")
@@ -417,7 +438,9 @@ async def test_ctrl_c_in_a_provider_leaves_as_itself(loop):
 
 
 @pytest.mark.virtual_time
-async def test_a_provider_that_answers_its_deadline_with_a_cancellation_of_its_own_has_overrun(loop):
+async def test_a_provider_that_answers_its_deadline_with_a_cancellation_of_its_own_has_overrun(
+    loop,
+):
     async def complete(request: Any) -> Any:
         with suppress(anyio.get_cancelled_exc_class()):
             await anyio.sleep(100)
@@ -461,11 +484,20 @@ async def test_a_context_that_raises_something_else_than_an_exception_is_named(l
     assert agent.data("execution:end")[0]["status"] == "error"
 
 
-async def test_a_context_that_exits_while_the_open_calls_get_their_results_does_not_end_the_loop(loop, words):
+async def test_a_context_that_exits_while_the_open_calls_get_their_results_does_not_end_the_loop(
+    loop, words
+):
     reads = itertools.count(1)
     context = Fragile("get_messages", ESCAPES[words], lambda: next(reads) > 1)
     hooks = {"tool:post": too_long()}
-    agent = Agent(loop, [("a", {})], MockTool("a"), hooks=hooks, context=context, settings={"injection_size_limit": 5})
+    agent = Agent(
+        loop,
+        [("a", {})],
+        MockTool("a"),
+        hooks=hooks,
+        context=context,
+        settings={"injection_size_limit": 5},
+    )
     with pytest.raises(ContainedError, match=f"context Fragile raised.*{words}") as caught:
         await agent.run()
     assert isinstance(caught.value.__context__, BaseException)
@@ -520,7 +552,10 @@ async def test_a_context_that_returns_no_list_of_messages_is_named(loop, method,
 
     monkeypatch.setattr(MockContextManager, method, number)
     agent = Agent(loop, ["never asked"])
-    with pytest.raises(ContractError, match=f"context MockContextManager returned int from {method}.*expected a list"):
+    with pytest.raises(
+        ContractError,
+        match=f"context MockContextManager returned int from {method}.*expected a list",
+    ):
         await agent.run()
 
 

@@ -74,7 +74,9 @@ class Provider:
         self._records = records
 
     def get_info(self) -> ProviderInfo:
-        return ProviderInfo(id="scripted", display_name="Scripted", defaults={"context_window": self._window})
+        return ProviderInfo(
+            id="scripted", display_name="Scripted", defaults={"context_window": self._window}
+        )
 
     async def complete(self, request: ChatRequest, **kwargs: Any) -> ChatResponse:
         assert type(request.messages) is list
@@ -101,15 +103,26 @@ class Look:
 
 
 def answer(text: str, calls: int = 0) -> ChatResponse:
-    blocks = [ToolCallBlock(id=f"{text}{at}", name="look", input={"path": {"deep": [at]}}) for at in range(calls)]
+    blocks = [
+        ToolCallBlock(id=f"{text}{at}", name="look", input={"path": {"deep": [at]}})
+        for at in range(calls)
+    ]
     made = [ToolCall(id=block.id, name=block.name, arguments=block.input) for block in blocks]
     said = from_dict(TextBlock, {"type": "text", "text": text, "mark": {"x": [1]}})
     return ChatResponse(content=[said, *blocks], tool_calls=made or None)
 
 
 STRUCTURED: list[dict[str, Any]] = [
-    {"role": "user", "content": [{"type": "text", "text": "look", "mark": {"x": [1]}}], "metadata": {"n": {"m": 1}}},
-    {"role": "assistant", "content": None, "tool_calls": [{"id": "s", "name": "look", "arguments": {"deep": [1]}}]},
+    {
+        "role": "user",
+        "content": [{"type": "text", "text": "look", "mark": {"x": [1]}}],
+        "metadata": {"n": {"m": 1}},
+    },
+    {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"id": "s", "name": "look", "arguments": {"deep": [1]}}],
+    },
     {"role": "tool", "tool_call_id": "s", "content": [{"type": "new", "parts": [{"x": 1}]}]},
     {"role": "tool", "tool_call_id": "of no call", "content": "an orphan"},
     {"role": "system", "content": "obey"},
@@ -120,7 +133,11 @@ STRUCTURED: list[dict[str, Any]] = [
 PLAIN: list[dict[str, Any]] = [
     {"role": "user", "content": "first", "vendor": "text"},
     {"role": "assistant", "content": [{"type": "text", "text": "a block"}]},
-    {"role": "user", "content": [{"type": "image", "source": {"type": "url", "url": "x"}}], "vendor": 1},
+    {
+        "role": "user",
+        "content": [{"type": "image", "source": {"type": "url", "url": "x"}}],
+        "vendor": 1,
+    },
 ]
 
 INJECTIONS = {
@@ -149,12 +166,19 @@ def programs() -> st.SearchStrategy[list[tuple[str, Any]]]:
 
 
 async def run_turn(
-    context: Any, provider: Any, *tools: Any, loop: BasicLoop | None = None, prompt: str = "go", hooks: Any = None
+    context: Any,
+    provider: Any,
+    *tools: Any,
+    loop: BasicLoop | None = None,
+    prompt: str = "go",
+    hooks: Any = None,
 ) -> None:
     coordinator, loop = TestCoordinator(), loop or BasicLoop(read_options("loop-basic", None))
     await coordinator.mount("context", context)
     mounted = {tool.name: tool for tool in tools}
-    await loop.execute(prompt, context, {"p": provider}, mounted, hooks or coordinator.hooks, coordinator)
+    await loop.execute(
+        prompt, context, {"p": provider}, mounted, hooks or coordinator.hooks, coordinator
+    )
 
 
 class World:
@@ -175,7 +199,11 @@ class World:
         assert all(type(message) is dict for message in data["messages"])
         follows_result = data["messages"][-1]["role"] == "tool"
         spoil(data["messages"])
-        injected = [item for item in self._injections if follows_result or not item.append_to_last_tool_result]
+        injected = [
+            item
+            for item in self._injections
+            if follows_result or not item.append_to_last_tool_result
+        ]
         self._injections = [item for item in self._injections if item not in injected]
         if injected:
             return HookResult(action="inject_context", context_injections=injected)
@@ -187,10 +215,14 @@ class World:
                 self._turns += 1
                 self.provider.answers = [answer(f"{self._turns}a", argument)] if argument else []
                 self.provider.answers.append(answer(f"{self._turns}b"))
-                undo = self._hooks.register("provider:request", self._note) if self._listens else None
+                undo = (
+                    self._hooks.register("provider:request", self._note) if self._listens else None
+                )
                 with pytest.MonkeyPatch.context() as patched:
                     patched.setattr(hook_results, "timestamp", lambda: "now")
-                    await run_turn(self.context, self.provider, Look(), loop=self._loop, hooks=self._hooks)
+                    await run_turn(
+                        self.context, self.provider, Look(), loop=self._loop, hooks=self._hooks
+                    )
                 if undo is not None:
                     undo()
             case "add":
@@ -223,7 +255,11 @@ class World:
 async def test_what_a_provider_does_with_a_request_shows_nowhere(program, window, listens):
     spoiled = World(spoils=True, window=window, listens=listens)
     left = World(spoils=False, window=window, listens=listens)
-    for operation, argument in [*program, ("turn", 1), ("turn", 0)]:  # what was spoiled shows in the next request
+    for operation, argument in [
+        *program,
+        ("turn", 1),
+        ("turn", 0),
+    ]:  # what was spoiled shows in the next request
         await spoiled.perform(operation, argument)
         await left.perform(operation, argument)
         # 1 and True are equal, but not the same
@@ -244,7 +280,9 @@ async def test_a_context_that_changes_what_it_returned_before_is_shown_as_it_is_
         async def get_messages(self) -> list[dict[str, Any]]:
             return stored
 
-        async def get_messages_for_request(self, token_budget: int | None = None, provider: Any = None) -> Any:
+        async def get_messages_for_request(
+            self, token_budget: int | None = None, provider: Any = None
+        ) -> Any:
             return [*stored]
 
     loop, provider = BasicLoop(read_options("loop-basic", None)), Provider(10**6, spoils=False)
@@ -284,7 +322,10 @@ async def test_a_provider_that_changes_a_schema_changes_neither_the_tool_nor_lat
 async def counts_of_a_turn(monkeypatch: pytest.MonkeyPatch, length: int) -> int:
     """How many messages one turn with a model call counts after so many; one of blocks has come since the last."""
     context = SimpleContext(ContextOptions(max_tokens=10**9))
-    blocks = [{"role": "assistant", "content": [{"type": "text", "text": f"{at}"}]} for at in range(length + 1)]
+    blocks = [
+        {"role": "assistant", "content": [{"type": "text", "text": f"{at}"}]}
+        for at in range(length + 1)
+    ]
     await context.set_messages(
         [each for at in range(length) for each in ({"role": "user", "content": "?"}, blocks[at])]
     )
@@ -317,7 +358,9 @@ async def test_a_turn_counts_new_messages_only_however_long_the_conversation(mon
 async def bytecodes_of_a_turn(length: int, handlers: int, *fields: str) -> int:
     """How many bytecodes one turn with a model call takes after so many messages, with handlers of these fields."""
     context = SimpleContext(ContextOptions(max_tokens=10**9))
-    await context.set_messages([{"role": ("user", "assistant")[at % 2], "content": f"{at}"} for at in range(length)])
+    await context.set_messages(
+        [{"role": ("user", "assistant")[at % 2], "content": f"{at}"} for at in range(length)]
+    )
     loop, hooks = BasicLoop(read_options("loop-basic", None)), HookRegistry()
     provider = Provider(10**9, spoils=False, records=False)
     for _ in range(handlers):
@@ -344,12 +387,18 @@ async def bytecodes_of_a_turn(length: int, handlers: int, *fields: str) -> int:
 
 @pytest.mark.parametrize("handlers", [0, 5])
 async def test_a_turn_takes_few_steps_for_each_message_of_the_conversation(handlers):
-    short, long, longer = [await bytecodes_of_a_turn(length, handlers, "iteration") for length in (1000, 2000, 3000)]
-    assert abs((longer - long) - (long - short)) < 1000  # as many for the third thousand as for the second
+    short, long, longer = [
+        await bytecodes_of_a_turn(length, handlers, "iteration") for length in (1000, 2000, 3000)
+    ]
+    assert (
+        abs((longer - long) - (long - short)) < 1000
+    )  # as many for the third thousand as for the second
     assert (longer - long) / 1000 < 80  # one copy of the dict and one of the model
 
 
-async def test_messages_are_not_put_into_an_event_for_handlers_that_do_not_ask_for_them(monkeypatch):
+async def test_messages_are_not_put_into_an_event_for_handlers_that_do_not_ask_for_them(
+    monkeypatch,
+):
     built: list[Any] = []
     for_event = RequestMessages.for_event
 
@@ -369,7 +418,11 @@ async def test_handlers_of_the_messages_get_copies_of_their_own():
     await context.set_messages([{"role": "user", "content": f"{at}"} for at in range(20)])
     received: list[dict[str, Any]] = []
     for _ in range(3):
-        hooks.register("provider:request", lambda _, data: received.extend(data["messages"]), fields=("messages",))
+        hooks.register(
+            "provider:request",
+            lambda _, data: received.extend(data["messages"]),
+            fields=("messages",),
+        )
     provider.answers = [answer("a")]
     await run_turn(context, provider, hooks=hooks)
     assert len({id(message) for message in received}) == len(received) > 3 * 20
@@ -385,7 +438,9 @@ async def test_a_request_shows_the_conversation_as_it_was_when_hooks_were_asked(
 
     hooks.register("provider:request", add, fields=("iteration",))
     await run_turn(context, provider, Look(), hooks=hooks)
-    shown = [[message["content"] for message in request["messages"]] for request in provider.requests]
+    shown = [
+        [message["content"] for message in request["messages"]] for request in provider.requests
+    ]
     assert shown[0] == ["go"]
     assert "added at 1" in shown[1]
     assert "added at 2" not in shown[1]
@@ -398,7 +453,9 @@ async def test_a_conversation_that_is_replaced_while_hooks_are_asked_is_shown_as
     hooks.register("provider:request", lambda *_: context._conversation.replace([]), fields=())
     for prompt in ("go", "on"):
         await run_turn(context, provider, prompt=prompt, hooks=hooks)
-    shown = [[message["content"] for message in request["messages"]] for request in provider.requests]
+    shown = [
+        [message["content"] for message in request["messages"]] for request in provider.requests
+    ]
     assert shown[0] == ["go"]
     assert shown[1][-1] == "on"
 
@@ -407,7 +464,9 @@ async def test_a_conversation_that_is_replaced_while_hooks_are_asked_is_shown_as
 
 
 @pytest.mark.parametrize("path", ["x", ["x"]], ids=["flat", "nested"])
-async def test_a_tool_that_changes_its_input_changes_neither_the_conversation_nor_what_hooks_hear(path):
+async def test_a_tool_that_changes_its_input_changes_neither_the_conversation_nor_what_hooks_hear(
+    path,
+):
     given: dict[str, Any] = {"path": path, "limit": 3}
     before = copy.deepcopy(given)
     call = ToolCall(id="c", name="look", arguments=given)
@@ -454,4 +513,7 @@ async def test_a_request_describes_a_tool_as_it_describes_itself_now():
     provider, context = Provider(10**6), SimpleContext()
     provider.answers = [answer("a", 1), answer("b")]
     await run_turn(context, provider, Described())
-    assert [request["tools"][0]["description"] for request in provider.requests] == ["first", "second"]
+    assert [request["tools"][0]["description"] for request in provider.requests] == [
+        "first",
+        "second",
+    ]

@@ -45,7 +45,9 @@ def asked(*calls: tuple[str, str]) -> dict[str, Any]:
     return {
         "role": "assistant",
         "content": "Let me see.",
-        "tool_calls": [{"id": call_id, "name": name, "arguments": {"n": call_id}} for call_id, name in calls],
+        "tool_calls": [
+            {"id": call_id, "name": name, "arguments": {"n": call_id}} for call_id, name in calls
+        ],
     }
 
 
@@ -94,14 +96,23 @@ async def test_a_turn_without_an_answer_goes_on_with_the_model(loop: str) -> Non
     for stored in ([PROMPT], [PROMPT, asked(("a", "work")), result("a", "known")]):
         async with make_session(stored, loop=loop) as session:
             assert await session.resume_turn() == "All done."
-            assert [m["role"] for m in await messages_of(session)] == [*(m["role"] for m in stored), "assistant"]
+            assert [m["role"] for m in await messages_of(session)] == [
+                *(m["role"] for m in stored),
+                "assistant",
+            ]
             assert session.coordinator.turn_number == 1
 
 
-async def test_finished_calls_keep_their_results_and_open_ones_run_as_their_tools_declare(loop: str) -> None:
+async def test_finished_calls_keep_their_results_and_open_ones_run_as_their_tools_declare(
+    loop: str,
+) -> None:
     done: list[str] = []
     events: list[tuple[str, dict[str, Any]]] = []
-    stored = [PROMPT, asked(("a", "again"), ("b", "once"), ("c", "again"), ("d", "gone")), result("a", "known")]
+    stored = [
+        PROMPT,
+        asked(("a", "again"), ("b", "once"), ("c", "again"), ("d", "gone")),
+        result("a", "known"),
+    ]
     tools = (Work("again", done, repeatable=True), Work("once", done, repeatable=False))
     async with make_session(
         stored, *tools, loop=loop, on_event=lambda event, data: events.append((event, data))
@@ -121,8 +132,12 @@ async def test_finished_calls_keep_their_results_and_open_ones_run_as_their_tool
     assert shown == [("b", "interrupted"), ("c", "repeated"), ("d", "interrupted")]
 
 
-@pytest.mark.parametrize(("answer", "expected"), [("Allow", "work done"), ("Deny", "it was not approved")])
-async def test_the_user_is_asked_about_a_tool_that_declares_nothing(answer: str, expected: str) -> None:
+@pytest.mark.parametrize(
+    ("answer", "expected"), [("Allow", "work done"), ("Deny", "it was not approved")]
+)
+async def test_the_user_is_asked_about_a_tool_that_declares_nothing(
+    answer: str, expected: str
+) -> None:
     done: list[str] = []
     approvals = MockApprovalSystem([answer])
     stored = [PROMPT, asked(("a", "work"))]
@@ -133,13 +148,16 @@ async def test_the_user_is_asked_about_a_tool_that_declares_nothing(answer: str,
 
 
 @pytest.mark.parametrize(
-    ("declared", "log"), [({}, ""), ({"repeatable": "yes"}, "repeatable is 'yes'; expected True, False or None")]
+    ("declared", "log"),
+    [({}, ""), ({"repeatable": "yes"}, "repeatable is 'yes'; expected True, False or None")],
 )
 async def test_nothing_runs_again_when_no_one_can_be_asked_or_the_declaration_is_no_bool(
     caplog: pytest.LogCaptureFixture, declared: dict[str, Any], log: str
 ) -> None:
     done: list[str] = []
-    async with make_session([PROMPT, asked(("a", "work"))], Work("work", done, **declared)) as session:
+    async with make_session(
+        [PROMPT, asked(("a", "work"))], Work("work", done, **declared)
+    ) as session:
         await session.resume_turn()
         assert "[interrupted" in outputs(await messages_of(session))["a"]
     assert done == []
@@ -150,7 +168,9 @@ async def test_a_gate_decides_about_a_call_that_runs_again() -> None:
     done: list[str] = []
 
     def gate(event: str, data: dict[str, Any]) -> HookResult:
-        return HookResult(action="deny", reason="not today") if event == "tool:pre" else HookResult()
+        return (
+            HookResult(action="deny", reason="not today") if event == "tool:pre" else HookResult()
+        )
 
     stored = [PROMPT, asked(("a", "work"))]
     async with make_session(stored, Work("work", done, repeatable=True), on_event=gate) as session:
@@ -186,9 +206,13 @@ async def test_a_wrapper_provides_results_and_knows_what_was_never_started() -> 
     assert [call["outcome"] for call in reports[0]["calls"]] == ["kept", "started", "interrupted"]
 
 
-async def test_an_open_call_of_a_resumed_turn_that_is_stopped_may_have_had_its_effect(loop: str) -> None:
+async def test_an_open_call_of_a_resumed_turn_that_is_stopped_may_have_had_its_effect(
+    loop: str,
+) -> None:
     done: list[str] = []
-    session = make_session([PROMPT, asked(("a", "again"))], Work("again", done, repeatable=True), loop=loop)
+    session = make_session(
+        [PROMPT, asked(("a", "again"))], Work("again", done, repeatable=True), loop=loop
+    )
     async with session:
         session.coordinator.cancellation.request_graceful()
         await session.resume_turn()
@@ -197,12 +221,16 @@ async def test_an_open_call_of_a_resumed_turn_that_is_stopped_may_have_had_its_e
     assert done == []
 
 
-async def test_a_call_that_waits_for_approval_when_the_turn_is_stopped_was_not_started(loop: str) -> None:
+async def test_a_call_that_waits_for_approval_when_the_turn_is_stopped_was_not_started(
+    loop: str,
+) -> None:
     done: list[str] = []
     is_asked = anyio.Event()
 
     class Silent:
-        async def request_approval(self, prompt: str, options: list[str], timeout: float, default: str) -> str:
+        async def request_approval(
+            self, prompt: str, options: list[str], timeout: float, default: str
+        ) -> str:
             is_asked.set()
             await anyio.sleep_forever()
             raise AssertionError
@@ -210,7 +238,9 @@ async def test_a_call_that_waits_for_approval_when_the_turn_is_stopped_was_not_s
     async def gate(event: str, data: dict[str, Any]) -> HookResult:
         return HookResult(action="ask_user", approval_prompt="May I?")
 
-    session = make_session([], Work("work", done), script=[[("work", {})]], loop=loop, approvals=Silent())
+    session = make_session(
+        [], Work("work", done), script=[[("work", {})]], loop=loop, approvals=Silent()
+    )
     async with session, anyio.create_task_group() as group:
         session.coordinator.hooks.register("tool:pre", gate)
 
@@ -227,9 +257,15 @@ async def test_a_call_that_waits_for_approval_when_the_turn_is_stopped_was_not_s
 
 
 async def test_there_is_nothing_to_resume_after_an_answer_and_in_an_empty_conversation() -> None:
-    for stored in ([], [{"role": "system", "content": "Be brief."}], [PROMPT, {"role": "assistant", "content": "Hi."}]):
+    for stored in (
+        [],
+        [{"role": "system", "content": "Be brief."}],
+        [PROMPT, {"role": "assistant", "content": "Hi."}],
+    ):
         async with make_session(stored) as session:
-            with pytest.raises(NoUnfinishedTurnError, match=r"there is no turn to resume.*execute\(prompt\)"):
+            with pytest.raises(
+                NoUnfinishedTurnError, match=r"there is no turn to resume.*execute\(prompt\)"
+            ):
                 await session.resume_turn()
             assert await messages_of(session) == stored
             assert await session.execute("go") == "All done."
@@ -253,7 +289,13 @@ async def test_an_iteration_goes_on_counting_and_the_limit_holds() -> None:
         numbers.append((step.call.turn_number, step.call.iteration))
         return await run()
 
-    stored = [PROMPT, asked(("a", "work")), result("a", "1"), asked(("b", "work")), result("b", "2")]
+    stored = [
+        PROMPT,
+        asked(("a", "work")),
+        result("a", "1"),
+        asked(("b", "work")),
+        result("b", "2"),
+    ]
     async with make_session(stored, wrapper=wrapper) as session:
         await session.resume_turn()
     assert numbers == [(1, 3)]
@@ -264,9 +306,12 @@ async def test_an_orchestrator_without_resume_is_refused_with_advice() -> None:
         async def execute(self, prompt: str, **kwargs: Any) -> str:
             return "answer"
 
-    async with AmplifierSession({"session": {"orchestrator": Loop(), "context": "context-simple"}}) as session:
+    async with AmplifierSession(
+        {"session": {"orchestrator": Loop(), "context": "context-simple"}}
+    ) as session:
         with pytest.raises(
-            SessionStateError, match="orchestrator Loop cannot resume a turn: it has no method `resume`"
+            SessionStateError,
+            match="orchestrator Loop cannot resume a turn: it has no method `resume`",
         ):
             await session.resume_turn()
         assert await session.execute("go") == "answer"
@@ -309,7 +354,9 @@ def test_a_resume_that_is_cancelled_anywhere_leaves_a_valid_transcript(mode: Any
         stored = [PROMPT, asked(("a", "work"), ("b", "work")), result("a", "known")]
 
         async def run() -> None:
-            session = make_session(stored, Work("work", done, repeatable=True), script=[[("work", {})], "done"])
+            session = make_session(
+                stored, Work("work", done, repeatable=True), script=[[("work", {})], "done"]
+            )
             async with session:
                 try:
                     await session.resume_turn()
@@ -328,8 +375,12 @@ def test_a_resume_that_is_cancelled_anywhere_leaves_a_valid_transcript(mode: Any
 
 def test_where_a_turn_was_cut_off() -> None:
     aside = {"role": "user", "content": "hint", "metadata": {"source": "hook"}}
-    unfinished = unfinished_turn([PROMPT, asked(("a", "work"), ("b", "x")), result("a", "known"), aside])
+    unfinished = unfinished_turn(
+        [PROMPT, asked(("a", "work"), ("b", "x")), result("a", "known"), aside]
+    )
     assert unfinished is not None
     assert (unfinished.prompt, unfinished.iterations) == ("go", 1)
-    assert [(call.id, call.name, call.arguments) for call in unfinished.calls] == [("b", "x", {"n": "b"})]
+    assert [(call.id, call.name, call.arguments) for call in unfinished.calls] == [
+        ("b", "x", {"n": "b"})
+    ]
     assert unfinished_turn([PROMPT, {"role": "assistant", "content": "Hi."}, aside]) is None

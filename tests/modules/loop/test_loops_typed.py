@@ -41,7 +41,9 @@ class StructuredProvider(MockProvider):  # type: ignore[misc]  # final for its u
     def get_info(self) -> ProviderInfo:
         info: ProviderInfo = super().get_info()
         capabilities = ["tools", "structured_output"]
-        return ProviderInfo(id=info.id, display_name="Mock", capabilities=capabilities, defaults=info.defaults)
+        return ProviderInfo(
+            id=info.id, display_name="Mock", capabilities=capabilities, defaults=info.defaults
+        )
 
 
 def native(loop: str, turns: list[Any], *tools: Any, **options: Any) -> Agent:
@@ -102,7 +104,9 @@ async def test_an_answer_that_does_not_fit_or_is_denied_leaves_the_next_one_its_
     wrong = {"name": "Nice", "people": "many"}
     for _ in range(5):
         agent = Agent(
-            loop, [[("final_result", wrong), ("final_result", LYON), ("final_result", PARIS)]], hooks={"tool:pre": gate}
+            loop,
+            [[("final_result", wrong), ("final_result", LYON), ("final_result", PARIS)]],
+            hooks={"tool:pre": gate},
         )
         assert await agent.run(result_type=City) == CITY
         assert agent.provider.call_count == 1
@@ -165,7 +169,9 @@ async def test_a_graceful_stop_leaves_no_value(loop):
         agent.session.coordinator.request_cancel()
         return HookResult()
 
-    agent = Agent(loop, [("look", {}), ("final_result", PARIS)], MockTool("look"), hooks={"tool:pre": stop})
+    agent = Agent(
+        loop, [("look", {}), ("final_result", PARIS)], MockTool("look"), hooks={"tool:pre": stop}
+    )
     with pytest.raises(ExecutionCancelled) as caught:
         await agent.run(result_type=City)
     assert not caught.value.was_immediate
@@ -177,8 +183,12 @@ async def test_a_loop_that_does_not_know_the_keyword_is_refused():
         async def execute(self, prompt: str, **kwargs: Any) -> str:
             raise AssertionError("must not be asked")
 
-    async with AmplifierSession({"session": {"orchestrator": Loop(), "context": "context-simple"}}) as session:
-        with pytest.raises(SessionStateError, match=r"Loop cannot give typed answers.*answer_format"):
+    async with AmplifierSession(
+        {"session": {"orchestrator": Loop(), "context": "context-simple"}}
+    ) as session:
+        with pytest.raises(
+            SessionStateError, match=r"Loop cannot give typed answers.*answer_format"
+        ):
             await session.execute("hi", result_type=City)
         assert not session.coordinator.cancellation.is_cancelled
         with pytest.raises(AssertionError, match="must not be asked"):
@@ -210,7 +220,10 @@ async def test_a_stream_shows_the_answer_as_it_grows():
 # ── turns that are resumed ───────────────────────────────────────────────────────────────────────
 
 PROMPT = {"role": "user", "content": "which city?"}
-CALLS = [{"id": "a", "name": "look", "arguments": {}}, {"id": "b", "name": "final_result", "arguments": PARIS}]
+CALLS = [
+    {"id": "a", "name": "look", "arguments": {}},
+    {"id": "b", "name": "final_result", "arguments": PARIS},
+]
 
 
 def cut_off(loop: str, stored: list[Any], turns: list[Any], look: MockTool | None = None) -> Agent:
@@ -235,7 +248,10 @@ async def test_a_stream_of_a_resumed_turn_has_the_type_that_it_is_given(loop):
 
 async def test_a_typed_turn_that_ran_out_of_its_budget_goes_on(loop):
     agent = Agent(
-        loop, [("look", {}), ("final_result", PARIS)], MockTool("look"), settings={"budget": {"model_calls": 1}}
+        loop,
+        [("look", {}), ("final_result", PARIS)],
+        MockTool("look"),
+        settings={"budget": {"model_calls": 1}},
     )
     async with agent.session as session:
         with pytest.raises(BudgetExceeded):
@@ -247,7 +263,9 @@ async def test_a_typed_turn_that_ran_out_of_its_budget_goes_on(loop):
 async def test_an_answer_that_was_cut_off_is_taken_without_asking_the_model_again(loop):
     look: Any = MockTool("look")
     look.repeatable = True
-    agent = cut_off(loop, [PROMPT, {"role": "assistant", "content": "", "tool_calls": CALLS}], [], look)
+    agent = cut_off(
+        loop, [PROMPT, {"role": "assistant", "content": "", "tool_calls": CALLS}], [], look
+    )
     async with agent.session as session:
         assert await session.resume_turn(result_type=City) == CITY
     assert (agent.provider.call_count, look.call_count) == (0, 1)
@@ -279,7 +297,9 @@ async def test_a_correction_does_not_begin_the_turn_anew(loop):
     async with agent.session as session:
         with pytest.raises(LookupError):
             await session.execute("which city?", result_type=City)
-        agent.context.messages = agent.context.messages[:4]  # without the result that says that the call was cut off
+        agent.context.messages = agent.context.messages[
+            :4
+        ]  # without the result that says that the call was cut off
         await session.resume_turn(result_type=City)
     assert keys[3] == keys[2]
 
@@ -294,5 +314,7 @@ async def test_a_loop_whose_resume_does_not_know_the_keyword_is_refused():
 
     plan = {"session": {"orchestrator": Loop(), "context": "context-simple"}}
     async with AmplifierSession(plan) as session:
-        with pytest.raises(SessionStateError, match=r"Loop cannot give typed answers: its resume has no parameter"):
+        with pytest.raises(
+            SessionStateError, match=r"Loop cannot give typed answers: its resume has no parameter"
+        ):
             await session.resume_turn(result_type=City)

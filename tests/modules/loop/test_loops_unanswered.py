@@ -16,7 +16,14 @@ from amplifier.models.turns import INTERRUPTED
 from amplifier.modules.loop import basic as loop_basic
 from amplifier.modules.loop import read_options
 from amplifier.modules.loop._messages import UNANSWERED
-from amplifier.testing import MODES, Delayed, MockContextManager, MockProvider, MockTool, cancel_everywhere
+from amplifier.testing import (
+    MODES,
+    Delayed,
+    MockContextManager,
+    MockProvider,
+    MockTool,
+    cancel_everywhere,
+)
 from tests.modules.loop.test_loops import Agent
 from tests.modules.loop.test_loops_cancelled import Slow
 
@@ -24,11 +31,18 @@ USER = {"role": "user", "content": "first"}
 ANSWER = {"role": "assistant", "content": "answered"}
 SYSTEM = {"role": "system", "content": "be kind"}
 DEVELOPER = {"role": "developer", "content": "be brief"}
-INJECTED = {"role": "user", "content": "mind the lint", "metadata": {"source": "hook", "hook_name": "lint"}}
+INJECTED = {
+    "role": "user",
+    "content": "mind the lint",
+    "metadata": {"source": "hook", "hook_name": "lint"},
+}
 CALLS = {
     "role": "assistant",
     "content": "",
-    "tool_calls": [{"id": "c1", "name": "a", "arguments": {}}, {"id": "c2", "name": "b", "arguments": {}}],
+    "tool_calls": [
+        {"id": "c1", "name": "a", "arguments": {}},
+        {"id": "c2", "name": "b", "arguments": {}},
+    ],
 }
 RESULT_1 = {"role": "tool", "tool_call_id": "c1", "content": "A"}
 RESULT_2 = {"role": "tool", "tool_call_id": "c2", "content": "B"}
@@ -63,7 +77,9 @@ async def test_an_end_without_an_answer_is_closed_before_the_prompt(loop, stored
     agent = Agent(loop, ["done"], context=MockContextManager(stored))
     assert await agent.run() == "done"
     assert agent.context.messages == [*stored, *closing, PROMPT, DONE]
-    assert [m.role for m in agent.provider.last_request.messages] == [m["role"] for m in (*stored, *closing, PROMPT)]
+    assert [m.role for m in agent.provider.last_request.messages] == [
+        m["role"] for m in (*stored, *closing, PROMPT)
+    ]
     assert agent.broken_pairs() == []
 
 
@@ -92,11 +108,23 @@ async def test_every_other_end_is_left_as_it_is(loop, stored):
 
 async def test_the_note_comes_before_what_hooks_inject_with_the_next_prompt(loop):
     async def inject(event: str, data: dict[str, Any]) -> HookResult:
-        return HookResult(action="inject_context", context_injection="today is Monday", context_injection_role="user")
+        return HookResult(
+            action="inject_context",
+            context_injection="today is Monday",
+            context_injection_role="user",
+        )
 
-    agent = Agent(loop, ["done"], context=MockContextManager([USER]), hooks={"prompt:submit": inject})
+    agent = Agent(
+        loop, ["done"], context=MockContextManager([USER]), hooks={"prompt:submit": inject}
+    )
     await agent.run()
-    assert [m["content"] for m in agent.context.messages] == ["first", UNANSWERED, "today is Monday", "hello", "done"]
+    assert [m["content"] for m in agent.context.messages] == [
+        "first",
+        UNANSWERED,
+        "today is Monday",
+        "hello",
+        "done",
+    ]
 
 
 class Counting:
@@ -116,9 +144,13 @@ class Counting:
 
 
 @pytest.mark.parametrize(("config", "again"), [({}, 0), ({"system_prompt": "Be kind."}, 1)])
-async def test_a_turn_reads_the_whole_conversation_once_at_most_and_only_if_it_must(loop, config, again):
+async def test_a_turn_reads_the_whole_conversation_once_at_most_and_only_if_it_must(
+    loop, config, again
+):
     turns: list[Any] = ["one", ("a", {}), "two", RateLimitError("no"), "three"]
-    agent = Agent(loop, turns, MockTool("a"), config={"max_retries": 0, **config}, context=Counting())
+    agent = Agent(
+        loop, turns, MockTool("a"), config={"max_retries": 0, **config}, context=Counting()
+    )
     async with agent.session as session:
         await session.execute("1")
         assert agent.context.reads == 1
@@ -132,7 +164,9 @@ async def test_a_turn_reads_the_whole_conversation_once_at_most_and_only_if_it_m
 
 
 @pytest.mark.parametrize("config", [{}, {"system_prompt": "Be kind."}])
-async def test_what_an_application_adds_between_two_turns_is_no_turn_without_an_answer(loop, config):
+async def test_what_an_application_adds_between_two_turns_is_no_turn_without_an_answer(
+    loop, config
+):
     agent = Agent(loop, ["one", "two"], config=config)
     async with agent.session as session:
         await session.execute("first")
@@ -148,7 +182,12 @@ async def test_a_prompt_denied_after_a_turn_without_an_answer_is_no_answer(loop)
         prompts.append(data["prompt"])
         return HookResult(action="deny" if len(prompts) == 2 else "continue")
 
-    agent = Agent(loop, [RateLimitError("no"), "done"], config={"max_retries": 0}, hooks={"prompt:submit": deny_second})
+    agent = Agent(
+        loop,
+        [RateLimitError("no"), "done"],
+        config={"max_retries": 0},
+        hooks={"prompt:submit": deny_second},
+    )
     async with agent.session as session:
         with pytest.raises(RateLimitError):
             await session.execute("first")
@@ -165,7 +204,12 @@ async def test_one_loop_with_two_conversations_looks_at_each():
     core = Agent("loop-basic", []).session.coordinator
     for context in (fresh, broken, fresh):
         providers: dict[str, Any] = {"mock": MockProvider(["done"])}
-        turn: dict[str, Any] = {"prompt": "hello", "context": context, "providers": providers, "tools": {}}
+        turn: dict[str, Any] = {
+            "prompt": "hello",
+            "context": context,
+            "providers": providers,
+            "tools": {},
+        }
         await orchestrator.execute(hooks=core.hooks, coordinator=core, **turn)
     assert broken.messages == [USER, NOTE, PROMPT, DONE]
     assert fresh.messages == [PROMPT, DONE, PROMPT, DONE]
@@ -185,7 +229,10 @@ async def test_a_turn_stopped_while_the_model_was_answering_is_closed_by_the_nex
 
     agent = Agent(loop, [answer_never, "done"])
     async with agent.session as session:
-        with anyio.CancelScope() as scope, pytest.raises(ExecutionCancelled) if is_stop else nullcontext():
+        with (
+            anyio.CancelScope() as scope,
+            pytest.raises(ExecutionCancelled) if is_stop else nullcontext(),
+        ):
             await session.execute("first")
         assert scope.cancelled_caught is not is_stop
         assert agent.context.messages == [USER]
@@ -206,12 +253,19 @@ async def test_a_turn_that_reached_the_iteration_limit_is_closed_by_the_next(loo
     assert agent.context.messages[3] == NOTE
 
 
-async def test_a_stored_conversation_that_ends_with_a_prompt_is_closed_once_and_durably(tmp_path: Path):
-    provider = MockProvider([RuntimeError("the process might as well have died"), "done", "and again"])
+async def test_a_stored_conversation_that_ends_with_a_prompt_is_closed_once_and_durably(
+    tmp_path: Path,
+):
+    provider = MockProvider(
+        [RuntimeError("the process might as well have died"), "done", "and again"]
+    )
 
     def session(*, is_resumed: bool) -> AmplifierSession:
         context = {"module": "context-persistent", "config": {"path": str(tmp_path)}}
-        plan = {"session": {"orchestrator": "loop-basic", "context": context}, "providers": [provider]}
+        plan = {
+            "session": {"orchestrator": "loop-basic", "context": context},
+            "providers": [provider],
+        }
         return AmplifierSession(plan, session_id="anna-1", is_resumed=is_resumed)
 
     async with session(is_resumed=False) as first:
@@ -222,7 +276,14 @@ async def test_a_stored_conversation_that_ends_with_a_prompt_is_closed_once_and_
     async with session(is_resumed=True) as third:
         assert await third.execute("more") == "and again"
         stored = await third.coordinator.get("context").get_messages()
-    assert [m["content"] for m in stored] == ["first", UNANSWERED, "hello", "done", "more", "and again"]
+    assert [m["content"] for m in stored] == [
+        "first",
+        UNANSWERED,
+        "hello",
+        "done",
+        "more",
+        "and again",
+    ]
 
 
 # ── cancelled at every await ──
@@ -230,10 +291,17 @@ async def test_a_stored_conversation_that_ends_with_a_prompt_is_closed_once_and_
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("stored", [[USER], [USER, CALLS, RESULT_1]], ids=["prompt", "calls"])
-def test_closing_cancelled_anywhere_leaves_a_valid_transcript_that_the_next_turn_closes(stored, mode):
+def test_closing_cancelled_anywhere_leaves_a_valid_transcript_that_the_next_turn_closes(
+    stored, mode
+):
     def make():
         context = Slow(stored)
-        agent = Agent("loop-basic", [Delayed(1, ("a", {})), Delayed(1, "done")], MockTool("a"), context=context)
+        agent = Agent(
+            "loop-basic",
+            [Delayed(1, ("a", {})), Delayed(1, "done")],
+            MockTool("a"),
+            context=context,
+        )
 
         def check():
             roles = [message["role"] for message in context.messages]

@@ -37,19 +37,28 @@ class Person:
         self.asked: list[str] = []
         self._waits, self._denied = waits or {}, denied
 
-    async def request_approval(self, prompt: str, options: list[str], timeout: float, default: str) -> str:
+    async def request_approval(
+        self, prompt: str, options: list[str], timeout: float, default: str
+    ) -> str:
         self.asked.append(prompt)
         await anyio.sleep(self._waits.get(prompt, 1))
         return "Deny" if prompt in self._denied else "Allow"
 
 
 def session_of(
-    tool: Noting, count: int, *hooks: Any, loop: str = "loop-basic", slots: int = 16, person: Any = None
+    tool: Noting,
+    count: int,
+    *hooks: Any,
+    loop: str = "loop-basic",
+    slots: int = 16,
+    person: Any = None,
 ) -> AmplifierSession:
     orchestrator = {"module": loop, "config": {"max_parallel_tools": slots}}
     plan = {
         "session": {"orchestrator": orchestrator, "context": "context-simple", "strict": True},
-        "providers": [MockProvider([[("note", {"number": number}) for number in range(count)], "Done."])],
+        "providers": [
+            MockProvider([[("note", {"number": number}) for number in range(count)], "Done."])
+        ],
         "tools": [tool],
         "hooks": [*hooks],
     }
@@ -72,14 +81,20 @@ async def test_calls_start_and_ask_in_the_order_of_the_answer(loop, asks, waits,
         seen.append(number)
         for _ in range(waits[number]):
             await anyio.lowlevel.checkpoint()
-        return HookResult(action="ask_user", approval_prompt=str(number)) if asks[number] else HookResult()
+        return (
+            HookResult(action="ask_user", approval_prompt=str(number))
+            if asks[number]
+            else HookResult()
+        )
 
     @on("approval:required")
     async def hear(event: str, data: dict[str, Any]) -> None:
         for _ in range(waits[int(data["prompt"])]):
             await anyio.lowlevel.checkpoint()
 
-    async with session_of(tool, len(asks), judge, hear, loop=loop, slots=slots, person=person) as session:
+    async with session_of(
+        tool, len(asks), judge, hear, loop=loop, slots=slots, person=person
+    ) as session:
         if wraps:
 
             async def wrap(step, run):
@@ -126,12 +141,18 @@ async def test_what_was_asked_about_starts_in_order_whichever_question_is_answer
     loop, asks, waits, denied, slots
 ):
     tool = Noting()
-    person = Person({str(number): wait for number, wait in enumerate(waits)}, {str(number) for number in denied})
+    person = Person(
+        {str(number): wait for number, wait in enumerate(waits)}, {str(number) for number in denied}
+    )
 
     @on("tool:pre", gate=True)
     async def judge(event: str, data: dict[str, Any]) -> HookResult:
         number = data["tool_input"]["number"]
-        return HookResult(action="ask_user", approval_prompt=str(number)) if asks[number] else HookResult()
+        return (
+            HookResult(action="ask_user", approval_prompt=str(number))
+            if asks[number]
+            else HookResult()
+        )
 
     async with session_of(tool, len(asks), judge, loop=loop, slots=slots, person=person) as session:
         await session.execute("go")

@@ -48,7 +48,8 @@ async def test_pieces_that_a_hook_denies_are_not_taken_back():
     async with session_of([answer[:-2], answer]) as session:
         hooks = session.coordinator.hooks
         hooks.register(
-            "content_block:delta", lambda event, data: {"action": "deny"} if data["delta"] == "one " else None
+            "content_block:delta",
+            lambda event, data: {"action": "deny"} if data["delta"] == "one " else None,
         )
         async with session.stream("hi") as events:
             seen = [event async for event in events]
@@ -77,7 +78,10 @@ class Published:
 @pytest.mark.parametrize("priority", [0, 10, 1_000])
 async def test_pieces_of_a_published_provider_are_taken_as_hooks_have_left_them(priority):
     provider = Published()
-    plan = {"session": {"orchestrator": "loop-streaming", "context": "context-simple"}, "providers": [provider]}
+    plan = {
+        "session": {"orchestrator": "loop-streaming", "context": "context-simple"},
+        "providers": [provider],
+    }
     async with AmplifierSession(plan) as session:
         provider.hooks = session.coordinator.hooks
         provider.hooks.register("llm:stream_block_delta", hide, priority)

@@ -20,7 +20,9 @@ FILTERED = {"error": {"type": "ContentFilterError", "message": "filtered", "retr
     ("response", "reason", "message"),
     [(REFUSED, "refusal", "I would rather not."), (FILTERED, "ContentFilterError", "filtered")],
 )
-async def test_a_refusal_is_an_event_and_the_status_of_the_turn(loop: str, response: Any, reason: str, message: str):
+async def test_a_refusal_is_an_event_and_the_status_of_the_turn(
+    loop: str, response: Any, reason: str, message: str
+):
     heard: dict[str, dict[str, Any]] = {}
 
     @on("provider:refusal", "orchestrator:complete")
@@ -35,11 +37,18 @@ async def test_a_refusal_is_an_event_and_the_status_of_the_turn(loop: str, respo
         assert session.last_turn is not None
         assert session.last_turn.stop_reason == "refused"
         refusal = heard.pop("provider:refusal")
-        assert (refusal["provider"], refusal["reason"], refusal["message"]) == ("mock", reason, message)
+        assert (refusal["provider"], refusal["reason"], refusal["message"]) == (
+            "mock",
+            reason,
+            message,
+        )
         assert heard["orchestrator:complete"]["status"] == "refused"
         assert await session.execute("then this") == "Fine."
         assert session.last_turn.stop_reason != "refused"
-    assert ("provider:refusal" in heard, heard["orchestrator:complete"]["status"]) == (False, "success")
+    assert ("provider:refusal" in heard, heard["orchestrator:complete"]["status"]) == (
+        False,
+        "success",
+    )
 
 
 def test_a_message_has_the_model_that_gave_it_and_keeps_it():

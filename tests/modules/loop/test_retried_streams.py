@@ -23,7 +23,9 @@ pytestmark = pytest.mark.virtual_time
 Attempt = list[StreamChunk]
 
 
-def divided(text: str, borders: list[int], pieces: int, *, whole: bool = False, thought: str = "") -> Attempt:
+def divided(
+    text: str, borders: list[int], pieces: int, *, whole: bool = False, thought: str = ""
+) -> Attempt:
     """An answer in blocks that end at these places, each in pieces of that many characters."""
     blocks: list[Any] = [ThinkingBlock(thinking=thought)] if thought else []
     places = sorted({min(border, len(text)) for border in borders} | {0, len(text)})
@@ -35,7 +37,9 @@ def divided(text: str, borders: list[int], pieces: int, *, whole: bool = False, 
         if not whole:
             for at in range(0, len(words), pieces):
                 piece = words[at : at + pieces]
-                chunks.append(StreamChunk(kind="block_delta", index=index, block_type=block.type, text=piece))
+                chunks.append(
+                    StreamChunk(kind="block_delta", index=index, block_type=block.type, text=piece)
+                )
         chunks.append(StreamChunk(kind="block_end", index=index, block=block))
     chunks.append(StreamChunk(kind="response", response=ChatResponse(content=blocks)))
     return chunks
@@ -53,7 +57,9 @@ class Cut:
         self.complete, self.parse_tool_calls = mock.complete, mock.parse_tool_calls
 
     @asynccontextmanager
-    async def stream(self, request: Any, **kwargs: Any) -> AsyncIterator[AsyncIterator[StreamChunk]]:
+    async def stream(
+        self, request: Any, **kwargs: Any
+    ) -> AsyncIterator[AsyncIterator[StreamChunk]]:
         chunks = self.attempts.pop(0)
 
         async def pieces() -> AsyncIterator[StreamChunk]:
@@ -67,7 +73,10 @@ class Cut:
 
 def session_of(attempts: list[Attempt]) -> AmplifierSession:
     loop = {"module": "loop-streaming", "config": {"initial_delay": 0, "max_retries": 9}}
-    plan = {"session": {"orchestrator": loop, "context": "context-simple"}, "providers": [Cut(attempts)]}
+    plan = {
+        "session": {"orchestrator": loop, "context": "context-simple"},
+        "providers": [Cut(attempts)],
+    }
     return AmplifierSession(plan)
 
 
@@ -117,7 +126,10 @@ def text_of(chunks: Attempt) -> str:
     thought=st.sampled_from(["", "hmm"]),
 )
 async def test_a_repeated_answer_begins_anew_after_an_announcement(drawn, cuts, thought):
-    attempts = [divided(text, places, size, whole=whole, thought=thought) for text, (places, size, whole) in drawn]
+    attempts = [
+        divided(text, places, size, whole=whole, thought=thought)
+        for text, (places, size, whole) in drawn
+    ]
     attempts[:-1] = [chunks[:-1][:cut] for chunks, cut in zip(attempts, cuts, strict=False)]
     # An attempt without text leaves nothing to take back from those who read text.
     expected = BEGINS_AGAIN.join([*filter(None, map(text_of, attempts[:-1])), drawn[-1][0]])

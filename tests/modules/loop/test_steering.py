@@ -23,7 +23,9 @@ def plan_of(
 
 
 def spoken(messages: list[dict[str, Any]]) -> list[tuple[str, Any]]:
-    return [(message["role"], message["content"]) for message in messages if message["role"] == "user"]
+    return [
+        (message["role"], message["content"]) for message in messages if message["role"] == "user"
+    ]
 
 
 async def test_a_message_that_comes_while_a_tool_runs_is_in_the_next_request(loop: str):
@@ -38,14 +40,23 @@ async def test_a_message_that_comes_while_a_tool_runs_is_in_the_next_request(loo
 
     @on("orchestrator:steering_injected")
     async def listen(event: str, data: dict[str, Any]) -> None:
-        seen.append({key: data[key] for key in ("orchestrator", "content", "iteration", "queued_remaining")})
+        seen.append(
+            {key: data[key] for key in ("orchestrator", "content", "iteration", "queued_remaining")}
+        )
 
     asks = {"tool_calls": [{"name": "look", "arguments": {}}]}
     session = AmplifierSession(plan_of(loop, asks, "Done.", tools=[look], hooks=[listen]))
     async with session:
         assert await session.execute("paint it") == "Done."
         messages = await session.messages()
-    assert [message["role"] for message in messages] == ["user", "assistant", "tool", "user", "user", "assistant"]
+    assert [message["role"] for message in messages] == [
+        "user",
+        "assistant",
+        "tool",
+        "user",
+        "user",
+        "assistant",
+    ]
     assert spoken(messages)[1:] == [("user", "in blue, please"), ("user", "and large")]
     about = {"orchestrator": loop, "iteration": 2}
     assert seen == [
@@ -116,7 +127,9 @@ async def test_a_stopped_turn_takes_no_more_messages():
 async def test_a_loop_without_steering_says_so():
     class Loop:
         async def execute(self, prompt: str) -> str:
-            with pytest.raises(SessionStateError, match="orchestrator Loop takes no messages while a turn runs"):
+            with pytest.raises(
+                SessionStateError, match="orchestrator Loop takes no messages while a turn runs"
+            ):
                 session.steer("hey")
             return "done"
 

@@ -59,7 +59,8 @@ class ScriptedHttpServer:
         self._stopping = False
         # All threads start here: a sweep takes every thread that appears during a trial for the trial's own.
         self._threads = [
-            threading.Thread(target=self._accept, daemon=True, name="scripted-http-server") for _ in range(_WORKERS)
+            threading.Thread(target=self._accept, daemon=True, name="scripted-http-server")
+            for _ in range(_WORKERS)
         ]
         for thread in self._threads:
             thread.start()
@@ -84,7 +85,9 @@ class ScriptedHttpServer:
     def close(self) -> None:
         """End every connection and thread."""
         self._stopping = True
-        for _ in self._threads:  # each waits in accept(), which closing the listener ends on Linux only
+        for (
+            _
+        ) in self._threads:  # each waits in accept(), which closing the listener ends on Linux only
             with suppress(OSError):
                 socket.create_connection(("127.0.0.1", self.port), 1).close()
         self._listener.close()
@@ -163,7 +166,9 @@ class ScriptedHttpServer:
 
 # ── responses ────────────────────────────────────────────────────────────────────────────────────
 
-EVENT_STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+EVENT_STREAM = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+)
 END = b"0\r\n\r\n"
 
 

@@ -31,7 +31,14 @@ from amplifier.modules.providers import anthropic as provider_anthropic
 from amplifier.modules.providers import openai as provider_openai
 from amplifier.modules.providers import openai_compatible as provider_openai_compatible
 from amplifier.testing import EventRecorder, TestCoordinator
-from tests.modules.providers.scripted_http_server import END, EVENT_STREAM, ScriptedHttpServer, Step, event, reply
+from tests.modules.providers.scripted_http_server import (
+    END,
+    EVENT_STREAM,
+    ScriptedHttpServer,
+    Step,
+    event,
+    reply,
+)
 
 SentCall = tuple[str, str, str]
 """A tool call as the service sends it: id, name, arguments as JSON text."""
@@ -50,18 +57,26 @@ class ServiceCase:
     prefix: str = "/v1"
 
     def pieces(
-        self, texts: Sequence[str] = (), calls: Sequence[SentCall] = (), thoughts: Sequence[str] = ()
+        self,
+        texts: Sequence[str] = (),
+        calls: Sequence[SentCall] = (),
+        thoughts: Sequence[str] = (),
     ) -> list[bytes]:
         """The events of an answer, one chunk each."""
         return _PIECES[self.path](texts, calls, thoughts)
 
     def answer(
-        self, texts: Sequence[str] = (), calls: Sequence[SentCall] = (), thoughts: Sequence[str] = ()
+        self,
+        texts: Sequence[str] = (),
+        calls: Sequence[SentCall] = (),
+        thoughts: Sequence[str] = (),
     ) -> list[Step]:
         """A whole streamed answer."""
         return [EVENT_STREAM, *self.pieces(texts, calls, thoughts), END]
 
-    def error(self, status: int, message: str, kind: str = "some_error", **headers: str) -> list[Step]:
+    def error(
+        self, status: int, message: str, kind: str = "some_error", **headers: str
+    ) -> list[Step]:
         """A response that reports an error."""
         error = {"type": kind, "message": message, "code": None}
         return [reply({"type": "error", "error": error}, status, **headers)]
@@ -71,8 +86,15 @@ class ServiceCase:
         return f"provider-{self.name}"
 
 
-def _anthropic(texts: Sequence[str], calls: Sequence[SentCall], thoughts: Sequence[str]) -> list[bytes]:
-    usage = {"input_tokens": 10, "cache_read_input_tokens": 5, "cache_creation_input_tokens": 2, "output_tokens": 1}
+def _anthropic(
+    texts: Sequence[str], calls: Sequence[SentCall], thoughts: Sequence[str]
+) -> list[bytes]:
+    usage = {
+        "input_tokens": 10,
+        "cache_read_input_tokens": 5,
+        "cache_creation_input_tokens": 2,
+        "output_tokens": 1,
+    }
     message: dict[str, Any] = {
         "id": "msg_1",
         "model": "claude-sonnet-5",
@@ -92,10 +114,14 @@ def _anthropic(texts: Sequence[str], calls: Sequence[SentCall], thoughts: Sequen
     for call_id, name, arguments in calls:
         start = {"type": "tool_use", "id": call_id, "name": name, "input": {}}
         halves = arguments[: len(arguments) // 2], arguments[len(arguments) // 2 :]
-        blocks.append((start, [{"type": "input_json_delta", "partial_json": half} for half in halves]))
+        blocks.append(
+            (start, [{"type": "input_json_delta", "partial_json": half} for half in halves])
+        )
     for index, (start, deltas) in enumerate(blocks):
         events.append({"type": "content_block_start", "index": index, "content_block": start})
-        events += [{"type": "content_block_delta", "index": index, "delta": delta} for delta in deltas]
+        events += [
+            {"type": "content_block_delta", "index": index, "delta": delta} for delta in deltas
+        ]
         events.append({"type": "content_block_stop", "index": index})
     delta = {"stop_reason": "tool_use" if calls else "end_turn", "stop_sequence": None}
     events.append({"type": "message_delta", "delta": delta, "usage": {"output_tokens": 7}})
@@ -109,31 +135,65 @@ def _chat(texts: Sequence[str], calls: Sequence[SentCall], thoughts: Sequence[st
     deltas += [{"content": text} for text in texts]
     for index, (call_id, name, arguments) in enumerate(calls):
         halves = arguments[: len(arguments) // 2], arguments[len(arguments) // 2 :]
-        first = {"index": index, "id": call_id, "type": "function", "function": {"name": name, "arguments": halves[0]}}
+        first = {
+            "index": index,
+            "id": call_id,
+            "type": "function",
+            "function": {"name": name, "arguments": halves[0]},
+        }
         deltas.append({"tool_calls": [first]})
         deltas.append({"tool_calls": [{"index": index, "function": {"arguments": halves[1]}}]})
     base = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "model": "gpt-5.6-sol"}
-    events: list[Any] = [{**base, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
+    events: list[Any] = [
+        {**base, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
+        for delta in deltas
+    ]
     reason = "tool_calls" if calls else "stop"
     events.append({**base, "choices": [{"index": 0, "delta": {}, "finish_reason": reason}]})
     usage = {"prompt_tokens": 17, "completion_tokens": 7, "total_tokens": 24}
-    details = {"prompt_tokens_details": {"cached_tokens": 5}, "completion_tokens_details": {"reasoning_tokens": 3}}
+    details = {
+        "prompt_tokens_details": {"cached_tokens": 5},
+        "completion_tokens_details": {"reasoning_tokens": 3},
+    }
     events.append({**base, "choices": [], "usage": {**usage, **details}})
     return [*(event(item) for item in events), event("[DONE]")]
 
 
-def _responses(texts: Sequence[str], calls: Sequence[SentCall], thoughts: Sequence[str]) -> list[bytes]:
+def _responses(
+    texts: Sequence[str], calls: Sequence[SentCall], thoughts: Sequence[str]
+) -> list[bytes]:
     events: list[dict[str, Any]] = [{"type": "response.created", "response": {"id": "resp_1"}}]
     items: list[tuple[dict[str, Any], list[dict[str, Any]]]] = []
     if thoughts:
         summary = [{"type": "summary_text", "text": "".join(thoughts)}]
-        item = {"type": "reasoning", "id": "rs_1", "summary": summary, "encrypted_content": "c2VhbGVk"}
+        item = {
+            "type": "reasoning",
+            "id": "rs_1",
+            "summary": summary,
+            "encrypted_content": "c2VhbGVk",
+        }
         kind = "response.reasoning_summary_text.delta"
-        items.append((item, [{"type": kind, "summary_index": 0, "delta": text} for text in thoughts]))
+        items.append(
+            (item, [{"type": kind, "summary_index": 0, "delta": text} for text in thoughts])
+        )
     if texts:
         content = [{"type": "output_text", "text": "".join(texts), "annotations": []}]
-        item = {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": content}
-        items.append((item, [{"type": "response.output_text.delta", "content_index": 0, "delta": t} for t in texts]))
+        item = {
+            "type": "message",
+            "id": "msg_1",
+            "role": "assistant",
+            "status": "completed",
+            "content": content,
+        }
+        items.append(
+            (
+                item,
+                [
+                    {"type": "response.output_text.delta", "content_index": 0, "delta": t}
+                    for t in texts
+                ],
+            )
+        )
     for call_id, name, arguments in calls:
         item = {"type": "function_call", "id": f"fc_{call_id}", "call_id": call_id, "name": name}
         piece = {"type": "response.function_call_arguments.delta", "delta": arguments}
@@ -147,7 +207,12 @@ def _responses(texts: Sequence[str], calls: Sequence[SentCall], thoughts: Sequen
         events.append({"type": "response.output_item.added", "output_index": index, "item": begun})
         events += [{**delta, "output_index": index, "item_id": item["id"]} for delta in deltas]
         events.append({"type": "response.output_item.done", "output_index": index, "item": item})
-    usage = {"input_tokens": 17, "output_tokens": 7, "total_tokens": 24, "input_tokens_details": {"cached_tokens": 5}}
+    usage = {
+        "input_tokens": 17,
+        "output_tokens": 7,
+        "total_tokens": 24,
+        "input_tokens_details": {"cached_tokens": 5},
+    }
     usage["output_tokens_details"] = {"reasoning_tokens": 3}
     response = {"id": "resp_1", "model": "gpt-5.6-sol", "status": "completed", "usage": usage}
     events.append({"type": "response.completed", "response": response})
@@ -160,14 +225,18 @@ SERVICES = {
     "anthropic": ServiceCase(provider_anthropic, "anthropic", "/v1/messages", {}, prefix=""),
     "openai-responses": ServiceCase(provider_openai, "openai", "/v1/responses", {}),
     "openai-chat": ServiceCase(provider_openai, "openai", "/v1/chat/completions", {"api": "chat"}),
-    "openai-compatible": ServiceCase(provider_openai_compatible, "openai-compatible", "/v1/chat/completions", {}),
+    "openai-compatible": ServiceCase(
+        provider_openai_compatible, "openai-compatible", "/v1/chat/completions", {}
+    ),
 }
 
 
 class MountedProvider:
     """A mounted provider, and the events it emitted."""
 
-    def __init__(self, provider: Any, coordinator: TestCoordinator, recorder: EventRecorder) -> None:
+    def __init__(
+        self, provider: Any, coordinator: TestCoordinator, recorder: EventRecorder
+    ) -> None:
         self.provider = provider
         self.coordinator = coordinator
         self.recorder = recorder
@@ -196,7 +265,9 @@ class MountedProvider:
             await cleanup()
 
     async def ask(self, prompt: str = "hello", **options: Any) -> Any:
-        return await self.answer(ChatRequest(messages=[Message(role="user", content=prompt)], **options))
+        return await self.answer(
+            ChatRequest(messages=[Message(role="user", content=prompt)], **options)
+        )
 
     async def answer(self, request: ChatRequest) -> Any:
         """Ask, and check what holds for every answer of every provider."""
@@ -238,7 +309,9 @@ def check_chunks(chunks: list[StreamChunk]) -> ChatResponse:
         text = "".join(chunk.text or "" for chunk in recorded if chunk.index == index)
         if isinstance(block, TextBlock):
             assert text == block.text
-        ends = [chunk.block for chunk in recorded if chunk.index == index and chunk.kind == "block_end"]
+        ends = [
+            chunk.block for chunk in recorded if chunk.index == index and chunk.kind == "block_end"
+        ]
         assert ends == [block]
     assert [chunk.index for chunk in recorded] == sorted(chunk.index for chunk in recorded)
     return last.response
@@ -270,7 +343,11 @@ def ask(text: str = "hello", **options: Any) -> ChatRequest:
 
 
 async def response_of(
-    service: ServiceCase, server: ScriptedHttpServer, script: Sequence[Step], request: Any = None, **config: Any
+    service: ServiceCase,
+    server: ScriptedHttpServer,
+    script: Sequence[Step],
+    request: Any = None,
+    **config: Any,
 ) -> Any:
     """What the provider makes of an answer that the service sends in these steps."""
     server.answers(script)
@@ -279,7 +356,11 @@ async def response_of(
 
 
 async def error_of(
-    kind: type[LLMError], service: ServiceCase, server: ScriptedHttpServer, *script: Step, **config: Any
+    kind: type[LLMError],
+    service: ServiceCase,
+    server: ScriptedHttpServer,
+    *script: Step,
+    **config: Any,
 ) -> Any:
     """The error of a call that the service answers in these steps."""
     with pytest.raises(kind) as caught:

@@ -10,7 +10,13 @@ import anyio
 import pytest
 
 from amplifier import AmplifierSession
-from amplifier.errors import LLMError, NetworkError, ProviderUnavailableError, RateLimitError, StreamError
+from amplifier.errors import (
+    LLMError,
+    NetworkError,
+    ProviderUnavailableError,
+    RateLimitError,
+    StreamError,
+)
 from amplifier.models import TextBlock
 from amplifier.testing import MockTool, wait_for
 from tests._support import node_parts
@@ -42,7 +48,9 @@ async def test_words_come_in_pieces(service: ServiceCase, aimock: Any, test_id: 
         chunks = await chunks_of(opened.provider, ask("hello"))
     response = chunks[-1].response
     assert response is not None
-    assert [b.text for b in response.content if isinstance(b, TextBlock)] == ["Hello from the mock, in several pieces."]
+    assert [b.text for b in response.content if isinstance(b, TextBlock)] == [
+        "Hello from the mock, in several pieces."
+    ]
     assert sum(chunk.kind == "block_delta" for chunk in chunks) > 1
     usage = response.usage
     assert usage is not None
@@ -50,20 +58,31 @@ async def test_words_come_in_pieces(service: ServiceCase, aimock: Any, test_id: 
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-async def test_a_turn_with_two_tools_ends_in_words(service: ServiceCase, aimock: Any, test_id: str, loop: str):
+async def test_a_turn_with_two_tools_ends_in_words(
+    service: ServiceCase, aimock: Any, test_id: str, loop: str
+):
     tool = MockTool("look", respond=lambda given: f"saw {given['path']}", schema=SCHEMA)
     session: AmplifierSession = session_with(service, aimock, loop, tool, **of(test_id))
     async with session:
         assert await session.execute("look around") == "It is all there."
         stored = await messages_of(session)
-    assert [m["role"] for m in stored] == ["system", "user", "assistant", "tool", "tool", "assistant"]
+    assert [m["role"] for m in stored] == [
+        "system",
+        "user",
+        "assistant",
+        "tool",
+        "tool",
+        "assistant",
+    ]
     first, second = aimock.requests(test_id)
     assert "saw a" not in str(first)
     for text in ("Be brief.", "saw a", "saw b", "call_001", "call_002"):
         assert text in str(second)
 
 
-async def test_a_rate_limit_error_has_the_delay_before_a_retry(service: ServiceCase, aimock: Any, test_id: str):
+async def test_a_rate_limit_error_has_the_delay_before_a_retry(
+    service: ServiceCase, aimock: Any, test_id: str
+):
     aimock.set_chaos(test_id, rateLimitRate=1)
     async with mounted(service, aimock, **of(test_id)) as opened:
         with pytest.raises(RateLimitError) as caught:

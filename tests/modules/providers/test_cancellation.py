@@ -35,8 +35,12 @@ def test_a_turn_cancelled_twice_anywhere_leaves_a_valid_transcript(server, name)
         def check() -> list[str]:
             calls = [call["id"] for m in stored for call in m.get("tool_calls") or ()]
             results = [m["tool_call_id"] for m in stored if m["role"] == "tool"]
-            return [] if calls == results else [f"calls {calls} and results {results} do not pair up"]
+            return (
+                [] if calls == results else [f"calls {calls} and results {results} do not pair up"]
+            )
 
         return scenario, check
 
-    cancel_everywhere(make, modes=["asyncio-native-twice"], clock="real", second_after=(1, 3)).raise_if_broken()
+    cancel_everywhere(
+        make, modes=["asyncio-native-twice"], clock="real", second_after=(1, 3)
+    ).raise_if_broken()

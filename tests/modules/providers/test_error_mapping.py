@@ -36,30 +36,69 @@ from amplifier.modules.providers._error_mapping import (
     retry_after,
 )
 from amplifier.modules.providers._http_client import MAX_ERROR_BYTES
-from tests.modules.providers.scripted_http_server import CLOSE, END, EVENT_STREAM, RESET, STALL, chunk, event, reply
+from tests.modules.providers.scripted_http_server import (
+    CLOSE,
+    END,
+    EVENT_STREAM,
+    RESET,
+    STALL,
+    chunk,
+    event,
+    reply,
+)
 from tests.modules.providers.services import KEY, SERVICES, ask, error_of, mounted, response_of
 
 CONTEXT = CallContext("svc", "model-x", KEY)
 
 STATUSES: list[tuple[int, dict, type[LLMError], bool]] = [
     (400, {"message": "bad field"}, InvalidRequestError, False),
-    (400, {"message": "prompt is too long: 210000 tokens > 200000 maximum"}, ContextLengthError, False),
+    (
+        400,
+        {"message": "prompt is too long: 210000 tokens > 200000 maximum"},
+        ContextLengthError,
+        False,
+    ),
     (400, {"code": "context_length_exceeded", "message": "too much"}, ContextLengthError, False),
-    (400, {"type": "exceed_context_size_error", "message": "n_prompt_tokens"}, ContextLengthError, False),
-    (400, {"message": "Your credit balance is too low to access the API"}, QuotaExceededError, False),
+    (
+        400,
+        {"type": "exceed_context_size_error", "message": "n_prompt_tokens"},
+        ContextLengthError,
+        False,
+    ),
+    (
+        400,
+        {"message": "Your credit balance is too low to access the API"},
+        QuotaExceededError,
+        False,
+    ),
     (400, {"message": "Output blocked by content filtering policy"}, ContentFilterError, False),
     (400, {"code": "content_policy_violation", "message": "no"}, ContentFilterError, False),
-    (401, {"type": "invalid_request_error", "code": "invalid_api_key", "message": "no"}, AuthenticationError, False),
+    (
+        401,
+        {"type": "invalid_request_error", "code": "invalid_api_key", "message": "no"},
+        AuthenticationError,
+        False,
+    ),
     (402, {"type": "billing_error", "message": "pay"}, QuotaExceededError, False),
     (403, {"type": "permission_error", "message": "no"}, AccessDeniedError, False),
-    (404, {"type": "invalid_request_error", "code": "model_not_found", "message": "no"}, NotFoundError, False),
+    (
+        404,
+        {"type": "invalid_request_error", "code": "model_not_found", "message": "no"},
+        NotFoundError,
+        False,
+    ),
     (408, {"message": "late"}, LLMTimeoutError, True),
     (409, {"message": "conflict"}, ProviderUnavailableError, True),
     (413, {"type": "request_too_large", "message": "too large"}, ContextLengthError, False),
     (418, {"message": "teapot"}, LLMError, False),
     (422, {"message": "unprocessable"}, InvalidRequestError, False),
     (429, {"type": "rate_limit_error", "message": "slow down"}, RateLimitError, True),
-    (429, {"code": "insufficient_quota", "message": "You exceeded your current quota"}, QuotaExceededError, False),
+    (
+        429,
+        {"code": "insufficient_quota", "message": "You exceeded your current quota"},
+        QuotaExceededError,
+        False,
+    ),
     (500, {"type": "api_error", "message": "oops"}, ProviderUnavailableError, True),
     (503, {"message": "context length"}, ProviderUnavailableError, True),
     (529, {"type": "overloaded_error", "message": "Overloaded"}, ProviderUnavailableError, True),
@@ -77,7 +116,17 @@ def test_a_status_and_its_words_become_one_of_our_errors(status, error, kind, re
 
 
 @pytest.mark.parametrize(
-    "body", [None, "", "<html>busy</html>", [1], {"error": "text"}, {"detail": "text"}, {"error": None}, {"x": {}}]
+    "body",
+    [
+        None,
+        "",
+        "<html>busy</html>",
+        [1],
+        {"error": "text"},
+        {"detail": "text"},
+        {"error": None},
+        {"x": {}},
+    ],
 )
 def test_an_error_may_have_any_body(body):
     assert isinstance(error_from_status(CONTEXT, 500, {}, body), ProviderUnavailableError)
@@ -164,7 +213,9 @@ async def test_an_errors_body_is_read_up_to_a_limit(service, server):
     sent: list[int] = []
     flood = [b"HTTP/1.1 500 No\r\nContent-Type: text/plain\r\nContent-Length: 1000000000\r\n\r\n"]
     pieces = [step for _ in range(1000) for step in (b"x" * 65536, lambda: sent.append(65536))]
-    assert len(str(await error_of(ProviderUnavailableError, service, server, *flood, *pieces))) < 2000
+    assert (
+        len(str(await error_of(ProviderUnavailableError, service, server, *flood, *pieces))) < 2000
+    )
     assert sum(sent) < 1000 * 65536
     assert sum(sent) + 2 * 65536 > MAX_ERROR_BYTES  # it was the limit that ended it
 
@@ -188,7 +239,10 @@ async def test_an_answer_that_breaks_off_is_a_stream_error(service, server, how)
         with pytest.raises(StreamError) as caught:
             await opened.provider.complete(ask())
         assert caught.value.retryable
-        assert (caught.value.provider, opened.payloads("llm:response")[0]["status"]) == (service.name, "error")
+        assert (caught.value.provider, opened.payloads("llm:response")[0]["status"]) == (
+            service.name,
+            "error",
+        )
         server.answers(service.answer(["whole again"]))
         assert await opened.provider.complete(ask())
 
@@ -212,14 +266,26 @@ async def test_garbage_is_a_stream_error_and_never_a_crash(service, server):
     async with mounted(service, server) as opened:
         for garbage in GARBAGE:
             # The header keeps the client from trying the connection once more while it is being closed.
-            server.answers([EVENT_STREAM.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"), garbage, END, CLOSE])
+            server.answers(
+                [
+                    EVENT_STREAM.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"),
+                    garbage,
+                    END,
+                    CLOSE,
+                ]
+            )
             with pytest.raises(StreamError):
                 await opened.provider.complete(ask())
 
 
 async def test_an_answer_that_is_no_answer_is_a_stream_error(service, server):
     async with mounted(service, server) as opened:
-        for body in (b"<html>hello</html>", b"{}", b"[]", b'{"choices": [], "content": 3, "output": {}}'):
+        for body in (
+            b"<html>hello</html>",
+            b"{}",
+            b"[]",
+            b'{"choices": [], "content": 3, "output": {}}',
+        ):
             server.answers([reply(body)])
             with pytest.raises(StreamError):
                 await opened.provider.complete(ask())
@@ -232,16 +298,26 @@ async def test_an_endless_line_is_given_up(service, server):
 
 async def test_an_error_inside_the_stream_has_its_own_type(service, server):
     error = {"type": "overloaded_error", "code": None, "message": "busy"}
-    steps = [EVENT_STREAM, *service.pieces(["a"])[:2], event({"type": "error", "error": error}, "error"), END]
+    steps = [
+        EVENT_STREAM,
+        *service.pieces(["a"])[:2],
+        event({"type": "error", "error": error}, "error"),
+        END,
+    ]
     found = await error_of(ProviderUnavailableError, service, server, *steps)
     assert "busy" in str(found)
     assert found.delay_multiplier == 10
 
 
 async def test_a_failed_response_has_its_own_type(server):
-    failed = {"type": "response.failed", "response": {"error": {"code": "rate_limit_exceeded", "message": "later"}}}
+    failed = {
+        "type": "response.failed",
+        "response": {"error": {"code": "rate_limit_exceeded", "message": "later"}},
+    }
     steps = [EVENT_STREAM, event(failed), END]
-    assert "later" in str(await error_of(RateLimitError, SERVICES["openai-responses"], server, *steps))
+    assert "later" in str(
+        await error_of(RateLimitError, SERVICES["openai-responses"], server, *steps)
+    )
 
 
 @pytest.mark.parametrize("bad", ['{"x": ', "nonsense", "[1]", '"text"', "3"])
@@ -253,7 +329,9 @@ async def test_a_call_with_unreadable_arguments_is_never_handed_on(service, serv
 
 
 async def test_arguments_that_were_encoded_twice_are_read(service, server):
-    response = await response_of(service, server, service.answer([], [("c1", "look", '"{\\"x\\": 1}"')]))
+    response = await response_of(
+        service, server, service.answer([], [("c1", "look", '"{\\"x\\": 1}"')])
+    )
     assert response.tool_calls[0].arguments == {"x": 1}
 
 
@@ -289,9 +367,13 @@ async def test_a_server_that_never_answers_ends_at_the_idle_timeout(service, ser
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["break", "error", "cancel"])
-async def test_leaving_a_stream_early_closes_the_connection_at_once(service, server, how, monkeypatch):
+async def test_leaving_a_stream_early_closes_the_connection_at_once(
+    service, server, how, monkeypatch
+):
     """And nothing is left to the garbage collector: every warning is an error in this suite."""
-    monkeypatch.setattr(_http_client, "_CLOSING_SECONDS", 3600)  # a close that waited for the server would fail below
+    monkeypatch.setattr(
+        _http_client, "_CLOSING_SECONDS", 3600
+    )  # a close that waited for the server would fail below
     server.answers([EVENT_STREAM, *service.pieces(["one", "two"], thoughts=["hm"])[:5], STALL])
     async with mounted(service, server) as opened:
         with anyio.fail_after(60), anyio.CancelScope() as scope:

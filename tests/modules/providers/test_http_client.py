@@ -68,7 +68,9 @@ async def test_pieces_that_keep_coming_may_take_any_time():
 async def test_the_whole_call_has_a_limit_of_its_own(idle):
     client = SlowServer(10, *[(30, b"x")] * 50)
     began = anyio.current_time()
-    with pytest.raises(LLMTimeoutError, match=r"did not finish within 300 s, still answering \(timeout\)"):
+    with pytest.raises(
+        LLMTimeoutError, match=r"did not finish within 300 s, still answering \(timeout\)"
+    ):
         await read(client, total=300, idle=idle)
     assert anyio.current_time() - began == pytest.approx(300)
 
@@ -91,12 +93,18 @@ async def test_cancellation_from_outside_stays_cancellation():
 
 async def test_an_answer_beyond_all_measure_is_given_up():
     with pytest.raises(StreamError, match="more than") as caught:
-        await read(SlowServer(0, *[(0, bytes(2**26))] * (MAX_BODY_BYTES // 2**26 + 1)), total=None, idle=None)
+        await read(
+            SlowServer(0, *[(0, bytes(2**26))] * (MAX_BODY_BYTES // 2**26 + 1)),
+            total=None,
+            idle=None,
+        )
     assert not caught.value.retryable
 
 
 def test_who_decides_about_a_call():
-    options = ProviderOptions(default_model="m", max_tokens=5, temperature=0.1, reasoning_effort="low", timeout=9)
+    options = ProviderOptions(
+        default_model="m", max_tokens=5, temperature=0.1, reasoning_effort="low", timeout=9
+    )
     call = resolve_call_options(options, ask(), {}, 100)
     assert (call.model, call.max_tokens, call.temperature, call.reasoning_effort, call.timeout) == (
         "m",
@@ -105,7 +113,9 @@ def test_who_decides_about_a_call():
         "low",
         9,
     )
-    request = ask(model="n", max_output_tokens=6, temperature=0.0, reasoning_effort="high", timeout=8)
+    request = ask(
+        model="n", max_output_tokens=6, temperature=0.0, reasoning_effort="high", timeout=8
+    )
     call = resolve_call_options(options, request, {}, 100)
     assert (call.model, call.max_tokens, call.temperature, call.reasoning_effort, call.timeout) == (
         "n",
@@ -118,4 +128,6 @@ def test_who_decides_about_a_call():
         options, request, {"model": "o", "max_tokens": 7, "temperature": 1.0, "timeout": 7}, 100
     )
     assert (call.model, call.max_tokens, call.temperature, call.timeout) == ("o", 7, 1.0, 7)
-    assert resolve_call_options(ProviderOptions(default_model="m"), ask(), {}, 100).max_tokens == 100
+    assert (
+        resolve_call_options(ProviderOptions(default_model="m"), ask(), {}, 100).max_tokens == 100
+    )

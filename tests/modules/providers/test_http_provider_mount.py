@@ -22,7 +22,9 @@ VARIABLES = {"anthropic": "ANTHROPIC", "openai": "OPENAI", "openai-compatible": 
 
 
 @pytest.mark.parametrize("module", MODULES)
-async def test_without_credentials_a_provider_is_not_mounted_and_logs_how_to_set_them(module, caplog):
+async def test_without_credentials_a_provider_is_not_mounted_and_logs_how_to_set_them(
+    module, caplog
+):
     coordinator = TestCoordinator()
     with caplog.at_level(logging.WARNING):
         assert await module.mount(coordinator, {}) is None
@@ -73,9 +75,16 @@ async def test_an_address_is_checked(url):
 
 
 @pytest.mark.parametrize(
-    "given", [{"api_key": "sk-kl\u00fcchel"}, {"extra_headers": {"X-Team": "a\nb"}}, {"extra_headers": {"\u00fc": "a"}}]
+    "given",
+    [
+        {"api_key": "sk-kl\u00fcchel"},
+        {"extra_headers": {"X-Team": "a\nb"}},
+        {"extra_headers": {"\u00fc": "a"}},
+    ],
 )
-async def test_what_no_header_can_hold_is_refused_at_mount_without_showing_it(service, server, given):
+async def test_what_no_header_can_hold_is_refused_at_mount_without_showing_it(
+    service, server, given
+):
     with pytest.raises(PlanError, match="printable ASCII") as caught:
         async with mounted(service, server, **given):
             pytest.fail("it was mounted")
@@ -91,7 +100,9 @@ async def test_a_header_of_the_plan_replaces_the_usual_one_whatever_its_case(ser
 
 async def test_unknown_keys_are_named_in_the_log(service, server, caplog):
     with pytest.warns(MisspellingWarning, match="did you mean 'default_model'?"):
-        async with mounted(service, server, debug=True, defualt_model="x", model="my-model") as opened:
+        async with mounted(
+            service, server, debug=True, defualt_model="x", model="my-model"
+        ) as opened:
             assert opened.provider.get_info().defaults["model"] == "my-model"
     assert "$.debug: unknown key, ignored" in caplog.text
     assert "did you mean 'default_model'?" in caplog.text
@@ -114,7 +125,9 @@ async def test_without_the_price_library_there_is_no_price(service, server, monk
 
 async def test_the_events_of_a_provider_are_announced(service, server):
     async with mounted(service, server) as opened:
-        assert await opened.coordinator.collect_contributions("observability.events") == [list(EVENTS)]
+        assert await opened.coordinator.collect_contributions("observability.events") == [
+            list(EVENTS)
+        ]
         assert opened.provider.priority == 100
         assert KEY not in repr(opened.provider)
 
@@ -125,9 +138,13 @@ async def test_one_module_may_serve_several_servers(server):
 
     entry = {"module": "provider-openai-compatible"}
     servers = [
-        {**entry, "instance_id": name, "config": {"base_url": f"{server.url}/{name}"}} for name in ("one", "two")
+        {**entry, "instance_id": name, "config": {"base_url": f"{server.url}/{name}"}}
+        for name in ("one", "two")
     ]
-    plan = {"session": {"orchestrator": "loop-basic", "context": MockContextManager()}, "providers": servers}
+    plan = {
+        "session": {"orchestrator": "loop-basic", "context": MockContextManager()},
+        "providers": servers,
+    }
     async with AmplifierSession(plan) as session:
         for name in ("one", "two"):
             await session.coordinator.get("providers", name).complete(ask())
@@ -148,5 +165,7 @@ def test_prices_may_be_known_by_the_address():
 def test_importing_a_provider_imports_no_http_library(module):
     code = f"import {module}, sys; print(*sorted(m for m in sys.modules if m in "
     code += "('openai', 'anthropic', 'httpx2', 'httpx', 'pydantic', 'genai_prices', 'trio')))"
-    finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    finished = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     assert finished.stdout.strip() == ""

@@ -38,7 +38,9 @@ def mounted(server: ModelServer) -> Any:
 
 
 def short(prompt: str = "Tell me a long story.", tokens: int = 8) -> ChatRequest:
-    return ChatRequest(messages=[SYSTEM, Message(role="user", content=prompt)], max_output_tokens=tokens)
+    return ChatRequest(
+        messages=[SYSTEM, Message(role="user", content=prompt)], max_output_tokens=tokens
+    )
 
 
 def session_with(server: ModelServer, *tools: Any, **loop: Any) -> AmplifierSession:
@@ -77,7 +79,9 @@ async def test_models_are_listed_with_their_context(model_server):
 
 async def test_turn_with_a_tool_call_ends_in_words(model_server):
     schema = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
-    tool = MockTool("weather", respond=lambda given: f"It is sunny in {given['city']}.", schema=schema)
+    tool = MockTool(
+        "weather", respond=lambda given: f"It is sunny in {given['city']}.", schema=schema
+    )
 
     async def mount(coordinator: Any, config: Any) -> None:
         await coordinator.mount("tools", tool, name=tool.name)
@@ -147,6 +151,8 @@ async def test_stream_that_is_ended_early_leaves_the_server_usable(model_server,
 
 async def test_conversation_longer_than_the_context_is_refused(model_server):
     async with mounted(model_server) as opened:
-        with pytest.raises(ContextLengthError, match="exceeds the available context size") as caught:
+        with pytest.raises(
+            ContextLengthError, match="exceeds the available context size"
+        ) as caught:
             await opened.answer(short("word " * 3000))
         assert (caught.value.retryable, caught.value.status_code) == (False, 400)

@@ -36,12 +36,19 @@ REQUEST = ChatRequest(messages=[Message(role="user", content="hello")])
 
 
 async def test_each_call_emits_its_usage_but_not_its_content():
-    booth = await opened(responses=[{"text": "x", "usage": {"input_tokens": 3, "cache_read_tokens": 2}}])
+    booth = await opened(
+        responses=[{"text": "x", "usage": {"input_tokens": 3, "cache_read_tokens": 2}}]
+    )
     await booth.ask("my password is hunter2")
     assert [name for name, _ in booth.recorder.events] == ["llm:request", "llm:response"]
     asked, answered = booth.payloads("llm:request")[0], booth.payloads("llm:response")[0]
     assert (asked["provider"], asked["model"], asked["message_count"]) == ("mock", "mock-model", 1)
-    assert answered["usage"] == {"input_tokens": 3, "output_tokens": 0, "cache_read_tokens": 2, "cost_usd": None}
+    assert answered["usage"] == {
+        "input_tokens": 3,
+        "output_tokens": 0,
+        "cache_read_tokens": 2,
+        "cost_usd": None,
+    }
     assert answered["status"] == "ok"
     assert "hunter2" not in repr((booth.recorder.events, vars(booth.provider)))
 
@@ -58,7 +65,9 @@ async def test_with_debug_events_carry_the_whole_request_and_response():
 
 async def test_texts_are_played_in_order_and_then_again():
     booth = await opened(responses=["one", "two"])
-    assert " ".join([(await booth.ask()).content[0].text for _ in range(5)]) == "one two one two one"
+    assert (
+        " ".join([(await booth.ask()).content[0].text for _ in range(5)]) == "one two one two one"
+    )
 
 
 async def test_a_script_that_is_used_up_can_refuse_in_words():
@@ -82,7 +91,12 @@ async def test_an_answer_has_thinking_text_calls_usage_and_its_reason():
         "finish_reason": "odd",
     }
     response = await (await opened(responses=[step])).ask()
-    assert [block.type for block in response.content] == ["thinking", "text", "tool_call", "tool_call"]
+    assert [block.type for block in response.content] == [
+        "thinking",
+        "text",
+        "tool_call",
+        "tool_call",
+    ]
     assert response.content[0].signature == "seal"
     assert [call.id for call in response.tool_calls or ()] == ["mock_1_2", "mine"]
     assert response.usage is not None
@@ -109,8 +123,16 @@ async def test_ids_of_calls_are_new_in_every_conversation_however_often_the_scri
     ("error", "kind", "fields"),
     [
         ("broken", LLMError, {"retryable": False}),
-        ({"type": "RateLimitError", "retry_after": 2.5}, RateLimitError, {"retryable": True, "retry_after": 2.5}),
-        ({"type": "ProviderUnavailableError", "retryable": False}, ProviderUnavailableError, {"retryable": False}),
+        (
+            {"type": "RateLimitError", "retry_after": 2.5},
+            RateLimitError,
+            {"retryable": True, "retry_after": 2.5},
+        ),
+        (
+            {"type": "ProviderUnavailableError", "retryable": False},
+            ProviderUnavailableError,
+            {"retryable": False},
+        ),
         ({"message": "x", "status_code": 418}, LLMError, {"status_code": 418}),
     ],
 )
@@ -151,7 +173,10 @@ async def test_pieces_are_words_or_as_scripted():
         return [chunk.text for chunk in chunks if chunk.text]
 
     assert texts(await (await opened(responses=["a  b c"])).chunks(REQUEST)) == ["a  ", "b ", "c"]
-    assert texts(await (await opened(responses=[{"chunks": ["a ", "b c"]}])).chunks(REQUEST)) == ["a ", "b c"]
+    assert texts(await (await opened(responses=[{"chunks": ["a ", "b c"]}])).chunks(REQUEST)) == [
+        "a ",
+        "b c",
+    ]
 
 
 async def test_concurrent_requests_get_a_step_each():
@@ -176,14 +201,35 @@ async def test_concurrent_requests_get_a_step_each():
         ({"responses": []}, r"\$\.responses: expected a list of at least 1 texts and objects"),
         ({"responses": [1]}, r"\$\.responses\[0\]: expected text or an object"),
         ({"responses": [{}]}, r"\$\.responses\[0\]: expected text or an object"),
-        ({"responses": ["a", {"txt": ""}]}, r"\$\.responses\[1\]\.txt: unknown key; did you mean 'text'"),
-        ({"responses": [{"tool_calls": [{"nme": "x"}]}]}, r"tool_calls\[0\]\.nme: unknown key; did you mean 'name'"),
-        ({"responses": [{"error": {"type": "Oops"}}]}, r"\.error\.type: expected one of 'LLMError', 'RateLimitError'"),
-        ({"responses": [{"error": {"retryable": 1}}]}, r"\.error\.retryable: expected true or false, got 1"),
+        (
+            {"responses": ["a", {"txt": ""}]},
+            r"\$\.responses\[1\]\.txt: unknown key; did you mean 'text'",
+        ),
+        (
+            {"responses": [{"tool_calls": [{"nme": "x"}]}]},
+            r"tool_calls\[0\]\.nme: unknown key; did you mean 'name'",
+        ),
+        (
+            {"responses": [{"error": {"type": "Oops"}}]},
+            r"\.error\.type: expected one of 'LLMError', 'RateLimitError'",
+        ),
+        (
+            {"responses": [{"error": {"retryable": 1}}]},
+            r"\.error\.retryable: expected true or false, got 1",
+        ),
         ({"responses": [{"usage": {"tokens": 1}}]}, r"\.usage\.tokens: unknown key"),
-        ({"responses": [{"usage": {"input_tokens": "x"}}]}, r"\.usage\.input_tokens: expected a whole number"),
-        ({"responses": [{"usage": {"cost_usd": 0.1}}]}, r"\.usage\.cost_usd: expected an amount as text"),
-        ({"responses": [{"text": "ab", "chunks": ["a"]}]}, r"\.chunks: joined, they are not the text"),
+        (
+            {"responses": [{"usage": {"input_tokens": "x"}}]},
+            r"\.usage\.input_tokens: expected a whole number",
+        ),
+        (
+            {"responses": [{"usage": {"cost_usd": 0.1}}]},
+            r"\.usage\.cost_usd: expected an amount as text",
+        ),
+        (
+            {"responses": [{"text": "ab", "chunks": ["a"]}]},
+            r"\.chunks: joined, they are not the text",
+        ),
         ({"responses": [{"delay": -1}]}, r"\.delay: expected a number of seconds"),
         ({"when_exhausted": "stop"}, r"\$\.when_exhausted: expected one of 'repeat', 'error'"),
         ({"stream_delay_ms": "1"}, r"\$\.stream_delay_ms: expected a number of milliseconds"),

@@ -29,7 +29,10 @@ from amplifier.modules.providers.offline import DISCLAIMER, RULES
 from amplifier.testing import MockTool
 from tests.modules.providers.services import MountedProvider
 
-SPECS = [ToolSpec(name=name, parameters={"type": "object"}) for name in sorted({rule.tool for rule in RULES})]
+SPECS = [
+    ToolSpec(name=name, parameters={"type": "object"})
+    for name in sorted({rule.tool for rule in RULES})
+]
 EXAMPLES = {
     "list the files in src": "list_directory",
     "count the Python files": "glob",
@@ -102,7 +105,11 @@ async def test_a_prompt_becomes_tool_calls(prompt, calls):
 
 
 async def test_a_prompt_it_does_not_understand_gets_two_lines_about_what_it_is_and_how_to_get_a_model():
-    answer = (await (await MountedProvider.open(provider_offline)).ask("Who won in 1998?", tools=SPECS)).content[0].text
+    answer = (
+        (await (await MountedProvider.open(provider_offline)).ask("Who won in 1998?", tools=SPECS))
+        .content[0]
+        .text
+    )
     assert answer == DISCLAIMER
     assert len(answer.splitlines()) == 2
     assert "no language model" in answer
@@ -148,7 +155,9 @@ class Agent:
         plan = {
             "session": {"orchestrator": loop, "context": "context-simple", "strict": True},
             "providers": [{"module": "provider-offline", "config": config or {}}],
-            "tools": [given.get(tool, {"module": tool, "config": configs.get(tool, {})}) for tool in tools],
+            "tools": [
+                given.get(tool, {"module": tool, "config": configs.get(tool, {})}) for tool in tools
+            ],
         }
         self.session = AmplifierSession(plan)
         self.session.coordinator.hooks.register("tool:pre", self._before, name="before")
@@ -188,7 +197,9 @@ class Agent:
         ("read setup.cfg and juggle", ["I do not understand this", "[x]"], ["read_file"]),
     ],
 )  # fmt: skip
-async def test_it_drives_the_real_tools_and_answers_from_their_results(tree, prompt, expected, tools):
+async def test_it_drives_the_real_tools_and_answers_from_their_results(
+    tree, prompt, expected, tools
+):
     agent = Agent(tree)
     answer = await agent.ask(prompt.replace(" and juggle", ". Juggle"))
     assert [words for words in expected if words not in answer] == [], answer
@@ -203,7 +214,9 @@ async def test_instructions_are_carried_out_in_order_those_that_only_look_at_onc
     )
     assert agent.names == ["glob", "read_file", "write_file", "read_file"]
     assert agent.requests == 4
-    places = [answer.index(words) for words in ("3 Python files", "[x]", "Wrote 4 bytes", "\nnew\n")]
+    places = [
+        answer.index(words) for words in ("3 Python files", "[x]", "Wrote 4 bytes", "\nnew\n")
+    ]
     assert places == sorted(places)
 
 
@@ -235,7 +248,12 @@ async def test_a_tool_that_is_missing_is_named_and_nothing_else_is_called(tree):
 
 
 async def play(
-    booth: MountedProvider, messages: list[Message], answer: Any, *, specs: Any = SPECS, most: int = 30
+    booth: MountedProvider,
+    messages: list[Message],
+    answer: Any,
+    *,
+    specs: Any = SPECS,
+    most: int = 30,
 ) -> Any:
     """Run a turn with scripted tools; each request is answered twice. Fails if it does not end."""
     for _ in range(most):
@@ -247,12 +265,31 @@ async def play(
         if not calls:
             return response
         messages.append(Message(role="assistant", content=response.content))
-        messages += [Message(role="tool", tool_call_id=call.id, content=answer(call)) for call in calls]
+        messages += [
+            Message(role="tool", tool_call_id=call.id, content=answer(call)) for call in calls
+        ]
     raise AssertionError("the turn does not end")
 
 
 words = st.sampled_from(
-    ["list", "read", "count", "write", "run", "the", "files", "in", "to", "and", "a.py", "`x", '"q', ".", ",", "../up"]
+    [
+        "list",
+        "read",
+        "count",
+        "write",
+        "run",
+        "the",
+        "files",
+        "in",
+        "to",
+        "and",
+        "a.py",
+        "`x",
+        '"q',
+        ".",
+        ",",
+        "../up",
+    ]
 )
 prompts = st.one_of(
     st.text(max_size=80),
@@ -284,7 +321,13 @@ async def test_any_prompt_and_any_results_end_in_one_valid_answer(prompt, drawn)
     messages = [Message(role="user", content=prompt)]
     response = await play(booth, messages, lambda call: drawn[next(turn) % len(drawn)])
     assert response.finish_reason == "stop"
-    ids = [b.id for m in messages if isinstance(m.content, list) for b in m.content if isinstance(b, ToolCallBlock)]
+    ids = [
+        b.id
+        for m in messages
+        if isinstance(m.content, list)
+        for b in m.content
+        if isinstance(b, ToolCallBlock)
+    ]
     assert len(ids) == len(set(ids)) <= 40
 
 
@@ -292,7 +335,9 @@ async def test_any_prompt_and_any_results_end_in_one_valid_answer(prompt, drawn)
 async def test_a_result_that_is_not_the_tools_object_is_never_taken_for_success(text):
     for prompt in EXAMPLES:
         messages = [Message(role="user", content=prompt)]
-        response = await play(await MountedProvider.open(provider_offline), messages, lambda call: text)
+        response = await play(
+            await MountedProvider.open(provider_offline), messages, lambda call: text
+        )
         assert sum(message.role == "tool" for message in messages) == 1
         assert response.content[0].text.startswith("Could not do it: ")
 
@@ -309,13 +354,17 @@ async def test_a_result_that_is_not_the_tools_object_is_never_taken_for_success(
 )  # fmt: skip
 async def test_an_answer_holds_only_what_the_result_holds(prompt, output, answer):
     booth = await MountedProvider.open(provider_offline)
-    response = await play(booth, [Message(role="user", content=prompt)], lambda call: json.dumps(output))
+    response = await play(
+        booth, [Message(role="user", content=prompt)], lambda call: json.dumps(output)
+    )
     assert response.content[0].text.startswith(answer)
 
 
 @given(prompt=prompts)
 @settings(max_examples=50)
-async def test_a_context_that_forgets_results_neither_repeats_a_change_nor_keeps_the_turn_going(prompt):
+async def test_a_context_that_forgets_results_neither_repeats_a_change_nor_keeps_the_turn_going(
+    prompt,
+):
     """A compacted view may show the prompt and the last calls only."""
     booth = await MountedProvider.open(provider_offline)
     first = Message(role="user", content=prompt)
@@ -346,7 +395,10 @@ async def test_messages_of_hooks_are_not_taken_for_the_prompt():
     response = await booth.answer(ChatRequest(messages=messages, tools=SPECS))
     (call,) = response.tool_calls
     assert call.name == "list_directory"
-    output = json.dumps({"entries": [{"name": "a", "type": "file", "size": 1}]}) + "\n\na hook's words behind it"
+    output = (
+        json.dumps({"entries": [{"name": "a", "type": "file", "size": 1}]})
+        + "\n\na hook's words behind it"
+    )
     messages += [
         Message(role="assistant", content=response.content),
         Message(role="tool", tool_call_id=call.id, content=output),
@@ -359,7 +411,10 @@ async def test_messages_of_hooks_are_not_taken_for_the_prompt():
 async def test_ids_are_new_even_where_a_compacted_view_hides_the_old_ones():
     booth = await MountedProvider.open(provider_offline)
     first = await booth.ask("list the files", tools=SPECS)
-    messages = [Message(role="assistant", content="There are none."), Message(role="user", content="list the files")]
+    messages = [
+        Message(role="assistant", content="There are none."),
+        Message(role="user", content="list the files"),
+    ]
     later = await booth.answer(ChatRequest(messages=messages, tools=SPECS))
     assert first.tool_calls[0].id != later.tool_calls[0].id
 
@@ -390,7 +445,9 @@ async def test_limits_of_a_request_are_kept_and_what_it_cannot_honour_is_reporte
     short = await booth.ask("help", max_output_tokens=5)
     assert (len(short.content[0].text), short.finish_reason) == (20, "length")
     assert (await booth.ask("help", stop=[" is no"])).content[0].text == "provider-offline"
-    assert (await booth.ask("help", response_format=ResponseFormatJson())).degradation.requested == "json"
+    assert (
+        await booth.ask("help", response_format=ResponseFormatJson())
+    ).degradation.requested == "json"
     assert (await booth.ask("list files", tools=SPECS, tool_choice="none")).tool_calls is None
 
 

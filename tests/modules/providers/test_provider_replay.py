@@ -20,8 +20,15 @@ from amplifier.testing import Cassette, EventRecorder, TestCoordinator
 from tests.modules.providers.scripted_http_server import CLOSE, EVENT_STREAM, ScriptedHttpServer
 from tests.modules.providers.services import KEY, SERVICES, ServiceCase, arguments
 
-TWO_TASKS = [(name, "task", arguments(agent="helper", instruction="count")) for name in ("c1", "c2")]
-SWAPPED = {'"one "': '"two "', '"two "': '"one "', "one sheep": "two sheep", "two sheep": "one sheep"}
+TWO_TASKS = [
+    (name, "task", arguments(agent="helper", instruction="count")) for name in ("c1", "c2")
+]
+SWAPPED = {
+    '"one "': '"two "',
+    '"two "': '"one "',
+    "one sheep": "two sheep",
+    "two sheep": "one sheep",
+}
 CHAT = SERVICES["openai-chat"]
 
 
@@ -36,7 +43,10 @@ def plan_for(
     config = {"api_key": key, "base_url": url + service.prefix, **service.config}
     return {
         "session": {
-            "orchestrator": {"module": loop, "config": {"system_prompt": "Be brief.", "initial_delay": 0}},
+            "orchestrator": {
+                "module": loop,
+                "config": {"system_prompt": "Be brief.", "initial_delay": 0},
+            },
             "context": "context-simple",
         },
         "providers": [{"module": service.provider_id(), "config": config}],
@@ -52,7 +62,11 @@ async def run_turns(plan: dict[str, Any], *prompts: str) -> tuple[list[str], lis
     async with AmplifierSession(plan) as session:
         recorder.listen(session.coordinator.hooks)
         answers = [await session.execute(prompt) for prompt in prompts]
-    pieces = [(data["block_type"], data["delta"]) for name, data in recorder.events if name == "content_block:delta"]
+    pieces = [
+        (data["block_type"], data["delta"])
+        for name, data in recorder.events
+        if name == "content_block:delta"
+    ]
     return answers, pieces
 
 
@@ -64,7 +78,9 @@ def replaying(path: Path, plan: dict[str, Any]) -> dict[str, Any]:
     return Cassette(path).plan(plan)
 
 
-async def record(path: Path, server: ScriptedHttpServer, talk: dict[str, str], mode: Any = "once") -> dict[str, Any]:
+async def record(
+    path: Path, server: ScriptedHttpServer, talk: dict[str, str], mode: Any = "once"
+) -> dict[str, Any]:
     """Record what the service answers to these prompts; returns the plan."""
     server.answers(*(CHAT.answer([answer]) for answer in talk.values()))
     plan = plan_for(CHAT, server.url)
@@ -109,14 +125,20 @@ async def test_a_family_of_sessions_replays_on_the_other_backend_without_a_serve
 
 
 @pytest.mark.parametrize("loop", ["loop-basic", "loop-events"])
-async def test_a_recording_serves_loops_that_stream_and_loops_that_do_not(service, server, path, loop):
+async def test_a_recording_serves_loops_that_stream_and_loops_that_do_not(
+    service, server, path, loop
+):
     server.answers(service.answer(["Hel", "lo."]))
     await run_turns(recording(path, plan_for(service, server.url)), "hello")
     server.close()
-    assert (await run_turns(replaying(path, plan_for(service, server.url, loop=loop)), "hello"))[0] == ["Hello."]
+    assert (await run_turns(replaying(path, plan_for(service, server.url, loop=loop)), "hello"))[
+        0
+    ] == ["Hello."]
 
 
-async def test_the_same_request_gets_its_answers_in_order_and_not_more_often_than_recorded(server, path):
+async def test_the_same_request_gets_its_answers_in_order_and_not_more_often_than_recorded(
+    server, path
+):
     service = SERVICES["anthropic"]
     server.answers(*(service.error(400, f"refusal {number}") for number in (1, 2)))
 
@@ -166,7 +188,9 @@ async def test_a_stream_that_breaks_off_replays_its_pieces_and_then_the_error(se
             recorder.listen(session.coordinator.hooks)
             with pytest.raises(StreamError) as caught:
                 await session.execute("hello")
-        return [data["delta"] for name, data in recorder.events if name == "content_block:delta"], str(caught.value)
+        return [
+            data["delta"] for name, data in recorder.events if name == "content_block:delta"
+        ], str(caught.value)
 
     recorded = await pieces_and_error(recording(path, plan))
     assert recorded[0] == ["Hel", "lo."]
@@ -175,7 +199,9 @@ async def test_a_stream_that_breaks_off_replays_its_pieces_and_then_the_error(se
 
 
 async def test_an_answer_that_was_cut_off_is_not_recorded(server, path):
-    server.answers([EVENT_STREAM, *CHAT.pieces(["Hel", "lo."])[:3], "stall"], CHAT.answer(["Done."]))
+    server.answers(
+        [EVENT_STREAM, *CHAT.pieces(["Hel", "lo."])[:3], "stall"], CHAT.answer(["Done."])
+    )
     async with AmplifierSession(recording(path, plan_for(CHAT, server.url))) as session:
         async with session.stream("hello") as events:
             async for event in events:
@@ -199,7 +225,11 @@ async def mismatch_of(plan: dict[str, Any], *prompts: str) -> ReplayMismatchErro
 async def test_a_mismatch_names_the_nearest_recording_and_the_first_difference(server, path):
     plan = await record(path, server, {"hello": "Hi.", "how are you?": "Fine."})
     error = await mismatch_of(replaying(path, plan), "hello", "how are they?")
-    assert (error.path, error.expected, error.found) == ("$.messages[3].content", "'how are you?'", "'how are they?'")
+    assert (error.path, error.expected, error.found) == (
+        "$.messages[3].content",
+        "'how are you?'",
+        "'how are they?'",
+    )
     for words in (
         "a.jsonl has no recording",
         "of main to provider 'openai'",
@@ -221,11 +251,16 @@ async def test_a_provider_without_recordings_is_never_asked(server, path):
 
 
 async def test_mode_new_asks_only_for_what_is_not_recorded(server, path):
-    server.answers(CHAT.answer(["Hi."]), CHAT.answer(["Fine."]), CHAT.error(500, "must not be asked"))
+    server.answers(
+        CHAT.answer(["Hi."]), CHAT.answer(["Fine."]), CHAT.error(500, "must not be asked")
+    )
     plan = plan_for(CHAT, server.url)
     await run_turns(Cassette(path, mode="new").plan(plan), "hello")
     before = path.read_text().splitlines()
-    assert (await run_turns(Cassette(path, mode="new").plan(plan), "hello", "how are you?"))[0] == ["Hi.", "Fine."]
+    assert (await run_turns(Cassette(path, mode="new").plan(plan), "hello", "how are you?"))[0] == [
+        "Hi.",
+        "Fine.",
+    ]
     assert len(server.requests) == 2
     assert path.read_text().splitlines()[: len(before)] == before
     server.close()
@@ -248,14 +283,17 @@ async def test_a_change_of_the_directory_does_not_matter_with_a_placeholder(serv
     middle = len(where) // 2
     server.answers(
         service.answer(
-            ["I read ", where[:middle], where[middle:], "."], [("r1", "read_file", arguments(file_path=where))]
+            ["I read ", where[:middle], where[middle:], "."],
+            [("r1", "read_file", arguments(file_path=where))],
         ),
         service.answer(["Read."]),
     )
 
     def plan_in(folder: str, **more: Any) -> dict[str, Any]:
         cassette = Cassette(path, placeholders={"<here>": str(tmp_path / folder)}, **more)
-        tools = [{"module": "tool-filesystem", "config": {"allowed_paths": [str(tmp_path / folder)]}}]
+        tools = [
+            {"module": "tool-filesystem", "config": {"allowed_paths": [str(tmp_path / folder)]}}
+        ]
         return cassette.plan(plan_for(service, server.url, tools=tools))
 
     await run_turns(plan_in("here", mode="once"), f"read {where}")
@@ -263,7 +301,9 @@ async def test_a_change_of_the_directory_does_not_matter_with_a_placeholder(serv
     server.close()
     answers, pieces = await run_turns(plan_in("there"), f"read {tmp_path / 'there' / 'note.txt'}")
     assert answers == ["Read."]
-    assert f"I read {tmp_path / 'there' / 'note.txt'}." in "".join(text for kind, text in pieces if kind == "text")
+    assert f"I read {tmp_path / 'there' / 'note.txt'}." in "".join(
+        text for kind, text in pieces if kind == "text"
+    )
 
 
 # ── the file ─────────────────────────────────────────────────────────────────────────────────────
@@ -285,14 +325,27 @@ async def test_no_secret_reaches_the_file_not_even_in_pieces(service, server, pa
     prompt = f"remember {variable} and {shaped}"
     recorded = await run_turns(recording(path, plan), prompt)
     text = path.read_text(encoding="utf-8")
-    streamed = "".join(line.get("text", "") for line in lines_of(path) if line.get("chunk") == "block_delta")
-    for secret in (key, variable, shaped, shaped[10:], key[9:], "hunter2", "Authorization", "x-api-key"):
+    streamed = "".join(
+        line.get("text", "") for line in lines_of(path) if line.get("chunk") == "block_delta"
+    )
+    for secret in (
+        key,
+        variable,
+        shaped,
+        shaped[10:],
+        key[9:],
+        "hunter2",
+        "Authorization",
+        "x-api-key",
+    ):
         assert secret not in text, secret
         assert secret not in streamed, secret
     server.close()
     monkeypatch.delenv("OTHER_SERVICE_TOKEN")
     del plan["providers"]
-    assert (await run_turns(replaying(path, plan), prompt.replace(variable, "[REDACTED]")))[0] == recorded[0]
+    assert (await run_turns(replaying(path, plan), prompt.replace(variable, "[REDACTED]")))[
+        0
+    ] == recorded[0]
 
 
 async def test_the_file_is_for_its_owner_only_and_nothing_else_is_left(server, tmp_path):
@@ -308,7 +361,9 @@ async def test_two_recordings_of_one_run_are_the_same_file(server, tmp_path):
         record_a_family(CHAT, server)
         await run_turns(recording(path, plan_for(CHAT, server.url)), "count the sheep")
         text = path.read_text(encoding="utf-8")
-        if text.index("one sheep") > text.index("two sheep"):  # which agent asked first is up to the scheduler
+        if text.index("one sheep") > text.index(
+            "two sheep"
+        ):  # which agent asked first is up to the scheduler
             text = re.sub("|".join(SWAPPED), lambda found: SWAPPED[found[0]], text)
         texts.append([re.sub(r'"[0-9a-f]{12}"', "<digest>", line) for line in text.splitlines()])
     assert texts[0] == texts[1]
@@ -362,9 +417,18 @@ async def test_a_file_of_the_first_format_is_replayed_with_its_error_and_its_chu
         ('{"cassette": 2}\n', 'line 1: expected {"cassette": 1}'),
         ('{"cassette": 1}\n{"what": 1}\n', "line 2: expected one of provider, message"),
         ('{"cassette": 1}\n[]\n', "line 2: expected one of provider, message"),
-        ('{"cassette": 1}\n{"response": {"content": []}}\n', "line 2: expected a request before the answer"),
-        (f'{FIRST_FORMAT}{{"response": {{"content": []}}}}\n', "line 14: expected a request before the answer"),
-        (FIRST_FORMAT.replace("StreamError", "OSError"), "line 7: expected an error of amplifier.errors"),
+        (
+            '{"cassette": 1}\n{"response": {"content": []}}\n',
+            "line 2: expected a request before the answer",
+        ),
+        (
+            f'{FIRST_FORMAT}{{"response": {{"content": []}}}}\n',
+            "line 14: expected a request before the answer",
+        ),
+        (
+            FIRST_FORMAT.replace("StreamError", "OSError"),
+            "line 7: expected an error of amplifier.errors",
+        ),
         (
             '{"cassette": 1}\n{"request": "main", "provider": "x", "messages": ["a"], "tools": [], "settings": {}}\n',
             "line 2: no member 'a'",
@@ -389,9 +453,13 @@ async def _mount_alone(path: Path) -> None:
     await provider_replay.mount(TestCoordinator(), {"cassette": str(path)})
 
 
-async def test_the_session_state_and_the_providers_are_as_before_when_the_session_is_closed(server, tmp_path):
+async def test_the_session_state_and_the_providers_are_as_before_when_the_session_is_closed(
+    server, tmp_path
+):
     server.answers(CHAT.answer(["Hi."]))
-    session = AmplifierSession(Cassette(tmp_path / "a.jsonl", mode="once").plan(plan_for(CHAT, server.url)))
+    session = AmplifierSession(
+        Cassette(tmp_path / "a.jsonl", mode="once").plan(plan_for(CHAT, server.url))
+    )
     async with session:
         provider: Any = session.coordinator.get("providers", "openai")
         assert "Recording" in repr(provider)
@@ -409,7 +477,9 @@ def _request(text: str) -> Any:
 
 
 async def test_no_file_is_written_if_nothing_was_answered(server, tmp_path):
-    async with AmplifierSession(Cassette(tmp_path / "a.jsonl", mode="once").plan(plan_for(CHAT, server.url))):
+    async with AmplifierSession(
+        Cassette(tmp_path / "a.jsonl", mode="once").plan(plan_for(CHAT, server.url))
+    ):
         pass
     assert list(tmp_path.iterdir()) == []
 
@@ -417,12 +487,21 @@ async def test_no_file_is_written_if_nothing_was_answered(server, tmp_path):
 @pytest.mark.parametrize("run", [None, "one"])
 async def test_a_session_closes_while_another_one_is_still_asking(server, tmp_path, run):
     """The file is written twice, and neither session loses what the other one has recorded or still replays."""
-    server.answers(CHAT.answer(["slow ", "answer"]), CHAT.answer(["quick ", "answer"]), CHAT.answer(["last"]))
+    server.answers(
+        CHAT.answer(["slow ", "answer"]), CHAT.answer(["quick ", "answer"]), CHAT.answer(["last"])
+    )
     plan = plan_for(CHAT, server.url)
 
     async def both() -> list[str]:
-        recorded = {"cassette": str(tmp_path / "a.jsonl"), "mode": "once", **({} if run is None else {"run": run})}
-        shared = {**plan, "providers": [*plan["providers"], {"module": "provider-replay", "config": recorded}]}
+        recorded = {
+            "cassette": str(tmp_path / "a.jsonl"),
+            "mode": "once",
+            **({} if run is None else {"run": run}),
+        }
+        shared = {
+            **plan,
+            "providers": [*plan["providers"], {"module": "provider-replay", "config": recorded}],
+        }
         begun, closed = anyio.Event(), anyio.Event()
         answers: list[str] = []
 

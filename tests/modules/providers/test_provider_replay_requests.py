@@ -8,13 +8,22 @@ from typing import Any
 import pytest
 
 from amplifier._internal.json import redact_secrets
-from amplifier.models import ChatRequest, Message, TextBlock, ToolCallBlock, ToolResultBlock, ToolSpec
+from amplifier.models import (
+    ChatRequest,
+    Message,
+    TextBlock,
+    ToolCallBlock,
+    ToolResultBlock,
+    ToolSpec,
+)
 from amplifier.modules.providers._cassette import Scrubber, canonical_request, first_difference
 
 SECRET = "ghp_abcdefghijklmnopqrstuvwxyz0123456789"
 
 
-def canonical(request: ChatRequest, *ignore: str, placeholders: dict[str, str] | None = None) -> dict[str, Any]:
+def canonical(
+    request: ChatRequest, *ignore: str, placeholders: dict[str, str] | None = None
+) -> dict[str, Any]:
     return canonical_request(request, Scrubber(placeholders or {}, {}), ignore)
 
 
@@ -71,7 +80,12 @@ def test_random_ids_in_texts_are_numbered(make):
 
 @pytest.mark.parametrize(
     "change",
-    [{"temperature": 0.5}, {"model": "other"}, {"tools": [ToolSpec(name="t", parameters={})]}, {"stop": ["x"]}],
+    [
+        {"temperature": 0.5},
+        {"model": "other"},
+        {"tools": [ToolSpec(name="t", parameters={})]},
+        {"stop": ["x"]},
+    ],
     ids=lambda change: next(iter(change)),
 )
 def test_what_the_model_sees_is_compared(change):
@@ -96,9 +110,13 @@ def test_ignored_parts_are_not_compared():
 def test_a_replayed_answer_leads_to_the_request_that_was_recorded():
     # The recorded answer has lost its secret, so the next request of the replay has lost it, too.
     answer = {"type": "text", "text": f"the token is {SECRET}; password=hunter2-hunter2"}
-    recorded = ChatRequest(messages=[Message(role="assistant", content=[TextBlock(text=answer["text"])])])
+    recorded = ChatRequest(
+        messages=[Message(role="assistant", content=[TextBlock(text=answer["text"])])]
+    )
     replayed = ChatRequest(
-        messages=[Message(role="assistant", content=[TextBlock(text=redact_secrets(answer)["text"])])]
+        messages=[
+            Message(role="assistant", content=[TextBlock(text=redact_secrets(answer)["text"])])
+        ]
     )
     assert canonical(recorded) == canonical(replayed)
 
@@ -125,6 +143,8 @@ def test_the_first_difference_is_found(recorded, asked, expected):
 
 
 def test_long_texts_are_cut_to_their_first_difference():
-    found = first_difference({"a": "x" * 500 + "old" + "y" * 500}, {"a": "x" * 500 + "new" + "y" * 500})
+    found = first_difference(
+        {"a": "x" * 500 + "old" + "y" * 500}, {"a": "x" * 500 + "new" + "y" * 500}
+    )
     assert found is not None
     assert found[1:] == (f"…'{'x' * 40}old{'y' * 37}'…", f"…'{'x' * 40}new{'y' * 37}'…")

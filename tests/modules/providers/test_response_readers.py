@@ -28,7 +28,9 @@ NOTHING = Usage(input_tokens=0, output_tokens=0, total_tokens=0)
 def read(reader: ResponseReader, *events: Any) -> tuple[list[StreamChunk], ChatResponse]:
     chunks: list[StreamChunk] = []
     for event in events:
-        chunks += reader.read_event(SseEvent(None, event if isinstance(event, str) else json.dumps(event)))
+        chunks += reader.read_event(
+            SseEvent(None, event if isinstance(event, str) else json.dumps(event))
+        )
     if not reader.is_over:
         chunks += reader.end_of_stream()
     return chunks, reader.response(NOTHING, None)
@@ -40,7 +42,10 @@ def delta(finish: str | None = None, **members: Any) -> dict[str, Any]:
 
 def piece(arguments: Any = None, **members: Any) -> dict[str, Any]:
     name = members.pop("name", None)
-    function = {**({"name": name} if name else {}), **({} if arguments is None else {"arguments": arguments})}
+    function = {
+        **({"name": name} if name else {}),
+        **({} if arguments is None else {"arguments": arguments}),
+    }
     return {**members, "function": function}
 
 
@@ -54,7 +59,10 @@ LIBERTIES: dict[str, list[list[dict[str, Any]]]] = {
         [piece('{"y": 2}', index=1, id="b", name="count")],
     ],
     "both calls in one piece": [
-        [piece('{"x": 1}', index=0, id="a", name="look"), piece('{"y": 2}', index=1, id="b", name="count")]
+        [
+            piece('{"x": 1}', index=0, id="a", name="look"),
+            piece('{"y": 2}', index=1, id="b", name="count"),
+        ]
     ],
     "pieces of both calls by turns": [
         [piece('{"x"', index=0, id="a", name="look"), piece('{"y"', index=1, id="b", name="count")],
@@ -109,7 +117,13 @@ def test_a_call_that_the_limit_of_tokens_cut_off_is_not_retryable():
 
 
 def test_thoughts_words_and_thoughts_again_are_blocks_of_their_own():
-    events = [delta(reasoning="a"), delta(reasoning="b"), delta(content="c"), delta(reasoning="d"), delta("stop")]
+    events = [
+        delta(reasoning="a"),
+        delta(reasoning="b"),
+        delta(content="c"),
+        delta(reasoning="d"),
+        delta("stop"),
+    ]
     _, response = read(ChatCompletionsReader(), *events)
     assert [block.type for block in response.content] == ["thinking", "text", "thinking"]
     assert [getattr(block, "thinking", None) for block in response.content] == ["ab", None, "d"]
@@ -157,10 +171,17 @@ def message(*blocks: list[dict[str, Any]], reason: str = "end_turn") -> list[dic
 
 def test_blocks_of_unknown_kinds_come_through_as_they_came():
     search = {"type": "server_tool_use", "id": "s1", "name": "web_search", "input": {}}
-    found = {"type": "web_search_tool_result", "tool_use_id": "s1", "content": [{"url": "https://e", "new": {"a": 1}}]}
+    found = {
+        "type": "web_search_tool_result",
+        "tool_use_id": "s1",
+        "content": [{"url": "https://e", "new": {"a": 1}}],
+    }
     words = [{"type": "input_json_delta", "partial_json": part} for part in ('{"query"', ': "x"}')]
     _, response = read(MessagesApiReader(), *message(block(search, *words), block(found, index=1)))
-    assert [to_dict(item) for item in response.content] == [{**search, "input": {"query": "x"}}, found]
+    assert [to_dict(item) for item in response.content] == [
+        {**search, "input": {"query": "x"}},
+        found,
+    ]
 
 
 def test_sealed_thoughts_and_citations_are_kept():
@@ -179,7 +200,11 @@ def test_sealed_thoughts_and_citations_are_kept():
 
 def test_events_and_deltas_of_the_future_are_passed_over():
     future = {"type": "something_new", "index": 0}
-    words = block({"type": "text", "text": ""}, {"type": "new_delta", "x": 1}, {"type": "text_delta", "text": "so"})
+    words = block(
+        {"type": "text", "text": ""},
+        {"type": "new_delta", "x": 1},
+        {"type": "text_delta", "text": "so"},
+    )
     _, response = read(MessagesApiReader(), future, *message(words), future)
     assert response.content == [TextBlock(text="so")]
 
@@ -210,7 +235,12 @@ COMPLETED = {"type": "response.completed", "response": {"status": "completed", "
 
 
 def test_items_of_unknown_kinds_come_through_as_they_came():
-    search = {"type": "web_search_call", "id": "ws", "status": "completed", "action": {"type": "search"}}
+    search = {
+        "type": "web_search_call",
+        "id": "ws",
+        "status": "completed",
+        "action": {"type": "search"},
+    }
     _, response = read(ResponsesApiReader(), done(0, search), COMPLETED)
     assert [to_dict(item) for item in response.content] == [search]
 
@@ -219,7 +249,12 @@ def test_finished_items_are_the_truth():
     """A piece may be lost or a server may send none at all; the finished item counts."""
     parts = [{"type": "output_text", "text": "whole"}, {"type": "refusal", "refusal": "no"}]
     item = {"type": "message", "id": "m", "phase": "final_answer", "content": parts}
-    lost = {"type": "response.output_text.delta", "output_index": 0, "content_index": 0, "delta": "who"}
+    lost = {
+        "type": "response.output_text.delta",
+        "output_index": 0,
+        "content_index": 0,
+        "delta": "who",
+    }
     chunks, response = read(ResponsesApiReader(), lost, done(0, item), COMPLETED)
     assert [getattr(b, "text", None) for b in response.content] == ["whole", "no"]
     assert response.content[0].extra == {"phase": "final_answer"}
@@ -233,18 +268,28 @@ def test_finished_items_are_the_truth():
 
 
 def test_an_incomplete_response_has_its_finish_reason():
-    incomplete = {"type": "response.incomplete", "response": {"incomplete_details": {"reason": "max_output_tokens"}}}
+    incomplete = {
+        "type": "response.incomplete",
+        "response": {"incomplete_details": {"reason": "max_output_tokens"}},
+    }
     item = {"type": "function_call", "id": "f", "call_id": "c", "name": "look", "arguments": '{"x'}
     with pytest.raises(InvalidToolCallError, match="more output tokens"):
         read(ResponsesApiReader(), done(0, item), incomplete)
     words = {"type": "message", "content": [{"type": "output_text", "text": "half"}]}
-    assert read(ResponsesApiReader(), done(0, words), incomplete)[1].finish_reason == "max_output_tokens"
+    assert (
+        read(ResponsesApiReader(), done(0, words), incomplete)[1].finish_reason
+        == "max_output_tokens"
+    )
 
 
-@pytest.mark.parametrize("arguments", ['{"x": ["\\ud83d", "\\ud83d\\ude00"]}', {"x": ["\ud83d", "\U0001f600"]}])
+@pytest.mark.parametrize(
+    "arguments", ['{"x": ["\\ud83d", "\\ud83d\\ude00"]}', {"x": ["\ud83d", "\U0001f600"]}]
+)
 def test_half_a_surrogate_pair_in_arguments_becomes_a_replacement_character(arguments):
     """Models cut emojis in half; as it stands nothing could store the call, and the turn would end."""
     call = piece(arguments, index=0, id="a", name="look")
     _, response = read(ChatCompletionsReader(), delta(tool_calls=[call]), delta("tool_calls"))
-    assert response.tool_calls == [ToolCall(id="a", name="look", arguments={"x": ["\ufffd", "\U0001f600"]})]
+    assert response.tool_calls == [
+        ToolCall(id="a", name="look", arguments={"x": ["\ufffd", "\U0001f600"]})
+    ]
     assert to_dict(response)

@@ -8,7 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amplifier.modules.providers._wire_format import ContentBlocks, SseEvent, SseParser, join_surrogates, read_json
+from amplifier.modules.providers._wire_format import (
+    ContentBlocks,
+    SseEvent,
+    SseParser,
+    join_surrogates,
+    read_json,
+)
 
 
 def parse(*pieces: bytes) -> list[SseEvent]:
@@ -48,7 +54,19 @@ def test_events_are_parsed_as_the_standard_requires(data, events):
 
 
 LINES = st.lists(
-    st.sampled_from([b"data: x", b"data: {}", b"event: e", b": c", b"", b"", b"data", "data: ü😀".encode(), b"junk"]),
+    st.sampled_from(
+        [
+            b"data: x",
+            b"data: {}",
+            b"event: e",
+            b": c",
+            b"",
+            b"",
+            b"data",
+            "data: ü😀".encode(),
+            b"junk",
+        ]
+    ),
     max_size=12,
 )
 

@@ -77,7 +77,9 @@ async def test_integers_beyond_64_bits_stay_exact(service, server):
 @pytest.mark.parametrize("given_id", ["", "taken"])
 async def test_an_id_that_is_missing_or_taken_is_replaced(service, server, given_id):
     script = service.answer([], [(given_id, "look", "{}"), (given_id, "look", "{}")])
-    request = conversation_with(ChatResponse(content=[ToolCallBlock(id="taken", name="look", input={})]))
+    request = conversation_with(
+        ChatResponse(content=[ToolCallBlock(id="taken", name="look", input={})])
+    )
     response = await response_of(service, server, script, request)
     ids = [call.id for call in response.tool_calls]
     assert all(ids)
@@ -89,9 +91,15 @@ def conversation_with(response):
     """The answer put back into a conversation, as a loop does it, with a result for each call."""
     content: Any = [to_dict(block) for block in response.content]
     calls = [block for block in response.content if isinstance(block, ToolCallBlock)]
-    answers = [Message(role="tool", tool_call_id=call.id, name=call.name, content="done") for call in calls]
+    answers = [
+        Message(role="tool", tool_call_id=call.id, name=call.name, content="done") for call in calls
+    ]
     return ChatRequest(
-        messages=[Message(role="user", content="go"), Message(role="assistant", content=content), *answers]
+        messages=[
+            Message(role="user", content="go"),
+            Message(role="assistant", content=content),
+            *answers,
+        ]
     )
 
 
@@ -113,7 +121,13 @@ async def test_thoughts_survive_with_their_seal_and_go_back_unchanged(service, s
             "summary": summary,
             "encrypted_content": "c2VhbGVk",
         }
-        call = {"type": "function_call", "id": "fc_c1", "call_id": "c1", "name": "look", "arguments": "{}"}
+        call = {
+            "type": "function_call",
+            "id": "fc_c1",
+            "call_id": "c1",
+            "name": "look",
+            "arguments": "{}",
+        }
         assert sent["input"][3] == call
     else:
         assert sent["messages"][1]["reasoning_content"] == "deep thought"
@@ -152,7 +166,13 @@ async def test_a_body_of_several_gzip_members_is_no_wrong_answer(service, server
 
 
 async def test_an_unknown_model_has_no_price(server):
-    body = {"type": "message", "id": "m", "model": "claude-nonsense-99", "content": [], "stop_reason": "end_turn"}
+    body = {
+        "type": "message",
+        "id": "m",
+        "model": "claude-nonsense-99",
+        "content": [],
+        "stop_reason": "end_turn",
+    }
     script = [reply({**body, "usage": {"input_tokens": 1, "output_tokens": 1}})]
     usage = (await response_of(SERVICES["anthropic"], server, script)).usage
     assert (usage.cost_usd, usage.total_tokens) == (None, 2)
@@ -167,7 +187,9 @@ async def test_request_and_response_are_emitted_with_the_documented_usage(servic
     assert before["message_count"] == 1
     assert after["status"] == "ok"
     assert after["duration_ms"] >= 0
-    assert {"input_tokens": 17, "output_tokens": 7, "cache_read_tokens": 5}.items() <= after["usage"].items()
+    assert {"input_tokens": 17, "output_tokens": 7, "cache_read_tokens": 5}.items() <= after[
+        "usage"
+    ].items()
     assert "raw" not in before
     assert "raw" not in after
 
@@ -196,18 +218,26 @@ async def test_connections_are_used_again(service, server):
             await opened.provider.complete(ask())
     assert len(server.requests) == 3
     # An unknown server without TLS may close a connection after each answer, as llama.cpp's does.
-    assert server.connections == (len(server.requests) if service.name == "openai-compatible" else 1)
+    assert server.connections == (
+        len(server.requests) if service.name == "openai-compatible" else 1
+    )
 
 
 async def test_bytes_may_be_split_anywhere(service, server):
-    body = b"".join(piece.split(b"\r\n", 1)[1][:-2] for piece in service.pieces(["grüße", "…😀"], thoughts=["é"]))
+    body = b"".join(
+        piece.split(b"\r\n", 1)[1][:-2]
+        for piece in service.pieces(["grüße", "…😀"], thoughts=["é"])
+    )
     script = [EVENT_STREAM, *(chunk(bytes([byte])) for byte in body), END]
     assert (await response_of(service, server, script)).content[-1] == TextBlock(text="grüße…😀")
 
 
 async def test_the_models_of_the_service_are_listed(service, server):
     listed = {
-        "data": [{"id": "model-a", "display_name": "A", "max_input_tokens": 5, "max_tokens": 3}, {"id": "model-b"}]
+        "data": [
+            {"id": "model-a", "display_name": "A", "max_input_tokens": 5, "max_tokens": 3},
+            {"id": "model-b"},
+        ]
     }
     server.answers([reply(listed)])
     async with mounted(service, server) as opened:
@@ -237,7 +267,9 @@ async def test_a_limit_is_sent_only_where_it_must_be_or_was_given(service, serve
         unasked = [server.last.body[name] for name in names if name in server.last.body]
         await opened.provider.complete(ask(max_output_tokens=77))
         asked = [server.last.body[name] for name in names if name in server.last.body]
-    assert unasked == {"anthropic": [32_000], "openai": [], "openai-compatible": [4096]}[service.name]
+    assert (
+        unasked == {"anthropic": [32_000], "openai": [], "openai-compatible": [4096]}[service.name]
+    )
     assert asked == [77]
 
 
@@ -269,7 +301,9 @@ async def test_an_answer_may_come_whole(service, server):
                 {
                     "message": {
                         "content": "hi",
-                        "tool_calls": [{"id": "c1", "function": {"name": "look", "arguments": '{"x": 1}'}}],
+                        "tool_calls": [
+                            {"id": "c1", "function": {"name": "look", "arguments": '{"x": 1}'}}
+                        ],
                     },
                     "finish_reason": "tool_calls",
                 }
@@ -291,5 +325,7 @@ async def test_an_answer_may_come_whole(service, server):
     assert [c.index for c in chunks if c.kind == "block_end"] == [0, 1]
     response: Any = chunks[-1].response
     assert response.content[0] == TextBlock(text="hi")
-    assert opened.provider.parse_tool_calls(response) == [ToolCall(id="c1", name="look", arguments={"x": 1})]
+    assert opened.provider.parse_tool_calls(response) == [
+        ToolCall(id="c1", name="look", arguments={"x": 1})
+    ]
     assert response.usage.total_tokens == 7

@@ -141,7 +141,10 @@ async def test_one_that_is_left_without_a_background_is_closed_with_the_provider
     def refuse(*_: Any, **__: Any) -> None:
         raise RuntimeError("no task group")
 
-    for streams, one in ((AnswerStreams(), exchange), (AnswerStreams(SimpleNamespace(start_soon=refuse)), other)):
+    for streams, one in (
+        (AnswerStreams(), exchange),
+        (AnswerStreams(SimpleNamespace(start_soon=refuse)), other),
+    ):
         async for _ in streams.stream(one.opened()):
             break
         gc.collect()
@@ -225,7 +228,9 @@ class Grouped:
 
 
 @pytest.mark.parametrize("is_left", [True, False])
-async def test_a_recorded_stream_leaves_the_block_of_the_other_provider_as_it_was_left(is_left, monkeypatch):
+async def test_a_recorded_stream_leaves_the_block_of_the_other_provider_as_it_was_left(
+    is_left, monkeypatch
+):
     recording: Any = RecordingProvider.__new__(RecordingProvider)
     recording.inner, recording._streams = Grouped(), AnswerStreams()
     exchange = SimpleNamespace(finish=None, fail=None)

@@ -13,7 +13,12 @@ from amplifier import AmplifierSession, ExecutionCancelled, file
 from amplifier.errors import InvalidRequestError
 from amplifier.models import Prompt, TextDelta, ToolFinished
 from amplifier.testing import EventRecorder, MockTool
-from tests.modules.providers.scripted_http_server import EVENT_STREAM, STALL, ScriptedHttpServer, reply
+from tests.modules.providers.scripted_http_server import (
+    EVENT_STREAM,
+    STALL,
+    ScriptedHttpServer,
+    reply,
+)
 from tests.modules.providers.services import KEY, ServiceCase, arguments
 
 LOOPS = ("loop-basic", "loop-streaming")
@@ -32,7 +37,10 @@ def session_with(
     given = {"api_key": KEY, "base_url": server.url + service.prefix, **service.config, **config}
     plan = {
         "session": {
-            "orchestrator": {"module": loop, "config": {"initial_delay": 0, "system_prompt": "Be brief."}},
+            "orchestrator": {
+                "module": loop,
+                "config": {"initial_delay": 0, "system_prompt": "Be brief."},
+            },
             "context": "context-simple",
         },
         "providers": [{"module": service.provider_id(), "config": given}],
@@ -49,7 +57,9 @@ async def messages_of(session: AmplifierSession) -> list[dict[str, Any]]:
 async def test_a_turn_with_two_tools_ends_in_words(service, server, loop):
     server.answers(
         service.answer(
-            ["I look."], [("c1", "look", arguments(path="a")), ("c2", "look", arguments(path="b"))], ["hm ", "hm"]
+            ["I look."],
+            [("c1", "look", arguments(path="a")), ("c2", "look", arguments(path="b"))],
+            ["hm ", "hm"],
         ),
         service.answer(["It is ", "done."]),
     )
@@ -59,7 +69,14 @@ async def test_a_turn_with_two_tools_ends_in_words(service, server, loop):
         recorder.listen(session.coordinator.hooks)
         assert await session.execute("look around") == "It is done."
         stored = await messages_of(session)
-    assert [m["role"] for m in stored] == ["system", "user", "assistant", "tool", "tool", "assistant"]
+    assert [m["role"] for m in stored] == [
+        "system",
+        "user",
+        "assistant",
+        "tool",
+        "tool",
+        "assistant",
+    ]
     assert [m["content"] for m in stored if m["role"] == "tool"] == ["saw a", "saw b"]
     names = recorder.names()
     assert names.count("llm:request") == names.count("llm:response") == 2
@@ -72,12 +89,17 @@ async def test_a_turn_with_two_tools_ends_in_words(service, server, loop):
 
 
 async def test_a_service_that_can_count_is_asked_before_anything_is_left_out(service, server, loop):
-    counts = {"/v1/messages": "/v1/messages/count_tokens", "/v1/responses": "/v1/responses/input_tokens"}
+    counts = {
+        "/v1/messages": "/v1/messages/count_tokens",
+        "/v1/responses": "/v1/responses/input_tokens",
+    }
     counted = counts.get(service.path)
     answer = service.answer(["Done."])
     server.answers(*([[reply({"input_tokens": 9000})]] if counted else []), answer)
     window = {"context_window": 22_000, "max_tokens": 1000}
-    async with session_with(service, server, loop, MockTool("look", schema=SCHEMA), **window) as session:
+    async with session_with(
+        service, server, loop, MockTool("look", schema=SCHEMA), **window
+    ) as session:
         context = session.coordinator.get("context")
         for number in range(50):
             await context.add_message(
@@ -85,7 +107,9 @@ async def test_a_service_that_can_count_is_asked_before_anything_is_left_out(ser
             )
         assert await session.execute("go on") == "Done."
         assert len(context.compactions()) == (0 if counted else 1)
-    assert ("m3: abc" in str(server.last.body)) is bool(counted), "half of what we estimate, so nothing was left out"
+    assert ("m3: abc" in str(server.last.body)) is bool(counted), (
+        "half of what we estimate, so nothing was left out"
+    )
     if counted:
         asked, sent = server.requests
         assert asked.path == counted
@@ -99,16 +123,26 @@ async def test_images_and_pdf_files_go_out_in_the_form_of_the_service(service, s
     server.answers(service.answer(["A cat."]))
     png, pdf = file(b"\x89PNG\r\n\x1a\n..", name="cat.png"), file(b"%PDF-1.7", name="cat.pdf")
     async with session_with(service, server, loop) as session:
-        assert await session.execute(["Compare", png, pdf, file(b"meow", name="cat.txt")]) == "A cat."
-    image, document = (base64.b64encode(data).decode() for data in (b"\x89PNG\r\n\x1a\n..", b"%PDF-1.7"))
+        assert (
+            await session.execute(["Compare", png, pdf, file(b"meow", name="cat.txt")]) == "A cat."
+        )
+    image, document = (
+        base64.b64encode(data).decode() for data in (b"\x89PNG\r\n\x1a\n..", b"%PDF-1.7")
+    )
     sent = server.last.body.get("messages") or server.last.body["input"]
     first, *media, last = sent[-1]["content"]
     assert (first["text"], last["text"]) == ("Compare", '<file name="cat.txt">\nmeow\n</file>')
     source = {"type": "base64", "media_type": "application/pdf", "data": document}
-    image_url, file_data = f"data:image/png;base64,{image}", f"data:application/pdf;base64,{document}"
+    image_url, file_data = (
+        f"data:image/png;base64,{image}",
+        f"data:application/pdf;base64,{document}",
+    )
     expected: dict[str, list[Any]] = {
         "/messages": [
-            {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": image}},
+            {
+                "type": "image",
+                "source": {"type": "base64", "media_type": "image/png", "data": image},
+            },
             {"type": "document", "source": source, "title": "cat.pdf"},
         ],
         "/responses": [
@@ -120,16 +154,25 @@ async def test_images_and_pdf_files_go_out_in_the_form_of_the_service(service, s
             {"type": "file", "file": {"filename": "cat.pdf", "file_data": file_data}},
         ],
     }
-    assert media == next(blocks for path, blocks in expected.items() if server.last.path.endswith(path))
+    assert media == next(
+        blocks for path, blocks in expected.items() if server.last.path.endswith(path)
+    )
 
 
-async def test_a_document_on_the_web_goes_out_or_is_refused_with_the_name_of_the_provider(service, server):
+async def test_a_document_on_the_web_goes_out_or_is_refused_with_the_name_of_the_provider(
+    service, server
+):
     server.answers(service.answer(["Read."]), service.answer(["Read."]))
-    prompt: Prompt = ["Read", {"type": "document", "source": {"type": "url", "url": "https://x/y.pdf"}}]
+    prompt: Prompt = [
+        "Read",
+        {"type": "document", "source": {"type": "url", "url": "https://x/y.pdf"}},
+    ]
     is_chat = service.path.endswith("/chat/completions")
     async with session_with(service, server, "loop-basic") as session:
         if is_chat:
-            with pytest.raises(InvalidRequestError, match=rf"provider '{service.name}' \(model .*https://x/y.pdf"):
+            with pytest.raises(
+                InvalidRequestError, match=rf"provider '{service.name}' \(model .*https://x/y.pdf"
+            ):
                 await session.execute(prompt)
         else:
             await session.execute(prompt)
@@ -138,7 +181,10 @@ async def test_a_document_on_the_web_goes_out_or_is_refused_with_the_name_of_the
 
 
 async def test_an_embedder_sees_the_words_as_they_come(service, server):
-    server.answers(service.answer([], [("c1", "look", arguments(path="a"))]), service.answer(["It ", "is ", "done."]))
+    server.answers(
+        service.answer([], [("c1", "look", arguments(path="a"))]),
+        service.answer(["It ", "is ", "done."]),
+    )
     tool = MockTool("look", respond=lambda given: "saw", schema=SCHEMA)
     async with session_with(service, server, "loop-streaming", tool) as session:
         words, finished = [], 0

@@ -60,14 +60,26 @@ def with_mode(session: Any, mode: str) -> Any:
 
 def schema_sent(body: Any) -> str:
     """What the service got about the form of the answer, as text."""
-    return json.dumps([body.get(key) for key in ("output_config", "output_format", "response_format", "text", "tools")])
+    return json.dumps(
+        [
+            body.get(key)
+            for key in ("output_config", "output_format", "response_format", "text", "tools")
+        ]
+    )
 
 
 @pytest.mark.parametrize("mode", MODES)
 async def test_answer_becomes_a_value_of_the_type(kind, mode, server):
-    (result_type, given, expected), service = kind, SERVICES["anthropic"]  # the next test asks every service
+    (result_type, given, expected), service = (
+        kind,
+        SERVICES["anthropic"],
+    )  # the next test asks every service
     text = json.dumps(given)
-    answer = service.answer([text]) if mode == "native" else service.answer([], [("c1", "final_result", text)])
+    answer = (
+        service.answer([text])
+        if mode == "native"
+        else service.answer([], [("c1", "final_result", text)])
+    )
     server.answers(answer)
     async with with_mode(session_with(service, server, "loop-streaming"), mode) as session:
         assert await session.execute("answer", result_type=result_type) == expected
@@ -92,7 +104,10 @@ async def test_partial_values_arrive_with_the_arguments_of_the_final_tool(name, 
     service = SERVICES[name]
     text = json.dumps({"name": "Paris", "people": 2_100_000})
     look = ("c0", "look", json.dumps({"name": "elsewhere", "people": 1}))
-    server.answers(service.answer(["I look."], [look]), service.answer(["Here it is."], [("c1", "final_result", text)]))
+    server.answers(
+        service.answer(["I look."], [look]),
+        service.answer(["Here it is."], [("c1", "final_result", text)]),
+    )
     tool = MockTool("look", schema={"type": "object"})
     async with with_mode(session_with(service, server, "loop-streaming", tool), "tool") as session:
         async with session.stream("answer", result_type=City) as events:

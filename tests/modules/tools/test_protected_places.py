@@ -12,7 +12,12 @@ import pytest
 
 import amplifier
 from amplifier import AmplifierSession, HookResult, PlanError
-from amplifier.modules._shared.protected_places import ENTRIES, ProtectedPlaces, own_places, protected_places
+from amplifier.modules._shared.protected_places import (
+    ENTRIES,
+    ProtectedPlaces,
+    own_places,
+    protected_places,
+)
 from amplifier.modules.hooks.approval import MODES
 from amplifier.modules.tools import filesystem as tool_filesystem
 from amplifier.testing import MockProvider, TestCoordinator
@@ -52,7 +57,14 @@ def repository(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     "path",
     [
-        *(".git", ".git/config", ".git/hooks/pre-commit", "vendor/x/.git/config", "sub/.git", ".GIT/config"),
+        *(
+            ".git",
+            ".git/config",
+            ".git/hooks/pre-commit",
+            "vendor/x/.git/config",
+            "sub/.git",
+            ".GIT/config",
+        ),
         *(
             ".g\u200dit/config",
             ".amplifier/settings.yaml",
@@ -61,7 +73,12 @@ def repository(tmp_path: Path) -> Path:
             ".mcp.json",
             ".claude/settings.json",
         ),
-        *(".vscode/tasks.json", "deep/down/.VSCode/settings.json", ".idea/workspace.xml", ".devcontainer.json"),
+        *(
+            ".vscode/tasks.json",
+            "deep/down/.VSCode/settings.json",
+            ".idea/workspace.xml",
+            ".devcontainer.json",
+        ),
         *(
             ".devcontainer/devcontainer.json",
             ".cursor/mcp.json",
@@ -69,8 +86,18 @@ def repository(tmp_path: Path) -> Path:
             ".kiro/settings/mcp.json",
             ".roo/mcp.json",
         ),
-        *("opencode.json", ".husky/pre-commit", ".pre-commit-config.yaml", ".yarnrc.yml", ".github/hooks/x.json"),
-        *(".venv/lib/python3.11/site-packages/x.pth", "env/lib/site-packages/x.pth", "sitecustomize.py"),
+        *(
+            "opencode.json",
+            ".husky/pre-commit",
+            ".pre-commit-config.yaml",
+            ".yarnrc.yml",
+            ".github/hooks/x.json",
+        ),
+        *(
+            ".venv/lib/python3.11/site-packages/x.pth",
+            "env/lib/site-packages/x.pth",
+            "sitecustomize.py",
+        ),
     ],
 )
 def test_places_that_programs_obey_are_asked_about(path: str, tmp_path: Path) -> None:
@@ -90,7 +117,16 @@ def test_places_that_programs_obey_are_asked_about(path: str, tmp_path: Path) ->
             ".config/x",
             "git/config",
         ),
-        *("package.json", "Makefile", "AGENTS.md", "head/x", "site-packages/readme.txt", "[.git]/x", ".env", "x.pth"),
+        *(
+            "package.json",
+            "Makefile",
+            "AGENTS.md",
+            "head/x",
+            "site-packages/readme.txt",
+            "[.git]/x",
+            ".env",
+            "x.pth",
+        ),
     ],
 )
 def test_ordinary_files_are_not_asked_about(path: str, tmp_path: Path) -> None:
@@ -99,9 +135,16 @@ def test_ordinary_files_are_not_asked_about(path: str, tmp_path: Path) -> None:
 
 
 def test_own_environment_is_refused() -> None:
-    for path in (f"{sys.prefix}/x.pth", sys.executable, str(Path(amplifier.__file__).parent / "x.py")):
+    for path in (
+        f"{sys.prefix}/x.pth",
+        sys.executable,
+        str(Path(amplifier.__file__).parent / "x.py"),
+    ):
         assert PLACES.judge(os.path.realpath(path)).verdict == "refuse"
-    assert ProtectedPlaces(allowed=(sys.prefix,)).judge(f"{os.path.realpath(sys.prefix)}/x").verdict == "refuse"
+    assert (
+        ProtectedPlaces(allowed=(sys.prefix,)).judge(f"{os.path.realpath(sys.prefix)}/x").verdict
+        == "refuse"
+    )
     assert os.path.realpath(sys.prefix) in own_places()
 
 
@@ -124,12 +167,20 @@ def test_bare_layout_is_protected_when_it_becomes_one(tmp_path: Path) -> None:
     assert PLACES.judge(f"{bare}/config", root=root).verdict == "ask"
 
 
-def test_real_bare_repository_and_separate_git_folder_are_protected(tmp_path: Path, repository: Path) -> None:
+def test_real_bare_repository_and_separate_git_folder_are_protected(
+    tmp_path: Path, repository: Path
+) -> None:
     root = os.path.realpath(tmp_path)
     git(tmp_path, "init", "-q", "--bare", "x")
     git(tmp_path, "init", "-q", "--separate-git-dir", f"{root}/data", "tree")
     git(repository, "worktree", "add", "-q", f"{root}/second")
-    for path in ("x/config", "data/config", "tree/.git", "second/.git", "project/.git/worktrees/second/gitdir"):
+    for path in (
+        "x/config",
+        "data/config",
+        "tree/.git",
+        "second/.git",
+        "project/.git/worktrees/second/gitdir",
+    ):
         assert PLACES.judge(f"{root}/{path}", root=root).verdict == "ask", path
     assert existing(f"{root}/tree") == {f"{root}/tree/.git", f"{root}/data"}
     # What the pointer of a worktree leads to is outside of the folder.
@@ -155,14 +206,26 @@ def test_what_the_configuration_of_a_repository_names_is_protected(repository: P
 def test_existing_places_are_found_at_any_depth(repository: Path) -> None:
     git(repository, "init", "-q", "vendor/deep/nested")
     git(repository, "init", "-q", "--bare", "fixtures/bare.git")
-    for name in (".envrc", "services/api/.vscode/tasks.json", "a/.github/hooks/x", "a/.github/workflows/x"):
+    for name in (
+        ".envrc",
+        "services/api/.vscode/tasks.json",
+        "a/.github/hooks/x",
+        "a/.github/workflows/x",
+    ):
         (repository / name).parent.mkdir(parents=True, exist_ok=True)
         (repository / name).touch()
     (repository / "real.json").touch()
     (repository / ".mcp.json").symlink_to("real.json")
     found = {path.removeprefix(f"{repository}/") for path in existing(repository)}
     assert found == {
-        *(".git", "vendor/deep/nested/.git", "fixtures/bare.git", ".envrc", "services/api/.vscode", "a/.github/hooks"),
+        *(
+            ".git",
+            "vendor/deep/nested/.git",
+            "fixtures/bare.git",
+            ".envrc",
+            "services/api/.vscode",
+            "a/.github/hooks",
+        ),
         *(".mcp.json", "real.json"),
     }
 
@@ -181,7 +244,14 @@ def test_plan_adds_and_allows(tmp_path: Path) -> None:
     places = protected_places(TestCoordinator(config={"session": {"protected_places": value}}))
     verdicts = {
         path: places.judge(f"{root}/{path}", root=root).verdict
-        for path in ("a/deploy/x.sh", "keys/x", "b/keys/x", "b/.vscode/x", ".git/info/exclude", ".git/config")
+        for path in (
+            "a/deploy/x.sh",
+            "keys/x",
+            "b/keys/x",
+            "b/.vscode/x",
+            ".git/info/exclude",
+            ".git/config",
+        )
     }
     assert list(verdicts.values()) == ["ask", "ask", "none", "none", "none", "ask"]
     for wrong in ({"ad": [".x"]}, {"add": ["../x"]}, {"add": "x"}, [".x"]):
@@ -191,7 +261,9 @@ def test_plan_adds_and_allows(tmp_path: Path) -> None:
 
 def test_documentation_names_every_entry() -> None:
     page = (ROOT / "docs" / "explanation" / "security.md").read_text()
-    words = set(page.partition("```text")[2].partition("```")[0].replace(",", " ").replace(";", " ").split())
+    words = set(
+        page.partition("```text")[2].partition("```")[0].replace(",", " ").replace(";", " ").split()
+    )
     assert sorted(set(ENTRIES) - words) == []
 
 
@@ -205,12 +277,16 @@ class Person:
         self.answer = answer
         self.questions: list[str] = []
 
-    async def request_approval(self, prompt: str, options: list[str], timeout: float, default: str) -> str:
+    async def request_approval(
+        self, prompt: str, options: list[str], timeout: float, default: str
+    ) -> str:
         self.questions.append(prompt)
         return self.answer
 
 
-def plan(*calls: tuple[str, dict[str, Any]], mode: str | None = "full", **session: Any) -> dict[str, Any]:
+def plan(
+    *calls: tuple[str, dict[str, Any]], mode: str | None = "full", **session: Any
+) -> dict[str, Any]:
     hooks = []
     if mode is not None:
         approval = {"rules": MODES[mode][1], "use_default_rules": True}
@@ -238,8 +314,20 @@ def write(path: str, content: str = "planted") -> tuple[str, dict[str, Any]]:
 
 
 ATTACKS = [
-    *(".mcp.json", ".envrc", ".vscode/tasks.json", "sub/.git/config", "nested/.git/hooks/pre-commit"),
-    *("g/config", "shipped", "up/.git/config", ".venv/lib/python3.11/site-packages/x.pth", "bare/refs/heads/x"),
+    *(
+        ".mcp.json",
+        ".envrc",
+        ".vscode/tasks.json",
+        "sub/.git/config",
+        "nested/.git/hooks/pre-commit",
+    ),
+    *(
+        "g/config",
+        "shipped",
+        "up/.git/config",
+        ".venv/lib/python3.11/site-packages/x.pth",
+        "bare/refs/heads/x",
+    ),
 ]
 
 
@@ -254,7 +342,9 @@ def prepare(repository: Path) -> None:
 
 @pytest.mark.parametrize("mode", ["ask", "edits", "full"])
 @pytest.mark.parametrize("path", ATTACKS)
-async def test_protected_place_is_asked_about_in_every_mode(repository: Path, mode: str, path: str) -> None:
+async def test_protected_place_is_asked_about_in_every_mode(
+    repository: Path, mode: str, path: str
+) -> None:
     prepare(repository)
     before, place = snapshot(repository), real(repository / path)
     person = Person()
@@ -280,7 +370,10 @@ async def test_protected_place_is_refused_where_no_one_can_be_asked(
 async def test_protected_place_is_changed_after_one_yes(repository: Path, mode: str | None) -> None:
     prepare(repository)
     person = Person("Allow once")
-    edit = ("edit_file", {"file_path": "g/config", "old_string": "bare = false", "new_string": "bare = true"})
+    edit = (
+        "edit_file",
+        {"file_path": "g/config", "old_string": "bare = false", "new_string": "bare = true"},
+    )
     await run(repository, plan(write(".vscode/tasks.json"), edit, mode=mode), person)
     assert (repository / ".vscode" / "tasks.json").read_text() == "planted"
     assert "bare = true" in (repository / ".git" / "config").read_text()
@@ -292,7 +385,9 @@ async def test_own_environment_is_refused_without_a_question(mode: str | None) -
     person = Person("Allow once")
     target = Path(sys.prefix) / "amplifier-test.pth"
     try:
-        (result,) = await run(Path(sys.prefix), plan(write("amplifier-test.pth"), mode=mode), person)
+        (result,) = await run(
+            Path(sys.prefix), plan(write("amplifier-test.pth"), mode=mode), person
+        )
         assert not target.exists()
     finally:
         target.unlink(missing_ok=True)
@@ -310,16 +405,24 @@ async def test_ordinary_files_need_no_question_in_mode_full(repository: Path) ->
 
 async def test_plan_allows_a_place(repository: Path) -> None:
     person = Person()
-    await run(repository, plan(write(".vscode/a.json"), protected_places={"allow": [".vscode"]}), person)
+    await run(
+        repository, plan(write(".vscode/a.json"), protected_places={"allow": [".vscode"]}), person
+    )
     assert person.questions == []
     assert (repository / ".vscode" / "a.json").exists()
 
 
 async def test_allow_rule_opens_a_place_only_if_it_names_it(repository: Path) -> None:
-    for pattern, asked in ((".vscode/**", 1), (".vscode/a.json", 0), (f"{repository}/.vscode/a.json", 0)):
+    for pattern, asked in (
+        (".vscode/**", 1),
+        (".vscode/a.json", 0),
+        (f"{repository}/.vscode/a.json", 0),
+    ):
         person = Person()
         made = plan(write(".vscode/a.json"))
-        made["hooks"][0]["config"] = {"rules": [{"tool": "write_file", "path": pattern, "action": "allow"}]}
+        made["hooks"][0]["config"] = {
+            "rules": [{"tool": "write_file", "path": pattern, "action": "allow"}]
+        }
         await run(repository, made, person)
         assert len(person.questions) == asked, pattern
 
@@ -350,7 +453,9 @@ async def test_place_that_changed_after_the_judgement_is_refused(repository: Pat
         (repository / "link").symlink_to("notes")
 
 
-async def test_folder_that_is_moved_to_a_protected_name_is_not_written(repository: Path, monkeypatch) -> None:
+async def test_folder_that_is_moved_to_a_protected_name_is_not_written(
+    repository: Path, monkeypatch
+) -> None:
     """A command moves it between the check and the moment the file gets its name."""
     (repository / "conf").mkdir()
     synced = os.fsync
@@ -384,7 +489,9 @@ async def test_editor_is_not_given_a_protected_file(repository: Path) -> None:
     tools: Any = coordinator.get("tools")
     (repository / ".envrc").write_text("text")
     await tools["write_file"].execute({"file_path": ".envrc", "content": "x"})
-    await tools["edit_file"].execute({"file_path": ".envrc", "old_string": "text", "new_string": "x"})
+    await tools["edit_file"].execute(
+        {"file_path": ".envrc", "old_string": "text", "new_string": "x"}
+    )
     assert written == []
     await tools["write_file"].execute({"file_path": "a.py", "content": "x"})
     assert written == [f"{repository}/a.py"]

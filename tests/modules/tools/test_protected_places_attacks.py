@@ -47,21 +47,38 @@ def test_configuration_is_read_as_git_does() -> None:
     for text in (CONFIGURATION, CONFIGURATION.replace("\n", "\r\n")):
         done = subprocess.run(command, input=text.encode(), capture_output=True, check=True)
         rows = [row.partition("\n") for row in done.stdout.decode().split("\0")[:-1]]
-        assert [(key, value if is_given else None) for key, is_given, value in rows] == list(settings(text))
+        assert [(key, value if is_given else None) for key, is_given, value in rows] == list(
+            settings(text)
+        )
 
 
 # ── file tools ────────────────────────────────────────────────────────────────────────────────────
 
 LED = {
     "a word without a slash": ("git config diff.x.textconv 'sh conv.sh'", "conv.sh"),
-    "one that does not exist": ("git config filter.x.clean 'python tools/clean.py %f'", "tools/clean.py"),
+    "one that does not exist": (
+        "git config filter.x.clean 'python tools/clean.py %f'",
+        "tools/clean.py",
+    ),
     "after a variable": ("git config alias.x '!sh $PWD/tools/x.sh'", "tools/x.sh"),
-    "a module of a folder": ("mkdir tools; git config core.fsmonitor 'python tools'", "tools/__main__.py"),
+    "a module of a folder": (
+        "mkdir tools; git config core.fsmonitor 'python tools'",
+        "tools/__main__.py",
+    ),
     "a quoted name": ("git config core.editor '\"my tools/ed\" -w'", "my tools/ed"),
-    "a comment behind it": ("printf '[core]\\n hooksPath = tools # ours\\n' >> .git/config", "tools/pre-commit"),
-    "a continued line": ("printf '[core]\\n hooksPath = to\\\\\\nols\\n' >> .git/config", "tools/pre-commit"),
+    "a comment behind it": (
+        "printf '[core]\\n hooksPath = tools # ours\\n' >> .git/config",
+        "tools/pre-commit",
+    ),
+    "a continued line": (
+        "printf '[core]\\n hooksPath = to\\\\\\nols\\n' >> .git/config",
+        "tools/pre-commit",
+    ),
     "the top as hooks": ("git config core.hooksPath .", "pre-commit"),
-    "an include of an include": ("git config include.path ../a.cfg; git config -f a.cfg include.path b.cfg", "b.cfg"),
+    "an include of an include": (
+        "git config include.path ../a.cfg; git config -f a.cfg include.path b.cfg",
+        "b.cfg",
+    ),
     "a template": ("git config init.templateDir template", "template/hooks/pre-commit"),
     "a linked hook": ("ln -s ../../scripts/check .git/hooks/pre-commit", "scripts/check"),
     "a linked configuration": ("mv .git/config cfg; ln -s ../cfg .git/config", "cfg"),
@@ -90,9 +107,14 @@ def test_what_is_led_to_is_protected(script: str, path: str, tmp_path: Path) -> 
 
 def test_a_repository_above_the_folder_protects_in_it(tmp_path: Path) -> None:
     root = f"{os.path.realpath(tmp_path)}/sub"
-    outside("git init -q .; mkdir sub; git config core.hooksPath sub; git config core.editor 'sh sub/ed'", tmp_path)
+    outside(
+        "git init -q .; mkdir sub; git config core.hooksPath sub; git config core.editor 'sh sub/ed'",
+        tmp_path,
+    )
     places = ProtectedPlaces()
-    verdicts = [places.judge(f"{root}/{name}", root=root).verdict for name in ("pre-commit", "ed", "a.py")]
+    verdicts = [
+        places.judge(f"{root}/{name}", root=root).verdict for name in ("pre-commit", "ed", "a.py")
+    ]
     assert verdicts == ["ask", "ask", "none"]
 
 
@@ -136,7 +158,11 @@ def test_second_names_of_protected_files_are_found(tmp_path, monkeypatch):
     found = finder(tmp_path, monkeypatch, script)
     workspace = found.workspace(f"{os.path.realpath(tmp_path)}/work")
     places = found.places(workspace, found.look(workspace))
-    inside = {path.removeprefix(f"{workspace}/") for path in places.protected if path.startswith(workspace)}
+    inside = {
+        path.removeprefix(f"{workspace}/")
+        for path in places.protected
+        if path.startswith(workspace)
+    }
     assert inside == {".vscode", ".envrc", "src/b", "c"}
 
 
@@ -208,7 +234,10 @@ _SLOW = ("the 51st repository", "sixty empty ones")
 @sandboxed
 @pytest.mark.parametrize(
     ("script", "command"),
-    [pytest.param(*each, id=name, marks=[pytest.mark.slow] * (name in _SLOW)) for name, each in COMMANDS.items()],
+    [
+        pytest.param(*each, id=name, marks=[pytest.mark.slow] * (name in _SLOW))
+        for name, each in COMMANDS.items()
+    ],
 )
 async def test_a_command_plants_nothing_that_a_person_runs(
     script: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -222,7 +251,9 @@ async def test_a_command_plants_nothing_that_a_person_runs(
         assert not marker.exists(), folder
 
 
-async def prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, marker: Path, script: str) -> Desk:
+async def prepared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, marker: Path, script: str
+) -> Desk:
     desk = await opened(tmp_path, monkeypatch)
     (desk.folder / "evil").write_text(f"#!/bin/sh\ntouch {marker}\nexec cat 2>/dev/null\n")
     (desk.folder / "evil").chmod(0o755)
@@ -242,19 +273,27 @@ class Asked:
         self._answer = answer
         monkeypatch.setattr(desk.coordinator, "process_hook_result", self._process)
 
-    async def _process(self, result: HookResult, event: str, hook_name: str = "unknown") -> HookResult:
+    async def _process(
+        self, result: HookResult, event: str, hook_name: str = "unknown"
+    ) -> HookResult:
         if result.action != "ask_user":
             return result
         self.questions.append(str(result.approval_prompt))
         self.there.append(self.place.exists())
         if self._answer is None:
             raise NoOneToAskError("no one")
-        return HookResult(action="continue") if self._answer == "Keep" else HookResult(action="deny", reason="no")
+        return (
+            HookResult(action="continue")
+            if self._answer == "Keep"
+            else HookResult(action="deny", reason="no")
+        )
 
 
 @sandboxed
 @pytest.mark.parametrize("answer", ["Keep", "Leave aside", None])
-async def test_what_other_programs_obey_stays_aside_until_it_is_allowed(answer, tmp_path, monkeypatch):
+async def test_what_other_programs_obey_stays_aside_until_it_is_allowed(
+    answer, tmp_path, monkeypatch
+):
     desk = await opened(tmp_path, monkeypatch)
     # The rules about commands are no answer to this question.
     desk.coordinator.register_capability("approval.lets_pass", lambda tool, given: True)
@@ -262,7 +301,10 @@ async def test_what_other_programs_obey_stays_aside_until_it_is_allowed(answer, 
     made = "mkdir -p deep/.vscode && echo x > deep/.vscode/tasks.json && touch .envrc && ln -s deep .cursor"
     output = await desk.run(made)
     assert asked.there == [False]
-    assert all(f"{desk.folder}/{name} (" in asked.questions[0] for name in ("deep/.vscode", ".envrc", ".cursor"))
+    assert all(
+        f"{desk.folder}/{name} (" in asked.questions[0]
+        for name in ("deep/.vscode", ".envrc", ".cursor")
+    )
     assert all(str(asked.place) in note for note in output["protected"] if "vscode" in note)
     assert len(output["protected"]) == 3
     is_kept = answer == "Keep"
@@ -281,7 +323,9 @@ async def test_what_other_programs_obey_stays_aside_until_it_is_allowed(answer, 
 async def test_places_of_the_repository_come_with_a_work_tree_and_a_clone(tmp_path, monkeypatch):
     """They say what they said before, and what a command made can be removed again."""
     desk = await opened(tmp_path, monkeypatch)
-    outside("mkdir .vscode; echo x > .vscode/tasks.json; git add .; git commit -qm two", desk.folder)
+    outside(
+        "mkdir .vscode; echo x > .vscode/tasks.json; git add .; git commit -qm two", desk.folder
+    )
     asked = Asked(desk, monkeypatch, answer=None)
     await desk.run("git worktree add -q deep -b t")
     await desk.run("git clone -q . copy && cd copy && git commit -q --allow-empty -m n")
@@ -296,7 +340,9 @@ async def test_places_of_the_repository_come_with_a_work_tree_and_a_clone(tmp_pa
 @sandboxed
 async def test_more_places_than_mounts_are_compared(tmp_path, monkeypatch):
     desk = await opened(tmp_path, monkeypatch)
-    outside("for i in $(seq 10 70); do mkdir -p d$i/.vscode; echo x > d$i/.vscode/a; done", desk.folder)
+    outside(
+        "for i in $(seq 10 70); do mkdir -p d$i/.vscode; echo x > d$i/.vscode/a; done", desk.folder
+    )
     asked = Asked(desk, monkeypatch, answer=None)
     output = (await run(desk.coordinator, "for d in d*; do echo y > $d/.vscode/a; done")).output
     assert len(output["protected"]) == len(asked.questions[0].splitlines()) - 1 == 61 - 49

@@ -65,7 +65,9 @@ async def test_output_errors_and_exit_code_come_back_apart():
         ("echo half; kill -SEGV $$", -11, "Signal", "ended by SIGSEGV"),
     ],
 )
-async def test_a_command_that_fails_is_a_failure_that_keeps_its_output(command, code, kind, message):
+async def test_a_command_that_fails_is_a_failure_that_keeps_its_output(
+    command, code, kind, message
+):
     desk = await opened()
     result = await desk.call("bash", command=command)
     assert not result.success
@@ -89,7 +91,9 @@ async def test_every_command_has_a_new_shell_without_terminal_and_input(tmp_path
     assert output["stdout"].split() == [str(tmp_path.resolve()), "[]", "not", "a", "tty", "?"]
 
 
-async def test_no_file_of_the_user_or_of_the_folder_is_run_before_the_command(tmp_path, monkeypatch):
+async def test_no_file_of_the_user_or_of_the_folder_is_run_before_the_command(
+    tmp_path, monkeypatch
+):
     for name in (".bashrc", ".bash_profile", ".profile", "evil"):
         (tmp_path / name).write_text("echo evil\n")
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -100,7 +104,9 @@ async def test_no_file_of_the_user_or_of_the_folder_is_run_before_the_command(tm
     assert (await desk.get("bash", command="echo good"))["stdout"] == "good\n"
 
 
-async def test_commands_run_in_the_sessions_working_directory_even_when_it_moves(tmp_path, monkeypatch):
+async def test_commands_run_in_the_sessions_working_directory_even_when_it_moves(
+    tmp_path, monkeypatch
+):
     for name in ("one", "two", "three"):
         (tmp_path / name).mkdir()
     monkeypatch.chdir(tmp_path / "one")
@@ -118,8 +124,23 @@ async def test_commands_run_in_the_sessions_working_directory_even_when_it_moves
 # ── the environment ──────────────────────────────────────────────────────────────────────────────
 
 SECRETS = (
-    *("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "AWS_SECRET_ACCESS_KEY", "GITHUB_TOKEN", "HF_TOKEN", "DATABASE_URL"),
-    *("SSH_AUTH_SOCK", "GPG_AGENT_INFO", "KUBECONFIG", "LD_PRELOAD", "PYTHONPATH", "NODE_OPTIONS", "BASH_ENV"),
+    *(
+        "OPENAI_API_KEY",
+        "ANTHROPIC_API_KEY",
+        "AWS_SECRET_ACCESS_KEY",
+        "GITHUB_TOKEN",
+        "HF_TOKEN",
+        "DATABASE_URL",
+    ),
+    *(
+        "SSH_AUTH_SOCK",
+        "GPG_AGENT_INFO",
+        "KUBECONFIG",
+        "LD_PRELOAD",
+        "PYTHONPATH",
+        "NODE_OPTIONS",
+        "BASH_ENV",
+    ),
 )
 
 
@@ -130,7 +151,10 @@ async def test_no_variable_leaks_into_a_command_that_nobody_asked_for(monkeypatc
     command = "env; cat /proc/self/environ 2>/dev/null; cat /proc/$$/environ 2>/dev/null; export -p"
     output = await desk.get("bash", command=command)
     assert "canary" not in json.dumps(output)
-    names = {line.partition("=")[0] for line in (await desk.get("bash", command="env"))["stdout"].splitlines()}
+    names = {
+        line.partition("=")[0]
+        for line in (await desk.get("bash", command="env"))["stdout"].splitlines()
+    }
     assert names <= {*PASSED_ON, "PWD", "OLDPWD", "SHLVL", "_", "GIT_CONFIG_SYSTEM"}
 
 
@@ -237,8 +261,13 @@ ENOUGH_TIME_TO_START = (1, 10, 60)
 async def test_a_command_whose_time_is_up_is_ended_and_what_it_said_is_kept():
     desk = await opened()
     for seconds in ENOUGH_TIME_TO_START:
-        result = await desk.call("bash", command="echo early; echo bad >&2; sleep 600", timeout=seconds)
-        assert result.error == {"message": f"not finished after {seconds} s, and ended", "type": "Timeout"}
+        result = await desk.call(
+            "bash", command="echo early; echo bad >&2; sleep 600", timeout=seconds
+        )
+        assert result.error == {
+            "message": f"not finished after {seconds} s, and ended",
+            "type": "Timeout",
+        }
         if result.output["stderr"] or seconds == 60:
             assert result.output == {"stdout": "early\n", "stderr": "bad\n", "returncode": None}
             break
@@ -260,7 +289,9 @@ async def test_a_command_may_tidy_up_when_its_time_is_up(tmp_path):
 async def test_a_command_that_refuses_to_end_is_killed():
     desk = await opened(timeout=0.3, kill_grace=0.1)
     with anyio.fail_after(60):
-        kind, _ = await desk.fail("bash", command="trap '' TERM INT HUP; while :; do sleep 0.01; done")
+        kind, _ = await desk.fail(
+            "bash", command="trap '' TERM INT HUP; while :; do sleep 0.01; done"
+        )
     assert kind == "Timeout"
 
 
@@ -286,7 +317,10 @@ async def test_a_closed_session_has_ended_commands_that_ran_beside_its_turns():
         with anyio.fail_after(60):
             await desk.coordinator.cleanup()
         await desk.coordinator.cleanup()
-    assert results[0].error == {"message": "ended, because the session is being closed", "type": "Cancelled"}
+    assert results[0].error == {
+        "message": "ended, because the session is being closed",
+        "type": "Cancelled",
+    }
 
 
 # ── the tool contract ────────────────────────────────────────────────────────────────────────────
@@ -297,7 +331,9 @@ async def test_parallel_commands_do_not_mix_and_are_bounded_in_number(tmp_path):
     outputs: dict[int, str] = {}
 
     async def run(number: int) -> None:
-        command = f"touch run.{number}; ls run.* | wc -l; sleep 0.05; rm run.{number}; echo {number}"
+        command = (
+            f"touch run.{number}; ls run.* | wc -l; sleep 0.05; rm run.{number}; echo {number}"
+        )
         outputs[number] = (await desk.get("bash", command=command))["stdout"]
 
     async with anyio.create_task_group() as group:
@@ -314,7 +350,11 @@ def test_commands_run_in_an_event_loop_outside_the_main_thread():
     async def main() -> None:
         coordinator = TestCoordinator()
         await tool_bash.mount(coordinator, {})
-        outputs.append((await coordinator.get("tools", "bash").execute({"command": "echo thread"})).output["stdout"])
+        outputs.append(
+            (await coordinator.get("tools", "bash").execute({"command": "echo thread"})).output[
+                "stdout"
+            ]
+        )
 
     for backend in ("asyncio", "trio"):
         thread = threading.Thread(target=anyio.run, args=(main,), kwargs={"backend": backend})

@@ -21,11 +21,18 @@ from amplifier.modules.tools import bash as tool_bash
 from amplifier.modules.tools.bash import _confinement
 from amplifier.modules.tools.bash._git_files import findings, is_harmless, pointer_target, take_out
 from amplifier.testing import TestCoordinator, script
-from tests.modules.tools.test_tool_bash_sandbox import SANDBOXES, _bubblewrap_on_the_path, in_bubblewrap, run
+from tests.modules.tools.test_tool_bash_sandbox import (
+    SANDBOXES,
+    _bubblewrap_on_the_path,
+    in_bubblewrap,
+    run,
+)
 
 __all__ = ["_bubblewrap_on_the_path"]
 
-pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="there are sandboxes for Linux only")
+pytestmark = pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="there are sandboxes for Linux only"
+)
 
 BASH = ("bash", "-c")
 COMMITTING = {
@@ -75,7 +82,9 @@ async def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return await opened(tmp_path, monkeypatch)
 
 
-async def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: str = "", **config: Any) -> Desk:
+async def opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: str = "", **config: Any
+) -> Desk:
     folder, home = tmp_path / "work", tmp_path / "home"
     folder.mkdir()
     home.mkdir()
@@ -83,7 +92,9 @@ async def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: str 
     (home / ".gitconfig").write_text(own + settings)
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
-    made = outside("git init -q -b main . && echo one > file && git add . && git commit -q -m one", folder)
+    made = outside(
+        "git init -q -b main . && echo one > file && git add . && git commit -q -m one", folder
+    )
     assert made.returncode == 0, made.stderr
     coordinator = TestCoordinator()
     await tool_bash.mount(coordinator, {"working_dir": str(folder), "sandbox": "bwrap", **config})
@@ -139,19 +150,36 @@ async def test_commits_are_of_the_user(desk: Desk) -> None:
 # ── what does not work says so ───────────────────────────────────────────────────────────────────
 
 REFUSED = {
-    "a program after each step": ("git rebase -x 'touch ran' HEAD", "git rebase -x names a program"),
+    "a program after each step": (
+        "git rebase -x 'touch ran' HEAD",
+        "git rebase -x names a program",
+    ),
     "abbreviated": ("git rebase --exe='touch ran' HEAD", "git rebase --exec names a program"),
-    "an editor": ("GIT_SEQUENCE_EDITOR='touch ran;' git rebase -i HEAD", "GIT_SEQUENCE_EDITOR names a program"),
-    "a setting of the call": ("git -c core.fsmonitor='touch ran;' add .", "the setting core.fsmonitor"),
+    "an editor": (
+        "GIT_SEQUENCE_EDITOR='touch ran;' git rebase -i HEAD",
+        "GIT_SEQUENCE_EDITOR names a program",
+    ),
+    "a setting of the call": (
+        "git -c core.fsmonitor='touch ran;' add .",
+        "the setting core.fsmonitor",
+    ),
     "a setting": ("git config core.sshCommand 'touch ran;'", "the setting core.sshCommand"),
     "a submodule": ("git submodule add ./x", "it is a shell script"),
-    "another program at the remote": ("git fetch --upload-pack='touch ran;' .", "--upload-pack names a program"),
-    "a work tree in the repository": ("git worktree add .git/rebase-merge", "leads into a git folder"),
+    "another program at the remote": (
+        "git fetch --upload-pack='touch ran;' .",
+        "--upload-pack names a program",
+    ),
+    "a work tree in the repository": (
+        "git worktree add .git/rebase-merge",
+        "leads into a git folder",
+    ),
 }
 
 
 @pytest.mark.parametrize(("command", "reason"), REFUSED.values(), ids=REFUSED)
-async def test_a_call_that_needs_a_program_is_refused(command: str, reason: str, desk: Desk) -> None:
+async def test_a_call_that_needs_a_program_is_refused(
+    command: str, reason: str, desk: Desk
+) -> None:
     output = await desk.fail(command)
     assert reason in output["stderr"]
     assert "ask the user to run it in a terminal" in output["stderr"]
@@ -169,10 +197,17 @@ async def test_a_filter_fails_and_stores_nothing(desk: Desk) -> None:
 
 @in_bubblewrap
 async def test_without_a_profile_the_result_says_why_a_commit_failed(tmp_path, monkeypatch):
-    monkeypatch.setattr(_confinement, "open_git_profile", lambda *_, **__: (None, "unshare: Operation not permitted"))
+    monkeypatch.setattr(
+        _confinement,
+        "open_git_profile",
+        lambda *_, **__: (None, "unshare: Operation not permitted"),
+    )
     desk = await opened(tmp_path, monkeypatch)
     output = await desk.fail("git commit -q --allow-empty -m two")
-    assert ".git is read-only, and git cannot write to it because unshare: Operation not permitted" in output["sandbox"]
+    assert (
+        ".git is read-only, and git cannot write to it because unshare: Operation not permitted"
+        in output["sandbox"]
+    )
 
 
 # ── hooks of the repository ──────────────────────────────────────────────────────────────────────
@@ -214,7 +249,9 @@ LEFT_BEHIND = {
 
 
 @pytest.mark.parametrize("script", LEFT_BEHIND.values(), ids=LEFT_BEHIND)
-async def test_a_message_that_a_hook_left_is_read_as_a_file_only(script: str, desk: Desk, tmp_path: Path) -> None:
+async def test_a_message_that_a_hook_left_is_read_as_a_file_only(
+    script: str, desk: Desk, tmp_path: Path
+) -> None:
     secret = tmp_path / "home" / "secret"
     secret.write_text("CANARY")
     add_hook(desk.folder, "commit-msg", script.replace("{secret}", str(secret)))
@@ -223,8 +260,12 @@ async def test_a_message_that_a_hook_left_is_read_as_a_file_only(script: str, de
     assert outside("git log --format=%B", desk.folder).stdout.split() == ["one"]
 
 
-@pytest.mark.parametrize("script", ["ln -sf {secret} $i", "rm $i; mkfifo $i", "d=${i%/index}; rm -r $d; ln -s /dev $d"])
-async def test_an_index_that_a_hook_left_is_read_as_a_file_only(script: str, desk: Desk, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "script", ["ln -sf {secret} $i", "rm $i; mkfifo $i", "d=${i%/index}; rm -r $d; ln -s /dev $d"]
+)
+async def test_an_index_that_a_hook_left_is_read_as_a_file_only(
+    script: str, desk: Desk, tmp_path: Path
+) -> None:
     secret = tmp_path / "home" / "secret"
     secret.write_text("CANARY")
     outside("git worktree add -q tree -b t", desk.folder)
@@ -235,7 +276,9 @@ async def test_an_index_that_a_hook_left_is_read_as_a_file_only(script: str, des
     assert outside("git log --format=%B t", desk.folder).stdout.split() == ["one"]
 
 
-async def test_a_hook_runs_in_the_sandbox_without_the_repository(desk: Desk, tmp_path: Path) -> None:
+async def test_a_hook_runs_in_the_sandbox_without_the_repository(
+    desk: Desk, tmp_path: Path
+) -> None:
     secret = tmp_path / "home" / "secret"
     secret.write_text("CANARY")
     add_hook(
@@ -302,7 +345,9 @@ LOOKING = (
 
 
 @pytest.mark.parametrize(("name", "command"), ATTACKS.items(), ids=ATTACKS)
-async def test_an_attack_leaves_nothing_that_git_runs(name: str, command: str, desk: Desk, tmp_path: Path) -> None:
+async def test_an_attack_leaves_nothing_that_git_runs(
+    name: str, command: str, desk: Desk, tmp_path: Path
+) -> None:
     """A person has a prompt with git's state in each folder, and commits there."""
     marker = tmp_path / "ran"
     (desk.folder / "evil").write_text(f"#!/bin/sh\ntouch {marker}\nexec cat 2>/dev/null\n")
@@ -312,13 +357,19 @@ async def test_an_attack_leaves_nothing_that_git_runs(name: str, command: str, d
         await run(desk.coordinator, line.replace("{payload}", payload))
         assert not marker.exists(), "it ran outside already"
     for folder in [desk.folder, *sorted(path for path in desk.folder.rglob("*") if path.is_dir())]:
-        if ".amplifier-aside" not in str(folder) and ".git/" not in f"{folder}/" and folder.is_dir():
+        if (
+            ".amplifier-aside" not in str(folder)
+            and ".git/" not in f"{folder}/"
+            and folder.is_dir()
+        ):
             outside(LOOKING, folder)
             assert not marker.exists(), folder
 
 
 async def test_what_was_taken_out_is_named_for_model_and_user(desk: Desk) -> None:
-    output = await desk.run("git init -q sub; git -C sub config core.fsmonitor ./evil; git -C sub config user.name x")
+    output = await desk.run(
+        "git init -q sub; git -C sub config core.fsmonitor ./evil; git -C sub config user.name x"
+    )
     (note,) = output["protected"]
     assert note.startswith(f"{desk.folder}/sub/.git/config: has lost settings that name programs")
     assert "core.fsmonitor=./evil" in note
@@ -333,7 +384,9 @@ async def test_settings_of_the_user_stay(desk: Desk) -> None:
         desk.folder,
     )
     before = (desk.folder / ".git" / "config").read_text()
-    output = await desk.run("git commit -q --allow-empty -m two; git config branch.main.description d")
+    output = await desk.run(
+        "git commit -q --allow-empty -m two; git config branch.main.description d"
+    )
     assert "protected" not in output
     after = (desk.folder / ".git" / "config").read_text()
     assert after.startswith(before)
@@ -352,7 +405,10 @@ def listening(folder: Path) -> Iterator[str]:
     )
     address = str(folder / "engine.sock")
     with subprocess.Popen(
-        [sys.executable, "-c", code, address], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", code, address],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     ) as server:
         assert server.stdout is not None
         assert server.stdout.readline() == "ready\n"
@@ -366,7 +422,9 @@ async def test_a_socket_of_another_network_namespace_is_covered(desk: Desk) -> N
     (desk.folder / "mounted").mkdir()
     with listening(desk.folder / "mounted") as address:
         assert address not in await anyio.Path("/proc/net/unix").read_text()
-        connect = f"import socket; socket.socket(socket.AF_UNIX).connect('{address}'); print('reached')"
+        connect = (
+            f"import socket; socket.socket(socket.AF_UNIX).connect('{address}'); print('reached')"
+        )
         result = await run(desk.coordinator, f'/usr/bin/python3 -c "{connect}"')
     assert "reached" not in result.output["stdout"], result
 
@@ -411,7 +469,9 @@ async def test_the_home_on_the_search_path_is_not_shown(tmp_path, monkeypatch):
         with monkeypatch.context() as patch:
             patch.setenv("PATH", f"{os.environ['PATH']}:{entry}")
             coordinator = TestCoordinator()
-            await tool_bash.mount(coordinator, {"working_dir": str(tmp_path / "work"), "sandbox": "bwrap"})
+            await tool_bash.mount(
+                coordinator, {"working_dir": str(tmp_path / "work"), "sandbox": "bwrap"}
+            )
             result = await run(coordinator, f"cat {tmp_path}/home/secret")
         assert "CANARY" not in result.output["stdout"], entry
 
@@ -461,7 +521,10 @@ def test_a_setting_that_may_name_a_program(key: str, value: str) -> None:
 
 
 def test_a_plain_repository_has_no_findings(tmp_path: Path) -> None:
-    outside("git init -q . && git commit -q --allow-empty -m x && git worktree add -q t && git clone -q . c", tmp_path)
+    outside(
+        "git init -q . && git commit -q --allow-empty -m x && git worktree add -q t && git clone -q . c",
+        tmp_path,
+    )
     assert findings(f"{tmp_path}/.git") == []
     assert findings(f"{tmp_path}/c/.git") == []
 
@@ -479,9 +542,15 @@ def test_a_submodule_has_no_findings(tmp_path: Path) -> None:
 
 PLANTED = {
     "another work tree": ("git config core.worktree {tmp}/victim", "config"),
-    "a work tree by a link": ("ln -s r/.. ../link; git config core.worktree {tmp}/link/r", "config"),
+    "a work tree by a link": (
+        "ln -s r/.. ../link; git config core.worktree {tmp}/link/r",
+        "config",
+    ),
     "linked state of a rebase": ("mkdir ../rm; ln -s ../../rm .git/rebase-merge", "rebase-merge"),
-    "linked options": ("mkdir .git/sequencer; ln -s /dev/null .git/sequencer/opts", "sequencer/opts"),
+    "linked options": (
+        "mkdir .git/sequencer; ln -s /dev/null .git/sequencer/opts",
+        "sequencer/opts",
+    ),
     "linked worktrees": ("mkdir ../wts; ln -s ../../wts .git/worktrees", "worktrees"),
     "linked submodule": ("mkdir .git/modules; ln -s ../../x .git/modules/x", "modules/x"),
     "a pipe": ("mkfifo .git/index", "index"),
@@ -498,7 +567,9 @@ PLANTED = {
 
 
 @pytest.mark.parametrize(("script", "place"), PLANTED.values(), ids=PLANTED)
-def test_what_leads_git_elsewhere_is_found_and_taken_out(script: str, place: str, tmp_path: Path) -> None:
+def test_what_leads_git_elsewhere_is_found_and_taken_out(
+    script: str, place: str, tmp_path: Path
+) -> None:
     for name in ("victim", "r"):
         (tmp_path / name).mkdir()
     outside("git init -q . && " + script.replace("{tmp}", str(tmp_path)), tmp_path / "r")
@@ -518,7 +589,10 @@ def test_another_content_of_a_hook_is_another_finding(tmp_path: Path) -> None:
 
 
 def test_taking_out_keeps_what_was_taken_out_before(tmp_path: Path) -> None:
-    outside("git init -q . && mkdir .git/config.amplifier-aside && git config core.fsmonitor x", tmp_path)
+    outside(
+        "git init -q . && mkdir .git/config.amplifier-aside && git config core.fsmonitor x",
+        tmp_path,
+    )
     take_out(findings(f"{tmp_path}/.git"))
     assert findings(f"{tmp_path}/.git") == []
     (aside,) = (tmp_path / ".git").glob("config.*.amplifier-aside")
@@ -526,7 +600,10 @@ def test_taking_out_keeps_what_was_taken_out_before(tmp_path: Path) -> None:
 
 
 def test_a_file_with_another_name_gets_its_own_content(tmp_path: Path) -> None:
-    outside("git init -q . && ln .git/config cfg && git init -q s && ln s/.git/hooks/pre-commit.sample h", tmp_path)
+    outside(
+        "git init -q . && ln .git/config cfg && git init -q s && ln s/.git/hooks/pre-commit.sample h",
+        tmp_path,
+    )
     outside("printf '[core]\\n\\tfsmonitor = x\\n' >> cfg", tmp_path)
     take_out(findings(f"{tmp_path}/.git"))
     assert findings(f"{tmp_path}/.git") == []
@@ -555,7 +632,10 @@ def test_a_pointer_is_read_as_git_does(tmp_path: Path) -> None:
 async def test_no_call_changes_a_hook(command: str, desk: Desk) -> None:
     add_hook(desk.folder, "pre-commit", "exit 0")
     before = (desk.folder / ".git/hooks/pre-commit").read_text()
-    await run(desk.coordinator, f"echo 'touch ran' > pre-commit; chmod +x pre-commit; git add pre-commit; {command}")
+    await run(
+        desk.coordinator,
+        f"echo 'touch ran' > pre-commit; chmod +x pre-commit; git add pre-commit; {command}",
+    )
     assert (desk.folder / ".git/hooks/pre-commit").read_text() == before
     assert os.access(desk.folder / ".git/hooks/pre-commit", os.X_OK)
 
@@ -575,15 +655,30 @@ def test_taking_out_follows_no_link(tmp_path: Path) -> None:
 
 A_DAY: list[tuple[str, dict[str, str]]] = [
     ("bash", {"command": "git clone -q . copy && git -C copy log --oneline | wc -l"}),
-    ("bash", {"command": "cd copy && git switch -q -c fix && echo more >> file && git commit -qam 'in the copy'"}),
-    ("bash", {"command": "rm -rf copy/file && git -C copy checkout -q file && git switch -q -c topic"}),
+    (
+        "bash",
+        {
+            "command": "cd copy && git switch -q -c fix && echo more >> file && git commit -qam 'in the copy'"
+        },
+    ),
+    (
+        "bash",
+        {"command": "rm -rf copy/file && git -C copy checkout -q file && git switch -q -c topic"},
+    ),
     ("write_file", {"file_path": "new.py", "content": "x=1\n"}),
     ("edit_file", {"file_path": "file", "old_string": "one", "new_string": "two"}),
     (
         "bash",
-        {"command": "git add -A ':!copy' && git commit -q -m 'Add new.py' && git log -1 --format=%an && cat new.py"},
+        {
+            "command": "git add -A ':!copy' && git commit -q -m 'Add new.py' && git log -1 --format=%an && cat new.py"
+        },
     ),
-    ("bash", {"command": "git switch -q main && echo base > base && git add base && git commit -q -m base"}),
+    (
+        "bash",
+        {
+            "command": "git switch -q main && echo base > base && git add base && git commit -q -m base"
+        },
+    ),
     ("bash", {"command": "git rebase -q main topic && git log --oneline | wc -l"}),
     (
         "bash",
@@ -591,14 +686,23 @@ A_DAY: list[tuple[str, dict[str, str]]] = [
             "command": "echo wip >> file && git stash -q && git switch -q main && git switch -q topic && git stash pop -q"
         },
     ),
-    ("bash", {"command": "git commit -q -am wip && git commit -q --amend -m 'Change the file' && git status --short"}),
     (
         "bash",
-        {"command": "git worktree add -q tree -b other && cd tree && echo y > y && git add y && git commit -q -m y"},
+        {
+            "command": "git commit -q -am wip && git commit -q --amend -m 'Change the file' && git status --short"
+        },
     ),
     (
         "bash",
-        {"command": "git -C tree log --oneline | wc -l && git worktree remove tree && git merge -q --no-edit other"},
+        {
+            "command": "git worktree add -q tree -b other && cd tree && echo y > y && git add y && git commit -q -m y"
+        },
+    ),
+    (
+        "bash",
+        {
+            "command": "git -C tree log --oneline | wc -l && git worktree remove tree && git merge -q --no-edit other"
+        },
     ),
 ]
 
@@ -606,10 +710,14 @@ A_DAY: list[tuple[str, dict[str, str]]] = [
 # Each of these calls has a test of its own above.
 @pytest.mark.slow
 @in_bubblewrap
-async def test_an_agent_works_with_git_without_a_question(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_agent_works_with_git_without_a_question(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It clones, branches, edits, commits with a hook, rebases, stashes and uses a worktree in mode ``full``."""
     desk = await opened(tmp_path, monkeypatch)
-    add_hook(desk.folder, "pre-commit", "[ ! -e new.py ] || { echo 'x = 1' > new.py && git add new.py; }")
+    add_hook(
+        desk.folder, "pre-commit", "[ ! -e new.py ] || { echo 'x = 1' > new.py && git add new.py; }"
+    )
     monkeypatch.chdir(desk.folder)
     asked: list[object] = []
 

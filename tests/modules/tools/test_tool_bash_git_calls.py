@@ -17,11 +17,18 @@ from amplifier.modules.tools.bash._git_words import Refused, check_words, read_w
 from amplifier.testing import TestCoordinator
 from tests._support.processes import running_processes
 from tests.modules.tools.test_tool_bash_git import Desk, add_hook, opened, outside
-from tests.modules.tools.test_tool_bash_sandbox import SANDBOXES, _bubblewrap_on_the_path, in_bubblewrap, run
+from tests.modules.tools.test_tool_bash_sandbox import (
+    SANDBOXES,
+    _bubblewrap_on_the_path,
+    in_bubblewrap,
+    run,
+)
 
 __all__ = ["_bubblewrap_on_the_path"]
 
-pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="there are sandboxes for Linux only")
+pytestmark = pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="there are sandboxes for Linux only"
+)
 HISTORY = """
 mkdir .vscode .husky; echo v1 > .vscode/settings.json; echo e1 > .envrc; echo p1 > .pre-commit-config.yaml
 echo '#!/bin/sh' > .husky/pre-commit; git add .; git commit -q -m protected; git branch old
@@ -58,9 +65,14 @@ async def test_calls_in_a_pipe_run_at_once(desk: Desk) -> None:
 async def test_a_call_ends_with_its_caller_and_leaves_no_process(desk: Desk) -> None:
     """What is left of it could write to the repository after the look at it."""
     mark = f"mark-{os.getpid()}-{desk.folder.parent.name}"
-    await run(desk.coordinator, f"timeout -s KILL 1 git hash-object -w --stdin --path={mark} < <(sleep 60)")
+    await run(
+        desk.coordinator,
+        f"timeout -s KILL 1 git hash-object -w --stdin --path={mark} < <(sleep 60)",
+    )
     assert running_processes(mark) == []
-    await run(desk.coordinator, f"git hash-object -w --stdin --path={mark} < <(sleep 60)", timeout=1)
+    await run(
+        desk.coordinator, f"git hash-object -w --stdin --path={mark} < <(sleep 60)", timeout=1
+    )
     assert running_processes(mark) == []
 
 
@@ -81,10 +93,17 @@ async def test_git_writes_what_the_repository_had(desk: Desk) -> None:
     ]
     for move in moves:
         output = await desk.run(f"set -e; {move}; git status --porcelain; {STATE}")
-        expected = "v1\ne1\np1\n" if "old" in move and "rebase" not in move and "merge" not in move else "2\n2\n2\n"
+        expected = (
+            "v1\ne1\np1\n"
+            if "old" in move and "rebase" not in move and "merge" not in move
+            else "2\n2\n2\n"
+        )
         clean = [line for line in output["stdout"].splitlines() if not line.startswith(" M")]
         assert "\n".join(clean) + "\n" == expected, (move, output)
-        assert any("git changed it to a content" in note for note in output.get("protected", ())), (move, output)
+        assert any("git changed it to a content" in note for note in output.get("protected", ())), (
+            move,
+            output,
+        )
 
 
 PLANTING = {
@@ -139,13 +158,18 @@ async def test_branches_that_differ_in_protected_files(desk: Desk) -> None:
 
 async def test_a_repository_of_the_agents_is_not_the_users_in_the_next_session(desk: Desk) -> None:
     make = "git init -q -b main r && cd r && git commit -q --allow-empty -m one && git branch good"
-    await desk.run(f"{make} && echo evil > .envrc && git add . && git commit -q -m two && git switch -q good")
+    await desk.run(
+        f"{make} && echo evil > .envrc && git add . && git commit -q -m two && git switch -q good"
+    )
     again = TestCoordinator()
     await tool_bash.mount(again, {"working_dir": str(desk.folder), "sandbox": "bwrap"})
     result = await run(again, "cd r; git switch -q main; git status")
     assert not (desk.folder / "r" / ".envrc").exists(), result
     assert ".envrc" in str(result.output["protected"])
-    outside("cd r; git switch -q good; echo mine > .envrc; git add .; git commit -q -m mine", desk.folder)
+    outside(
+        "cd r; git switch -q good; echo mine > .envrc; git add .; git commit -q -m mine",
+        desk.folder,
+    )
     await run(again, "cd r; git switch -q -c other HEAD~1")
     await run(again, "cd r; git switch -q good")
     assert (desk.folder / "r" / ".envrc").read_text() == "mine\n"
@@ -156,7 +180,9 @@ async def test_a_work_tree_of_a_repository_elsewhere_has_its_users_commits(tmp_p
     elsewhere.mkdir()
     outside(f"git init -q -b main . && {HISTORY}", elsewhere)
     desk = await opened(tmp_path, monkeypatch, readable=[str(tmp_path)])
-    outside(f"rm -rf .git file; git -C {elsewhere} worktree add -q {desk.folder}/tree old", desk.folder)
+    outside(
+        f"rm -rf .git file; git -C {elsewhere} worktree add -q {desk.folder}/tree old", desk.folder
+    )
     await desk.run("true")
     await desk.run("cd tree; cat .envrc")
     record = UsersHistory((elsewhere / ".git").stat().st_ino)
@@ -168,13 +194,18 @@ async def test_a_work_tree_of_a_repository_elsewhere_has_its_users_commits(tmp_p
 async def test_a_commit_of_the_user_between_two_calls_counts(desk: Desk) -> None:
     outside(HISTORY, desk.folder)
     await desk.run("git switch -q -c topic && git commit -q --allow-empty -m mine")
-    outside("git switch -q main; echo 3 > .envrc; git commit -q -am three; git switch -q topic", desk.folder)
+    outside(
+        "git switch -q main; echo 3 > .envrc; git commit -q -am three; git switch -q topic",
+        desk.folder,
+    )
     await desk.run("git rebase -q main && grep 3 .envrc")
 
 
 def test_a_record_of_a_killed_agent_takes_no_commit_for_the_users(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    outside("git init -q -b main . && echo 1 > .envrc && git add . && git commit -q -m one", tmp_path)
+    outside(
+        "git init -q -b main . && echo 1 > .envrc && git add . && git commit -q -m one", tmp_path
+    )
     git = f"{tmp_path}/.git"
     number = Path(git).stat().st_ino
     with UsersHistory(number).during_call(git):
@@ -190,8 +221,20 @@ def test_a_record_of_a_killed_agent_takes_no_commit_for_the_users(tmp_path, monk
     later = UsersHistory(number)
 
     def log(name: str, commits: list[str]) -> str:
-        command = ["git", "log", "--raw", "--no-abbrev", "--root", "--format=", *commits, "--", name]
-        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+        command = [
+            "git",
+            "log",
+            "--raw",
+            "--no-abbrev",
+            "--root",
+            "--format=",
+            *commits,
+            "--",
+            name,
+        ]
+        return subprocess.run(
+            command, cwd=tmp_path, capture_output=True, text=True, check=True
+        ).stdout
 
     def blob(commit: str) -> str:
         return outside(f"git rev-parse {commit}:.envrc", tmp_path).stdout.strip()
@@ -209,7 +252,9 @@ def test_more_than_can_be_remembered_is_not_opened(tmp_path: Path) -> None:
 
 
 async def test_a_moved_repository_keeps_its_record(desk: Desk) -> None:
-    outside("git init -q -b main r; cd r; echo 2 > .envrc; git add .; git commit -q -m x", desk.folder)
+    outside(
+        "git init -q -b main r; cd r; echo 2 > .envrc; git add .; git commit -q -m x", desk.folder
+    )
     await desk.run(
         "cd r; git update-index --cacheinfo 100644,$(echo evil | git hash-object -w --stdin),.envrc; git commit -q -m x"
     )
@@ -222,11 +267,15 @@ async def test_a_moved_repository_keeps_its_record(desk: Desk) -> None:
 async def test_a_hook_runs_where_git_removed_a_protected_file(desk: Desk) -> None:
     outside(f"git branch none; {HISTORY}", desk.folder)
     add_hook(desk.folder, "post-checkout", "echo ran >> ran")
-    await desk.run("git switch -q none && test ! -e .envrc && git switch -q main && test -e .envrc && grep -c ran ran")
+    await desk.run(
+        "git switch -q none && test ! -e .envrc && git switch -q main && test -e .envrc && grep -c ran ran"
+    )
 
 
 @in_bubblewrap
-async def test_a_work_tree_shows_nothing_that_is_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_work_tree_shows_nothing_that_is_hidden(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "seen").mkdir()
     (tmp_path / "seen" / "secret").write_text("CANARY")
     (tmp_path / "seen" / "open").write_text("seen")
@@ -234,10 +283,18 @@ async def test_a_work_tree_shows_nothing_that_is_hidden(tmp_path: Path, monkeypa
     desk = await opened(tmp_path, monkeypatch, readable=[str(tmp_path / "seen")], hidden=hidden)
     assert "CANARY" not in (await run(desk.coordinator, f"cat {hidden[0]}")).output["stdout"]
     for tree in (tmp_path / "seen", tmp_path, Path("/")):
-        await run(desk.coordinator, f"git --git-dir=.git --work-tree={tree} add {tree}/seen/secret {tree}/secret")
+        await run(
+            desk.coordinator,
+            f"git --git-dir=.git --work-tree={tree} add {tree}/seen/secret {tree}/secret",
+        )
         await run(desk.coordinator, f"GIT_DIR=.git GIT_WORK_TREE={tree} git stash -q -u")
         await run(desk.coordinator, f"git --git-dir=.git --work-tree={tree} add {tree}/secret")
-    assert "CANARY" not in outside("git cat-file --batch --batch-all-objects | tr -cd '[:print:]'", desk.folder).stdout
+    assert (
+        "CANARY"
+        not in outside(
+            "git cat-file --batch --batch-all-objects | tr -cd '[:print:]'", desk.folder
+        ).stdout
+    )
 
 
 # ── other places ─────────────────────────────────────────────────────────────────────────────────
@@ -249,8 +306,12 @@ async def test_repositories_outside_of_the_folder(desk: Desk, tmp_path: Path) ->
         "set -e; git clone -q ../other sub; git clone -q . own; git remote add o ../other; git fetch -q o;"
         " git pull -q --rebase=false --allow-unrelated-histories --no-edit ../other main; git merge-base HEAD o/main"
     )
-    await desk.run("git -C sub commit -q --allow-empty -m x && rm -rf sub own && git worktree add -q tree -b t")
-    await desk.run('rm -rf tree && git worktree prune && test -z "$(ls -d sub own tree 2>/dev/null)"')
+    await desk.run(
+        "git -C sub commit -q --allow-empty -m x && rm -rf sub own && git worktree add -q tree -b t"
+    )
+    await desk.run(
+        'rm -rf tree && git worktree prune && test -z "$(ls -d sub own tree 2>/dev/null)"'
+    )
     for command, reason in {
         "git push -q o HEAD:x": f"{tmp_path}/other is outside of the folders that commands may change",
         "git worktree add $TMPDIR/x": "is empty for each command, so a work tree there is lost",
@@ -273,26 +334,36 @@ async def test_what_is_hidden_stays_hidden(tmp_path: Path, monkeypatch: pytest.M
 
 
 @in_bubblewrap
-async def test_objects_of_another_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_objects_of_another_repository(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     desk = await opened(tmp_path, monkeypatch, readable=[str(tmp_path)])
-    outside("git clone -q --bare work base; cd work; git gc -q; git clone -q --shared ../base ../x", tmp_path)
+    outside(
+        "git clone -q --bare work base; cd work; git gc -q; git clone -q --shared ../base ../x",
+        tmp_path,
+    )
     outside("rm -rf .git && mv ../x/.git . && git config user.name a", desk.folder)
     add_hook(desk.folder, "pre-commit", "git log --oneline >&2; echo x >> file; git add file")
     await desk.run("git commit -q --allow-empty -m x && git fsck && git show HEAD:file | grep x")
 
 
 @in_bubblewrap
-async def test_a_package_of_a_repository_above(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_package_of_a_repository_above(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     desk = await opened(tmp_path, monkeypatch)
     package = desk.folder / "package"
     package.mkdir()
     coordinator = TestCoordinator()
     await tool_bash.mount(
-        coordinator, {"working_dir": str(package), "sandbox": "bwrap", "readable": [str(desk.folder)]}
+        coordinator,
+        {"working_dir": str(package), "sandbox": "bwrap", "readable": [str(desk.folder)]},
     )
     inner = Desk(package, coordinator)
     add_hook(desk.folder, "pre-commit", "echo checked >> package/n; git add package/n")
-    await inner.run("echo x > n && git add n && git commit -q -m n && git switch -q -c t && git status --short")
+    await inner.run(
+        "echo x > n && git add n && git commit -q -m n && git switch -q -c t && git status --short"
+    )
     assert outside("git show t:package/n", desk.folder).stdout == "x\nchecked\n"
     await inner.fail("git rm -q ../file")
     await inner.fail("echo x > ../file")
@@ -327,19 +398,61 @@ async def test_aliases_and_forms_of_a_call(tmp_path: Path, monkeypatch: pytest.M
 
 
 @in_bubblewrap
-async def test_an_alias_of_the_user_that_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_alias_of_the_user_that_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     desk = await opened(tmp_path, monkeypatch, settings="[alias]\n\tlg = log --format=%s\n")
     assert (await desk.run("mkdir d; cd d; git lg -1"))["stdout"] == "one\n"
 
 
 READING = [
-    *("stash list", "stash show -p", "branch", "branch -vv", "branch --list x", "tag", "tag -l 'v*'", "tag -n3"),
-    *("config user.name", "config --get a.b", "config -l", "remote -v", "worktree list", "reflog", "notes show"),
-    *("apply --stat p", "hash-object f", "symbolic-ref HEAD", "submodule status", "-C x log", "-c a.b=c diff"),
+    *(
+        "stash list",
+        "stash show -p",
+        "branch",
+        "branch -vv",
+        "branch --list x",
+        "tag",
+        "tag -l 'v*'",
+        "tag -n3",
+    ),
+    *(
+        "config user.name",
+        "config --get a.b",
+        "config -l",
+        "remote -v",
+        "worktree list",
+        "reflog",
+        "notes show",
+    ),
+    *(
+        "apply --stat p",
+        "hash-object f",
+        "symbolic-ref HEAD",
+        "submodule status",
+        "-C x log",
+        "-c a.b=c diff",
+    ),
 ]
 WRITING = [
-    *("stash", "stash pop", "branch x", "branch -d x", "branch -m x", "tag v", "tag -d v", "config a.b c"),
-    *("remote add o x", "worktree add x", "reflog expire", "apply p", "apply --check --index p", "hash-object -w f"),
+    *(
+        "stash",
+        "stash pop",
+        "branch x",
+        "branch -d x",
+        "branch -m x",
+        "tag v",
+        "tag -d v",
+        "config a.b c",
+    ),
+    *(
+        "remote add o x",
+        "worktree add x",
+        "reflog expire",
+        "apply p",
+        "apply --check --index p",
+        "hash-object -w f",
+    ),
     *("symbolic-ref HEAD x", "submodule add x", "-C x commit", "fast-import", "commit --dry-run"),
 ]
 
@@ -369,9 +482,26 @@ def test_an_alias_that_leads_to_itself_ends() -> None:
 
 async def test_each_hook_runs_or_is_named(desk: Desk, tmp_path: Path) -> None:
     outside("git clone -q --bare . up.git; git remote add up ./up.git", desk.folder)
-    for name in ("prepare-commit-msg", "post-commit", "post-rewrite", "post-checkout", "post-merge", "pre-push"):
-        add_hook(desk.folder, name, f'echo "{name} $# $(cat | wc -w)" >> "$(dirname "$0")/../../hooks.log" ')
-    for name in ("applypatch-msg", "pre-applypatch", "post-applypatch", "pre-merge-commit", "reference-transaction"):
+    for name in (
+        "prepare-commit-msg",
+        "post-commit",
+        "post-rewrite",
+        "post-checkout",
+        "post-merge",
+        "pre-push",
+    ):
+        add_hook(
+            desk.folder,
+            name,
+            f'echo "{name} $# $(cat | wc -w)" >> "$(dirname "$0")/../../hooks.log" ',
+        )
+    for name in (
+        "applypatch-msg",
+        "pre-applypatch",
+        "post-applypatch",
+        "pre-merge-commit",
+        "reference-transaction",
+    ):
         add_hook(desk.folder, name, "exit 0")
     await desk.run(
         "set -e; git commit -q --allow-empty -m a; git commit -q --amend --allow-empty -m b; git switch -q -c t;"
@@ -386,18 +516,28 @@ async def test_each_hook_runs_or_is_named(desk: Desk, tmp_path: Path) -> None:
         "post-checkout 3 0": 2,
         "pre-push 2 8": 1,
     }
-    merged = await desk.run("git switch -q t && git merge -q --no-edit main && git format-patch -q -1 -o $TMPDIR main")
+    merged = await desk.run(
+        "git switch -q t && git merge -q --no-edit main && git format-patch -q -1 -o $TMPDIR main"
+    )
     assert "post-merge 1 0" in (desk.folder / "hooks.log").read_text()
-    assert "were not run: pre-merge-commit, prepare-commit-msg, reference-transaction" in merged["stderr"]
+    assert (
+        "were not run: pre-merge-commit, prepare-commit-msg, reference-transaction"
+        in merged["stderr"]
+    )
     output = await desk.run(
         "git switch -q -C u main; echo p >> file; git commit -qam p; git format-patch --stdout -1 > p"
         "; git reset -q --hard HEAD~1; git am -q p"
     )
     assert "were not run: applypatch-msg, pre-applypatch, post-applypatch" in output["stderr"]
     add_hook(desk.folder, "pre-push", "grep -q refs/heads/secret && exit 1; exit 0")
-    assert "pre-push of the repository ended" in (await desk.fail("git push -q up u:refs/heads/secret"))["stderr"]
+    assert (
+        "pre-push of the repository ended"
+        in (await desk.fail("git push -q up u:refs/heads/secret"))["stderr"]
+    )
     add_hook(desk.folder, "prepare-commit-msg", 'echo "More" >> "$1"')
-    await desk.run("git commit -q --allow-empty --no-verify -m z && git log -1 --format=%B | grep More")
+    await desk.run(
+        "git commit -q --allow-empty --no-verify -m z && git log -1 --format=%B | grep More"
+    )
 
 
 # ── cleaning ─────────────────────────────────────────────────────────────────────────────────────
@@ -436,7 +576,10 @@ async def test_what_a_command_closed_is_cleaned_all_the_same(command: str, desk:
 def test_a_user_cleans_folders_without_permissions() -> None:
     with tempfile.TemporaryDirectory() as name:
         base = Path(name)
-        outside("git init -q r; git -C r config core.fsmonitor x; mkdir -p t/a/b; touch t/a/b/c; ln -s / t/a/l", base)
+        outside(
+            "git init -q r; git -C r config core.fsmonitor x; mkdir -p t/a/b; touch t/a/b/c; ln -s / t/a/l",
+            base,
+        )
         add_hook(base / "r", "pre-commit", "exit 0")
         if os.geteuid() == 0:
             for path in (base, *base.rglob("*")):
@@ -451,10 +594,14 @@ def test_what_cannot_be_removed_is_told(tmp_path: Path) -> None:
     assert remove_tree(f"{tmp_path}/missing") is not None
 
 
-async def test_nothing_is_left_of_a_call(desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nothing_is_left_of_a_call(
+    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(scratch))
-    add_hook(desk.folder, "pre-commit", "mkdir -p .git/a/b; chmod 000 .git/a/b .git/a; chmod a-w .git")
+    add_hook(
+        desk.folder, "pre-commit", "mkdir -p .git/a/b; chmod 000 .git/a/b .git/a; chmod a-w .git"
+    )
     await desk.run("git commit -q --allow-empty -m x; git commit -q --allow-empty -m y | cat")
     assert list(scratch.iterdir()) == []

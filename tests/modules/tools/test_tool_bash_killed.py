@@ -90,10 +90,14 @@ async def test_cancelled_no_process_of_any_command_is_left():
             group.start_soon(desk.tools["bash"].execute, {"command": command})
         for token in tokens.values():
             assert await wait_for(partial(is_alive, token), timeout=60)
-        await anyio.sleep(0.5)  # for what they start in turn; the moment does not matter, see the test of any while
+        await anyio.sleep(
+            0.5
+        )  # for what they start in turn; the moment does not matter, see the test of any while
         started = time.monotonic()
         group.cancel_scope.cancel()
-    assert time.monotonic() - started < 60  # meant is one second; the commands would take ten minutes
+    assert (
+        time.monotonic() - started < 60
+    )  # meant is one second; the commands would take ten minutes
     assert left_by(tokens) == {}
 
 
@@ -107,7 +111,11 @@ async def test_timed_out_no_process_is_left():
         kinds.add((await desk.fail("bash", command=command))[0])
 
     async with anyio.create_task_group() as group:
-        for way in ("a job of its own group", "ignored signals", *list(LEAVING if LINUX else ())[-3:]):
+        for way in (
+            "a job of its own group",
+            "ignored signals",
+            *list(LEAVING if LINUX else ())[-3:],
+        ):
             command, tokens[way] = marked(WAYS[way])
             group.start_soon(run, command)
     assert kinds == {"Timeout"}
@@ -119,7 +127,11 @@ AFTER_THE_SHELL = {
     "the background, silent": f"nohup {SLEEP} > /dev/null 2>&1 &",
     "a subshell": f"( {SLEEP} & )",
     "ignored signals": f"(trap '' TERM; {SLEEP}) &",
-    **({"setsid": f"setsid {SLEEP} > /dev/null 2>&1 &", "a double fork": f"( setsid {SLEEP} & )"} if LINUX else {}),
+    **(
+        {"setsid": f"setsid {SLEEP} > /dev/null 2>&1 &", "a double fork": f"( setsid {SLEEP} & )"}
+        if LINUX
+        else {}
+    ),
 }
 
 
@@ -140,7 +152,9 @@ async def test_cancelled_after_any_while_no_process_of_a_tree_is_left():
     desk = await Desk.open(None, tool_bash)
     chance, token = random.Random(7), str(uuid.uuid4().int)
     leaver = "(setsid sleep 600.N &);" if LINUX else ""
-    tree = f"{leaver} sleep 600.N & bash -c 'sleep 600.N & sleep 600.N' & wait".replace("600.N", f"600.{token}")
+    tree = f"{leaver} sleep 600.N & bash -c 'sleep 600.N & sleep 600.N' & wait".replace(
+        "600.N", f"600.{token}"
+    )
     for _ in range(60):
         with anyio.move_on_after(chance.uniform(0, 0.06)) as scope:
             await desk.call("bash", command=tree)
@@ -151,7 +165,9 @@ async def test_cancelled_after_any_while_no_process_of_a_tree_is_left():
 @pytest.mark.slow
 async def test_without_a_supervisor_the_whole_group_is_ended_still(monkeypatch):
     monkeypatch.setattr(_confinement, "can_supervise", lambda: False)
-    monkeypatch.setattr(_command, "_KILLING", 0.2)  # a zombie that init is slow to reap counts as a member here
+    monkeypatch.setattr(
+        _command, "_KILLING", 0.2
+    )  # a zombie that init is slow to reap counts as a member here
     desk = await Desk.open(None, tool_bash, timeout=0.4, kill_grace=0.2)
     for way in ("a pipeline", "ignored signals"):
         command, token = marked(HIDING[way])
@@ -160,7 +176,11 @@ async def test_without_a_supervisor_the_whole_group_is_ended_still(monkeypatch):
     command, token = marked(AFTER_THE_SHELL["the background"])
     assert "note" in await desk.get("bash", command=command)
     assert gone(token) == []
-    assert await desk.get("bash", command="echo fine") == {"stdout": "fine\n", "stderr": "", "returncode": 0}
+    assert await desk.get("bash", command="echo fine") == {
+        "stdout": "fine\n",
+        "stderr": "",
+        "returncode": 0,
+    }
 
 
 def test_a_process_that_got_the_id_of_another_is_never_signalled():
@@ -221,7 +241,10 @@ def test_a_session_cancelled_at_any_suspension_leaves_no_process(mode):
     token = str(uuid.uuid4().int)
 
     def make() -> Any:
-        calls = [("bash", {"command": f"sleep 600.{token} & sleep 0.02"}), ("bash", {"command": "echo x"})]
+        calls = [
+            ("bash", {"command": f"sleep 600.{token} & sleep 0.02"}),
+            ("bash", {"command": "echo x"}),
+        ]
         plan = {
             "session": {"orchestrator": "loop-basic", "context": "context-simple", "strict": True},
             "providers": [MockProvider([calls, "done"])],

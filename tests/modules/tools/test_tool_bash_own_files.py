@@ -42,7 +42,9 @@ __all__ = ["_bubblewrap_on_the_path"]
 SOURCES = Path(amplifier.__file__).parent
 """What is imported, and not always below this repository: the fault programme plants bugs in a copy."""
 
-pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="there are sandboxes for Linux only")
+pytestmark = pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="there are sandboxes for Linux only"
+)
 
 
 # ── what the agent runs from ─────────────────────────────────────────────────────────────────────
@@ -131,7 +133,9 @@ def environment():
     (workspace / "bin").mkdir(parents=True)
     venv.create(environment, symlinks=True)
     site = Path(sysconfig.get_path("purelib", vars={"base": str(environment)}))
-    shutil.copytree(SOURCES, site / "amplifier")  # with what is compiled: the agent may not write there
+    shutil.copytree(
+        SOURCES, site / "amplifier"
+    )  # with what is compiled: the agent may not write there
     (site / "others.pth").write_text(sysconfig.get_path("purelib") + "\n")
     marker = folder / "marker"
     (workspace / "payload").write_text(PAYLOAD.format(marker=marker, python=sys.executable))
@@ -149,11 +153,15 @@ def snapshot(folder: Path) -> list[tuple[Any, ...]]:
     )
 
 
-def escaped(own: Path, workspace: Path, commands: list[str], marker: Path, backend: str, **variables: str) -> Any:
+def escaped(
+    own: Path, workspace: Path, commands: list[str], marker: Path, backend: str, **variables: str
+) -> Any:
     """Which of these commands of an agent that runs from `own` changed what is executed."""
     done = subprocess.run(
         [own / "bin" / "python", "-P", "-c", AGENT],
-        input=json.dumps({"arguments": [str(workspace), commands, str(marker), {}], "backend": backend}),
+        input=json.dumps(
+            {"arguments": [str(workspace), commands, str(marker), {}], "backend": backend}
+        ),
         cwd=workspace,
         env=variables,
         capture_output=True,
@@ -176,7 +184,9 @@ def test_no_command_changes_what_the_agent_itself_runs(environment, backend):
         .replace("V/", "tools/.venv/")
         .replace("V ", "tools/.venv ")
         .replace("V;", "tools/.venv;")
-        for command in REPLACING[backend == "trio" :: 2]  # each on one backend: the sandbox knows none
+        for command in REPLACING[
+            backend == "trio" :: 2
+        ]  # each on one backend: the sandbox knows none
     ]
     before = snapshot(own)
     path = os.pathsep.join([str(workspace / "bin"), ".", "", str(own / "bin"), os.environ["PATH"]])
@@ -185,7 +195,10 @@ def test_no_command_changes_what_the_agent_itself_runs(environment, backend):
     assert escaped(own, workspace, commands, marker, backend, **variables) == []
     assert snapshot(own) == before
     subprocess.run(
-        [own / "bin" / "python", "-c", "import amplifier.modules.tools.web"], cwd="/", env=variables, check=True
+        [own / "bin" / "python", "-c", "import amplifier.modules.tools.web"],
+        cwd="/",
+        env=variables,
+        check=True,
     )
     assert not marker.exists()
 
@@ -208,39 +221,62 @@ def test_no_command_changes_a_package_that_is_installed_in_place(environment):
 
 
 @pytest.mark.parametrize("kind", SANDBOXES)
-async def test_a_link_to_the_agents_environment_and_a_folder_inside_of_it_are_refused(kind, tmp_path, monkeypatch):
+async def test_a_link_to_the_agents_environment_and_a_folder_inside_of_it_are_refused(
+    kind, tmp_path, monkeypatch
+):
     make_folders(tmp_path, "work")
     (tmp_path / "work" / ".venv").symlink_to(sys.prefix)
     monkeypatch.setattr(sys, "prefix", str(tmp_path / "work" / ".venv"))
-    with pytest.raises(ModuleLoadError, match=r"through the symbolic link .*\.venv, which they could replace"):
+    with pytest.raises(
+        ModuleLoadError, match=r"through the symbolic link .*\.venv, which they could replace"
+    ):
         await opened(tmp_path / "work", sandbox=kind)
     monkeypatch.undo()
     monkeypatch.setenv("PATH", f"{os.environ['PATH']}{os.pathsep}{Path(BWRAP or '/').parent}")
     monkeypatch.chdir("/")
-    with pytest.raises(ModuleLoadError, match="choose another working directory, or install amplifier elsewhere"):
+    with pytest.raises(
+        ModuleLoadError, match="choose another working directory, or install amplifier elsewhere"
+    ):
         await opened(SOURCES / "modules", sandbox=kind)
 
 
 @pytest.mark.parametrize("kind", SANDBOXES)
-async def test_importing_from_the_working_directory_is_reported(kind, tmp_path, monkeypatch, caplog):
+async def test_importing_from_the_working_directory_is_reported(
+    kind, tmp_path, monkeypatch, caplog
+):
     await opened(tmp_path, sandbox=kind)
     assert "imports Python modules" not in caplog.text
     monkeypatch.syspath_prepend(str(tmp_path))
     await opened(tmp_path, sandbox=kind)
-    assert f"imports Python modules from {tmp_path.resolve()}, which commands may change" in caplog.text
+    assert (
+        f"imports Python modules from {tmp_path.resolve()}, which commands may change"
+        in caplog.text
+    )
 
 
 # ── configuration that other programs execute ────────────────────────────────────────────────────
 
 
 def git(folder: Path, *arguments: str) -> str:
-    identity = ["-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "protocol.file.allow=always"]
-    done = subprocess.run(["git", *identity, *arguments], cwd=folder, capture_output=True, text=True, check=True)
+    identity = [
+        "-c",
+        "user.name=a",
+        "-c",
+        "user.email=a@example.org",
+        "-c",
+        "protocol.file.allow=always",
+    ]
+    done = subprocess.run(
+        ["git", *identity, *arguments], cwd=folder, capture_output=True, text=True, check=True
+    )
     return done.stdout
 
 
 def contents(folder: Path) -> dict[str, str]:
-    return {str(path): path.read_text() if path.is_file() else "folder" for path in sorted(folder.rglob("*"))}
+    return {
+        str(path): path.read_text() if path.is_file() else "folder"
+        for path in sorted(folder.rglob("*"))
+    }
 
 
 @in_bubblewrap
@@ -274,7 +310,9 @@ async def test_repository_and_configuration_are_read_only(tmp_path, anyio_backen
         "echo x > .vscode/tasks.json",
         "mv .vscode x",
     ]
-    for command in commands[anyio_backend_name == "trio" :: 2]:  # each on one backend: the sandbox knows none
+    for command in commands[
+        anyio_backend_name == "trio" :: 2
+    ]:  # each on one backend: the sandbox knows none
         result = await run(coordinator, command)
         assert not result.success, command
         assert state() == before, command
@@ -346,7 +384,9 @@ async def test_a_helper_below_a_writable_folder_is_protected(tmp_path, monkeypat
     helper.chmod(0o755)
     (tmp_path / "bin" / "rg").symlink_to(helper)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
-    coordinator = await opened(tmp_path / "work", sandbox="bwrap", writable=[str(tmp_path / "tools")])
+    coordinator = await opened(
+        tmp_path / "work", sandbox="bwrap", writable=[str(tmp_path / "tools")]
+    )
     for command in ("echo x > rg", "rm -f rg", "mv rg x", "cd ..; mv built built2"):
         assert not (await run(coordinator, f"cd {helper.parent} && {command}")).success
     assert (await run(coordinator, f"echo x > {helper.parent}/other")).success
@@ -361,7 +401,10 @@ async def test_no_command_plants_a_program_in_a_folder_of_the_search_path(tmp_pa
     monkeypatch.setenv("PATH", os.pathsep.join([*map(str, folders), os.environ["PATH"]]))
     coordinator = await opened(tmp_path / "tools", sandbox="bwrap")
     for folder in folders:
-        await run(coordinator, f"mkdir -p {folder}; printf '#!/bin/sh\\n' > {folder}/rg; chmod +x {folder}/rg")
+        await run(
+            coordinator,
+            f"mkdir -p {folder}; printf '#!/bin/sh\\n' > {folder}/rg; chmod +x {folder}/rg",
+        )
     await run(coordinator, "mv bin bin2; mkdir bin; cp /bin/true bin/rg")
     assert (await run(coordinator, "mkdir other; touch other/file")).success
     assert not [file for folder in folders for file in folder.glob("*")]
@@ -373,11 +416,16 @@ async def test_a_folder_of_the_search_path_cannot_be_writable(kind, tmp_path, mo
     for name in ("work", "bin", "elsewhere"):
         (tmp_path / name).mkdir()
     (tmp_path / "elsewhere" / "bin").symlink_to(tmp_path / "bin")
-    for entry, writable in (("bin", "bin"), ("elsewhere/bin", "elsewhere"), ("elsewhere/bin", "bin")):
+    for entry, writable in (
+        ("bin", "bin"),
+        ("elsewhere/bin", "elsewhere"),
+        ("elsewhere/bin", "bin"),
+    ):
         with monkeypatch.context() as patch:
             patch.setenv("PATH", os.pathsep.join([str(tmp_path / entry), os.environ["PATH"]]))
             with pytest.raises(
-                ModuleLoadError, match=rf"commands may change .*/{writable}, .*/{entry}, .* search path"
+                ModuleLoadError,
+                match=rf"commands may change .*/{writable}, .*/{entry}, .* search path",
             ):
                 await opened(tmp_path / "work", sandbox=kind, writable=[str(tmp_path / writable)])
 
@@ -386,7 +434,9 @@ async def test_a_folder_of_the_search_path_cannot_be_writable(kind, tmp_path, mo
 async def test_variables_for_the_linker_do_not_reach_what_runs_outside(tmp_path, monkeypatch):
     """A library that cannot be loaded is reported by the linker of each program: here by that of the shell alone."""
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
-    coordinator = await opened(tmp_path, sandbox="bwrap", env={"LD_PRELOAD": str(tmp_path / "planted.so")})
+    coordinator = await opened(
+        tmp_path, sandbox="bwrap", env={"LD_PRELOAD": str(tmp_path / "planted.so")}
+    )
     result = await run(coordinator, "echo $LD_PRELOAD; echo [$LD_LIBRARY_PATH]")
     assert result.output["stdout"] == f"{tmp_path / 'planted.so'}\n[]\n"
     assert result.output["stderr"].count("planted.so") == 1
@@ -407,9 +457,13 @@ async def test_the_plan_can_allow_and_add_protected_places(tmp_path):
     for name in (".vscode", ".zed", "ours"):
         (tmp_path / name).mkdir()
     coordinator = TestCoordinator()
-    coordinator.config["session"] = {"protected_places": {"allow": [".git", ".vscode"], "add": ["ours"]}}
+    coordinator.config["session"] = {
+        "protected_places": {"allow": [".git", ".vscode"], "add": ["ours"]}
+    }
     await tool_bash.mount(coordinator, {"sandbox": "bwrap", "working_dir": str(tmp_path)})
-    result = await run(coordinator, "git config a.b c && echo x > .vscode/x && echo x > .git/hooks/x")
+    result = await run(
+        coordinator, "git config a.b c && echo x > .vscode/x && echo x > .git/hooks/x"
+    )
     assert result.success, result
     assert "protected" not in result.output
     for name in (".zed", "ours"):
@@ -433,10 +487,18 @@ async def test_worktrees_and_submodules_are_read_only(tmp_path):
         "echo x > .git/worktrees/tree/commondir",
     ):
         assert not (await run(coordinator, command)).success, command
-    coordinator = await opened(tmp_path / "tree", sandbox="bwrap", writable=[str(tmp_path / "main" / ".git")])
-    for command in ("echo 'gitdir: /tmp' > .git", "mv .git x", f"echo x >> {tmp_path}/main/.git/config"):
+    coordinator = await opened(
+        tmp_path / "tree", sandbox="bwrap", writable=[str(tmp_path / "main" / ".git")]
+    )
+    for command in (
+        "echo 'gitdir: /tmp' > .git",
+        "mv .git x",
+        f"echo x >> {tmp_path}/main/.git/config",
+    ):
         assert not (await run(coordinator, command)).success, command
-    result = await run(coordinator, "git -c user.name=a -c user.email=b commit -q --allow-empty -m two")
+    result = await run(
+        coordinator, "git -c user.name=a -c user.email=b commit -q --allow-empty -m two"
+    )
     assert result.success, result
 
 
@@ -447,7 +509,9 @@ async def test_many_repositories_do_not_stop_commands(tmp_path):
     coordinator = await opened(tmp_path, sandbox="bwrap")
     many = "for i in $(seq 70); do git init -q r/$i; done; mkdir -p .x/modules/{1..210}; touch .x/modules/{1..210}/HEAD"
     assert (await run(coordinator, many)).success
-    result = await run(coordinator, "for i in $(seq 70); do git -C r/$i config core.fsmonitor ./x; done; true")
+    result = await run(
+        coordinator, "for i in $(seq 70); do git -C r/$i config core.fsmonitor ./x; done; true"
+    )
     assert result.success, result
     assert all("fsmonitor" not in path.read_text() for path in tmp_path.glob("r/*/.git/config"))
     assert (await run(coordinator, "true")).output == {"stdout": "", "stderr": "", "returncode": 0}
@@ -495,11 +559,17 @@ def test_a_placeholder_is_one_from_its_first_moment(tmp_path, monkeypatch, mask)
 
 
 @in_bubblewrap
-async def test_a_folder_that_another_command_replaces_by_a_link_at_the_start_opens_nothing(monkeypatch):
+async def test_a_folder_that_another_command_replaces_by_a_link_at_the_start_opens_nothing(
+    monkeypatch,
+):
     """bubblewrap follows links, and looks at the folders later than this process did."""
     (ROOT / ".bubblewrap").mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=ROOT / ".bubblewrap") as folder:  # a place that commands can see
-        workspace, outside, programs = (Path(folder) / name for name in ("workspace", "outside", "programs"))
+    with tempfile.TemporaryDirectory(
+        dir=ROOT / ".bubblewrap"
+    ) as folder:  # a place that commands can see
+        workspace, outside, programs = (
+            Path(folder) / name for name in ("workspace", "outside", "programs")
+        )
         for each in (workspace / "d" / "hooks", outside / "hooks", programs):
             each.mkdir(parents=True)
         for each in (workspace / "d", outside):
@@ -516,8 +586,12 @@ async def test_a_folder_that_another_command_replaces_by_a_link_at_the_start_ope
         result = await run(coordinator, f"echo x > {outside}/new")
         assert not result.success
         # Of the second try, which sees the link; a home or a folder for temporary files that is hidden has no such file.
-        is_hidden = any(outside.is_relative_to(place) for place in (os.environ["HOME"], tempfile.gettempdir()))
-        assert ("No such file or directory" if is_hidden else "Read-only file system") in result.output["stderr"]
+        is_hidden = any(
+            outside.is_relative_to(place) for place in (os.environ["HOME"], tempfile.gettempdir())
+        )
+        assert (
+            "No such file or directory" if is_hidden else "Read-only file system"
+        ) in result.output["stderr"]
         assert sorted(os.listdir(outside)) == ["config", "hooks"]
 
 
@@ -549,14 +623,17 @@ async def test_a_writable_folder_cannot_be_replaced_by_a_link(tmp_path):
 @pytest.mark.parametrize("kind", SANDBOXES)
 async def test_a_writable_folder_that_became_a_link_is_refused(kind, tmp_path):
     make_folders(tmp_path, "work/out", "secret")
-    coordinator = await opened(tmp_path / "work", sandbox=kind, writable=[str(tmp_path / "work" / "out")])
+    coordinator = await opened(
+        tmp_path / "work", sandbox=kind, writable=[str(tmp_path / "work" / "out")]
+    )
     (tmp_path / "work" / "out").rmdir()
     (tmp_path / "work" / "out").symlink_to(tmp_path / "secret")
     result = await run(coordinator, f"echo x > {tmp_path}/secret/new")
     assert result.error["type"] == "Sandbox"
     assert "is a symbolic link now" in result.error["message"]
     with pytest.raises(
-        ModuleLoadError, match=r"writable: .*/out is reached by the symbolic link .*name the folder itself"
+        ModuleLoadError,
+        match=r"writable: .*/out is reached by the symbolic link .*name the folder itself",
     ):
         await opened(tmp_path / "work", sandbox=kind, writable=[str(tmp_path / "work" / "out")])
     with pytest.raises(ModuleLoadError, match=r"readable: .*/out is reached by the symbolic link"):
@@ -594,18 +671,23 @@ async def test_a_working_directory_that_another_session_redirects_is_refused(kin
 
 
 @pytest.mark.parametrize("kind", SANDBOXES)
-async def test_a_folder_that_is_redirected_while_the_sandbox_is_set_up_is_refused(kind, tmp_path, monkeypatch):
+async def test_a_folder_that_is_redirected_while_the_sandbox_is_set_up_is_refused(
+    kind, tmp_path, monkeypatch
+):
     make_folders(tmp_path, "in/place", "in/out", "secret/place", "secret/out", "helpers")
     swap = f"mv {tmp_path}/in {tmp_path}/moved; ln -s secret {tmp_path}/in"
     helper = tmp_path / "helpers" / "bwrap"
     helper.write_text(f'#!/bin/sh\nif [ -e {tmp_path}/now ]; then {swap}; fi\nexec {BWRAP} "$@"\n')
     helper.chmod(0o755)
     monkeypatch.setenv("PATH", f"{helper.parent}{os.pathsep}{os.environ['PATH']}")
-    coordinator = await opened(tmp_path / "in" / "place", sandbox=kind, writable=[str(tmp_path / "in" / "out")])
+    coordinator = await opened(
+        tmp_path / "in" / "place", sandbox=kind, writable=[str(tmp_path / "in" / "out")]
+    )
     assert (await run(coordinator, "touch allowed ../out/allowed")).success
     (tmp_path / "now").touch()
     result = await run(
-        coordinator, f"touch {tmp_path}/in/place/new {tmp_path}/secret/place/new {tmp_path}/secret/out/new"
+        coordinator,
+        f"touch {tmp_path}/in/place/new {tmp_path}/secret/place/new {tmp_path}/secret/out/new",
     )
     assert not result.success
     assert sorted(path.name for path in (tmp_path / "secret").rglob("*")) == ["out", "place"]
@@ -615,7 +697,9 @@ async def test_a_folder_that_is_redirected_while_the_sandbox_is_set_up_is_refuse
 async def test_what_is_hidden_stays_hidden_when_a_command_moves_what_is_around_it(tmp_path):
     (tmp_path / "a" / "b").mkdir(parents=True)
     (tmp_path / "a" / "b" / ".env").write_text("CANARY")
-    coordinator = await opened(tmp_path, sandbox="bwrap", hidden=[str(tmp_path / "a" / "b" / ".env")])
+    coordinator = await opened(
+        tmp_path, sandbox="bwrap", hidden=[str(tmp_path / "a" / "b" / ".env")]
+    )
     for command in (
         "mv a c; cat c/b/.env",
         "mv a/b a/c; cat a/c/.env",
@@ -657,7 +741,9 @@ def test_programs_of_the_current_folder_and_of_its_repository_are_not_used(tmp_p
     assert safe_search_path(avoid=[tmp_path]) == str(tmp_path / "elsewhere")
 
 
-@pytest.mark.parametrize("command", [["doctor"], ["module", "validate", "tool-todo", "--only", "T4"]])
+@pytest.mark.parametrize(
+    "command", [["doctor"], ["module", "validate", "tool-todo", "--only", "T4"]]
+)
 def test_the_command_line_executes_nothing_of_the_current_folder(command, tmp_path):
     marker = tmp_path / "marker"
     for name in ("bwrap", "rg", "bash", "sh", "python", "python3"):
@@ -666,7 +752,10 @@ def test_the_command_line_executes_nothing_of_the_current_folder(command, tmp_pa
     for name in ("amplifier", "json", "ctypes", "sitecustomize", "anyio", "attrs"):
         (tmp_path / f"{name}.py").write_text(f"open({str(marker)!r}, 'a').write({name!r})\n")
     script = "import sys; from amplifier.cli import main; sys.exit(main())"
-    variables = {**os.environ, "PATH": f".{os.pathsep}{tmp_path}{os.pathsep}{os.environ['PATH']}{os.pathsep}"}
+    variables = {
+        **os.environ,
+        "PATH": f".{os.pathsep}{tmp_path}{os.pathsep}{os.environ['PATH']}{os.pathsep}",
+    }
     done = subprocess.run(
         [sys.executable, "-P", "-c", script, *command],
         cwd=tmp_path,
@@ -725,7 +814,9 @@ async def test_system_calls_that_reach_past_the_sandbox_are_denied(kind, tmp_pat
     assert result.success, result
     denied, families = map(eval, result.output["stdout"].splitlines())
     assert denied.pop("setns") in ("EPERM", "EBADF", "EINVAL")
-    assert denied == {name: "ENOSYS" if name in missing else "EPERM" for name, *_ in calls if name != "setns"}
+    assert denied == {
+        name: "ENOSYS" if name in missing else "EPERM" for name, *_ in calls if name != "setns"
+    }
     assert {families[family] for family in (1, 2, 10, 16)} == {"allowed"}
     assert {families[family] for family in (38, 40, 31, 17)} == {"EAFNOSUPPORT"}
 
@@ -741,7 +832,11 @@ async def test_names_of_keys_are_not_seen(tmp_path):
 async def test_a_socket_that_was_renamed_after_it_was_bound_cannot_be_reached():
     with tempfile.TemporaryDirectory(dir=ROOT / ".bubblewrap") as folder:
         make_folders(Path(folder), "work/deep")
-        renames = [("work/bound", "work/renamed"), ("work/a", "work/deep/b"), ("outside", "outside-renamed")]
+        renames = [
+            ("work/bound", "work/renamed"),
+            ("work/a", "work/deep/b"),
+            ("outside", "outside-renamed"),
+        ]
         addresses = {**dict(renames), "work/kept": "work/kept"}
         servers = []
         for bound, renamed in addresses.items():
@@ -751,7 +846,9 @@ async def test_a_socket_that_was_renamed_after_it_was_bound_cannot_be_reached():
             os.chdir("/")
             server.listen()
             (Path(folder) / bound).rename(Path(folder) / renamed)
-        coordinator = await opened(Path(folder) / "work", sandbox="bwrap", readable=[sys.base_prefix])
+        coordinator = await opened(
+            Path(folder) / "work", sandbox="bwrap", readable=[sys.base_prefix]
+        )
         for name in addresses.values():
             connect = f'import socket; socket.socket(socket.AF_UNIX).connect("{folder}/{name}"); print("reached")'
             result = await run(coordinator, f"{sys.base_prefix}/bin/python3 -c '{connect}'")
@@ -791,7 +888,9 @@ async def test_the_end_of_a_command_is_reported_alike_in_every_sandbox(kind, tmp
     for command, code, message in ENDS:
         result = await run(coordinator, command)
         assert (result.output["returncode"], result.error["message"]) == (code, message), command
-        note = "processes left running in the background were ended: 1" if "sleep" in command else None
+        note = (
+            "processes left running in the background were ended: 1" if "sleep" in command else None
+        )
         assert result.output.get("note") == note, command
 
 
@@ -803,7 +902,9 @@ async def test_a_command_that_is_too_long_or_no_program_is_reported_alike(kind, 
     assert (await run(coordinator, "ls -l /proc/self/fd | wc -l")).output["stdout"] == "5\n"
 
 
-def found_by_another_user(program: str, base: Path, locked: str, *arguments: str, **variables: str) -> Any:
+def found_by_another_user(
+    program: str, base: Path, locked: str, *arguments: str, **variables: str
+) -> Any:
     """What the program prints, which runs as another user if this is root; the locked folder is opened again."""
     base.chmod(0o755)
     try:
@@ -843,8 +944,13 @@ def test_a_folder_of_the_search_path_that_the_user_cannot_look_at_is_left_out():
         base = Path(name)
         make_folders(base, "home/open/bin", "home/locked/bin", "work")
         (base / "home" / "locked").chmod(0)
-        variables = {"HOME": f"{base}/home", "PATH": f"{base}/home/open/bin:{base}/home/locked/bin:/usr/bin:/bin"}
-        readable = found_by_another_user(_PLACES_OF_A_USER, base, "home/locked", f"{base}/work", **variables)
+        variables = {
+            "HOME": f"{base}/home",
+            "PATH": f"{base}/home/open/bin:{base}/home/locked/bin:/usr/bin:/bin",
+        }
+        readable = found_by_another_user(
+            _PLACES_OF_A_USER, base, "home/locked", f"{base}/work", **variables
+        )
     assert f"{base}/home/open/bin" in readable
     assert f"{base}/home/locked/bin" not in readable
 

@@ -32,9 +32,14 @@ from tests._support.sandbox_escapes import ATTEMPTS, KINDS, Attempt, run_attempt
 from tests.modules.tools.test_tool_bash_killed import gone, is_alive
 
 BWRAP = find_bubblewrap()
-pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="there are sandboxes for Linux only")
+pytestmark = pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="there are sandboxes for Linux only"
+)
 
-IN_BUBBLEWRAP = [pytest.mark.slow, pytest.mark.skipif(BWRAP is None, reason="needs bubblewrap: make parts")]
+IN_BUBBLEWRAP = [
+    pytest.mark.slow,
+    pytest.mark.skipif(BWRAP is None, reason="needs bubblewrap: make parts"),
+]
 SANDBOXES = [pytest.param("bwrap", marks=IN_BUBBLEWRAP)]
 
 
@@ -49,7 +54,9 @@ def in_bubblewrap(test: Any) -> Any:
 def _bubblewrap_on_the_path(monkeypatch):
     if BWRAP is not None:
         monkeypatch.setenv("PATH", f"{os.environ['PATH']}{os.pathsep}{Path(BWRAP).parent}")
-        monkeypatch.chdir("/")  # programs in the current folder are not used, and the tests have theirs in the project
+        monkeypatch.chdir(
+            "/"
+        )  # programs in the current folder are not used, and the tests have theirs in the project
 
 
 async def opened(folder: Path, **config) -> TestCoordinator:
@@ -102,13 +109,23 @@ QUICK = {
 
 def marks(attempt: Attempt, kind: str, is_turn: bool) -> list[pytest.MarkDecorator]:
     if kind == "bwrap":
-        return IN_BUBBLEWRAP if is_turn or attempt.name in QUICK else [*IN_BUBBLEWRAP, pytest.mark.long]
+        return (
+            IN_BUBBLEWRAP
+            if is_turn or attempt.name in QUICK
+            else [*IN_BUBBLEWRAP, pytest.mark.long]
+        )
     return [pytest.mark.long]
 
 
 # What is open is in the documentation. It does not have to stay open.
 HELD = [
-    pytest.param(attempt, kind, backend, id=f"{attempt.name}-{kind}-{backend}", marks=marks(attempt, kind, is_turn))
+    pytest.param(
+        attempt,
+        kind,
+        backend,
+        id=f"{attempt.name}-{kind}-{backend}",
+        marks=marks(attempt, kind, is_turn),
+    )
     for number, attempt in enumerate(ATTEMPTS)
     for kind in KINDS
     if kind in attempt.only_in and kind not in attempt.open_in
@@ -166,7 +183,10 @@ async def test_terminals_and_shared_memory_of_the_user_are_not_opened(kind, tmp_
         shared.flush()
         coordinator = await opened(tmp_path, sandbox=kind)
         terminal = os.ttyname(theirs)
-        result = await run(coordinator, f"echo x > {terminal}; exec 3< {terminal} && echo opened; cat {shared.name}")
+        result = await run(
+            coordinator,
+            f"echo x > {terminal}; exec 3< {terminal} && echo opened; cat {shared.name}",
+        )
     os.set_blocking(ours, False)
     with pytest.raises(BlockingIOError):
         os.read(ours, 1)
@@ -174,7 +194,10 @@ async def test_terminals_and_shared_memory_of_the_user_are_not_opened(kind, tmp_
     os.close(theirs)
     assert result.output["stdout"] == ""
     assert (
-        await run(coordinator, "head -c 1 /dev/urandom > /dev/null; echo x | cat /dev/stdin <(:) > /dev/stderr")
+        await run(
+            coordinator,
+            "head -c 1 /dev/urandom > /dev/null; echo x | cat /dev/stdin <(:) > /dev/stderr",
+        )
     ).success
 
 
@@ -207,10 +230,17 @@ async def test_the_plan_opens_folders_and_the_network(kind, tmp_path):
     (tmp_path / "seen").write_text("seen")
     server = await anyio.create_tcp_listener(local_host="127.0.0.1")
     port = server.extra(anyio.abc.SocketAttribute.local_port)
-    options = {"writable": [str(tmp_path / "more")], "readable": [str(tmp_path / "seen")], "network": True}
+    options = {
+        "writable": [str(tmp_path / "more")],
+        "readable": [str(tmp_path / "seen")],
+        "network": True,
+    }
     coordinator = await opened(tmp_path / "work", sandbox=kind, **options)
     assert coordinator.get_capability("bash.sandbox") == {"kind": kind, "network": True}
-    result = await run(coordinator, f"cat {tmp_path}/seen; echo x > {tmp_path}/more/new; : < /dev/tcp/127.0.0.1/{port}")
+    result = await run(
+        coordinator,
+        f"cat {tmp_path}/seen; echo x > {tmp_path}/more/new; : < /dev/tcp/127.0.0.1/{port}",
+    )
     await server.aclose()
     assert result.success, result
     assert result.output["stdout"] == "seen"
@@ -225,7 +255,9 @@ async def test_readable_parts_of_the_home_are_found_by_the_programs(kind, tmp_pa
     (tmp_path / "home" / ".netrc").write_text("secret")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     coordinator = await opened(tmp_path / "work", sandbox=kind, readable=["~/.gitconfig"])
-    result = await run(coordinator, "git config --global user.name; cat ~/.netrc; echo x >> ~/.gitconfig")
+    result = await run(
+        coordinator, "git config --global user.name; cat ~/.netrc; echo x >> ~/.gitconfig"
+    )
     assert result.output["stdout"] == "Ada\n"
     assert "x" not in (tmp_path / "home" / ".gitconfig").read_text()
 
@@ -238,7 +270,9 @@ async def test_the_model_and_the_user_learn_what_the_sandbox_allows(kind, tmp_pa
     coordinator = await opened(tmp_path, sandbox=kind)
     assert "Commands run in a sandbox" in coordinator.get("tools", "bash").description
     result = await run(coordinator, "echo x > /etc/amplifier-test")
-    assert result.output["sandbox"].startswith(f"the sandbox ({kind}) allows writing below {tmp_path.resolve()} only")
+    assert result.output["sandbox"].startswith(
+        f"the sandbox ({kind}) allows writing below {tmp_path.resolve()} only"
+    )
     assert result.output["sandbox"] in result.error["message"]
     assert "sandbox" not in (await run(coordinator, "false")).output
 
@@ -279,7 +313,9 @@ async def test_the_root_of_the_file_system_is_no_place_to_be_confined_to(kind, t
 
 
 @pytest.mark.parametrize(("problem", "expected"), [(None, "bwrap"), ("broken", "off")])
-async def test_auto_takes_bubblewrap_where_it_works(problem, expected, tmp_path, monkeypatch, caplog):
+async def test_auto_takes_bubblewrap_where_it_works(
+    problem, expected, tmp_path, monkeypatch, caplog
+):
     monkeypatch.setattr(_confinement, "find_program", lambda name, **_: f"/usr/bin/{name}")
     monkeypatch.setattr(_confinement, "bubblewrap_problem", lambda program: problem)
     coordinator = await opened(tmp_path, shell="/bin/sh")
@@ -287,7 +323,9 @@ async def test_auto_takes_bubblewrap_where_it_works(problem, expected, tmp_path,
     assert ("commands run without a sandbox: broken" in caplog.text) == (expected == "off")
 
 
-async def test_a_machine_without_a_filter_of_system_calls_has_no_sandbox(tmp_path, monkeypatch, caplog):
+async def test_a_machine_without_a_filter_of_system_calls_has_no_sandbox(
+    tmp_path, monkeypatch, caplog
+):
     monkeypatch.setattr(_confinement, "find_program", lambda name, **_: f"/usr/bin/{name}")
     monkeypatch.setattr(_confinement, "bubblewrap_problem", lambda program: None)
     monkeypatch.setattr(_confinement, "system_call_filter", lambda: None)
@@ -299,17 +337,23 @@ async def test_a_machine_without_a_filter_of_system_calls_has_no_sandbox(tmp_pat
 async def test_a_sandbox_that_is_asked_for_and_missing_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(_confinement, "bubblewrap_problem", lambda program: "broken")
     with pytest.raises(
-        ModuleLoadError, match=r"asks for the sandbox 'bwrap', which does not work here: .*'auto' or 'off'"
+        ModuleLoadError,
+        match=r"asks for the sandbox 'bwrap', which does not work here: .*'auto' or 'off'",
     ):
         await opened(tmp_path, sandbox="bwrap")
-    with pytest.raises(PlanError, match=r"\$\.sandbox: expected one of 'auto', 'bwrap', 'off', got 'landlock'"):
+    with pytest.raises(
+        PlanError, match=r"\$\.sandbox: expected one of 'auto', 'bwrap', 'off', got 'landlock'"
+    ):
         await opened(tmp_path, sandbox="landlock")
 
 
 async def test_another_system_has_no_sandbox(tmp_path, monkeypatch):
     monkeypatch.setattr("sys.platform", "darwin")
     sandbox, warning = _confinement.choose_sandbox(BashOptions(), str(tmp_path))
-    assert (sandbox.kind, warning) == ("off", "commands run without a sandbox: there is no sandbox for darwin")
+    assert (sandbox.kind, warning) == (
+        "off",
+        "commands run without a sandbox: there is no sandbox for darwin",
+    )
 
 
 # ── ending ───────────────────────────────────────────────────────────────────────────────────────
@@ -365,7 +409,11 @@ def test_a_process_of_the_same_user_cannot_read_the_environment_of_the_agent():
         "print(b'CANARY' in before, hidden, still, b'CANARY' in after)\n"
     )
     found = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, "KEY": "CANARY"}, capture_output=True, text=True, check=False
+        [sys.executable, "-c", code],
+        env={**os.environ, "KEY": "CANARY"},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert found.stdout == "True b'' b'' True\n", found.stderr
 
@@ -374,7 +422,8 @@ def test_a_process_of_the_same_user_cannot_read_the_environment_of_the_agent():
 
 
 @pytest.mark.parametrize(
-    ("kind", "action"), [pytest.param("bwrap", "continue", marks=IN_BUBBLEWRAP), ("off", "ask_user")]
+    ("kind", "action"),
+    [pytest.param("bwrap", "continue", marks=IN_BUBBLEWRAP), ("off", "ask_user")],
 )
 async def test_a_rule_can_be_lenient_in_a_sandbox_only(kind, action, tmp_path):
     coordinator = await opened(tmp_path, sandbox=kind)
@@ -408,5 +457,7 @@ def test_a_supervisor_that_has_reported_start_and_end_at_once_is_not_waited_for(
         pytest.fail("there is nothing to wait for")
 
     monkeypatch.setattr(processes.StartedProcess, "wait_started", wait_for_both_lines)
-    monkeypatch.setattr(processes, "select", SimpleNamespace(select=wait, poll=select.poll, POLLIN=select.POLLIN))
+    monkeypatch.setattr(
+        processes, "select", SimpleNamespace(select=wait, poll=select.poll, POLLIN=select.POLLIN)
+    )
     assert processes._supervisor_starts.__wrapped__()

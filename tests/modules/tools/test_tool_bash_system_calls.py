@@ -9,10 +9,18 @@ import sys
 import pytest
 
 from tests._support import seccomp_filters
-from tests._support.seccomp_filters import ARCHITECTURES, FOLDER, load_library, make_filter, system_call
+from tests._support.seccomp_filters import (
+    ARCHITECTURES,
+    FOLDER,
+    load_library,
+    make_filter,
+    system_call,
+)
 
 ALLOW, KILL = 0x7FFF0000, 0x80000000
-EPERM, ENOSYS, NO_FAMILY = (0x50000 | number for number in (errno.EPERM, errno.ENOSYS, errno.EAFNOSUPPORT))
+EPERM, ENOSYS, NO_FAMILY = (
+    0x50000 | number for number in (errno.EPERM, errno.ENOSYS, errno.EAFNOSUPPORT)
+)
 TOKENS = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 I386, X32 = 0x40000003, 0x40000000
 # From the kernel's tables, so that a wrong name in the script is found as well.
@@ -73,8 +81,14 @@ NUMBERS = {
     },
 }
 VERDICTS: list[tuple[str, tuple[int, ...], int]] = [
-    *((name, (), EPERM) for name in ("keyctl", "add_key", "request_key", "userfaultfd", "bpf", "perf_event_open")),
-    *((name, (), ENOSYS) for name in ("io_uring_setup", "io_uring_enter", "io_uring_register", "openat2")),
+    *(
+        (name, (), EPERM)
+        for name in ("keyctl", "add_key", "request_key", "userfaultfd", "bpf", "perf_event_open")
+    ),
+    *(
+        (name, (), ENOSYS)
+        for name in ("io_uring_setup", "io_uring_enter", "io_uring_register", "openat2")
+    ),
     *((name, (), ENOSYS) for name in ("memfd_create", "memfd_secret")),
     *((name, (), ALLOW) for name in ("read", "execve", "clone", "mmap")),
     ("ioctl", (0, 0x5412), EPERM),
@@ -94,7 +108,11 @@ VERDICTS: list[tuple[str, tuple[int, ...], int]] = [
     ("openat", (0, 0, 0o100, 0o755), ALLOW),
     ("openat", (0, 0, 0, 0o4755), ALLOW),
     *((name, (family,), ALLOW) for name in ("socket", "socketpair") for family in (1, 2, 10, 16)),
-    *((name, (family,), NO_FAMILY) for name in ("socket", "socketpair") for family in (0, 3, 9, 17, 38, 40, 1 << 40)),
+    *(
+        (name, (family,), NO_FAMILY)
+        for name in ("socket", "socketpair")
+        for family in (0, 3, 9, 17, 38, 40, 1 << 40)
+    ),
 ]
 
 
@@ -148,13 +166,17 @@ def test_calls_of_another_architecture_end_the_process(architecture: str) -> Non
         assert run_filter(program, TOKENS["x86_64"], X32 | 250) == KILL
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="there are sandboxes for Linux only")
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="there are sandboxes for Linux only"
+)
 def test_the_filters_are_the_ones_that_libseccomp_makes() -> None:
     library = load_library()
     if library is None:
         pytest.skip("needs libseccomp: make parts")
     for architecture in ARCHITECTURES:
-        assert make_filter(library, architecture) == (FOLDER / f"{architecture}.bpf").read_bytes(), architecture
+        assert (
+            make_filter(library, architecture) == (FOLDER / f"{architecture}.bpf").read_bytes()
+        ), architecture
         for name, number in NUMBERS[architecture].items():
             assert system_call(library, architecture, name) == number, (architecture, name)
 

@@ -35,7 +35,9 @@ class Desk:
         self.recorder = recorder
 
     @classmethod
-    async def open(cls, root: Path | None, module: ModuleType = tool_filesystem, **config: Any) -> Desk:
+    async def open(
+        cls, root: Path | None, module: ModuleType = tool_filesystem, **config: Any
+    ) -> Desk:
         coordinator, recorder = TestCoordinator(), EventRecorder()
         coordinator.hooks.register("*", recorder, name="recorder")
         if root is not None:
@@ -79,7 +81,11 @@ async def test_all_tools_are_mounted_under_their_names(tmp_path):
 
 @pytest.mark.parametrize("config", [{"read_only": True}, {"writable_paths": []}])
 async def test_where_nothing_may_be_written_no_writing_tool_is_offered(tmp_path, config):
-    assert sorted((await Desk.open(tmp_path, **config)).tools) == ["glob", "list_directory", "read_file"]
+    assert sorted((await Desk.open(tmp_path, **config)).tools) == [
+        "glob",
+        "list_directory",
+        "read_file",
+    ]
 
 
 async def test_the_plan_may_choose_tools(tmp_path):
@@ -103,7 +109,9 @@ async def test_a_root_that_is_no_directory_is_a_config_problem(tmp_path, path):
         await Desk.open(None, allowed_paths=[str(tmp_path / path)])
 
 
-async def test_without_a_root_the_working_directory_of_the_session_is_it_even_when_it_moves(tmp_path, monkeypatch):
+async def test_without_a_root_the_working_directory_of_the_session_is_it_even_when_it_moves(
+    tmp_path, monkeypatch
+):
     for name in ("one", "two", "three"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "f").write_text(name)
@@ -115,7 +123,9 @@ async def test_without_a_root_the_working_directory_of_the_session_is_it_even_wh
     assert (await desk.get("read_file", file_path="f"))["content"] == "two"
     desk.coordinator.register_capability("session.working_dir", tmp_path / "three")
     assert (await desk.get("read_file", file_path="f"))["content"] == "three"
-    assert (await desk.fail("read_file", file_path=str(tmp_path / "two" / "f")))[0] == "OutsideRoots"
+    assert (await desk.fail("read_file", file_path=str(tmp_path / "two" / "f")))[
+        0
+    ] == "OutsideRoots"
 
 
 async def test_relative_paths_start_at_the_first_root_and_absolute_ones_reach_all(tmp_path):
@@ -142,7 +152,9 @@ async def test_only_writable_paths_are_written(tmp_path):
     desk = await Desk.open(tmp_path, writable_paths=[str(tmp_path / "out")])
     assert await desk.get("write_file", file_path="out/new", content="1")
     assert (await desk.fail("write_file", file_path="new", content="1"))[0] == "OutsideRoots"
-    assert (await desk.fail("edit_file", file_path="src", old_string="x", new_string="y"))[0] == "OutsideRoots"
+    assert (await desk.fail("edit_file", file_path="src", old_string="x", new_string="y"))[
+        0
+    ] == "OutsideRoots"
     assert (await desk.fail("write_file", file_path="out/link", content="1"))[0] == "OutsideRoots"
     assert (await desk.get("read_file", file_path="out/link"))["content"] == "x"
 
@@ -163,13 +175,19 @@ async def test_a_range_of_lines_says_where_to_go_on(tmp_path):
     (tmp_path / "f").write_bytes(b"one\r\ntwo\nthree\nfour")
     desk = await Desk.open(tmp_path)
     output = await desk.get("read_file", file_path="f", offset=2, limit=2)
-    assert (output["content"], output["total_lines"], output["truncated"]) == ("two\nthree\n", 4, True)
+    assert (output["content"], output["total_lines"], output["truncated"]) == (
+        "two\nthree\n",
+        4,
+        True,
+    )
     assert output["note"] == "lines 2 to 3 of 4; go on with offset 4"
     assert (await desk.get("read_file", file_path="f", offset=4))["truncated"] is False
     assert (await desk.get("read_file", file_path="f"))["content"] == "one\r\ntwo\nthree\nfour"
 
 
-@pytest.mark.parametrize(("content", "note"), [(b"", "the file is empty"), (b"a\nb\n", "the file has only 2 lines")])
+@pytest.mark.parametrize(
+    ("content", "note"), [(b"", "the file is empty"), (b"a\nb\n", "the file has only 2 lines")]
+)
 async def test_reading_past_the_end_is_an_empty_answer(tmp_path, content, note):
     (tmp_path / "f").write_bytes(content)
     output = await (await Desk.open(tmp_path)).get("read_file", file_path="f", offset=9)
@@ -182,7 +200,9 @@ async def test_a_long_answer_is_cut_between_characters_and_says_so(tmp_path):
     assert output["content"] == "a\néééé"
     assert output["truncated"] is True
     assert output["note"] == "cut after 11 bytes, in line 2; go on with offset 2"
-    output = await (await Desk.open(tmp_path, max_read_bytes=11)).get("read_file", file_path="f", offset=2)
+    output = await (await Desk.open(tmp_path, max_read_bytes=11)).get(
+        "read_file", file_path="f", offset=2
+    )
     assert output["note"] == "cut after 11 bytes, in line 2; the rest of this line cannot be shown"
 
 
@@ -191,7 +211,11 @@ async def test_a_huge_file_is_not_read_to_its_end(tmp_path):
         file.write(b"line\n" * 4000)
         file.truncate(1 << 40)
     output = await (await Desk.open(tmp_path)).get("read_file", file_path="f", limit=2)
-    assert (output["content"], output["total_lines"], output["truncated"]) == ("line\nline\n", None, True)
+    assert (output["content"], output["total_lines"], output["truncated"]) == (
+        "line\nline\n",
+        None,
+        True,
+    )
 
 
 async def test_bytes_that_are_no_utf8_are_replaced_and_noted(tmp_path):
@@ -219,13 +243,17 @@ async def test_binary_files_are_refused_and_images_given_only_where_the_plan_say
 
 
 @given(
-    data=st.lists(st.sampled_from([b"a", b"bc", b"\n", b"\r\n", b"\xc3\xa9", b"x" * 70_000])).map(b"".join),
+    data=st.lists(st.sampled_from([b"a", b"bc", b"\n", b"\r\n", b"\xc3\xa9", b"x" * 70_000])).map(
+        b"".join
+    ),
     first=st.integers(1, 8),
     limit=st.integers(1, 8),
 )
 @example(data=b"a\nb", first=2, limit=1)
 @example(data=b"x" * 70_000 + b"\n" + b"y" * 70_000, first=2, limit=1)
-def test_a_range_of_lines_is_what_splitting_the_whole_file_gives(tmp_path_factory, data, first, limit):
+def test_a_range_of_lines_is_what_splitting_the_whole_file_gives(
+    tmp_path_factory, data, first, limit
+):
     lines = Lines(first, limit, max_bytes=1 << 30)
     path = tmp_path_factory.getbasetemp() / "lines"
     path.write_bytes(data)
@@ -234,7 +262,9 @@ def test_a_range_of_lines_is_what_splitting_the_whole_file_gives(tmp_path_factor
         lines.read(chunks_of(file, Stop()))
     finally:
         os.close(file)
-    whole = [line + b"\n" for line in data.split(b"\n")[:-1]] + [line for line in data.split(b"\n")[-1:] if line]
+    whole = [line + b"\n" for line in data.split(b"\n")[:-1]] + [
+        line for line in data.split(b"\n")[-1:] if line
+    ]
     assert bytes(lines.data) == b"".join(whole[first - 1 : first - 1 + limit])
     assert lines.total == len(whole)
     assert lines.scanned == len(data)
@@ -293,8 +323,13 @@ async def test_a_link_that_stays_inside_is_followed_and_stays_a_link(tmp_path):
 async def test_text_that_is_no_unicode_is_refused_before_anything_happens(tmp_path):
     desk = await Desk.open(tmp_path)
     kind, message = await desk.fail("write_file", file_path="new/f", content="ab\ud800")
-    assert (kind, message) == ("InvalidText", "content: a lone surrogate at character 2 cannot be written as UTF-8")
-    assert (await desk.fail("edit_file", file_path="f", old_string="a", new_string="\udfff"))[0] == "InvalidText"
+    assert (kind, message) == (
+        "InvalidText",
+        "content: a lone surrogate at character 2 cannot be written as UTF-8",
+    )
+    assert (await desk.fail("edit_file", file_path="f", old_string="a", new_string="\udfff"))[
+        0
+    ] == "InvalidText"
     assert os.listdir(tmp_path) == []
 
 
@@ -303,9 +338,15 @@ async def test_more_than_the_limit_is_neither_written_nor_edited(tmp_path):
     (tmp_path / "g").write_text("x" * 10)
     desk = await Desk.open(tmp_path, max_write_bytes=10)
     assert (await desk.fail("write_file", file_path="g", content="é" * 6))[0] == "TooLarge"
-    assert (await desk.fail("edit_file", file_path="f", old_string="x", new_string="y"))[0] == "TooLarge"
-    assert (await desk.fail("edit_file", file_path="g", old_string="x" * 10, new_string="y" * 11))[0] == "TooLarge"
-    kind, _ = await desk.fail("edit_file", file_path="g", old_string="x", new_string="yy", replace_all=True)
+    assert (await desk.fail("edit_file", file_path="f", old_string="x", new_string="y"))[
+        0
+    ] == "TooLarge"
+    assert (await desk.fail("edit_file", file_path="g", old_string="x" * 10, new_string="y" * 11))[
+        0
+    ] == "TooLarge"
+    kind, _ = await desk.fail(
+        "edit_file", file_path="g", old_string="x", new_string="yy", replace_all=True
+    )
     assert kind == "TooLarge"
     assert (tmp_path / "g").read_text() == "x" * 10
 
@@ -316,13 +357,22 @@ async def test_more_than_the_limit_is_neither_written_nor_edited(tmp_path):
         ("abc", "x", "TextNotFound", "does not occur. Read the file"),
         ("abc", " b ", "TextNotFound", "without the white space around it"),
         ("a\r\nb\r\n", "a\nb", "TextNotFound", "ends its lines with \\r\\n"),
-        ("a\nb\na\n", "a", "TextNotUnique", "occurs 2 times, at lines 1, 3; make it unique or set replace_all"),
+        (
+            "a\nb\na\n",
+            "a",
+            "TextNotUnique",
+            "occurs 2 times, at lines 1, 3; make it unique or set replace_all",
+        ),
         ("a" * 9, "a", "TextNotUnique", "9 times, at lines 1, 1, 1, 1, 1, …"),
     ],
 )
-async def test_an_edit_that_is_not_exact_says_why_and_changes_nothing(tmp_path, content, old, kind, words):
+async def test_an_edit_that_is_not_exact_says_why_and_changes_nothing(
+    tmp_path, content, old, kind, words
+):
     (tmp_path / "f").write_bytes(content.encode())
-    found, message = await (await Desk.open(tmp_path)).fail("edit_file", file_path="f", old_string=old, new_string="!")
+    found, message = await (await Desk.open(tmp_path)).fail(
+        "edit_file", file_path="f", old_string=old, new_string="!"
+    )
     assert found == kind
     assert words in message
     assert (tmp_path / "f").read_bytes() == content.encode()
@@ -331,8 +381,12 @@ async def test_an_edit_that_is_not_exact_says_why_and_changes_nothing(tmp_path, 
 async def test_an_edit_replaces_one_occurrence_or_all(tmp_path):
     (tmp_path / "f").write_bytes(b"a\r\nbb\na")
     desk = await Desk.open(tmp_path)
-    assert (await desk.get("edit_file", file_path="f", old_string="bb", new_string=""))["replacements"] == 1
-    output = await desk.get("edit_file", file_path="f", old_string="a", new_string="cc", replace_all=True)
+    assert (await desk.get("edit_file", file_path="f", old_string="bb", new_string=""))[
+        "replacements"
+    ] == 1
+    output = await desk.get(
+        "edit_file", file_path="f", old_string="a", new_string="cc", replace_all=True
+    )
     assert output == {"file_path": "f", "bytes": 7, "replacements": 2}
     assert (tmp_path / "f").read_bytes() == b"cc\r\n\ncc"
 
@@ -343,12 +397,16 @@ async def test_an_edit_replaces_one_occurrence_or_all(tmp_path):
 )
 async def test_what_is_no_text_cannot_be_edited(tmp_path, content, old, kind):
     (tmp_path / "f").write_bytes(content)
-    assert (await (await Desk.open(tmp_path)).fail("edit_file", file_path="f", old_string=old, new_string="!"))[
-        0
-    ] == kind
-    assert (await (await Desk.open(tmp_path)).fail("edit_file", file_path="no", old_string="a", new_string="b"))[
-        0
-    ] == "NotFound"
+    assert (
+        await (await Desk.open(tmp_path)).fail(
+            "edit_file", file_path="f", old_string=old, new_string="!"
+        )
+    )[0] == kind
+    assert (
+        await (await Desk.open(tmp_path)).fail(
+            "edit_file", file_path="no", old_string="a", new_string="b"
+        )
+    )[0] == "NotFound"
 
 
 async def test_edits_at_the_same_time_are_all_kept(tmp_path):
@@ -356,7 +414,9 @@ async def test_edits_at_the_same_time_are_all_kept(tmp_path):
     desk = await Desk.open(tmp_path)
 
     async def edit(number: int) -> None:
-        await desk.get("edit_file", file_path="f", old_string=f"<{number}>", new_string=f"[{number}]")
+        await desk.get(
+            "edit_file", file_path="f", old_string=f"<{number}>", new_string=f"[{number}]"
+        )
 
     async with anyio.create_task_group() as group:
         for number in range(20):
@@ -364,7 +424,9 @@ async def test_edits_at_the_same_time_are_all_kept(tmp_path):
     assert (tmp_path / "f").read_text() == "".join(f"[{number}]" for number in range(20))
 
 
-async def test_a_file_changed_by_somebody_else_during_an_edit_is_not_overwritten(tmp_path, monkeypatch):
+async def test_a_file_changed_by_somebody_else_during_an_edit_is_not_overwritten(
+    tmp_path, monkeypatch
+):
     (tmp_path / "f").write_text("old")
     desk = await Desk.open(tmp_path)
     fsync = os.fsync
@@ -374,7 +436,9 @@ async def test_a_file_changed_by_somebody_else_during_an_edit_is_not_overwritten
         fsync(descriptor)
 
     monkeypatch.setattr(os, "fsync", change_first)
-    assert (await desk.fail("edit_file", file_path="f", old_string="old", new_string="ours"))[0] == "Changed"
+    assert (await desk.fail("edit_file", file_path="f", old_string="old", new_string="ours"))[
+        0
+    ] == "Changed"
     monkeypatch.undo()
     assert (tmp_path / "f").read_text() == "theirs"
     assert os.listdir(tmp_path) == ["f"]
@@ -432,7 +496,9 @@ async def test_globs_match_names_and_directories(tmp_path, pattern, path, expect
     for name in ("a.py", "src/b.py", "src/b.ts", "src/deep/c.py", ".git/HEAD"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
-    assert (await (await Desk.open(tmp_path)).get("glob", pattern=pattern, path=path))["paths"] == sorted(expected)
+    assert (await (await Desk.open(tmp_path)).get("glob", pattern=pattern, path=path))[
+        "paths"
+    ] == sorted(expected)
 
 
 @pytest.mark.parametrize("pattern", ["../*", "/etc/*", "a/../b", "~/x", "/", "a\0", "{a,b}" * 7])
@@ -451,7 +517,11 @@ async def test_what_was_read_and_written_is_told(tmp_path):
     await desk.fail("read_file", file_path="none")
     emitted = [(event, data["path"], data["bytes"]) for event, data in desk.recorder.events]
     path = str(tmp_path / "f")
-    assert emitted == [("artifact:write", path, 3), ("artifact:read", path, 3), ("artifact:write", path, 2)]
+    assert emitted == [
+        ("artifact:write", path, 3),
+        ("artifact:read", path, 3),
+        ("artifact:write", path, 2),
+    ]
 
 
 async def test_a_hook_that_refuses_does_not_undo_what_was_done(tmp_path):
@@ -465,7 +535,9 @@ async def test_a_hook_that_refuses_does_not_undo_what_was_done(tmp_path):
     assert (tmp_path / "f").read_text() == "abc"
 
 
-async def test_a_hook_that_writes_in_a_circle_is_an_entry_in_the_log_and_no_failure_of_the_tool(tmp_path, caplog):
+async def test_a_hook_that_writes_in_a_circle_is_an_entry_in_the_log_and_no_failure_of_the_tool(
+    tmp_path, caplog
+):
     desk = await Desk.open(tmp_path)
 
     async def write_again(event: str, data: dict[str, Any]) -> None:
@@ -492,7 +564,9 @@ async def desk_with_everything(root: Path) -> Desk:
     return desk
 
 
-@pytest.mark.parametrize("given", [None, [], "x", 3, {1: 2}, {"\ud800": 1}, {"file_path": 10**5000}])
+@pytest.mark.parametrize(
+    "given", [None, [], "x", 3, {1: 2}, {"\ud800": 1}, {"file_path": 10**5000}]
+)
 async def test_input_that_is_no_json_object_of_ours_is_refused_in_words(tmp_path, given):
     for name, tool in (await desk_with_everything(tmp_path)).tools.items():
         result = await tool.execute(given)
@@ -509,4 +583,6 @@ async def test_a_whole_number_may_be_written_with_a_point_and_is_no_truth_value(
     for offset in (True, 1.5, 0, 10**400, float("inf")):
         kind, message = await desk.fail("read_file", file_path="f", offset=offset)
         assert kind == "InvalidInput"
-        assert message.startswith("offset: expected a whole number of at least 1 and at most 1000000000, got ")
+        assert message.startswith(
+            "offset: expected a whole number of at least 1 and at most 1000000000, got "
+        )

@@ -100,7 +100,9 @@ class Scene:
     def filled_in(self, vector: str) -> str:
         """A hostile path with the places of this scene."""
         places = {"{root}": self.root, "{base}": self.base, "{outside}": self.outside}
-        return functools.reduce(lambda path, name: path.replace(name, str(places[name])), places, vector)
+        return functools.reduce(
+            lambda path, name: path.replace(name, str(places[name])), places, vector
+        )
 
     def contents_outside(self) -> dict[str, bytes]:
         """Every file and folder outside, with its content."""
@@ -114,16 +116,89 @@ class Scene:
 
 
 VECTORS = [
-    *("../out/f", "../../etc/passwd", "..", "../", "../ws", "a/../../out/f", "a/b/../../../out/f", "./../out/f"),
-    *("a/./../../out/f", "//../out/f", "a//..//..//out/f", "/etc/passwd", "//etc/passwd", "/", "///"),
-    *(f"/proc/self/{ROOT_LINK}/etc/passwd", "/dev/zero", "/dev/stdin", "{outside}/f", "{root}/../out/f", "{root}2/f"),
-    *("{root}x", "{base}", "~", "~/f", "f\0", "\0", "a\0/../../out/f", "\ud800", "a/\udcff/f", "x" * 256),
-    *("x/" * 1000, "a/" * 129 + "f", "é" * 200, "abs", "abs_dir/f", "abs_dir/a/b/f", "rel", "rel_dir/f", "up/out/f"),
-    *("parent_of_root/out/f", "etc", "proc", "fd", "device", "loop", "loop/f", "ping", "chain", "down_and_up"),
-    *("here_and_out", "sibling", "slashes", "dots", "far_up", "far_up_and_back", "root_and_up", "a/deep/f"),
+    *(
+        "../out/f",
+        "../../etc/passwd",
+        "..",
+        "../",
+        "../ws",
+        "a/../../out/f",
+        "a/b/../../../out/f",
+        "./../out/f",
+    ),
+    *(
+        "a/./../../out/f",
+        "//../out/f",
+        "a//..//..//out/f",
+        "/etc/passwd",
+        "//etc/passwd",
+        "/",
+        "///",
+    ),
+    *(
+        f"/proc/self/{ROOT_LINK}/etc/passwd",
+        "/dev/zero",
+        "/dev/stdin",
+        "{outside}/f",
+        "{root}/../out/f",
+        "{root}2/f",
+    ),
+    *(
+        "{root}x",
+        "{base}",
+        "~",
+        "~/f",
+        "f\0",
+        "\0",
+        "a\0/../../out/f",
+        "\ud800",
+        "a/\udcff/f",
+        "x" * 256,
+    ),
+    *(
+        "x/" * 1000,
+        "a/" * 129 + "f",
+        "é" * 200,
+        "abs",
+        "abs_dir/f",
+        "abs_dir/a/b/f",
+        "rel",
+        "rel_dir/f",
+        "up/out/f",
+    ),
+    *(
+        "parent_of_root/out/f",
+        "etc",
+        "proc",
+        "fd",
+        "device",
+        "loop",
+        "loop/f",
+        "ping",
+        "chain",
+        "down_and_up",
+    ),
+    *(
+        "here_and_out",
+        "sibling",
+        "slashes",
+        "dots",
+        "far_up",
+        "far_up_and_back",
+        "root_and_up",
+        "a/deep/f",
+    ),
     *("a/deep/b/f", "fifo", "fifo/f", "socket", "a", ".", "./", "a/b/", "f/x", "hard/x"),
 ]
-WRITE_VECTORS = [*VECTORS, "hard", "dangling", "dangling_abs", "rel_dir/new", "abs_dir/new", "a/deep/new/deeper"]
+WRITE_VECTORS = [
+    *VECTORS,
+    "hard",
+    "dangling",
+    "dangling_abs",
+    "rel_dir/new",
+    "abs_dir/new",
+    "a/deep/new/deeper",
+]
 
 
 @pytest.fixture
@@ -162,7 +237,9 @@ MERELY_NEW = {"write_file": ("x/" * 1000, "é" * 200)}
 
 async def test_no_hostile_path_is_listed_or_searched(scene):
     desk, before = await Desk.open(scene.root), scene.contents_outside()
-    await tool_search.mount(desk.coordinator, {"allowed_paths": [str(scene.root)], "ripgrep": False})
+    await tool_search.mount(
+        desk.coordinator, {"allowed_paths": [str(scene.root)], "ripgrep": False}
+    )
     listable = {"a", ".", "./", "a/b/"}
     for vector in VECTORS:
         path = scene.filled_in(vector)
@@ -172,7 +249,9 @@ async def test_no_hostile_path_is_listed_or_searched(scene):
             assert ONLY_OUTSIDE not in canonical_dumps(result.output), (tool, vector)
     for path in (".", "abs", "rel_dir", "etc", "../out", "a/deep"):
         result = await desk.call("grep", pattern="secret|root:", path=path)
-        found = [match["file_path"] for match in (result.output["matches"] if result.success else [])]
+        found = [
+            match["file_path"] for match in (result.output["matches"] if result.success else [])
+        ]
         assert found == (["hard"] if path == "." else [])
     assert scene.contents_outside() == before
 
@@ -208,7 +287,9 @@ async def test_a_path_that_cannot_be_is_refused_in_words(scene, path, kind, word
     assert words in message
 
 
-@pytest.mark.parametrize(("path", "kind"), [("a", "IsADirectory"), (".", "IsADirectory"), ("fifo", "NotARegularFile")])
+@pytest.mark.parametrize(
+    ("path", "kind"), [("a", "IsADirectory"), (".", "IsADirectory"), ("fifo", "NotARegularFile")]
+)
 async def test_what_is_no_file_is_neither_written_nor_edited(scene, path, kind):
     desk = await Desk.open(scene.root)
     assert (await desk.fail("write_file", file_path=path, content=""))[0] == kind
@@ -217,7 +298,9 @@ async def test_what_is_no_file_is_neither_written_nor_edited(scene, path, kind):
 
 async def test_a_link_that_goes_up_to_the_top_and_comes_back_inside_is_followed(scene):
     (scene.root / "round").symlink_to("../" * 40 + str(scene.root / "f").lstrip("/"))
-    assert (await (await Desk.open(scene.root)).get("read_file", file_path="round"))["content"] == "inside"
+    assert (await (await Desk.open(scene.root)).get("read_file", file_path="round"))[
+        "content"
+    ] == "inside"
 
 
 def test_a_place_never_goes_up():
@@ -235,7 +318,9 @@ async def test_devices_are_neither_read_nor_written_even_inside_a_root(name):
 
 async def test_a_hard_link_is_read_but_not_written(scene):
     desk = await Desk.open(scene.root)
-    assert (await desk.get("read_file", file_path="hard"))["content"] == SECRET  # a name inside is a name inside
+    assert (await desk.get("read_file", file_path="hard"))[
+        "content"
+    ] == SECRET  # a name inside is a name inside
     kind, message = await desk.fail("write_file", file_path="hard", content="x")
     assert kind == "HardLink"
     assert "has 2 names" in message
@@ -244,7 +329,20 @@ async def test_a_hard_link_is_read_but_not_written(scene):
 # ── a tree that changes under us ─────────────────────────────────────────────────────────────────
 
 CALLS = (
-    *("open", "close", "stat", "fstat", "readlink", "mkdir", "scandir", "read", "write", "fsync", "fchmod", "rename"),
+    *(
+        "open",
+        "close",
+        "stat",
+        "fstat",
+        "readlink",
+        "mkdir",
+        "scandir",
+        "read",
+        "write",
+        "fsync",
+        "fchmod",
+        "rename",
+    ),
     "unlink",
 )
 OURS = ("amplifier.modules.tools._paths", "amplifier.modules.tools.", __name__)
@@ -253,14 +351,22 @@ OURS = ("amplifier.modules.tools._paths", "amplifier.modules.tools.", __name__)
 class Attacker:
     """Acts right before the n-th system call of our code, and takes it back some calls later if asked to."""
 
-    def __init__(self, attack: Callable[[Scene], None], scene: Scene, when: int, undo_after: int | None = None) -> None:
+    def __init__(
+        self,
+        attack: Callable[[Scene], None],
+        scene: Scene,
+        when: int,
+        undo_after: int | None = None,
+    ) -> None:
         self._attack, self._scene, self._when, self._undo_after = attack, scene, when, undo_after
         self.calls = 0
 
     def __call__(self) -> None:
         number, self.calls = self.calls, self.calls + 1
         if number == self._when:
-            with contextlib.suppress(OSError):  # what it wanted to swap is not there, or there already
+            with contextlib.suppress(
+                OSError
+            ):  # what it wanted to swap is not there, or there already
                 self._attack(self._scene)
         if self._undo_after is not None and number == self._when + self._undo_after:
             _undo(self._scene)
@@ -284,7 +390,9 @@ def before_every_call(monkeypatch) -> Iterator[Callable[[Attacker | None], None]
         current[0] = attacker
 
     for name in CALLS:
-        monkeypatch.setattr(os, name, watched(getattr(os, name) if name != "fsync" else lambda descriptor: None))
+        monkeypatch.setattr(
+            os, name, watched(getattr(os, name) if name != "fsync" else lambda descriptor: None)
+        )
     yield use
     current[0] = None
 
@@ -297,7 +405,12 @@ def _swap(path: Path, target: Path) -> None:
 
 
 def _undo(scene: Scene) -> None:
-    for path in (scene.root, scene.root / "a", scene.root / "a" / "b", scene.root / "a" / "b" / "f"):
+    for path in (
+        scene.root,
+        scene.root / "a",
+        scene.root / "a" / "b",
+        scene.root / "a" / "b" / "f",
+    ):
         shelter = path.with_name(path.name + "~")
         if shelter.exists() and (path.is_symlink() or not path.exists()):
             path.unlink(missing_ok=True)
@@ -356,7 +469,12 @@ READS: dict[str, dict[str, Any]] = {
 WRITES: dict[str, dict[str, Any]] = {
     "write_file": {"file_path": "a/b/f", "content": "pwned"},
     "write_file new": {"file_path": "a/b/new/deep/f", "content": "pwned"},
-    "edit_file": {"file_path": "a/b/f", "old_string": "e", "new_string": "pwned", "replace_all": True},
+    "edit_file": {
+        "file_path": "a/b/f",
+        "old_string": "e",
+        "new_string": "pwned",
+        "replace_all": True,
+    },
 }
 
 
@@ -391,14 +509,18 @@ async def attack_everywhere(
             use(None)
         if is_escape(scene, before, result):
             escapes.append(when)
-        assert attack is swap_temporary or not list(scene.base.rglob(".amplifier-*")), "a temporary file was left"
+        assert attack is swap_temporary or not list(scene.base.rglob(".amplifier-*")), (
+            "a temporary file was left"
+        )
         if attacker.calls <= when:
             shutil.rmtree(base)
             return when, escapes
         when += 1
 
 
-async def try_all(base: Path, use: Any, tool: str, attacks: list[Any], undo_after: int | None) -> None:
+async def try_all(
+    base: Path, use: Any, tool: str, attacks: list[Any], undo_after: int | None
+) -> None:
     async def make(root: Path) -> Callable[[], Awaitable[ToolResult]]:
         desk = await Desk.open(root)
         return lambda: desk.call(tool.split(maxsplit=1)[0], **{**READS, **WRITES}[tool])
@@ -427,25 +549,33 @@ def test_no_swap_of_any_kind_leads_outside(tmp_path, before_every_call, tool):
 @pytest.mark.slow
 @pytest.mark.parametrize("undo_after", [1, pytest.param(3, marks=pytest.mark.long)])
 @pytest.mark.parametrize("tool", [*READS, "write_file new", "edit_file"])
-def test_no_swap_that_is_undone_at_once_leads_outside(tmp_path, before_every_call, tool, undo_after):
+def test_no_swap_that_is_undone_at_once_leads_outside(
+    tmp_path, before_every_call, tool, undo_after
+):
     attacks = [swap_dir, swap_parent, swap_leaf]
     anyio.run(try_all, tmp_path / "scene", before_every_call, tool, attacks, undo_after)
     assert not (tmp_path / "scene").exists()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("attack", [swap_dir, swap_parent, swap_leaf], ids=lambda attack: attack.__name__)
+@pytest.mark.parametrize(
+    "attack", [swap_dir, swap_parent, swap_leaf], ids=lambda attack: attack.__name__
+)
 def test_no_swap_leads_a_search_outside(tmp_path, before_every_call, attack):
     async def make(root: Path) -> Callable[[], Any]:
         desk = await Desk.open(root, tool_search, ripgrep=False)
         return lambda: desk.call("grep", pattern="secret", path="a/b")
 
-    count, escapes = anyio.run(attack_everywhere, tmp_path / "scene", before_every_call, attack, make)
+    count, escapes = anyio.run(
+        attack_everywhere, tmp_path / "scene", before_every_call, attack, make
+    )
     assert escapes == []
     assert count > 10
 
 
-async def test_the_same_attacks_succeed_against_a_tool_that_checks_and_then_opens(tmp_path, before_every_call):
+async def test_the_same_attacks_succeed_against_a_tool_that_checks_and_then_opens(
+    tmp_path, before_every_call
+):
     """The proof that the attacks are attacks."""
 
     class Careless:
@@ -473,7 +603,9 @@ async def test_the_same_attacks_succeed_against_a_tool_that_checks_and_then_open
 
     found = {}
     for attack in (swap_dir, swap_parent, swap_leaf, swap_hardlink):
-        _, found[attack.__name__] = await attack_everywhere(tmp_path / "scene", before_every_call, attack, run)
+        _, found[attack.__name__] = await attack_everywhere(
+            tmp_path / "scene", before_every_call, attack, run
+        )
     assert all(found.values()), found
 
 
@@ -512,7 +644,9 @@ async def test_a_full_disk_leaves_the_old_file_and_nothing_beside_it(scene, monk
 
 @pytest.mark.slow
 @pytest.mark.parametrize("tool", ["read_file", "write_file"])
-async def test_a_system_call_that_hangs_is_given_up_and_undoes_itself_later(scene, monkeypatch, caplog, tool):
+async def test_a_system_call_that_hangs_is_given_up_and_undoes_itself_later(
+    scene, monkeypatch, caplog, tool
+):
     begun, released, ended = threading.Event(), threading.Event(), threading.Event()
     name = "read" if tool == "read_file" else "fsync"
     original = getattr(os, name)

@@ -74,7 +74,9 @@ def test_a_session_cancelled_anywhere_while_tools_run_leaves_files_whole(tmp_pat
 
     def make() -> Any:
         fresh(folder)
-        provider = MockProvider([[("write_file", GIVEN["write_file"]), ("grep", {"pattern": "old"})], "done"])
+        provider = MockProvider(
+            [[("write_file", GIVEN["write_file"]), ("grep", {"pattern": "old"})], "done"]
+        )
 
         paths = {"allowed_paths": [str(folder)]}
         plan = {
@@ -96,7 +98,9 @@ def test_a_session_cancelled_anywhere_while_tools_run_leaves_files_whole(tmp_pat
 
 
 @pytest.mark.parametrize("call", ["write", "fsync", "rename"])
-async def test_a_write_cancelled_inside_a_system_call_is_undone_or_done(tmp_path, monkeypatch, call):
+async def test_a_write_cancelled_inside_a_system_call_is_undone_or_done(
+    tmp_path, monkeypatch, call
+):
     """The moments that a sweep over suspensions cannot reach, because the thread is at work."""
     folder = fresh(tmp_path / "ws")
     desk = await Desk.open(folder)
@@ -129,7 +133,9 @@ async def test_a_write_cancelled_inside_a_system_call_is_undone_or_done(tmp_path
     assert scope.cancelled_caught
     assert broken(folder) == []
     assert (folder / "d" / "f").read_text() == (NEW if call == "rename" else OLD)
-    assert [event for event, _ in desk.recorder.events] == (["artifact:write"] if call == "rename" else [])
+    assert [event for event, _ in desk.recorder.events] == (
+        ["artifact:write"] if call == "rename" else []
+    )
 
 
 async def test_a_call_cancelled_before_its_turn_never_begins(tmp_path, monkeypatch, caplog):

@@ -30,7 +30,11 @@ async def tool_over(messages: list[dict[str, Any]]) -> RecallTool:
 
 CONVERSATION: list[dict[str, Any]] = [
     {"role": "user", "content": "The harbour opens at seven; never sail before."},
-    {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "name": "tide", "arguments": {"port": "Brest"}}]},
+    {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"id": "1", "name": "tide", "arguments": {"port": "Brest"}}],
+    },
     {"role": "tool", "tool_call_id": "1", "content": "low water " * 2000 + "at 06:12"},
     {"role": "assistant", "content": [{"type": "text", "text": "Low water at Brest: 06:12."}]},
 ]
@@ -69,12 +73,17 @@ async def test_a_message_is_read_whole_piece_by_piece():
         text += result.output["text"]
         left, offset = result.output["characters_left"], len(text)
     assert text == CONVERSATION[2]["content"]
-    assert (await tool.execute({"number": 2})).output["text"].startswith('{"tool_calls": [{"id": "1"')
+    assert (
+        (await tool.execute({"number": 2})).output["text"].startswith('{"tool_calls": [{"id": "1"')
+    )
 
 
 async def test_a_message_that_is_not_there_is_reported():
     result = await (await tool_over(CONVERSATION)).execute({"number": 5})
-    assert result.error == {"message": "there is no message 5; the conversation has 4", "type": "NotFound"}
+    assert result.error == {
+        "message": "there is no message 5; the conversation has 4",
+        "type": "NotFound",
+    }
 
 
 async def test_a_model_reads_again_what_its_view_no_longer_shows():

@@ -97,16 +97,28 @@ async def test_patterns_paths_and_globs_choose(tree, given, found):
 
 async def test_files_and_counts_can_be_asked_for_alone(tree):
     desk = await desk_for(tree)
-    assert (await desk.get("grep", pattern="find", output_mode="files_with_matches"))["files"] == ["a.py", "src/c.txt"]
+    assert (await desk.get("grep", pattern="find", output_mode="files_with_matches"))["files"] == [
+        "a.py",
+        "src/c.txt",
+    ]
     output = await desk.get("grep", pattern="find", output_mode="count")
-    assert output["counts"] == [{"file_path": "a.py", "count": 1}, {"file_path": "src/c.txt", "count": 2}]
+    assert output["counts"] == [
+        {"file_path": "a.py", "count": 1},
+        {"file_path": "src/c.txt", "count": 2},
+    ]
     assert output["count"] == 3
 
 
 async def test_context_stands_around_a_match(tree):
     output = await (await desk_for(tree)).get("grep", pattern="def find", context=2, path="a.py")
     assert output["matches"] == [
-        {"file_path": "a.py", "line": 3, "text": "def find():", "before": ["import os", ""], "after": ["    return 1"]}
+        {
+            "file_path": "a.py",
+            "line": 3,
+            "text": "def find():",
+            "before": ["import os", ""],
+            "after": ["    return 1"],
+        }
     ]
 
 
@@ -156,14 +168,17 @@ async def test_a_lone_surrogate_in_a_pattern_is_only_a_pattern_that_never_matche
     assert (await (await desk_for(tree)).get("grep", pattern="\ud800"))["matches"] == []
 
 
-@pytest.mark.parametrize(("path", "kind"), [("none", "NotFound"), ("../x", "InvalidPath"), ("a.py/x", "NotADirectory")])
+@pytest.mark.parametrize(
+    ("path", "kind"), [("none", "NotFound"), ("../x", "InvalidPath"), ("a.py/x", "NotADirectory")]
+)
 async def test_a_path_that_cannot_be_searched_is_a_failure(tree, path, kind):
     assert (await (await desk_for(tree)).fail("grep", pattern="x", path=path))[0] == kind
 
 
 @settings(max_examples=15)
 @given(
-    lines=st.lists(st.text(st.sampled_from("abF \r\té"), max_size=6)), pattern=st.sampled_from(["a", "^b", "F$", r"\s"])
+    lines=st.lists(st.text(st.sampled_from("abF \r\té"), max_size=6)),
+    pattern=st.sampled_from(["a", "^b", "F$", r"\s"]),
 )
 async def test_grep_agrees_with_matching_line_by_line(tmp_path_factory, lines, pattern):
     folder = tmp_path_factory.mktemp("grep")
@@ -192,14 +207,21 @@ async def test_a_pattern_that_never_ends_is_killed_and_the_loop_runs_meanwhile(t
             group.start_soon(count_turns)
             kind, message = await desk.fail("grep", pattern=FOREVER)
             group.cancel_scope.cancel()
-        assert (kind, message) == ("Timeout", f"grep '(a+)+$': not finished after {seconds} s, and stopped")
+        assert (kind, message) == (
+            "Timeout",
+            f"grep '(a+)+$': not finished after {seconds} s, and stopped",
+        )
         if turns > 5:
             break
-    assert turns > 5  # a pattern in a thread of ours would have held the interpreter's lock all the time
+    assert (
+        turns > 5
+    )  # a pattern in a thread of ours would have held the interpreter's lock all the time
 
 
 def test_a_pattern_that_nobody_stops_is_ended_by_the_system():
-    with closing(Matcher(FOREVER, ignore_case=False, max_line=100, seconds=-4, stop=Stop())) as matcher:
+    with closing(
+        Matcher(FOREVER, ignore_case=False, max_line=100, seconds=-4, stop=Stop())
+    ) as matcher:
         assert matcher.find(b"b\naaa", 9)["lines"] == [1]
         with pytest.raises(ToolFailure, match="more memory or time than it may have"):
             matcher.find(ENDLESS_LINE.encode(), 9)
@@ -226,17 +248,28 @@ async def test_cancelling_a_search_kills_the_process_at_once(tree):
 
 
 async def test_only_files_that_ripgrep_names_are_opened(tree, tmp_path_factory):
-    program = fake_ripgrep(tmp_path_factory.mktemp("bin"), 'sys.stdout.write("./src/c.txt\\0./a.py\\0")')
+    program = fake_ripgrep(
+        tmp_path_factory.mktemp("bin"), 'sys.stdout.write("./src/c.txt\\0./a.py\\0")'
+    )
     output = await (await desk_for(tree, ripgrep=program)).get("grep", pattern="find|import")
-    assert [match["file_path"] for match in output["matches"]] == ["a.py", "a.py", "src/c.txt", "src/c.txt"]
+    assert [match["file_path"] for match in output["matches"]] == [
+        "a.py",
+        "a.py",
+        "src/c.txt",
+        "src/c.txt",
+    ]
     assert output["files_searched"] == 2
 
 
-async def test_ripgrep_gets_the_pattern_and_no_shell_environment_or_config(tree, tmp_path_factory, monkeypatch):
+async def test_ripgrep_gets_the_pattern_and_no_shell_environment_or_config(
+    tree, tmp_path_factory, monkeypatch
+):
     folder = tmp_path_factory.mktemp("bin")
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
     body = f'open({str(folder / "seen")!r}, "w").write(repr((sys.argv[1:], dict(os.environ), os.getcwd())))'
-    await (await desk_for(tree, ripgrep=fake_ripgrep(folder, body))).get("grep", pattern="--help", path="src")
+    await (await desk_for(tree, ripgrep=fake_ripgrep(folder, body))).get(
+        "grep", pattern="--help", path="src"
+    )
     seen = (folder / "seen").read_text()
     assert "--regexp=--help" in seen
     assert "--no-config" in seen
@@ -265,16 +298,33 @@ async def test_names_that_ripgrep_should_not_give_are_not_followed(tree, tmp_pat
     (tree / "src" / "out").symlink_to(tree)
     (tree / "src" / "link").symlink_to("c.txt")
     absolute = str(tree / "a.py")
-    names = ["../a.py", absolute, "out/a.py", "../src/../a.py", "../.git/config", ".", "gone", "", "link", ".."]
+    names = [
+        "../a.py",
+        absolute,
+        "out/a.py",
+        "../src/../a.py",
+        "../.git/config",
+        ".",
+        "gone",
+        "",
+        "link",
+        "..",
+    ]
     body = f"sys.stdout.write({chr(0).join(names)!r})"
     program = fake_ripgrep(tmp_path_factory.mktemp("bin"), body)
-    output = await (await desk_for(tree / "src", ripgrep=program)).get("grep", pattern="find|import")
+    output = await (await desk_for(tree / "src", ripgrep=program)).get(
+        "grep", pattern="find|import"
+    )
     assert {match["file_path"] for match in output["matches"]} == {"link"}  # which stays inside
     assert output["files_searched"] == 1
 
 
 async def test_ripgrep_and_all_it_started_is_killed_when_the_time_is_up(tree, tmp_path_factory):
-    for seconds in (1, 10, 60):  # on a busy machine the first may be too short for the program to start
+    for seconds in (
+        1,
+        10,
+        60,
+    ):  # on a busy machine the first may be too short for the program to start
         folder = tmp_path_factory.mktemp("bin")
         body = f'child = os.fork()\nopen({str(folder)!r} + f"/{{os.getpid()}}", "w").close()\ntime.sleep(600)'
         desk = await desk_for(tree, ripgrep=fake_ripgrep(folder, body), timeout=seconds)

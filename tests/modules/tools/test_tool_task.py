@@ -72,17 +72,31 @@ class Family:
     ) -> None:
         self.sessions: list[Any] = []
         self.recorder = EventRecorder()
-        self.providers = {"parent": _provider(parent)} | {name: _provider(turns) for name, turns in children.items()}
-        modules: dict[str, Any] = {"loop-basic": loop_basic, "context-simple": context_simple, "tool-task": tool_task}
+        self.providers = {"parent": _provider(parent)} | {
+            name: _provider(turns) for name, turns in children.items()
+        }
+        modules: dict[str, Any] = {
+            "loop-basic": loop_basic,
+            "context-simple": context_simple,
+            "tool-task": tool_task,
+        }
         modules |= {"hooks-watch": self._watch, **(hooks or {})}
         for name, provider in self.providers.items():
             modules[f"provider-{name}"] = _mounting("providers", provider)
         for tool in tools or []:
             modules[f"tool-{tool.name}"] = _mounting("tools", tool)
         self.plan: dict[str, Any] = {
-            "session": {"orchestrator": "loop-basic", "context": "context-simple", "strict": True, **(session or {})},
+            "session": {
+                "orchestrator": "loop-basic",
+                "context": "context-simple",
+                "strict": True,
+                **(session or {}),
+            },
             "providers": [{"module": "provider-parent"}],
-            "tools": [{"module": "tool-task", "config": config or {}}, *(f"tool-{tool.name}" for tool in tools or [])],
+            "tools": [
+                {"module": "tool-task", "config": config or {}},
+                *(f"tool-{tool.name}" for tool in tools or []),
+            ],
             "hooks": ["hooks-watch", *(hooks or {})],
             "agents": {
                 name: {
@@ -101,7 +115,9 @@ class Family:
 
     async def _record(self, event: str, data: dict[str, Any]) -> Any:
         if event == "task:agent_completed":
-            await anyio.lowlevel.checkpoint()  # an observer that takes its time hears of the end all the same
+            await (
+                anyio.lowlevel.checkpoint()
+            )  # an observer that takes its time hears of the end all the same
         return await self.recorder(event, data)
 
     def open(self, **options: Any) -> AmplifierSession:
@@ -143,7 +159,10 @@ def _mounting(point: str, thing: Any) -> Callable[..., Any]:
 
 
 async def test_an_agent_answers_from_a_session_of_its_own():
-    family = Family([[task(instruction="count the files")], "thanks"], {"helper": [answer("seven", cost="0.25")]})
+    family = Family(
+        [[task(instruction="count the files")], "thanks"],
+        {"helper": [answer("seven", cost="0.25")]},
+    )
     assert await family.run() == "thanks"
     [result] = family.results()
     assert result["success"]
@@ -152,13 +171,21 @@ async def test_an_agent_answers_from_a_session_of_its_own():
         "response": "seven",
         "agent": "helper",
         "session_id": child.session_id,
-        "usage": {"model_calls": 1, "input_tokens": 10, "output_tokens": 5, "total_tokens": 15, "cost_usd": "0.25"},
+        "usage": {
+            "model_calls": 1,
+            "input_tokens": 10,
+            "output_tokens": 5,
+            "total_tokens": 15,
+            "cost_usd": "0.25",
+        },
     }
     assert child.parent_id == "parent"
     assert child.session_id.startswith("parent-")
     assert child.session_id.endswith("_helper")
     [request] = family.providers["helper"].requests
-    assert [(message.role, message.content) for message in request.messages] == [("user", "count the files")]
+    assert [(message.role, message.content) for message in request.messages] == [
+        ("user", "count the files")
+    ]
     assert child.statistics().state == "closed"
 
 
@@ -167,7 +194,9 @@ async def test_the_child_has_the_parents_plan_under_the_agents_overlay():
     family = Family(
         [[task()], "done"],
         {"helper": [[("look", {})], "ok"]},
-        agents={"helper": {"orchestrator": {"config": {"max_iterations": 7}}, "tools": ["tool-look"]}},
+        agents={
+            "helper": {"orchestrator": {"config": {"max_iterations": 7}}, "tools": ["tool-look"]}
+        },
         tools=[seen],
     )
     await family.run()
@@ -179,7 +208,9 @@ async def test_the_child_has_the_parents_plan_under_the_agents_overlay():
     assert len(seen.calls) == 1
 
 
-@pytest.mark.parametrize("overlay", [{"instruction": "Be brief."}, {"system": {"instruction": "Be brief."}}])
+@pytest.mark.parametrize(
+    "overlay", [{"instruction": "Be brief."}, {"system": {"instruction": "Be brief."}}]
+)
 async def test_an_agents_instruction_comes_before_its_task(overlay):
     family = Family([[task()], "done"], {"helper": ["ok"]}, agents={"helper": overlay})
     await family.run()
@@ -196,12 +227,23 @@ async def test_events_tell_of_a_child_from_its_beginning_to_its_end():
         announced = await session.coordinator.collect_contributions("observability.events")
         assert ["task:agent_spawned", "task:agent_completed"] in announced
         await session.execute("go")
-    names = [event for event, data in family.recorder.events if event.startswith("task:") or event == "session:fork"]
+    names = [
+        event
+        for event, data in family.recorder.events
+        if event.startswith("task:") or event == "session:fork"
+    ]
     assert names == ["task:agent_spawned", "session:fork", "task:agent_completed"]
-    [spawned], [completed] = family.events("task:agent_spawned"), family.events("task:agent_completed")
+    [spawned], [completed] = (
+        family.events("task:agent_spawned"),
+        family.events("task:agent_completed"),
+    )
     child = family.sessions[1].session_id
     assert (spawned["agent"], spawned["sub_session_id"], spawned["depth"]) == ("helper", child, 1)
-    assert (completed["sub_session_id"], completed["success"], completed["status"]) == (child, True, "completed")
+    assert (completed["sub_session_id"], completed["success"], completed["status"]) == (
+        child,
+        True,
+        "completed",
+    )
     assert completed["usage"]["total_tokens"] == 15
 
 
@@ -223,7 +265,9 @@ async def test_agents_work_side_by_side_but_no_more_than_allowed():
     family = Family([calls, "done"], {"helper": [slowly] * 6}, config={"max_parallel": 3})
     await family.run()
     assert [result["output"]["response"] for result in family.results()] != []
-    assert sorted(result["output"]["response"] for result in family.results()) == [f"number {n}" for n in range(6)]
+    assert sorted(result["output"]["response"] for result in family.results()) == [
+        f"number {n}" for n in range(6)
+    ]
     assert len({result["output"]["session_id"] for result in family.results()}) == 6
     assert most == 3
 
@@ -251,7 +295,9 @@ async def test_an_unknown_agent_is_an_error_that_lists_those_there_are():
 async def test_a_child_that_fails_leaves_what_it_had_said_and_what_it_had_cost():
     turns = [
         answer("half of it", call=("look", {})),
-        AuthenticationError("key sk-proj-abcdefghijklmnopqrstuvwxyz0123456789 refused", provider="x"),
+        AuthenticationError(
+            "key sk-proj-abcdefghijklmnopqrstuvwxyz0123456789 refused", provider="x"
+        ),
     ]
     family = Family([[task()], "done"], {"helper": turns}, tools=[MockTool("look")])
     result = await family.result()
@@ -262,7 +308,11 @@ async def test_a_child_that_fails_leaves_what_it_had_said_and_what_it_had_cost()
     assert result["output"]["response"] == "half of it"
     assert result["output"]["usage"]["total_tokens"] == 15
     [completed] = family.events("task:agent_completed")
-    assert (completed["success"], completed["status"], completed["error"]["type"]) == (False, "failed", "AgentFailed")
+    assert (completed["success"], completed["status"], completed["error"]["type"]) == (
+        False,
+        "failed",
+        "AgentFailed",
+    )
 
 
 @pytest.mark.parametrize(
@@ -288,12 +338,17 @@ async def test_a_child_that_takes_too_long_is_ended_with_what_it_had_said():
         raise AssertionError
 
     turns = [answer("so far", call=("look", {})), for_ever]
-    family = Family([[task()], "done"], {"helper": turns}, config={"timeout": 60}, tools=[MockTool("look")])
+    family = Family(
+        [[task()], "done"], {"helper": turns}, config={"timeout": 60}, tools=[MockTool("look")]
+    )
     started = anyio.current_time()
     assert await family.run() == "done"
     assert anyio.current_time() - started == pytest.approx(60, abs=1)
     [result] = family.results()
-    assert result["error"] == {"message": "the agent was not finished after 60 s, and ended", "type": "Timeout"}
+    assert result["error"] == {
+        "message": "the agent was not finished after 60 s, and ended",
+        "type": "Timeout",
+    }
     assert result["output"]["response"] == "so far"
     assert result["output"]["usage"]["model_calls"] == 1
     assert family.sessions[1].statistics().state == "closed"
@@ -344,12 +399,17 @@ async def test_a_graceful_stop_of_the_parent_lets_the_child_come_to_a_stop():
         return "looked"
 
     family = Family(
-        [[task()]], {"helper": [answer("so far", call=("look", {}))]}, tools=[MockTool("look", respond=stop)]
+        [[task()]],
+        {"helper": [answer("so far", call=("look", {}))]},
+        tools=[MockTool("look", respond=stop)],
     )
     async with family.open() as session:
         await session.execute("go")
     [result] = family.results()
-    assert result["error"] == {"message": "the agent was asked to stop before it was finished", "type": "Stopped"}
+    assert result["error"] == {
+        "message": "the agent was asked to stop before it was finished",
+        "type": "Stopped",
+    }
     assert result["output"]["response"] == "so far"
 
 
@@ -378,9 +438,14 @@ def test_a_family_cancelled_at_any_suspension_leaves_no_child_and_forgets_no_usa
 
         def check() -> list[str]:
             problems = [
-                f"{session!r} is not closed" for session in family.sessions if session.statistics().state != "closed"
+                f"{session!r} is not closed"
+                for session in family.sessions
+                if session.statistics().state != "closed"
             ]
-            spawned, completed = family.events("task:agent_spawned"), family.events("task:agent_completed")
+            spawned, completed = (
+                family.events("task:agent_spawned"),
+                family.events("task:agent_completed"),
+            )
             if len(completed) > len(spawned):
                 problems.append("more ends than beginnings")
             begun = {session.session_id for session in family.sessions[1:]}
@@ -463,8 +528,12 @@ async def test_capabilities_of_the_application_are_handed_on_by_name():
 async def test_an_application_may_open_children_its_own_way():
     asked: list[dict[str, Any]] = []
 
-    async def spawn(agent_name: str, instruction: str, parent_session: Any, sub_session_id: str) -> dict[str, Any]:
-        asked.append({"agent": agent_name, "instruction": instruction, "parent": parent_session.session_id})
+    async def spawn(
+        agent_name: str, instruction: str, parent_session: Any, sub_session_id: str
+    ) -> dict[str, Any]:
+        asked.append(
+            {"agent": agent_name, "instruction": instruction, "parent": parent_session.session_id}
+        )
         return {"output": "my way", "session_id": "mine"}
 
     family = Family([[task()], "done"], {"helper": []})
@@ -477,7 +546,9 @@ async def test_an_application_may_open_children_its_own_way():
     assert len(family.sessions) == 1
 
 
-@pytest.mark.parametrize("wrong", [lambda **given: 1 / 0, lambda **given: "text", lambda task: {"output": task}])
+@pytest.mark.parametrize(
+    "wrong", [lambda **given: 1 / 0, lambda **given: "text", lambda task: {"output": task}]
+)
 async def test_what_an_applications_own_way_does_wrong_is_a_failure(wrong):
     family = Family([[task()], "done"], {"helper": []})
     async with family.open() as session:
@@ -527,11 +598,15 @@ async def test_a_misspelt_section_of_an_agent_is_a_warning_with_the_nearest_know
 
 
 async def test_the_tool_describes_itself_and_its_agents():
-    family = Family([], {"helper": [], "other": []}, agents={"other": {"description": "Does\n  the rest."}})
+    family = Family(
+        [], {"helper": [], "other": []}, agents={"other": {"description": "Does\n  the rest."}}
+    )
     async with family.open() as session:
         assert isinstance(session.coordinator.get("tools", "task"), Tool)
         tool: Any = session.coordinator.get("tools", "task")
-        assert tool.description.endswith("Agents:\n- helper: Helps as helper.\n- other: Does the rest.")
+        assert tool.description.endswith(
+            "Agents:\n- helper: Helps as helper.\n- other: Does the rest."
+        )
         jsonschema_rs.meta.validate(tool_schema(tool) or {})
         for given_input in (
             None,
@@ -546,7 +621,8 @@ async def test_the_tool_describes_itself_and_its_agents():
 
 
 @pytest.mark.parametrize(
-    "data", [{"usage": None}, {"usage": {"input_tokens": "x", "output_tokens": -3, "cost_usd": "NaN"}}]
+    "data",
+    [{"usage": None}, {"usage": {"input_tokens": "x", "output_tokens": -3, "cost_usd": "NaN"}}],
 )
 async def test_whatever_a_provider_reports_counting_does_not_fail(data):
     async def mount(coordinator: Any, config: Any) -> None:

@@ -38,7 +38,9 @@ async def test_a_list_is_created_shown_and_replaced():
 async def test_more_than_one_in_progress_is_refused_and_changes_nothing():
     desk = await opened()
     await desk.get("todo", action="create", todos=[FIRST])
-    kind, message = await desk.fail("todo", action="update", todos=[FIRST, {**FIRST, "content": "x"}])
+    kind, message = await desk.fail(
+        "todo", action="update", todos=[FIRST, {**FIRST, "content": "x"}]
+    )
     assert kind == "TooManyInProgress"
     assert message == "at most one todo may be in_progress, found 2: 'read', 'x'"
     assert (await desk.get("todo", action="list"))["todos"] == [FIRST]
@@ -49,7 +51,10 @@ async def test_more_than_one_in_progress_is_refused_and_changes_nothing():
     [
         ({}, "action: is missing; expected one of 'create', 'update', 'list'"),
         ({"action": "delete"}, "action: expected one of 'create', 'update', 'list', got 'delete'"),
-        ({"action": "create", "todos": "x"}, "todos: expected a list of at most 100 todos, got 'x'"),
+        (
+            {"action": "create", "todos": "x"},
+            "todos: expected a list of at most 100 todos, got 'x'",
+        ),
         (
             {"action": "create", "todos": [{}]},
             "todos[0].content: is missing; expected text; todos[0].status: is missing",
@@ -59,8 +64,14 @@ async def test_more_than_one_in_progress_is_refused_and_changes_nothing():
             "todos[0].content: expected at least 1 characters",
         ),
         ({"action": "create", "todos": [{**SECOND, "id": 1}]}, "todos[0].id: unknown key"),
-        ({"action": "create", "todos": [{**SECOND, "status": "done"}]}, "todos[0].status: expected one of 'pending'"),
-        ({"action": "list", "todos": [SECOND] * 101}, "todos: expected a list of at most 100 todos"),
+        (
+            {"action": "create", "todos": [{**SECOND, "status": "done"}]},
+            "todos[0].status: expected one of 'pending'",
+        ),
+        (
+            {"action": "list", "todos": [SECOND] * 101},
+            "todos: expected a list of at most 100 todos",
+        ),
         ({"action": "create", "todos": [None] * 50}, "and 45 more problems"),
     ],
 )

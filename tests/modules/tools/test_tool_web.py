@@ -58,7 +58,12 @@ class Site:
         self.place = self.url = ""
 
     def serve(
-        self, path: str, body: bytes = b"", content_type: str = "text/plain", status: int = 200, **headers: str
+        self,
+        path: str,
+        body: bytes = b"",
+        content_type: str = "text/plain",
+        status: int = 200,
+        **headers: str,
     ) -> None:
         def answer(site: Site, handler: Any) -> None:
             handler.send_response(status)
@@ -73,7 +78,9 @@ class Site:
         self.pages[path] = answer
 
     @contextmanager
-    def running(self, context: ssl.SSLContext | None = None, *, threads: bool = True) -> Iterator[int]:
+    def running(
+        self, context: ssl.SSLContext | None = None, *, threads: bool = True
+    ) -> Iterator[int]:
         site = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -91,7 +98,9 @@ class Site:
 
         server = Server(("127.0.0.1", 0), Handler)
         if context is not None:
-            server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+            server.socket = context.wrap_socket(
+                server.socket, server_side=True, do_handshake_on_connect=False
+            )
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         port = server.server_address[1]
@@ -169,7 +178,14 @@ async def test_a_page_comes_back_as_text(site):
 
 async def test_a_request_says_nothing_about_us(site, monkeypatch):
     site.serve("/", b"x", Set_Cookie="a=b")
-    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"):
+    for name in (
+        "HTTP_PROXY",
+        "HTTPS_PROXY",
+        "ALL_PROXY",
+        "http_proxy",
+        "https_proxy",
+        "all_proxy",
+    ):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
     monkeypatch.setenv("NETRC", __file__)
     desk = await opened(site)
@@ -177,7 +193,13 @@ async def test_a_request_says_nothing_about_us(site, monkeypatch):
         await desk.get("web_fetch", url=site.url)
     for path, headers in site.requests:
         assert path == "/"
-        assert {name.lower() for name in headers} == {"host", "user-agent", "accept", "accept-encoding", "connection"}
+        assert {name.lower() for name in headers} == {
+            "host",
+            "user-agent",
+            "accept",
+            "accept-encoding",
+            "connection",
+        }
         assert headers["Host"] == site.place
 
 
@@ -285,7 +307,9 @@ async def test_an_endless_body_is_cut_at_the_limit(site):
     assert output["total_chars"] == 100_000
     assert output["truncated"] is True
     assert "larger than this session reads" in output["note"]
-    assert site.sent < 20_000_000  # what fits into the buffers of two sockets; it would be endless otherwise
+    assert (
+        site.sent < 20_000_000
+    )  # what fits into the buffers of two sockets; it would be endless otherwise
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "x-gzip"])
@@ -307,7 +331,9 @@ GZIP_BODIES: dict[str, tuple[bytes, int, bytes]] = {
 
 @pytest.mark.parametrize("size", [1, 7, 100_000])
 @pytest.mark.parametrize(("sent", "limit", "expected"), GZIP_BODIES.values(), ids=GZIP_BODIES)
-def test_every_member_of_a_gzip_body_is_read_within_the_limit_however_it_is_cut(sent, limit, expected, size):
+def test_every_member_of_a_gzip_body_is_read_within_the_limit_however_it_is_cut(
+    sent, limit, expected, size
+):
     body = Body("gzip", limit)
     for start in range(0, len(sent), size):
         body.add(sent[start : start + size])
@@ -316,7 +342,8 @@ def test_every_member_of_a_gzip_body_is_read_within_the_limit_however_it_is_cut(
 
 
 @pytest.mark.parametrize(
-    ("encoding", "body"), [("br", b"x"), ("gzip, gzip", b"x"), ("deflate", b"x"), ("gzip", b"not gzip")]
+    ("encoding", "body"),
+    [("br", b"x"), ("gzip, gzip", b"x"), ("deflate", b"x"), ("gzip", b"not gzip")],
 )
 async def test_a_body_compressed_otherwise_is_refused(site, encoding, body):
     site.serve("/", body, Content_Encoding=encoding)
@@ -351,7 +378,9 @@ async def test_a_server_that_takes_its_time_gets_no_more_than_there_is(site, pag
 
 
 def broken(site: Site, handler: Any) -> None:
-    handler.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 100\r\n\r\nhalf")
+    handler.wfile.write(
+        b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 100\r\n\r\nhalf"
+    )
 
 
 def nonsense(site: Site, handler: Any) -> None:
@@ -440,7 +469,10 @@ async def test_a_certificate_that_does_not_fit_is_refused(authority, tmp_path, n
         ("a<b>b</b>c <i> d </i>e", "abc d e"),
         ("<p>a<p>b<div>c</div>d", "a\n\nb\nc\nd"),
         ("1 < 2 && 3 > 2", "1 < 2 && 3 > 2"),
-        ("&lt;b&gt; &eacute; &#233; &#xe9; &nope; &#xD800;", "<b> é é é &nope; \N{REPLACEMENT CHARACTER}"),
+        (
+            "&lt;b&gt; &eacute; &#233; &#xe9; &nope; &#xD800;",
+            "<b> é é é &nope; \N{REPLACEMENT CHARACTER}",
+        ),
         ("&#" + "9" * 5000 + ";", "\N{REPLACEMENT CHARACTER}"),
         ("<script>a</script >b<style>c</STYLE>d", "bd"),
         ("a<script>b", "a"),
@@ -506,9 +538,10 @@ def test_no_page_takes_long(unit):
 
 
 @given(
-    page=st.lists(st.sampled_from([*WORST, "x", " ", ">", "'>", '">', "</p>", "-->", "</script>"]), max_size=30).map(
-        "".join
-    )
+    page=st.lists(
+        st.sampled_from([*WORST, "x", " ", ">", "'>", '">', "</p>", "-->", "</script>"]),
+        max_size=30,
+    ).map("".join)
 )
 def test_any_page_becomes_text(page):
     title, text = readable(page, "http://h/", lambda: None)
@@ -532,7 +565,10 @@ def test_a_fetch_cancelled_at_any_suspension_leaves_nothing(authority, tmp_path,
 
         def make() -> Any:
             async def scenario() -> None:
-                config = {"allow_private": [f"localhost:{port}"], "ca_file": str(tmp_path / "ca.pem")}
+                config = {
+                    "allow_private": [f"localhost:{port}"],
+                    "ca_file": str(tmp_path / "ca.pem"),
+                }
                 desk = await Desk.open(None, tool_web, **config)
                 await desk.get("web_fetch", url=f"https://localhost:{port}/")
 
@@ -553,9 +589,15 @@ def test_a_session_cancelled_at_any_suspension_of_a_fetch_leaves_nothing(mode):
             provider = MockProvider([[("web_fetch", {"url": f"http://127.0.0.1:{port}/"})], "done"])
 
             plan = {
-                "session": {"orchestrator": "loop-basic", "context": "context-simple", "strict": True},
+                "session": {
+                    "orchestrator": "loop-basic",
+                    "context": "context-simple",
+                    "strict": True,
+                },
                 "providers": [provider],
-                "tools": [{"module": "tool-web", "config": {"allow_private": [f"127.0.0.1:{port}"]}}],
+                "tools": [
+                    {"module": "tool-web", "config": {"allow_private": [f"127.0.0.1:{port}"]}}
+                ],
             }
 
             async def scenario() -> None:

@@ -36,7 +36,14 @@ NAMES: dict[str, Sequence[str]] = {
     "host.docker.internal": ["192.168.65.2"],
     "router.local": ["192.168.0.1"],
     "mixed.example": [PUBLIC, "10.0.0.1"],
-    "mixed-late.example": [PUBLIC, "93.184.215.15", "93.184.215.16", "93.184.215.17", "93.184.215.18", "127.0.0.1"],
+    "mixed-late.example": [
+        PUBLIC,
+        "93.184.215.15",
+        "93.184.215.16",
+        "93.184.215.17",
+        "93.184.215.18",
+        "127.0.0.1",
+    ],
     "mapped.example": ["::ffff:127.0.0.1"],
     "zone.example": ["fe80::1%eth0"],
     "six.example": ["::1"],
@@ -47,43 +54,195 @@ NAMES: dict[str, Sequence[str]] = {
 
 # As hosts of URLs: each is refused by what it is.
 ADDRESSES = [
-    *("127.0.0.1", "127.0.0.2", "127.1.2.3", "127.255.255.254", "0.0.0.0", "0.1.2.3", "10.0.0.1", "10.255.255.255"),
-    *("172.16.0.1", "172.31.255.255", "192.168.0.1", "192.168.255.255", "169.254.169.254", "169.254.0.1"),
-    *("100.64.0.1", "100.100.100.200", "100.127.255.255", "192.0.0.1", "192.0.0.192", "192.0.2.1", "198.18.0.1"),
+    *(
+        "127.0.0.1",
+        "127.0.0.2",
+        "127.1.2.3",
+        "127.255.255.254",
+        "0.0.0.0",
+        "0.1.2.3",
+        "10.0.0.1",
+        "10.255.255.255",
+    ),
+    *(
+        "172.16.0.1",
+        "172.31.255.255",
+        "192.168.0.1",
+        "192.168.255.255",
+        "169.254.169.254",
+        "169.254.0.1",
+    ),
+    *(
+        "100.64.0.1",
+        "100.100.100.200",
+        "100.127.255.255",
+        "192.0.0.1",
+        "192.0.0.192",
+        "192.0.2.1",
+        "198.18.0.1",
+    ),
     *("198.19.255.255", "198.51.100.1", "203.0.113.1", "224.0.0.1", "239.255.255.255", "240.0.0.1"),
-    *("255.255.255.255", "168.63.129.16", "192.88.99.1", "127.0.0.1.", "[::1]", "[::]", "[0:0:0:0:0:0:0:1]"),
-    *("[::ffff:127.0.0.1]", "[::ffff:7f00:1]", "[::ffff:10.0.0.1]", "[::ffff:93.184.215.14]", "[::127.0.0.1]"),
-    *("[::7f00:1]", "[64:ff9b::127.0.0.1]", "[64:ff9b::7f00:1]", "[64:ff9b:1::7f00:1]", "[2002:7f00:1::]"),
+    *(
+        "255.255.255.255",
+        "168.63.129.16",
+        "192.88.99.1",
+        "127.0.0.1.",
+        "[::1]",
+        "[::]",
+        "[0:0:0:0:0:0:0:1]",
+    ),
+    *(
+        "[::ffff:127.0.0.1]",
+        "[::ffff:7f00:1]",
+        "[::ffff:10.0.0.1]",
+        "[::ffff:93.184.215.14]",
+        "[::127.0.0.1]",
+    ),
+    *(
+        "[::7f00:1]",
+        "[64:ff9b::127.0.0.1]",
+        "[64:ff9b::7f00:1]",
+        "[64:ff9b:1::7f00:1]",
+        "[2002:7f00:1::]",
+    ),
     *("[2600:1f18::5efe:7f00:1]", "[2600::200:5efe:a9fe:a9fe]", "[2a00:1:2:3:0:5efe:10.0.0.1]"),
-    *("[2002:a00:1::1]", "[2001:0:7f00:1::]", "[2001::1]", "[2001:db8::1]", "[2001:10::1]", "[2001:20::1]"),
-    *("[fe80::1]", "[febf::1]", "[fc00::1]", "[fd00:ec2::254]", "[fdff::1]", "[fec0::1]", "[ff02::1]", "[ff0e::1]"),
+    *(
+        "[2002:a00:1::1]",
+        "[2001:0:7f00:1::]",
+        "[2001::1]",
+        "[2001:db8::1]",
+        "[2001:10::1]",
+        "[2001:20::1]",
+    ),
+    *(
+        "[fe80::1]",
+        "[febf::1]",
+        "[fc00::1]",
+        "[fd00:ec2::254]",
+        "[fdff::1]",
+        "[fec0::1]",
+        "[ff02::1]",
+        "[ff0e::1]",
+    ),
     *("[100::1]", "[3fff::1]", "[4000::1]", "[5f00::1]", "[::ffff:0:127.0.0.1]"),
     "[0000:0000:0000:0000:0000:ffff:7f00:0001]",
 ]
 # Of addresses; some resolvers take them, so we do not ask any.
 SPELLINGS = [
-    *("2130706433", "017700000001", "0x7f000001", "0x7f.1", "0x7F.0x0.0x0.0x1", "127.1", "127.0.1", "0177.0.0.1"),
-    *("0177.0.0.01", "00000177.0.0.1", "127.0.0.01", "127.0.0.1.1", "127.0.0.256", "1", "0", "0x", "3232235521"),
+    *(
+        "2130706433",
+        "017700000001",
+        "0x7f000001",
+        "0x7f.1",
+        "0x7F.0x0.0x0.0x1",
+        "127.1",
+        "127.0.1",
+        "0177.0.0.1",
+    ),
+    *(
+        "0177.0.0.01",
+        "00000177.0.0.1",
+        "127.0.0.01",
+        "127.0.0.1.1",
+        "127.0.0.256",
+        "1",
+        "0",
+        "0x",
+        "3232235521",
+    ),
     *("４.example", "１２７.0.0.1", "127。0。0。1", "①②⑦.⓪.⓪.①", "%31%32%37.0.0.1", "127.0.0.1%00"),
-    *("127.0.0.1%2eexample.com", "[127.0.0.1]", "[::1%25lo]", "[::1%lo]", "[fe80::1%25eth0]", "[::1]x", "[", "[]"),
-    *("[::g]", "[v1.x]", "::1", "[::1", "", ".", "..", "a..b", "-a", "a-", "a_.-b", "ex ample", "ex\tample"),
-    *("ex\nample", "ex\0ample", "a" * 64, "a." * 130 + "b", "exa\u00admple.com", "ｌocalhost", "localhost\u2044x"),
+    *(
+        "127.0.0.1%2eexample.com",
+        "[127.0.0.1]",
+        "[::1%25lo]",
+        "[::1%lo]",
+        "[fe80::1%25eth0]",
+        "[::1]x",
+        "[",
+        "[]",
+    ),
+    *(
+        "[::g]",
+        "[v1.x]",
+        "::1",
+        "[::1",
+        "",
+        ".",
+        "..",
+        "a..b",
+        "-a",
+        "a-",
+        "a_.-b",
+        "ex ample",
+        "ex\tample",
+    ),
+    *(
+        "ex\nample",
+        "ex\0ample",
+        "a" * 64,
+        "a." * 130 + "b",
+        "exa\u00admple.com",
+        "ｌocalhost",
+        "localhost\u2044x",
+    ),
     *("loca\u200dlhost", "\ud800", "a;b", "a,b", "a&b", "a%b", "a*b", "a'b"),
 ]
 SHAPES = [
-    *("http://user@example.com/", "http://user:password@example.com/", "http://example.com@127.0.0.1/"),
+    *(
+        "http://user@example.com/",
+        "http://user:password@example.com/",
+        "http://example.com@127.0.0.1/",
+    ),
     *("http://@127.0.0.1/", "http://127.0.0.1#@example.com/", "http://127.0.0.1?@example.com/"),
-    *("http://127.0.0.1\\@example.com/", "http://example.com\\@127.0.0.1/", "http://127.0.0.1/@example.com"),
+    *(
+        "http://127.0.0.1\\@example.com/",
+        "http://example.com\\@127.0.0.1/",
+        "http://127.0.0.1/@example.com",
+    ),
     *("http:\\\\127.0.0.1", "http:/\\127.0.0.1/", "http://127.0.0.1:80@example.com:80/"),
-    *("http://example.com:80@127.0.0.1:80/", "http://example.com:@127.0.0.1/", "file:///etc/passwd"),
-    *("file://localhost/etc/passwd", "FILE:///etc/passwd", "gopher://127.0.0.1:6379/_x", "ftp://example.com/"),
+    *(
+        "http://example.com:80@127.0.0.1:80/",
+        "http://example.com:@127.0.0.1/",
+        "file:///etc/passwd",
+    ),
+    *(
+        "file://localhost/etc/passwd",
+        "FILE:///etc/passwd",
+        "gopher://127.0.0.1:6379/_x",
+        "ftp://example.com/",
+    ),
     *("dict://127.0.0.1:11211/", "ldap://127.0.0.1/", "jar:http://127.0.0.1!/", "data:text/html,x"),
     *("javascript:alert(1)", "view-source:http://example.com/", "unix:/var/run/docker.sock"),
-    *("http+unix://%2Fvar%2Frun%2Fdocker.sock/x", "ws://example.com/", "tftp://127.0.0.1/", "netdoc:///etc/passwd"),
-    *("blob:http://127.0.0.1/", "about:blank", "//127.0.0.1/", "127.0.0.1", "localhost", "/etc/passwd"),
-    *("http:127.0.0.1", "http:///127.0.0.1", "http://", "http:", "://x", "http//x", " http://127.0.0.1/"),
+    *(
+        "http+unix://%2Fvar%2Frun%2Fdocker.sock/x",
+        "ws://example.com/",
+        "tftp://127.0.0.1/",
+        "netdoc:///etc/passwd",
+    ),
+    *(
+        "blob:http://127.0.0.1/",
+        "about:blank",
+        "//127.0.0.1/",
+        "127.0.0.1",
+        "localhost",
+        "/etc/passwd",
+    ),
+    *(
+        "http:127.0.0.1",
+        "http:///127.0.0.1",
+        "http://",
+        "http:",
+        "://x",
+        "http//x",
+        " http://127.0.0.1/",
+    ),
     *("http://\t/", "http://example.com:0/", "http://example.com:65536/", "http://example.com:-1/"),
-    *("http://example.com:x/", "http://example.com:8 0/", "http://example.com:80:80/", "http://example.com:\u0661/"),
+    *(
+        "http://example.com:x/",
+        "http://example.com:8 0/",
+        "http://example.com:80:80/",
+        "http://example.com:\u0661/",
+    ),
     *("http://example.com/\r\nHost: 127.0.0.1", "http://example.com/ x"),
 ]
 PORTS = [1, 22, 25, 110, 143, 445, 2375, 3306, 5432, 6379, 9200, 11211, 27017, 65535]
@@ -189,8 +348,17 @@ async def test_what_a_private_address_is_stays_untold():
 TARGETS = [
     *("http://127.0.0.1:PORT/secret", "//127.0.0.1:PORT/secret", "http://localhost:PORT/secret"),
     *("http://[::1]:PORT/secret", "http://0.0.0.0:PORT/secret", "http://2130706433:PORT/secret"),
-    *("http://0x7f.1:PORT/secret", "file:///etc/passwd", "http://169.254.169.254/latest", "gopher://127.0.0.1:PORT/"),
-    *("http://x@127.0.0.1:PORT/secret", "http://[::ffff:127.0.0.1]:PORT/secret", "http://127.1:PORT/secret"),
+    *(
+        "http://0x7f.1:PORT/secret",
+        "file:///etc/passwd",
+        "http://169.254.169.254/latest",
+        "gopher://127.0.0.1:PORT/",
+    ),
+    *(
+        "http://x@127.0.0.1:PORT/secret",
+        "http://[::ffff:127.0.0.1]:PORT/secret",
+        "http://127.1:PORT/secret",
+    ),
     *("\\\\127.0.0.1:PORT\\secret", "http://in side/"),
 ]
 
@@ -213,7 +381,11 @@ async def test_every_hop_of_a_chain_is_checked_anew():
     site = Site()
     with site.running() as port:
         for number in range(9):
-            site.serve(f"/{number}", status=302, Location=f"http://hop{number + 1}.example:{port}/{number + 1}")
+            site.serve(
+                f"/{number}",
+                status=302,
+                Location=f"http://hop{number + 1}.example:{port}/{number + 1}",
+            )
         site.serve("/9", b"secret")
         places = frozenset((f"hop{n}.example", port) for n in range(9))
         options = WebOptions(allow_private=places, max_redirects=10)
@@ -226,11 +398,15 @@ async def test_every_hop_of_a_chain_is_checked_anew():
 
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         fetcher = Fetcher(options, context, resolver=resolve, dial=dial)
-        result = await WebFetchTool(fetcher, options).execute({"url": f"http://hop0.example:{port}/0"})
+        result = await WebFetchTool(fetcher, options).execute(
+            {"url": f"http://hop0.example:{port}/0"}
+        )
     assert result.error is not None
     assert result.error["type"] == "ForbiddenPort"
     assert [path for path, _ in site.requests] == [f"/{number}" for number in range(9)]
-    assert [headers["Host"] for _, headers in site.requests] == [f"hop{n}.example:{port}" for n in range(9)]
+    assert [headers["Host"] for _, headers in site.requests] == [
+        f"hop{n}.example:{port}" for n in range(9)
+    ]
 
 
 async def test_a_private_place_is_fetched_only_by_the_spelling_and_port_of_the_plan():
@@ -254,9 +430,13 @@ async def test_a_private_place_is_fetched_only_by_the_spelling_and_port_of_the_p
         assert bool(guarded.dialled) == is_allowed, url
 
 
-@pytest.mark.parametrize("address", ["169.254.169.254", "fe80::1", "0.0.0.0", "224.0.0.1", "::", "168.63.129.16"])
+@pytest.mark.parametrize(
+    "address", ["169.254.169.254", "fe80::1", "0.0.0.0", "224.0.0.1", "::", "168.63.129.16"]
+)
 async def test_a_private_name_of_the_plan_may_still_not_lead_to_credentials(address):
-    guarded = Guarded(answers=lambda host: [address], allow_private=frozenset({("intranet.example", 80)}))
+    guarded = Guarded(
+        answers=lambda host: [address], allow_private=frozenset({("intranet.example", 80)})
+    )
     result = await guarded.fetch("http://intranet.example/")
     assert guarded.dialled == []
     assert (result.error or {})["type"] == "ForbiddenAddress"
@@ -285,7 +465,14 @@ async def test_a_list_of_hosts_leaves_out_all_others():
 
 
 def flags_of(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> list[str]:
-    flags = ("is_private", "is_loopback", "is_link_local", "is_multicast", "is_reserved", "is_unspecified")
+    flags = (
+        "is_private",
+        "is_loopback",
+        "is_link_local",
+        "is_multicast",
+        "is_reserved",
+        "is_unspecified",
+    )
     return [flag for flag in flags if getattr(address, flag)]
 
 
@@ -296,7 +483,9 @@ def test_what_is_called_public_is_not_what_python_calls_private(number):
         assert flags_of(address) == []
 
 
-@given(number=st.integers(0, 2**128 - 1) | st.integers(0, 2**32 - 1).map(lambda n: n | 0xFFFF << 32))
+@given(
+    number=st.integers(0, 2**128 - 1) | st.integers(0, 2**32 - 1).map(lambda n: n | 0xFFFF << 32)
+)
 def test_no_ipv6_address_that_holds_another_is_public(number):
     address = ipaddress.IPv6Address(number)
     if reason_to_refuse(address) is None:

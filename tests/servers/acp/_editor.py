@@ -46,14 +46,18 @@ class Editor:
     # ── what the agent calls ──
 
     async def session_update(self, session_id: str, update: Any, **kwargs: Any) -> None:
-        if update.session_update == "available_commands_update":  # they belong to the session, not to a turn
+        if (
+            update.session_update == "available_commands_update"
+        ):  # they belong to the session, not to a turn
             self.commands = [each.name for each in update.available_commands]
             return
         self.updates.append(update)
         async with self._changed:
             self._changed.notify_all()
 
-    async def request_permission(self, session_id: str, tool_call: Any, options: list[Any], **kwargs: Any) -> Any:
+    async def request_permission(
+        self, session_id: str, tool_call: Any, options: list[Any], **kwargs: Any
+    ) -> Any:
         self.questions.append((tool_call, options))
         self.asked.set()
         if self.answer == "never":
@@ -61,7 +65,9 @@ class Editor:
         chosen = next((option for option in options if option.name == self.answer), None)
         if chosen is None:
             return RequestPermissionResponse(outcome=DeniedOutcome(outcome="cancelled"))
-        return RequestPermissionResponse(outcome=AllowedOutcome(outcome="selected", option_id=chosen.option_id))
+        return RequestPermissionResponse(
+            outcome=AllowedOutcome(outcome="selected", option_id=chosen.option_id)
+        )
 
     def on_connect(self, conn: Any) -> None:
         self.agent = conn
@@ -72,7 +78,9 @@ class Editor:
         return [update.session_update for update in self.updates]
 
     def text(self, kind: str = "agent_message_chunk") -> str:
-        return "".join(update.content.text for update in self.updates if update.session_update == kind)
+        return "".join(
+            update.content.text for update in self.updates if update.session_update == kind
+        )
 
     async def until(self, is_there: Callable[[], bool]) -> None:
         """Wait for an update that makes it true."""
@@ -84,7 +92,9 @@ class Editor:
         if not self._is_initialized:
             await self.agent.initialize(protocol_version=1)
             self._is_initialized = True
-        opened = await self.agent.new_session(cwd=str(cwd), mcp_servers=params.get("mcp_servers", []))
+        opened = await self.agent.new_session(
+            cwd=str(cwd), mcp_servers=params.get("mcp_servers", [])
+        )
         identifier: str = opened.session_id
         return identifier
 
@@ -129,10 +139,14 @@ async def editing(backend: str, plan: str | Path, home: Path, cwd: Path) -> Asyn
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "text": False, "bufsize": 0}
     with (
         log.open("ab") as errors,
-        start(*acp_words(backend, plan), home=home, cwd=cwd, stderr=errors, **pipes) as editor.process,
+        start(
+            *acp_words(backend, plan), home=home, cwd=cwd, stderr=errors, **pipes
+        ) as editor.process,
     ):
         loop, reader = asyncio.get_running_loop(), _Reader(editor.wire)
-        reading, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), editor.process.stdout)
+        reading, _ = await loop.connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), editor.process.stdout
+        )
         writing, flow = await loop.connect_write_pipe(
             lambda: asyncio.StreamReaderProtocol(asyncio.StreamReader()), editor.process.stdin
         )
@@ -162,7 +176,9 @@ class OpenEditor:
         home: Its state folder.
     """
 
-    def __init__(self, runner: asyncio.Runner, editor: Editor, backend: str, plan: str | Path, home: Path) -> None:
+    def __init__(
+        self, runner: asyncio.Runner, editor: Editor, backend: str, plan: str | Path, home: Path
+    ) -> None:
         self._runner = runner
         self._editor = editor
         self.backend = backend

@@ -42,11 +42,17 @@ class Host:
         return f"session-{len(self.made) + 1}"
 
     def make(self, wanted: SessionRequest) -> AmplifierSession:
-        modules = {"provider-scripted": mount_provider, "tool-scripted": mount_tools, "hooks-ask": mount_hook}
+        modules = {
+            "provider-scripted": mount_provider,
+            "tool-scripted": mount_tools,
+            "hooks-ask": mount_hook,
+        }
         loader = ModuleLoader(modules={**modules, **self.more})
         plan = {**PLAN, "tools": [*PLAN["tools"], *self.more], **self.plan}
         session_id, approvals = wanted.session_id, wanted.approvals
-        self.made.append(AmplifierSession(plan, loader, session_id=session_id, approval_system=approvals))
+        self.made.append(
+            AmplifierSession(plan, loader, session_id=session_id, approval_system=approvals)
+        )
         self.made[-1].coordinator.register_capability("session.working_dir", str(wanted.directory))
         self.servers.append(wanted.servers)
         return self.made[-1]
@@ -58,7 +64,9 @@ class Host:
         return dict(self.own)
 
     def records(self) -> list[SessionRecord]:
-        return [SessionRecord(session_id=f"stored-{index}", directory="/tmp") for index in range(120)]
+        return [
+            SessionRecord(session_id=f"stored-{index}", directory="/tmp") for index in range(120)
+        ]
 
     def delete(self, session_id: str) -> None:
         self.deleted.append(session_id)
@@ -73,7 +81,12 @@ class Host:
         """Serve a client with this agent."""
         kept: Any = self
         return await serve(
-            stream, self.make, storage=kept, check=self.check, commands=self.commands, has_mcp=self.has_mcp
+            stream,
+            self.make,
+            storage=kept,
+            check=self.check,
+            commands=self.commands,
+            has_mcp=self.has_mcp,
         )
 
 
@@ -115,7 +128,9 @@ class Client:
         return self._numbers
 
     def notify(self, method: str, **params: Any) -> None:
-        self.write(json.dumps({"jsonrpc": "2.0", "method": method, "params": params}).encode() + b"\n")
+        self.write(
+            json.dumps({"jsonrpc": "2.0", "method": method, "params": params}).encode() + b"\n"
+        )
 
     def reply(self, number: Any, **outcome: Any) -> None:
         self.write(json.dumps({"jsonrpc": "2.0", "id": number, **outcome}).encode() + b"\n")
@@ -158,7 +173,9 @@ class Client:
         return session_id
 
     def ask(self, session_id: str, text: str) -> int:
-        return self.tell("session/prompt", sessionId=session_id, prompt=[{"type": "text", "text": text}])
+        return self.tell(
+            "session/prompt", sessionId=session_id, prompt=[{"type": "text", "text": text}]
+        )
 
     def hang_up(self) -> None:
         """Close the agent's input."""

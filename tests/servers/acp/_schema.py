@@ -14,7 +14,15 @@ _AGENT, _EDITOR = "agent", "client"
 """The two sides, as the schema names them: a request is kept under the side that answers it."""
 
 
-_SCHEMA = node_parts.FOLDER / "node_modules" / "@agentclientprotocol" / "sdk" / "schema" / "v1" / "schema.json"
+_SCHEMA = (
+    node_parts.FOLDER
+    / "node_modules"
+    / "@agentclientprotocol"
+    / "sdk"
+    / "schema"
+    / "v1"
+    / "schema.json"
+)
 """It comes with a package for Node. `make test` may run without it: then messages are read but not checked."""
 
 
@@ -24,7 +32,9 @@ def _definitions() -> dict[tuple[str, str, str], Any]:
     schema = json.loads(_SCHEMA.read_text(encoding="utf-8"))
     found: dict[tuple[str, str, str], Any] = {}
     for name, definition in schema["$defs"].items():
-        kind = next((kind for kind in ("Request", "Response", "Notification") if name.endswith(kind)), None)
+        kind = next(
+            (kind for kind in ("Request", "Response", "Notification") if name.endswith(kind)), None
+        )
         if kind is None or "x-method" not in definition:
             continue
         whole = {"$schema": schema["$schema"], "$ref": f"#/$defs/{name}", "$defs": schema["$defs"]}

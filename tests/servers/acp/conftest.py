@@ -14,13 +14,17 @@ __all__ = ["backend", "home", "plan", "shared", "workdir"]
 
 
 @pytest.fixture(scope="module", params=["asyncio", "trio"])
-def shared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenEditor]:
+def shared(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[OpenEditor]:
     """One agent process for all tests that neither stop it nor need a plan of their own; each has sessions of its own.
 
     The process does not run where the sessions work.
     """
     folder = tmp_path_factory.mktemp("editor")
     (folder / "work").mkdir()
-    plan = plan_with(str(write_plan(folder)), folder, tools=["tool-filesystem", "tool-bash", "tool-todo"])
+    plan = plan_with(
+        str(write_plan(folder)), folder, tools=["tool-filesystem", "tool-bash", "tool-todo"]
+    )
     with open_editor(request.param, plan, folder / "home", folder / "work") as editor:
         yield editor

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import acp
 import pytest
-from acp.schema import ClientCapabilities, FileSystemCapabilities, ReadTextFileResponse, WriteTextFileResponse
+from acp.schema import (
+    ClientCapabilities,
+    FileSystemCapabilities,
+    ReadTextFileResponse,
+    WriteTextFileResponse,
+)
 
 from tests.cli._scripted_agent import call
 from tests.servers.acp._editor import Editor, edit, editing, plan_with
@@ -29,7 +34,9 @@ class OpenFiles(Editor):
 
 
 @pytest.mark.slow
-def test_the_official_client_has_its_open_files_read_and_written(backend, home, workdir, plan, monkeypatch):
+def test_the_official_client_has_its_open_files_read_and_written(
+    backend, home, workdir, plan, monkeypatch
+):
     (workdir / "open.txt").write_text("saved\n")
     (workdir / "closed.txt").write_text("on disk\n")
     plan = plan_with(plan, home.parent, tools=["tool-filesystem"])
@@ -41,14 +48,24 @@ def test_the_official_client_has_its_open_files_read_and_written(backend, home, 
             assert isinstance(editor, OpenFiles)
             editor.files[path] = "one\nnot saved\n"
             fs = FileSystemCapabilities(read_text_file=True, write_text_file=True)
-            await editor.agent.initialize(protocol_version=1, client_capabilities=ClientCapabilities(fs=fs))
-            session_id = (await editor.agent.new_session(cwd=str(workdir), mcp_servers=[])).session_id
+            await editor.agent.initialize(
+                protocol_version=1, client_capabilities=ClientCapabilities(fs=fs)
+            )
+            session_id = (
+                await editor.agent.new_session(cwd=str(workdir), mcp_servers=[])
+            ).session_id
             await editor.ask(session_id, call("read_file", file_path="open.txt", offset=2))
             assert "not saved" in editor.text()
             await editor.ask(session_id, call("read_file", file_path="closed.txt"))
             assert "on disk" in editor.text()
-            await editor.ask(session_id, call("edit_file", file_path="open.txt", old_string="not ", new_string="now "))
-            await editor.ask(session_id, call("edit_file", file_path="closed.txt", old_string="on", new_string="off"))
+            await editor.ask(
+                session_id,
+                call("edit_file", file_path="open.txt", old_string="not ", new_string="now "),
+            )
+            await editor.ask(
+                session_id,
+                call("edit_file", file_path="closed.txt", old_string="on", new_string="off"),
+            )
             await editor.ask(session_id, call("write_file", file_path="new.txt", content="new\n"))
             await editor.ask(session_id, call("write_file", file_path="/etc/never", content="no"))
             await editor.ask(session_id, call("read_file", file_path="/etc/hostname"))
@@ -61,7 +78,9 @@ def test_the_official_client_has_its_open_files_read_and_written(backend, home, 
 
 
 @pytest.mark.slow
-def test_the_official_client_sees_that_a_call_was_denied_when_it_loads_the_session(backend, home, workdir, plan):
+def test_the_official_client_sees_that_a_call_was_denied_when_it_loads_the_session(
+    backend, home, workdir, plan
+):
     async def scenario():
         async with editing(backend, plan, home, workdir) as editor:
             editor.answer = "Deny"
@@ -70,7 +89,11 @@ def test_the_official_client_sees_that_a_call_was_denied_when_it_loads_the_sessi
             await editor.agent.close_session(session_id=session_id)
             editor.forget()
             await editor.agent.load_session(cwd=str(workdir), session_id=session_id, mcp_servers=[])
-            return [update.status for update in editor.updates if update.session_update == "tool_call_update"]
+            return [
+                update.status
+                for update in editor.updates
+                if update.session_update == "tool_call_update"
+            ]
 
     assert edit(scenario) == ["failed"]
 
@@ -90,7 +113,10 @@ async def test_commands_of_ones_own_are_shown_and_stand_for_their_text():
         await client.answer_to(client.ask(session_id, "/echo twice"))
         await client.answer_to(client.ask(session_id, "/unknown twice"))
         messages = await host.made[0].coordinator.get("context").get_messages()
-        assert [each["content"] for each in messages if each["role"] == "user"] == ["say it\n\ntwice", "/unknown twice"]
+        assert [each["content"] for each in messages if each["role"] == "user"] == [
+            "say it\n\ntwice",
+            "/unknown twice",
+        ]
 
 
 @pytest.mark.parametrize("version", [1, 2, 99])

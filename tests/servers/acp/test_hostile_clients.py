@@ -28,7 +28,11 @@ PING = {"jsonrpc": "2.0", "id": 1, "method": "initialize"}
         (b'{"jsonrpc": "2.0", "id": 1, "method": "x", "params": []}', -32602, "params: expected"),
         (b'{"jsonrpc": "2.0", "id": 1, "method": "x"}', -32601, "unknown method 'x'"),
         (b'{"jsonrpc": "2.0", "id": 1, "method": "session/new"}', -32600, "before initialize"),
-        (json.dumps({**PING, "params": {"protocolVersion": "1"}}).encode(), -32602, "protocolVersion"),
+        (
+            json.dumps({**PING, "params": {"protocolVersion": "1"}}).encode(),
+            -32602,
+            "protocolVersion",
+        ),
     ],
 )
 async def test_nonsense_is_answered_with_the_reason(line, code, message):
@@ -45,13 +49,43 @@ async def test_nonsense_is_answered_with_the_reason(line, code, message):
     [
         ("session/new", {"cwd": "relative"}, -32602, "cwd: expected the absolute path"),
         ("session/new", {"cwd": "/no/such/directory"}, -32602, "is not a directory"),
-        ("session/new", {"cwd": "/", "mcpServers": {}}, -32602, "mcpServers: expected a list of servers, got dict"),
-        ("session/new", {"cwd": "/", "mcpServers": [{"name": "a", "type": "sse"}]}, -32602, "expected stdio or http"),
-        ("session/new", {"cwd": "/", "mcpServers": [{"name": "a"}]}, -32602, "command: expected a text"),
-        ("session/load", {"cwd": "/", "sessionId": "nowhere"}, -32002, "no session 'nowhere' is stored"),
+        (
+            "session/new",
+            {"cwd": "/", "mcpServers": {}},
+            -32602,
+            "mcpServers: expected a list of servers, got dict",
+        ),
+        (
+            "session/new",
+            {"cwd": "/", "mcpServers": [{"name": "a", "type": "sse"}]},
+            -32602,
+            "expected stdio or http",
+        ),
+        (
+            "session/new",
+            {"cwd": "/", "mcpServers": [{"name": "a"}]},
+            -32602,
+            "command: expected a text",
+        ),
+        (
+            "session/load",
+            {"cwd": "/", "sessionId": "nowhere"},
+            -32002,
+            "no session 'nowhere' is stored",
+        ),
         ("session/load", {"cwd": "/", "sessionId": "../x"}, -32602, "sessionId"),
-        ("session/prompt", {"sessionId": "nowhere", "prompt": []}, -32002, "no session 'nowhere' is open"),
-        ("session/prompt", {"sessionId": "session-1"}, -32602, "prompt: is missing; expected a list of content blocks"),
+        (
+            "session/prompt",
+            {"sessionId": "nowhere", "prompt": []},
+            -32002,
+            "no session 'nowhere' is open",
+        ),
+        (
+            "session/prompt",
+            {"sessionId": "session-1"},
+            -32602,
+            "prompt: is missing; expected a list of content blocks",
+        ),
         ("session/prompt", {"sessionId": "session-1", "prompt": [7]}, -32602, "prompt[0]"),
         ("session/prompt", {"sessionId": "session-1", "prompt": []}, -32602, "some text"),
         ("session/list", {"cursor": "x"}, -32602, "cursor"),
@@ -70,7 +104,16 @@ async def test_wrong_parameters_are_answered_with_their_name(method, params, cod
 @pytest.mark.parametrize(
     ("servers", "path"),
     [
-        ([{"name": "a", "command": "x", "env": [{"name": "KEY", "value": "s3cret"}, {"value": "s3cret"}]}], "env[1]"),
+        (
+            [
+                {
+                    "name": "a",
+                    "command": "x",
+                    "env": [{"name": "KEY", "value": "s3cret"}, {"value": "s3cret"}],
+                }
+            ],
+            "env[1]",
+        ),
         ([{"name": "a", "command": "x", "env": ["s3cret"]}], "env[0]"),
         ([{"name": "a", "command": "x", "env": "s3cret"}], "env"),
         (["s3cret"], "mcpServers[0]"),
@@ -88,12 +131,25 @@ async def test_secrets_of_mcp_servers_are_not_repeated_in_errors(servers, path):
 async def test_mcp_servers_are_handed_to_the_host_in_the_form_of_a_plan():
     host = Host(has_mcp=True)
     servers = [
-        {"name": "files", "command": "serve", "args": ["--all"], "env": [{"name": "KEY", "value": "v"}]},
-        {"type": "http", "name": "web", "url": "https://example.org", "headers": [{"name": "X", "value": "y"}]},
+        {
+            "name": "files",
+            "command": "serve",
+            "args": ["--all"],
+            "env": [{"name": "KEY", "value": "v"}],
+        },
+        {
+            "type": "http",
+            "name": "web",
+            "url": "https://example.org",
+            "headers": [{"name": "X", "value": "y"}],
+        },
     ]
     async with connected(host) as client:
         answer = await client.answer_to(client.tell("initialize", protocolVersion=1))
-        assert answer["result"]["agentCapabilities"]["mcpCapabilities"] == {"http": True, "sse": False}
+        assert answer["result"]["agentCapabilities"]["mcpCapabilities"] == {
+            "http": True,
+            "sse": False,
+        }
         await client.answer_to(client.tell("session/new", cwd="/", mcpServers=servers))
     assert host.servers == [
         {
@@ -142,7 +198,11 @@ async def test_stored_sessions_come_in_pages():
         await client.open()
         first = (await client.answer_to(client.tell("session/list")))["result"]
         last = (await client.answer_to(client.tell("session/list", cursor="100")))["result"]
-        assert (len(first["sessions"]), first["nextCursor"], len(last["sessions"])) == (50, "50", 20)
+        assert (len(first["sessions"]), first["nextCursor"], len(last["sessions"])) == (
+            50,
+            "50",
+            20,
+        )
         assert "nextCursor" not in last
 
 
@@ -168,13 +228,17 @@ async def test_answer_that_is_no_option_denies(outcome, tmp_path):
 async def test_answer_that_comes_after_its_turn_was_stopped_is_ignored(tmp_path):
     async with connected() as client:
         session_id = await client.open()
-        number = client.ask(session_id, f"call risky {json.dumps({'path': str(tmp_path / 'trace')})}")
+        number = client.ask(
+            session_id, f"call risky {json.dumps({'path': str(tmp_path / 'trace')})}"
+        )
         question = await client.question()
         client.notify("session/cancel", sessionId=session_id)
         assert (await client.answer_to(number))["result"]["stopReason"] == "cancelled"
         client.reply(question["id"], result={"outcome": {"outcome": "selected", "optionId": "0"}})
         client.reply("never asked", result={})
-        assert (await client.answer_to(client.ask(session_id, "say hello")))["result"]["stopReason"] == "end_turn"
+        assert (await client.answer_to(client.ask(session_id, "say hello")))["result"][
+            "stopReason"
+        ] == "end_turn"
     assert not (tmp_path / "trace").exists()
 
 
@@ -182,7 +246,9 @@ async def test_answer_that_comes_after_its_turn_was_stopped_is_ignored(tmp_path)
 async def test_client_that_vanishes_during_a_question_leaves_nothing(leave, tmp_path):
     host = Host()
     async with connected(host) as client:
-        client.ask(await client.open(), f"call risky {json.dumps({'path': str(tmp_path / 'trace')})}")
+        client.ask(
+            await client.open(), f"call risky {json.dumps({'path': str(tmp_path / 'trace')})}"
+        )
         await client.question()
         leave(client)
     (session,) = host.made
@@ -227,8 +293,12 @@ async def test_notifications_about_nothing_are_ignored():
         client.notify("session/cancel", sessionId=session_id)  # no turn runs
         client.notify("$/cancel_request", requestId=7)
         client.notify("no/such/method", x=1)
-        client.notify("session/prompt", sessionId=session_id, prompt=[{"type": "text", "text": "say no"}])
-        assert (await client.answer_to(client.ask(session_id, "say hello")))["result"]["stopReason"] == "end_turn"
+        client.notify(
+            "session/prompt", sessionId=session_id, prompt=[{"type": "text", "text": "say no"}]
+        )
+        assert (await client.answer_to(client.ask(session_id, "say hello")))["result"][
+            "stopReason"
+        ] == "end_turn"
 
 
 async def test_session_that_is_closed_twice_or_while_a_turn_runs(tmp_path):
@@ -257,10 +327,15 @@ async def test_a_session_is_closed_before_it_is_deleted(is_open):
         session_id = await client.open()
         if not is_open:
             await client.answer_to(client.tell("session/close", sessionId=session_id))
-        assert (await client.answer_to(client.tell("session/delete", sessionId=session_id)))["result"] == {}
+        assert (await client.answer_to(client.tell("session/delete", sessionId=session_id)))[
+            "result"
+        ] == {}
         assert host.deleted == [session_id]
         assert not host.made[0].initialized
-        assert "no session" in (await client.answer_to(client.ask(session_id, "say more")))["error"]["message"]
+        assert (
+            "no session"
+            in (await client.answer_to(client.ask(session_id, "say more")))["error"]["message"]
+        )
 
 
 async def test_the_person_is_told_which_mcp_server_is_missing():
@@ -274,7 +349,9 @@ async def test_the_person_is_told_which_mcp_server_is_missing():
     async with connected(host) as client:
         number = client.ask(await client.open(), "say hello")
         shown = await client.said()
-        assert shown == "The tools of an MCP server are missing: server 'docs' cannot be started\n\n"
+        assert (
+            shown == "The tools of an MCP server are missing: server 'docs' cannot be started\n\n"
+        )
         await client.answer_to(number)
 
 

@@ -32,7 +32,9 @@ class Agent:
     """The process, and messages written by hand."""
 
     def __init__(self, backend: str, plan: str | Path, home: Path, cwd: Path) -> None:
-        self.process = start(*acp_words(backend, plan), home=home, cwd=cwd, stdin=subprocess.PIPE, text=False)
+        self.process = start(
+            *acp_words(backend, plan), home=home, cwd=cwd, stdin=subprocess.PIPE, text=False
+        )
 
     def tell(self, number: int, method: str, **params: Any) -> None:
         assert self.process.stdin is not None
@@ -57,7 +59,9 @@ class Agent:
         return session_id
 
     def prompt(self, session_id: str, text: str) -> None:
-        self.tell(3, "session/prompt", sessionId=session_id, prompt=[{"type": "text", "text": text}])
+        self.tell(
+            3, "session/prompt", sessionId=session_id, prompt=[{"type": "text", "text": text}]
+        )
 
     def end(self) -> tuple[int, str]:
         _, errors = self.process.communicate(timeout=PATIENCE)
@@ -105,11 +109,15 @@ def test_signal_stops_the_turn_and_closes_the_session(number, backend, home, wor
 
 
 def test_standard_input_may_be_a_file(backend, home, workdir, plan):
-    line = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": 1}})
+    line = json.dumps(
+        {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": 1}}
+    )
     (workdir / "input").write_text(f"{line}\nnonsense\n")
     with (workdir / "input").open("rb") as source:
         words = command(*acp_words(backend, plan))
-        finished = run_forked(words, stdin=source, env=environment(home), cwd=workdir, timeout=PATIENCE)
+        finished = run_forked(
+            words, stdin=source, env=environment(home), cwd=workdir, timeout=PATIENCE
+        )
     answers = [json.loads(line) for line in finished.stdout.splitlines()]
     assert finished.returncode == 0
     assert -32700 in [answer.get("error", {}).get("code") for answer in answers]

@@ -46,7 +46,9 @@ def test_initialize_reports_the_version_and_the_capabilities(shared, workdir):
 
 
 @pytest.mark.slow
-def test_thoughts_are_streamed_and_an_answer_that_is_not_streamed_is_shown(backend, home, workdir, plan):
+def test_thoughts_are_streamed_and_an_answer_that_is_not_streamed_is_shown(
+    backend, home, workdir, plan
+):
     script = {"responses": [{"thinking": "let me see", "text": "done"}]}
     mock: dict[str, object] = {
         "providers": None,
@@ -97,17 +99,26 @@ def test_changes_of_files_are_diffs_and_commands_show_their_output(shared, workd
         session_id = await editor.open(workdir)
         await editor.ask(session_id, call("write_file", file_path="new.txt", content="fresh"))
         await editor.ask(session_id, call("write_file", file_path="old.txt", content="after\n"))
-        await editor.ask(session_id, call("edit_file", file_path="old.txt", old_string="after", new_string="last"))
+        await editor.ask(
+            session_id,
+            call("edit_file", file_path="old.txt", old_string="after", new_string="last"),
+        )
         await editor.ask(session_id, call("bash", command="pwd; echo '```'; echo no >&2; exit 3"))
         started = [each for each in editor.updates if each.session_update == "tool_call"]
-        diffs = [(each.content[0].path, each.content[0].old_text, each.content[0].new_text) for each in started[:3]]
+        diffs = [
+            (each.content[0].path, each.content[0].old_text, each.content[0].new_text)
+            for each in started[:3]
+        ]
         new, old = str(workdir / "new.txt"), str(workdir / "old.txt")
         assert diffs == [(new, None, "fresh"), (old, "before\n", "after\n"), (old, "after", "last")]
         assert [each.kind for each in started] == ["edit", "edit", "edit", "execute"]
         assert started[0].locations[0].path == new
         last = [each for each in editor.updates if each.session_update == "tool_call_update"][-1]
         assert last.status == "failed"
-        assert last.content[0].content.text == f"````console\n{workdir}\n```\nno\n````\nError: exit code 3"
+        assert (
+            last.content[0].content.text
+            == f"````console\n{workdir}\n```\nno\n````\nError: exit code 3"
+        )
         assert (workdir / "old.txt").read_text() == "last\n"
 
     shared.run(scenario)
@@ -119,12 +130,16 @@ def test_todo_list_is_shown_as_the_plan(shared, workdir):
     async def scenario(editor):
         await editor.ask(await editor.open(workdir), call("todo", action="create", todos=todos))
         (shown,) = [each for each in editor.updates if each.session_update == "plan"]
-        assert [(entry.content, entry.status) for entry in shown.entries] == [("Look", "in_progress")]
+        assert [(entry.content, entry.status) for entry in shown.entries] == [
+            ("Look", "in_progress")
+        ]
 
     shared.run(scenario)
 
 
-@pytest.mark.parametrize(("answer", "is_done"), [("Allow once", True), ("Deny", False), ("something else", False)])
+@pytest.mark.parametrize(
+    ("answer", "is_done"), [("Allow once", True), ("Deny", False), ("something else", False)]
+)
 def test_permission_is_asked_for_with_the_tool_call(answer, is_done, shared, workdir):
     async def scenario(editor):
         session_id = await editor.open(workdir)
@@ -144,11 +159,15 @@ def test_permission_is_asked_for_with_the_tool_call(answer, is_done, shared, wor
 def test_cancel_stops_the_turn_and_the_session_goes_on(shared, workdir):
     async def scenario(editor):
         session_id = await editor.open(workdir)
-        running = asyncio.create_task(editor.ask(session_id, call("wait_for", path=str(workdir / "never"))))
+        running = asyncio.create_task(
+            editor.ask(session_id, call("wait_for", path=str(workdir / "never")))
+        )
         await editor.until(lambda: "tool_call" in editor.kinds())
         await editor.agent.cancel(session_id=session_id)
         assert (await running).stop_reason == "cancelled"
-        assert [each.status for each in editor.updates if each.session_update == "tool_call_update"] == ["failed"]
+        assert [
+            each.status for each in editor.updates if each.session_update == "tool_call_update"
+        ] == ["failed"]
         assert (await editor.ask(session_id, "say again")).stop_reason == "end_turn"
 
     shared.run(scenario)
@@ -161,7 +180,9 @@ def test_a_message_is_taken_in_by_the_running_turn(shared, workdir):
         steered = {"sessionId": session_id, "message": "say blue"}
         with pytest.raises(acp.RequestError, match="no turn is running"):
             await editor.agent.ext_method("amplifier/steer", steered)
-        running = asyncio.create_task(editor.ask(session_id, call("wait_for", path=str(workdir / "now"))))
+        running = asyncio.create_task(
+            editor.ask(session_id, call("wait_for", path=str(workdir / "now")))
+        )
         await editor.until(lambda: "tool_call" in editor.kinds())
         assert await editor.agent.ext_method("amplifier/steer", steered) == {}
         (workdir / "now").touch()
@@ -227,13 +248,17 @@ def test_stored_session_is_listed_and_loaded_with_its_conversation(shared, workd
             assert (listed.session_id, listed.cwd) == (session_id, str(workdir))
             assert listed.title.startswith("call wait_for")
             assert (await editor.agent.list_sessions(cwd="/nowhere")).sessions == []
-            assert session_id in [each.session_id for each in (await editor.agent.list_sessions()).sessions]
+            assert session_id in [
+                each.session_id for each in (await editor.agent.list_sessions()).sessions
+            ]
             await editor.agent.load_session(cwd=str(workdir), session_id=session_id, mcp_servers=[])
             calls = ["user_message_chunk", "tool_call", "tool_call_update", "agent_message_chunk"]
             assert editor.kinds() == [*calls, "user_message_chunk", "agent_message_chunk"]
             assert editor.text("user_message_chunk").endswith("say it is noted")
             with pytest.raises(RequestError, match="open already"):
-                await editor.agent.load_session(cwd=str(workdir), session_id=session_id, mcp_servers=[])
+                await editor.agent.load_session(
+                    cwd=str(workdir), session_id=session_id, mcp_servers=[]
+                )
             await editor.ask(session_id, "history")
             assert editor.text().endswith("3 prompts so far ")
 
@@ -245,12 +270,17 @@ def test_stored_session_is_listed_and_loaded_with_its_conversation(shared, workd
 @pytest.mark.slow
 def test_session_that_is_open_in_another_process_cannot_be_loaded(backend, home, workdir, plan):
     async def scenario():
-        async with editing(backend, plan, home, workdir) as editor, editing(backend, plan, home, workdir) as other:
+        async with (
+            editing(backend, plan, home, workdir) as editor,
+            editing(backend, plan, home, workdir) as other,
+        ):
             session_id = await editor.open(workdir)
             await editor.ask(session_id, "say hello")
             await other.agent.initialize(protocol_version=1)
             with pytest.raises(RequestError, match="open in another process"):
-                await other.agent.load_session(cwd=str(workdir), session_id=session_id, mcp_servers=[])
+                await other.agent.load_session(
+                    cwd=str(workdir), session_id=session_id, mcp_servers=[]
+                )
 
     edit(scenario)
 
@@ -266,9 +296,14 @@ def test_embedded_files_and_links_are_part_of_the_prompt(shared, workdir):
         ]
         await editor.agent.prompt(session_id=session_id, prompt=blocks)
         stored = SessionStore(shared.home / "sessions").transcript(session_id)[0]["content"]
-        assert stored == 'say\n[b](file:///b)\n<resource uri="file:///a.txt">\nits content\n</resource>'
+        assert (
+            stored
+            == 'say\n[b](file:///b)\n<resource uri="file:///a.txt">\nits content\n</resource>'
+        )
         with pytest.raises(RequestError, match="audio is not among the capabilities"):
-            await editor.agent.prompt(session_id=session_id, prompt=[acp.audio_block("aGk=", "audio/wav")])
+            await editor.agent.prompt(
+                session_id=session_id, prompt=[acp.audio_block("aGk=", "audio/wav")]
+            )
 
     shared.run(scenario)
 
@@ -276,21 +311,34 @@ def test_embedded_files_and_links_are_part_of_the_prompt(shared, workdir):
 def test_images_are_part_of_the_prompt(shared, workdir):
     async def scenario(editor):
         session_id = await editor.open(workdir)
-        blocks = [acp.text_block("what is"), acp.text_block("this?"), acp.image_block(PIXEL, "image/png")]
+        blocks = [
+            acp.text_block("what is"),
+            acp.text_block("this?"),
+            acp.image_block(PIXEL, "image/png"),
+        ]
         await editor.agent.prompt(session_id=session_id, prompt=blocks)
         assert editor.text() == "text image "
-        (text, image), *_ = (each["content"] for each in SessionStore(shared.home / "sessions").transcript(session_id))
+        (text, image), *_ = (
+            each["content"]
+            for each in SessionStore(shared.home / "sessions").transcript(session_id)
+        )
         assert text["text"] == "what is\nthis?"
         assert image["source"] == {"type": "base64", "media_type": "image/png", "data": PIXEL}
         with pytest.raises(RequestError, match=r"prompt\[0\]: "):
-            await editor.agent.prompt(session_id=session_id, prompt=[acp.image_block("no base64", "image/png")])
+            await editor.agent.prompt(
+                session_id=session_id, prompt=[acp.image_block("no base64", "image/png")]
+            )
 
     shared.run(scenario)
 
 
 @pytest.mark.parametrize(
     ("prompt", "stop_reason"),
-    [("end stop all", "end_turn"), ("end max_tokens all", "max_tokens"), ("end refusal no", "refusal")],
+    [
+        ("end stop all", "end_turn"),
+        ("end max_tokens all", "max_tokens"),
+        ("end refusal no", "refusal"),
+    ],
 )
 def test_the_client_is_told_why_the_model_stopped(shared, workdir, prompt, stop_reason):
     async def scenario(editor):
@@ -301,12 +349,16 @@ def test_the_client_is_told_why_the_model_stopped(shared, workdir, prompt, stop_
 
 def test_a_turn_that_its_loop_cuts_off_says_so(backend, home, workdir, plan):
     loop = {"module": "loop-streaming", "config": {"max_iterations": 1}}
-    file = plan_with(plan, workdir, session={"orchestrator": loop, "context": "context-simple"}, hooks=[])
+    file = plan_with(
+        plan, workdir, session={"orchestrator": loop, "context": "context-simple"}, hooks=[]
+    )
     (workdir / "gate").touch()
 
     async def scenario():
         async with editing(backend, file, home, workdir) as editor:
-            answer = await editor.ask(await editor.open(workdir), call("wait_for", path=str(workdir / "gate")))
+            answer = await editor.ask(
+                await editor.open(workdir), call("wait_for", path=str(workdir / "gate"))
+            )
             assert answer.stop_reason == "max_turn_requests"
 
     edit(scenario)

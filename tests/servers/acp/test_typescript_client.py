@@ -18,7 +18,12 @@ def test_typescript_client_streams_asks_cancels_and_loads(backend, home, workdir
     library = program("@agentclientprotocol/sdk", "dist/v1/stable/acp.js")
     given = {"command": command(*acp_words(backend, plan)), "cwd": str(workdir), "gate": "never"}
     finished = subprocess.run(
-        [node(), str(Path(__file__).with_name("_typescript_client.mjs")), library, json.dumps(given)],
+        [
+            node(),
+            str(Path(__file__).with_name("_typescript_client.mjs")),
+            library,
+            json.dumps(given),
+        ],
         capture_output=True,
         text=True,
         env=environment(home),
@@ -29,9 +34,15 @@ def test_typescript_client_streams_asks_cancels_and_loads(backend, home, workdir
     found = json.loads(finished.stdout)
     assert found["version"] == 1
     calls = ["tool_call", "tool_call_update", "agent_message_chunk"]
-    kinds = [kind for index, kind in enumerate(found["first"]) if kind != found["first"][index - 1] or index == 0]
+    kinds = [
+        kind
+        for index, kind in enumerate(found["first"])
+        if kind != found["first"][index - 1] or index == 0
+    ]
     assert kinds == ["agent_message_chunk", *calls * 3, "tool_call", "tool_call_update"]
-    assert found["questions"] == [f"risky {workdir / name}" for name in ("allowed", "rejected", "cancelled")]
+    assert found["questions"] == [
+        f"risky {workdir / name}" for name in ("allowed", "rejected", "cancelled")
+    ]
     assert found["stops"] == [*["end_turn"] * 4, "cancelled", "end_turn"]
     busy, failed, unknown = found["errors"]
     assert "is running a turn" in busy

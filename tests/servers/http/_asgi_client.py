@@ -141,7 +141,9 @@ class Exchange:
         while True:
             while b"\n\n" in self.buffer:
                 part, _, self.buffer = self.buffer.partition(b"\n\n")
-                data = next((line[6:] for line in part.split(b"\n") if line.startswith(b"data: ")), None)
+                data = next(
+                    (line[6:] for line in part.split(b"\n") if line.startswith(b"data: ")), None
+                )
                 if data is not None:
                     event = data.decode() if data == b"[DONE]" else json.loads(data)
                     check_openai(self._path, event)
@@ -174,7 +176,9 @@ class Client:
         self.exchanges: list[Exchange] = []
 
     def begin(self, method: str, path: str, body: Any = None, **headers: str | None) -> Exchange:
-        data = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
+        data = (
+            b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
+        )
         given: dict[str, str | None] = {
             "host": "127.0.0.1:8642",
             "authorization": f"Bearer {TOKEN}",
@@ -192,7 +196,11 @@ class Client:
             "raw_path": path.encode(),
             "query_string": query.encode(),
             "root_path": "",
-            "headers": [(name.encode(), value.encode()) for name, value in given.items() if value is not None],
+            "headers": [
+                (name.encode(), value.encode())
+                for name, value in given.items()
+                if value is not None
+            ],
             "client": ("127.0.0.1", 1),
             "server": ("127.0.0.1", 8642),
         }
@@ -238,7 +246,11 @@ async def serving(factory: Factory | None = None, **options: Any) -> AsyncIterat
         with to_app, at_app, from_app, at_test:
 
             async def lifespan() -> None:
-                await app({"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}, at_app.receive, from_app.send)
+                await app(
+                    {"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}},
+                    at_app.receive,
+                    from_app.send,
+                )
 
             group.start_soon(lifespan)
             await to_app.send({"type": "lifespan.startup"})

@@ -72,7 +72,12 @@ def megabytes(server: Server) -> float:
 
 
 def run_clients(server: Server, clients: int, seconds: float) -> Any:
-    given = {"address": server.address, "headers": server.headers, "clients": clients, "seconds": seconds}
+    given = {
+        "address": server.address,
+        "headers": server.headers,
+        "clients": clients,
+        "seconds": seconds,
+    }
     finished = subprocess.run(
         [sys.executable, "-m", "tests.servers.http._load_clients"],
         input=json.dumps({**given, "prompt": "pace 0.1 20"}),
@@ -92,13 +97,18 @@ def measure(backend: str, clients: int, seconds: float) -> dict[str, Any]:
         (folder / "work").mkdir()
         # Twice as many: the turn of a client that left may still be unwinding when its next one comes.
         limits = ["--max-turns", str(2 * clients), "--max-sessions", str(clients)]
-        with running(backend, write_plan(folder), folder / "home", folder / "work", *limits) as server:
+        with running(
+            backend, write_plan(folder), folder / "home", folder / "work", *limits
+        ) as server:
             run_clients(server, 10, 0.1)  # imports everything
             wait_until(lambda: connections_of(server) == 0)
             before, memory = settled_tasks_of(server), megabytes(server)
             found = run_clients(server, clients, seconds)
             wait_until(lambda: connections_of(server) == 0 and tasks_of(server) <= before)
-            left_behind = {"tasks": max(0, tasks_of(server) - before), "connections": connections_of(server)}
+            left_behind = {
+                "tasks": max(0, tasks_of(server) - before),
+                "connections": connections_of(server),
+            }
             left_behind["sessions"] = len(ask(server, "GET", "/api/sessions")[1]["sessions"])
             return {**found, "left_behind": left_behind, "memory": [memory, megabytes(server)]}
 
@@ -110,9 +120,12 @@ def table(clients: int, seconds: float) -> Iterator[str]:
     for backend, name in BACKENDS.items():
         found = measure(backend, clients, seconds)
         if found["failures"] or any(found["left_behind"].values()):
-            raise SystemExit(f"{name}: failures {found['failures']}, left behind {found['left_behind']}")
+            raise SystemExit(
+                f"{name}: failures {found['failures']}, left behind {found['left_behind']}"
+            )
         times = [
-            ", ".join(f"{found[each][key]:.2f} s" for key in ("median", "p95", "p99")) for each in ("first", "whole")
+            ", ".join(f"{found[each][key]:.2f} s" for key in ("median", "p95", "p99"))
+            for each in ("first", "whole")
         ]
         memory = ", ".join(f"{each:.0f} MB" for each in found["memory"])
         counts = f"{found['turns']:,} | {found['per_second']:.0f} | {found['left']:,}"

@@ -39,7 +39,11 @@ class Client:
                 if self.number % 10 == 1:
                     await self._use_session()
                 else:
-                    await self._stream("/ag-ui" if (self.number // 10 + self.number) % 2 else "/v1/chat/completions")
+                    await self._stream(
+                        "/ag-ui"
+                        if (self.number // 10 + self.number) % 2
+                        else "/v1/chat/completions"
+                    )
             except Exception as error:  # any failure is a result of the test
                 self.measured.failures.append(f"{type(error).__name__}: {error}")
             if anyio.current_time() >= until:
@@ -49,7 +53,11 @@ class Client:
         message = {"role": "user", "content": self.prompt}
         body: dict[str, Any] = {"messages": [message], "stream": True}
         if path == "/ag-ui":
-            body = {"messages": [{"id": "1", **message}], "threadId": f"thread-{self.number}", "runId": "run"}
+            body = {
+                "messages": [{"id": "1", **message}],
+                "threadId": f"thread-{self.number}",
+                "runId": "run",
+            }
         begun = anyio.current_time()
         first: float | None = None
         pieces = 0
@@ -77,7 +85,9 @@ class Client:
         address = opened.headers["location"]
         try:
             begun = anyio.current_time()
-            answer = await self.http.post(f"{address}/turns", json={"prompt": self.prompt, "wait": True})
+            answer = await self.http.post(
+                f"{address}/turns", json={"prompt": self.prompt, "wait": True}
+            )
             if answer.json().get("status") != "success":
                 raise RuntimeError(answer.text[:200])
             self.measured.whole.append(anyio.current_time() - begun)
@@ -98,11 +108,15 @@ async def main(given: dict[str, Any]) -> dict[str, Any]:
     begun = anyio.current_time()
     limits = httpx2.Limits(max_connections=None, max_keepalive_connections=None)
     async with (
-        httpx2.AsyncClient(base_url=given["address"], headers=given["headers"], limits=limits, timeout=60.0) as http,
+        httpx2.AsyncClient(
+            base_url=given["address"], headers=given["headers"], limits=limits, timeout=60.0
+        ) as http,
         anyio.create_task_group() as group,
     ):
         for number in range(given["clients"]):
-            group.start_soon(Client(number, http, given["prompt"], measured).run, begun + given["seconds"])
+            group.start_soon(
+                Client(number, http, given["prompt"], measured).run, begun + given["seconds"]
+            )
     seconds = anyio.current_time() - begun
     return {
         "turns": len(measured.whole) + measured.left,

@@ -67,7 +67,10 @@ def _deviations(kind: str, value: Any) -> list[str]:
     try:
         read = _adapters()[kind].validate_python(value, strict=True)
     except pydantic.ValidationError as error:
-        return [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors(include_url=False)]
+        return [
+            f"{'.'.join(map(str, each['loc']))}: {each['msg']}"
+            for each in error.errors(include_url=False)
+        ]
     return [
         f"{name} is not a member of the type"
         for name in _unknown(read, kind)

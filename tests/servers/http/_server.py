@@ -47,7 +47,9 @@ class Server:
 
 
 @contextmanager
-def running(backend: str, plan: str | Path, home: Path, cwd: Path, *options: str) -> Iterator[Server]:
+def running(
+    backend: str, plan: str | Path, home: Path, cwd: Path, *options: str
+) -> Iterator[Server]:
     """Start the server; at the end it is stopped, and has to end by itself without a traceback."""
     log = home.parent / "server.log"
     words = ("serve", str(plan), "--backend", backend, "--port", "0", *options)
@@ -57,7 +59,9 @@ def running(backend: str, plan: str | Path, home: Path, cwd: Path, *options: str
             lines = [process.stdout.readline() for _ in range(4)]
             address = re.search(r"Serving on (\S+)", lines[0])
             assert address is not None, log.read_text()
-            server = Server(process, address[1], lines[3].removeprefix("Token: ").strip(), home, log)
+            server = Server(
+                process, address[1], lines[3].removeprefix("Token: ").strip(), home, log
+            )
             yield server
             if process.poll() is None:
                 assert server.stop() == 0

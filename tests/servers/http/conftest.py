@@ -21,7 +21,9 @@ __all__ = ["ag_ui", "backend", "home", "plan", "server", "traces", "workdir"]
 
 
 @pytest.fixture(scope="module", params=["asyncio", "trio"])
-def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Server]:
     """One process for all tests that neither stop it nor need options: starting it costs more than most of them do.
 
     A test names its sessions by its own working directory, and at the end the process has to end by itself without a traceback.
@@ -37,10 +39,16 @@ def ag_ui() -> Iterator[Callable[..., Any]]:
     """Runs an agent with each prompt or answer in turn; returns what the client has seen. One process of Node for all tests of a file."""
     script = str(Path(__file__).with_name("_ag_ui_client.mjs"))
     words = [node(), script, program("@ag-ui/client", "dist/index.mjs")]
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as client:
+    with subprocess.Popen(
+        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as client:
 
         def run(server: Server, *steps: Any, **more: Any) -> Any:
-            at = {"url": f"{server.address}/ag-ui", "token": server.token, "thread": secrets.token_hex(4)}
+            at = {
+                "url": f"{server.address}/ag-ui",
+                "token": server.token,
+                "thread": secrets.token_hex(4),
+            }
             given = {**at, "messages": [], "tools": [], "context": [], "steps": steps, **more}
             print(json.dumps(given), file=client.stdin, flush=True)
             assert client.stdout is not None

@@ -17,7 +17,10 @@ USER = {"role": "user", "content": "say hello"}
 
 
 def run_input(*prompts: str, thread: str = "a", **more: Any) -> dict[str, Any]:
-    messages = [{"id": str(index), "role": "user", "content": prompt} for index, prompt in enumerate(prompts)]
+    messages = [
+        {"id": str(index), "role": "user", "content": prompt}
+        for index, prompt in enumerate(prompts)
+    ]
     return {"threadId": thread, "runId": "b", "messages": messages, **more}
 
 
@@ -63,11 +66,23 @@ async def test_properties_that_a_frontend_forwards_reach_the_model_request():
         ({"forwardedProps": ["x"]}, "forwardedProps: expected an object"),
         ({"tools": [{"description": "x"}]}, "name: is missing"),
         ({"resume": {}}, "resume: expected a list of answers, or null, got a dict"),
-        ({"resume": ["x"]}, "resume[0]: expected an object with interruptId, status, payload, got 'x'"),
+        (
+            {"resume": ["x"]},
+            "resume[0]: expected an object with interruptId, status, payload, got 'x'",
+        ),
         ({"resume": [{"status": "resolved"}]}, "resume[0].interruptId"),
-        ({"resume": [{"interruptId": "x"}]}, "resume[0].status: is missing; expected resolved or cancelled"),
-        ({"resume": [{"interruptId": "x", "status": 1}]}, "resume[0].status: expected resolved or cancelled"),
-        ({"resume": [{"interruptId": "x", "status": "cancelled"}] * 2}, "resume[1].interruptId: 'x' is answered twice"),
+        (
+            {"resume": [{"interruptId": "x"}]},
+            "resume[0].status: is missing; expected resolved or cancelled",
+        ),
+        (
+            {"resume": [{"interruptId": "x", "status": 1}]},
+            "resume[0].status: expected resolved or cancelled",
+        ),
+        (
+            {"resume": [{"interruptId": "x", "status": "cancelled"}] * 2},
+            "resume[1].interruptId: 'x' is answered twice",
+        ),
         ({"messages": [{"id": "1", "role": "assistant", "content": "x"}]}, "the last message"),
     ],
 )
@@ -92,7 +107,10 @@ async def test_question_ends_the_run_and_the_answer_goes_on_with_the_turn(tmp_pa
             "RUN_FINISHED",
         ]
         (question,) = events[-1]["outcome"]["interrupts"]
-        assert (question["reason"], question["toolCallId"]) == ("tool_call", events[1]["toolCallId"])
+        assert (question["reason"], question["toolCallId"]) == (
+            "tool_call",
+            events[1]["toolCallId"],
+        )
         assert question["message"].startswith("May risky touch trace?")
         options = question["responseSchema"]["properties"]["option"]["enum"]
         assert options == ["Allow once", "Allow always", "Deny"]
@@ -100,7 +118,12 @@ async def test_question_ends_the_run_and_the_answer_goes_on_with_the_turn(tmp_pa
         assert not (tmp_path / "trace").exists()
         events = await run(client, prompt, resume=[answer(question, YES)])
         text = ["TEXT_MESSAGE_START", *["TEXT_MESSAGE_CONTENT"] * 4, "TEXT_MESSAGE_END"]
-        assert [event["type"] for event in events] == ["RUN_STARTED", "TOOL_CALL_RESULT", *text, "RUN_FINISHED"]
+        assert [event["type"] for event in events] == [
+            "RUN_STARTED",
+            "TOOL_CALL_RESULT",
+            *text,
+            "RUN_FINISHED",
+        ]
         assert events[1]["toolCallId"] == question["toolCallId"]
         assert events[-1]["outcome"] == {"type": "success"}
         assert events[-1]["usage"][0]["totalTokens"] == 15  # of this run alone
@@ -154,7 +177,9 @@ async def test_answer_that_is_none_is_refused_and_the_question_waits(payload, tm
         (error,) = await run(client, resume=[answer(question, payload)])
         assert (error["type"], error["code"]) == ("RUN_ERROR", "invalid_option")
         assert not (tmp_path / "trace").exists()
-        assert (await run(client, resume=[answer(question, YES)]))[-1]["outcome"] == {"type": "success"}
+        assert (await run(client, resume=[answer(question, YES)]))[-1]["outcome"] == {
+            "type": "success"
+        }
     assert (tmp_path / "trace").exists()
 
 
@@ -187,7 +212,9 @@ async def test_thread_with_an_open_question_takes_no_other_run(tmp_path):
         (error,) = await run(client, "say hello")
         assert (error["type"], error["code"]) == ("RUN_ERROR", "question_open")
         assert question["id"] in error["message"]
-        assert (await run(client, "say hello", thread="another"))[-1]["outcome"] == {"type": "success"}
+        assert (await run(client, "say hello", thread="another"))[-1]["outcome"] == {
+            "type": "success"
+        }
 
 
 async def test_question_that_is_given_up_for_another_prompt_ends_its_turn(tmp_path):
@@ -198,7 +225,10 @@ async def test_question_that_is_given_up_for_another_prompt_ends_its_turn(tmp_pa
         assert "a new message cannot come with answers" in error["message"]
         calls = [{"id": question["toolCallId"], "function": {"name": "risky", "arguments": "{}"}}]
         messages = run_input(prompt)["messages"]
-        messages += [{"role": "assistant", "toolCalls": calls}, {"role": "user", "content": "history"}]
+        messages += [
+            {"role": "assistant", "toolCalls": calls},
+            {"role": "user", "content": "history"},
+        ]
         events = await run(client, messages=messages, resume=[answer(question, status="cancelled")])
         assert text_of(events) == "2 prompts so far "
         assert client.factory.statuses() == ["cancelled", "completed"]
@@ -206,7 +236,8 @@ async def test_question_that_is_given_up_for_another_prompt_ends_its_turn(tmp_pa
 
 async def test_questions_of_parallel_calls_are_asked_together(tmp_path):
     first, second = (
-        json.dumps({"tool": "risky", "path": str(tmp_path / name)}, separators=(",", ":")) for name in ("one", "two")
+        json.dumps({"tool": "risky", "path": str(tmp_path / name)}, separators=(",", ":"))
+        for name in ("one", "two")
     )
     async with serving() as client:
         found = await interrupted(client, f"both {first} {second}")
@@ -241,20 +272,26 @@ async def test_question_that_is_not_answered_in_time_ends_the_turn(tmp_path):
 
 async def test_client_that_vanishes_with_its_question_can_be_followed_by_another_one(tmp_path):
     async with serving() as client:
-        exchange = client.begin("POST", "/ag-ui", run_input(call("risky", path=str(tmp_path / "trace"))))
+        exchange = client.begin(
+            "POST", "/ag-ui", run_input(call("risky", path=str(tmp_path / "trace")))
+        )
         await exchange.start()
         question = (await exchange.until("RUN_FINISHED"))["outcome"]["interrupts"][0]
         exchange.leave()
         await exchange.ended.wait()
         assert client.factory.statuses() == ["running"]
-        assert (await run(client, resume=[answer(question, YES)]))[-1]["outcome"] == {"type": "success"}
+        assert (await run(client, resume=[answer(question, YES)]))[-1]["outcome"] == {
+            "type": "success"
+        }
     assert (tmp_path / "trace").exists()
 
 
 @pytest.mark.virtual_time
 async def test_client_that_does_not_take_its_question_stops_the_turn(tmp_path):
     async with serving(limits=Limits(send_seconds=5)) as client:
-        exchange = client.begin("POST", "/ag-ui", run_input(call("risky", path=str(tmp_path / "trace"))))
+        exchange = client.begin(
+            "POST", "/ag-ui", run_input(call("risky", path=str(tmp_path / "trace")))
+        )
         await exchange.start()
         await exchange.until("TOOL_CALL_END")
         exchange.is_taking = anyio.Event()
@@ -292,7 +329,9 @@ async def test_newer_question_on_a_thread_replaces_the_older_one(tmp_path):
             while "cancelled" not in client.factory.statuses():  # the older one unwinds
                 await anyio.wait_all_tasks_blocked()
         assert sorted(client.factory.statuses()) == ["cancelled", "running"]
-        outcomes = [(await run(client, resume=[answer(question, YES)]))[-1]["type"] for question in found]
+        outcomes = [
+            (await run(client, resume=[answer(question, YES)]))[-1]["type"] for question in found
+        ]
         assert sorted(outcomes) == ["RUN_ERROR", "RUN_FINISHED"]
 
 
@@ -316,9 +355,15 @@ async def test_run_that_is_stopped_with_the_server_ends_as_cancelled(tmp_path, m
 async def test_conversation_of_a_run_that_was_stopped_is_accepted():
     async with serving() as client:
         body = run_input("first")
-        calls = [{"id": name, "function": {"name": "x", "arguments": "{}"}} for name in ("c1", "c2")]
+        calls = [
+            {"id": name, "function": {"name": "x", "arguments": "{}"}} for name in ("c1", "c2")
+        ]
         result = {"role": "tool", "toolCallId": "c1", "content": "done"}
-        body["messages"] += [{"role": "assistant", "toolCalls": calls}, result, {"role": "user", "content": "history"}]
+        body["messages"] += [
+            {"role": "assistant", "toolCalls": calls},
+            result,
+            {"role": "user", "content": "history"},
+        ]
         answer = await client.ask("POST", "/ag-ui", body)
         assert b"RUN_FINISHED" in answer.body
     history, _ = split_conversation(read_messages(body["messages"]), complete=True)
@@ -331,11 +376,17 @@ async def test_conversation_of_a_run_that_was_stopped_is_accepted():
 WEATHER = {
     "name": "weather",
     "description": "The weather of a town.",
-    "parameters": {"type": "object", "properties": {"town": {"type": "string"}}, "required": ["town"]},
+    "parameters": {
+        "type": "object",
+        "properties": {"town": {"type": "string"}},
+        "required": ["town"],
+    },
 }
 
 
-async def test_call_of_a_frontend_tool_ends_the_run_and_its_result_comes_with_the_next_one(tmp_path):
+async def test_call_of_a_frontend_tool_ends_the_run_and_its_result_comes_with_the_next_one(
+    tmp_path,
+):
     (tmp_path / "gate").touch()
     inputs = [{"tool": "weather", "town": "Oslo"}, {"path": str(tmp_path / "gate")}]
     prompt = "both " + " ".join(json.dumps(each, separators=(",", ":")) for each in inputs)
@@ -345,13 +396,17 @@ async def test_call_of_a_frontend_tool_ends_the_run_and_its_result_comes_with_th
         finished = [event["toolCallId"] for event in events if event["type"] == "TOOL_CALL_RESULT"]
         assert (len(started), finished) == (2, [started[1]])  # the agent's own
         assert events[-1]["outcome"] == {"type": "success"}
-        answers = {event["parentMessageId"] for event in events if event["type"] == "TOOL_CALL_START"}
+        answers = {
+            event["parentMessageId"] for event in events if event["type"] == "TOOL_CALL_START"
+        }
         assert len(answers) == 1  # both are calls of one answer
         calls = [
             {
                 "id": f"m{at}",
                 "role": "assistant",
-                "toolCalls": [{"id": call, "type": "function", "function": {"name": name, "arguments": "{}"}}],
+                "toolCalls": [
+                    {"id": call, "type": "function", "function": {"name": name, "arguments": "{}"}}
+                ],
             }
             for at, (call, name) in enumerate(zip(started, ("weather", "wait_for"), strict=True))
         ]

@@ -13,7 +13,9 @@ from tests.cli._scripted_agent import call
 @pytest.mark.slow
 def test_ag_ui_client_accepts_every_event_and_keeps_the_conversation(ag_ui, server, workdir):
     (workdir / "gate").touch()
-    found = ag_ui(server, call("wait_for", path=str(workdir / "gate")), call("nowhere"), "history", "fail")
+    found = ag_ui(
+        server, call("wait_for", path=str(workdir / "gate")), call("nowhere"), "history", "fail"
+    )
     assert found["failures"] == [None, None, None, "the quota is used up"]
     calls = ["TOOL_CALL_START", "TOOL_CALL_ARGS", "TOOL_CALL_END", "TOOL_CALL_RESULT"]
     assert found["kinds"][:5] == ["RUN_STARTED", *calls]
@@ -60,10 +62,20 @@ def test_ag_ui_client_answers_questions(ag_ui, server, workdir):
 def test_ag_ui_client_can_be_restarted_before_it_answers(ag_ui, server, workdir):
     asked = ag_ui(server, call("risky", path=str(workdir / "trace")))
     (question,) = asked["interrupts"]
-    wrong = {"resume": [{"interruptId": "q-never", "status": "resolved", "payload": {"approved": True}}]}
-    right = {"resume": [{"interruptId": question["id"], "status": "resolved", "payload": {"approved": True}}]}
+    wrong = {
+        "resume": [{"interruptId": "q-never", "status": "resolved", "payload": {"approved": True}}]
+    }
+    right = {
+        "resume": [
+            {"interruptId": question["id"], "status": "resolved", "payload": {"approved": True}}
+        ]
+    }
     found = ag_ui(server, wrong, right, right, thread=asked["thread"], messages=asked["messages"])
-    assert ["every question" in str(failure) for failure in found["failures"]] == [True, False, False]
+    assert ["every question" in str(failure) for failure in found["failures"]] == [
+        True,
+        False,
+        False,
+    ]
     assert found["failures"][1] is None
     assert "does not wait for an answer" in found["failures"][2]
     assert found["outcomes"] == ["success"]
@@ -77,7 +89,12 @@ def test_ag_ui_client_carries_out_a_tool_of_its_own(ag_ui, server):
     found = ag_ui(server, call("weather", town="Oslo"), {"result": "rain"}, tools=[weather])
     assert (found["failures"], found["outcomes"]) == ([None, None], ["success", "success"])
     assert "TOOL_CALL_RESULT" not in found["kinds"]
-    assert [message["role"] for message in found["messages"]] == ["user", "assistant", "tool", "assistant"]
+    assert [message["role"] for message in found["messages"]] == [
+        "user",
+        "assistant",
+        "tool",
+        "assistant",
+    ]
     assert found["messages"][-1]["content"] == "done: rain "
 
 
@@ -88,4 +105,6 @@ def test_ag_ui_client_shows_its_page_to_the_model(ag_ui, server):
     found = ag_ui(server, "notes", "history", context=context)
     assert found["failures"] == [None, None]
     assert "The page: a map of Oslo" in found["messages"][1]["content"]
-    assert found["messages"][-1]["content"] == "2 prompts so far "  # it is not part of the conversation
+    assert (
+        found["messages"][-1]["content"] == "2 prompts so far "
+    )  # it is not part of the conversation

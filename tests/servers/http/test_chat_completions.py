@@ -56,7 +56,13 @@ async def test_conversation_comes_with_the_request():
 async def test_tools_of_the_agent_run_inside_and_questions_are_denied(tmp_path):
     async with serving() as client:
         answer = await client.ask(
-            "POST", CHAT, {"messages": [{"role": "user", "content": call("risky", path=str(tmp_path / "trace"))}]}
+            "POST",
+            CHAT,
+            {
+                "messages": [
+                    {"role": "user", "content": call("risky", path=str(tmp_path / "trace"))}
+                ]
+            },
         )
         assert answer.json()["choices"][0]["message"]["content"].startswith("done: ")
     assert not (tmp_path / "trace").exists()
@@ -73,13 +79,32 @@ async def test_tools_of_the_agent_run_inside_and_questions_are_denied(tmp_path):
         ({"messages": [{"role": "narrator", "content": "x"}]}, "messages[0].role"),
         ({"messages": [{"role": "assistant", "content": "x"}]}, "the last message"),
         ({"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]}, "no sound"),
-        ({"messages": [{"role": "tool", "tool_call_id": "7", "content": "x"}, USER]}, "which no call before it has"),
         (
-            {"messages": [{"role": "assistant", "tool_calls": [{"id": "7", "function": {"arguments": "{}"}}]}, USER]},
+            {"messages": [{"role": "tool", "tool_call_id": "7", "content": "x"}, USER]},
+            "which no call before it has",
+        ),
+        (
+            {
+                "messages": [
+                    {
+                        "role": "assistant",
+                        "tool_calls": [{"id": "7", "function": {"arguments": "{}"}}],
+                    },
+                    USER,
+                ]
+            },
             "no result for the tool calls 7",
         ),
         (
-            {"messages": [{"role": "assistant", "tool_calls": [{"id": "7", "function": {"arguments": "["}}]}, USER]},
+            {
+                "messages": [
+                    {
+                        "role": "assistant",
+                        "tool_calls": [{"id": "7", "function": {"arguments": "["}}],
+                    },
+                    USER,
+                ]
+            },
             "function.arguments",
         ),
         ({"messages": [USER], "tools": [{"type": "function"}]}, "tools[0].name: is missing"),
@@ -103,7 +128,12 @@ async def test_failure_of_the_model_before_the_first_piece_has_a_status(is_strea
 
 
 async def test_plan_that_cannot_be_used_has_a_status():
-    factory = Factory(plan={**Factory().plan, "session": {"orchestrator": "loop-nowhere", "context": "context-simple"}})
+    factory = Factory(
+        plan={
+            **Factory().plan,
+            "session": {"orchestrator": "loop-nowhere", "context": "context-simple"},
+        }
+    )
     async with serving(factory) as client:
         answer = await client.ask("POST", CHAT, {"messages": [USER]})
         assert answer.status == 503
@@ -113,8 +143,15 @@ async def test_plan_that_cannot_be_used_has_a_status():
 @pytest.mark.parametrize("path", [CHAT, "/ag-ui"])
 async def test_client_that_leaves_stops_its_turn(path, tmp_path):
     async with serving() as client:
-        prompt = {"id": "1", "role": "user", "content": call("wait_for", path=str(tmp_path / "never"))}
-        body = {"messages": [prompt], **({"stream": True} if path == CHAT else {"threadId": "a", "runId": "b"})}
+        prompt = {
+            "id": "1",
+            "role": "user",
+            "content": call("wait_for", path=str(tmp_path / "never")),
+        }
+        body = {
+            "messages": [prompt],
+            **({"stream": True} if path == CHAT else {"threadId": "a", "runId": "b"}),
+        }
         exchange = client.begin("POST", path, body)
         await client.factory.until_tool_runs()
         exchange.leave()

@@ -48,7 +48,9 @@ def page(server: Server) -> Iterator[Tab]:
 
 @pytest.mark.slow
 def test_a_message_that_a_reload_kept_from_the_server_is_in_the_field_again(page, server):
-    page.evaluate("window.fetch = () => new Promise(() => {}), true")  # the server has not answered yet
+    page.evaluate(
+        "window.fetch = () => new Promise(() => {}), true"
+    )  # the server has not answered yet
     type_prompt(page, "say it again")
     assert page.evaluate("document.getElementById('prompt').value") == ""
     page.open("about:blank", width=800)
@@ -74,11 +76,15 @@ def test_page_asks_for_the_token_sends_streams_asks_stops_and_reconnects(server,
 
         tab.open("about:blank", width=800)
         open_page(tab, server)
-        assert tab.evaluate("location.href") == f"{server.address}/"  # the token does not stay in the address
+        assert (
+            tab.evaluate("location.href") == f"{server.address}/"
+        )  # the token does not stay in the address
 
         type_prompt(tab, "say <img src=x onerror=alert(1)> <script>alert(1)</script> one two")
         tab.wait_until(f"{ANSWER}?.endsWith('one two')")
-        assert tab.evaluate(ANSWER) == "<img src=x onerror=alert(1)> <script>alert(1)</script> one two"
+        assert (
+            tab.evaluate(ANSWER) == "<img src=x onerror=alert(1)> <script>alert(1)</script> one two"
+        )
         assert tab.evaluate("document.images.length + document.scripts.length") == 2
         tab.wait_until(f"{STATE} === 'Ready'")
 
@@ -92,27 +98,41 @@ def test_page_asks_for_the_token_sends_streams_asks_stops_and_reconnects(server,
         tab.evaluate(f"show({json.dumps(told)}), true")
         card = "document.querySelector('#log > :last-child details').innerText"
         assert tab.evaluate(card).startswith("Context compacted (summary): 900 → 400 tokens")
-        assert tab.evaluate("document.querySelector('#log > :last-child pre').textContent") == "<b>so</b>"
-
-        edit = {"question": "q", "prompt": "May it?", "options": ["Deny"], "diff": ["@@ -1 +1 @@", "-<b>a</b>", "+c"]}
-        tab.evaluate(f"ask({json.dumps(edit)}), true")
-        lines = (
-            "[...document.querySelectorAll('#question-q .diff span')].map((line) => [line.className, line.textContent])"
+        assert (
+            tab.evaluate("document.querySelector('#log > :last-child pre').textContent")
+            == "<b>so</b>"
         )
-        assert tab.evaluate(lines) == [["at", "@@ -1 +1 @@"], ["remove", "-<b>a</b>"], ["add", "+c"]]
+
+        edit = {
+            "question": "q",
+            "prompt": "May it?",
+            "options": ["Deny"],
+            "diff": ["@@ -1 +1 @@", "-<b>a</b>", "+c"],
+        }
+        tab.evaluate(f"ask({json.dumps(edit)}), true")
+        lines = "[...document.querySelectorAll('#question-q .diff span')].map((line) => [line.className, line.textContent])"
+        assert tab.evaluate(lines) == [
+            ["at", "@@ -1 +1 @@"],
+            ["remove", "-<b>a</b>"],
+            ["add", "+c"],
+        ]
         tab.evaluate("unask('q'), true")
 
         type_prompt(tab, call("risky", path=str(workdir / "trace")))
         tab.wait_until("document.querySelectorAll('#questions button').length === 3")
         assert tab.evaluate("document.activeElement.textContent") == "Deny"
-        assert "May risky touch trace?" in tab.evaluate("document.querySelector('#questions p').textContent")
+        assert "May risky touch trace?" in tab.evaluate(
+            "document.querySelector('#questions p').textContent"
+        )
         assert not (workdir / "trace").exists()
         tab.evaluate("[...document.querySelectorAll('#questions button')][0].click()")
         tab.wait_until(f"{ANSWER}?.startsWith('done: it was done')")
         assert (workdir / "trace").exists()
         assert tab.evaluate("document.querySelectorAll('#questions button').length") == 0
         assert (
-            tab.evaluate("[...document.querySelectorAll('details')].map((d) => [d.open, d.innerText]).at(-1)")[0]
+            tab.evaluate(
+                "[...document.querySelectorAll('details')].map((d) => [d.open, d.innerText]).at(-1)"
+            )[0]
             is False
         )
         assert re.fullmatch(
@@ -127,7 +147,10 @@ def test_page_asks_for_the_token_sends_streams_asks_stops_and_reconnects(server,
         tab.wait_until(f"{STATE} === 'The agent is working' && {ANSWER} === 'hanging'")
         tab.press("Escape")
         tab.wait_until(f"{STATE} === 'Ready'")
-        assert tab.evaluate("document.getElementById('log').lastElementChild.textContent") == "Stopped."
+        assert (
+            tab.evaluate("document.getElementById('log').lastElementChild.textContent")
+            == "Stopped."
+        )
 
         tab.open(f"{server.address}/", width=800)
         tab.wait_until(f"{STATE} === 'Ready' && document.querySelectorAll('.user').length === 3")
@@ -137,7 +160,11 @@ def test_page_asks_for_the_token_sends_streams_asks_stops_and_reconnects(server,
 @pytest.mark.slow
 def test_page_can_be_used_without_a_mouse_and_by_a_screen_reader(page):
     nodes = page.send("Accessibility.getFullAXTree")["nodes"]
-    named = {(node["role"]["value"], node.get("name", {}).get("value")) for node in nodes if "role" in node}
+    named = {
+        (node["role"]["value"], node.get("name", {}).get("value"))
+        for node in nodes
+        if "role" in node
+    }
     for expected in [
         ("textbox", "Message"),
         ("button", "Send"),
@@ -154,7 +181,9 @@ def test_page_can_be_used_without_a_mouse_and_by_a_screen_reader(page):
     page.evaluate("document.getElementById('conversations').replaceChildren()")
     for _ in range(7):
         page.press("Tab")
-        order.append(page.evaluate("document.activeElement.id || document.activeElement.textContent"))
+        order.append(
+            page.evaluate("document.activeElement.id || document.activeElement.textContent")
+        )
     beside = ["tool-count", "Sessions of other folders", "Conformance reports"]
     assert order == [*beside, "log", "prompt", "send", "attach"]
 
@@ -190,19 +219,39 @@ ATTACKS = (
 @pytest.mark.slow
 def test_markdown_is_rendered_and_nothing_in_it_runs_or_loads(page, server):
     page.send("Network.enable")
-    type_prompt(page, "say # Title\n\n**bold** `code`\nnext\n\n| a |\n|---|\n| 1 |\n\n```python\ndef f(): pass\n```\n")
-    page.wait_until(f"{STATE} === 'Ready' && document.querySelector('.agent .hljs-keyword') !== null")
+    type_prompt(
+        page,
+        "say # Title\n\n**bold** `code`\nnext\n\n| a |\n|---|\n| 1 |\n\n```python\ndef f(): pass\n```\n",
+    )
+    page.wait_until(
+        f"{STATE} === 'Ready' && document.querySelector('.agent .hljs-keyword') !== null"
+    )
     counts = "['h1', 'strong', 'table', 'pre', 'br', '.copy'].map((each) => document.querySelectorAll(`.agent ${each}`).length)"
     assert page.evaluate(counts) == [1, 1, 1, 1, 1, 2]
     assert serious_findings(page) == []
     page.evaluate("window.alert = () => { window.attacked = true; }")
     for number, attack in enumerate(ATTACKS, 2):
         type_prompt(page, f"say {attack}")
-        page.wait_until(f"{STATE} === 'Ready' && document.querySelectorAll('.agent .actions').length === {number}")
+        page.wait_until(
+            f"{STATE} === 'Ready' && document.querySelectorAll('.agent .actions').length === {number}"
+        )
     elements = "[...document.querySelectorAll('.text *')].map((each) => each.tagName.toLowerCase())"
-    assert not set(page.evaluate(elements)) & {"img", "script", "svg", "iframe", "style", "form", "object", "embed"}
-    links = "[...document.querySelectorAll('.text a')].map((each) => each.getAttribute('href') ?? '')"
-    assert all(link.startswith(("http", "#", "mailto:")) or not link for link in page.evaluate(links))
+    assert not set(page.evaluate(elements)) & {
+        "img",
+        "script",
+        "svg",
+        "iframe",
+        "style",
+        "form",
+        "object",
+        "embed",
+    }
+    links = (
+        "[...document.querySelectorAll('.text a')].map((each) => each.getAttribute('href') ?? '')"
+    )
+    assert all(
+        link.startswith(("http", "#", "mailto:")) or not link for link in page.evaluate(links)
+    )
     handlers = "[...document.querySelectorAll('.text *')].flatMap((each) => each.getAttributeNames()).filter((each) => each.startsWith('on') || each === 'style')"
     assert page.evaluate(handlers) == []
     assert page.evaluate("window.attacked === undefined")
@@ -223,14 +272,18 @@ def test_conversations_are_listed_searched_renamed_copied_and_deleted(page):
     page.send("Input.insertText", text="FIRST")
     assert "say listed second" not in page.evaluate(titles)
     page.evaluate("document.querySelector('#conversations li > button').click()")
-    page.wait_until(f"{ANSWER} === 'listed first' && document.querySelector('#conversations .current') !== null")
+    page.wait_until(
+        f"{ANSWER} === 'listed first' && document.querySelector('#conversations .current') !== null"
+    )
     page.evaluate("document.querySelector('#conversations .current .buttons button').click()")
     page.evaluate("document.activeElement.select()")
     page.send("Input.insertText", text="listed first, renamed")
     page.press("Enter", "\r")
     page.wait_until(f"({titles}).includes('listed first, renamed')")
     page.evaluate("document.querySelectorAll('#conversations .current .buttons button')[1].click()")
-    page.wait_until(f"({titles}).includes('say listed first (copy)') && {ANSWER} === 'listed first'")
+    page.wait_until(
+        f"({titles}).includes('say listed first (copy)') && {ANSWER} === 'listed first'"
+    )
     assert serious_findings(page) == []
     page.evaluate("document.querySelectorAll('#conversations .current .buttons button')[2].click()")
     assert page.evaluate("document.activeElement.textContent") == "Keep"
@@ -244,7 +297,9 @@ def test_conversations_are_listed_searched_renamed_copied_and_deleted(page):
 @pytest.mark.slow
 def test_one_page_leads_to_traces_tools_other_folders_and_reports(server, workdir):
     store = SessionStore(server.home / "sessions")
-    other = SessionRecord(session_id="elsewhere", title="<i>far</i> away", directory=str(workdir), status="completed")
+    other = SessionRecord(
+        session_id="elsewhere", title="<i>far</i> away", directory=str(workdir), status="completed"
+    )
     store.write(other)
     store.folder("elsewhere").mkdir(exist_ok=True)
     (store.folder("elsewhere") / "events.jsonl").write_bytes(b"".join(small_session()))
@@ -255,26 +310,43 @@ def test_one_page_leads_to_traces_tools_other_folders_and_reports(server, workdi
         open_page(tab, server)
         type_prompt(tab, "say traced words")
         tab.wait_until(f"{STATE} === 'Ready' && {ANSWER} === 'traced words'")
-        tab.evaluate("document.querySelectorAll('nav details').forEach((each) => { each.open = true; })")
-        tools = tab.evaluate("[...document.querySelectorAll('#tool-list strong')].map((each) => each.textContent)")
+        tab.evaluate(
+            "document.querySelectorAll('nav details').forEach((each) => { each.open = true; })"
+        )
+        tools = tab.evaluate(
+            "[...document.querySelectorAll('#tool-list strong')].map((each) => each.textContent)"
+        )
         assert "risky" in tools
-        assert tab.evaluate("document.getElementById('tool-count').textContent") == f"Tools ({len(tools)})"
-        reports = tab.evaluate("[...document.querySelectorAll('#reports summary')].map((each) => each.textContent)")
+        assert (
+            tab.evaluate("document.getElementById('tool-count').textContent")
+            == f"Tools ({len(tools)})"
+        )
+        reports = tab.evaluate(
+            "[...document.querySelectorAll('#reports summary')].map((each) => each.textContent)"
+        )
         assert reports == ["broken-tool: violations", "tool-todo: conforms"]
-        assert tab.evaluate("document.querySelector('#reports pre').textContent") == "T1 <b>it raised</b>"
+        assert (
+            tab.evaluate("document.querySelector('#reports pre').textContent")
+            == "T1 <b>it raised</b>"
+        )
         far = "document.querySelector('#elsewhere a')"
         assert tab.evaluate(f"{far}.textContent") == "<i>far</i> away"
         assert tab.evaluate(f"{far}.rel + {far}.target") == "noopener_blank"
         assert serious_findings(tab) == []
         near = tab.evaluate("document.querySelector('#conversations .current a').href")
         for address, wanted in (
-            (near, "document.getElementById('notes').textContent.includes('hooks-logging')"),  # the plan has none
+            (
+                near,
+                "document.getElementById('notes').textContent.includes('hooks-logging')",
+            ),  # the plan has none
             (tab.evaluate(f"{far}.href"), "document.querySelectorAll('.row.model').length === 2"),
         ):
             tab.open("about:blank", width=800)
             tab.open(address, width=1280)
             tab.wait_until(wanted)
-            assert tab.evaluate("location.href") == f"{server.address}/trace"  # neither token nor session stay in it
+            assert (
+                tab.evaluate("location.href") == f"{server.address}/trace"
+            )  # neither token nor session stay in it
         assert tab.problems == []
 
 
@@ -310,7 +382,9 @@ def test_a_message_is_retried_and_edited_and_a_file_is_attached(page):
 def test_tool_calls_show_arguments_time_and_how_they_ended(page, workdir):
     summary = "[...document.querySelectorAll('.tool summary')].at(-1)?.innerText"
     type_prompt(page, call("crash"))
-    page.wait_until(f"{STATE} === 'Ready' && /^crash failed \\(\\d+\\.\\d s\\)$/.test({summary}.trim())")
+    page.wait_until(
+        f"{STATE} === 'Ready' && /^crash failed \\(\\d+\\.\\d s\\)$/.test({summary}.trim())"
+    )
     type_prompt(page, call("risky", path=str(workdir / "trace")))
     page.wait_until(f"{summary}?.startsWith('risky waits for your permission')")
     assert serious_findings(page) == []
@@ -335,9 +409,13 @@ def test_calls_of_a_conversation_that_is_opened_again_show_how_they_ended(page):
     }
     calls = [{"id": name, "name": name, "arguments": {}} for name in results]
     messages: list[dict[str, Any]] = [{"role": "assistant", "content": "", "tool_calls": calls}]
-    messages += [{"role": "tool", "tool_call_id": name, "content": text} for name, text in results.items()]
+    messages += [
+        {"role": "tool", "tool_call_id": name, "content": text} for name, text in results.items()
+    ]
     page.evaluate(f"showAll({json.dumps(messages)})")
-    shown = page.evaluate("[...document.querySelectorAll('#log .tool .status')].map((each) => each.textContent.trim())")
+    shown = page.evaluate(
+        "[...document.querySelectorAll('#log .tool .status')].map((each) => each.textContent.trim())"
+    )
     assert shown == ["not allowed", "stopped", "failed", "stopped", "done"]
 
 
@@ -368,7 +446,12 @@ def test_a_phone_and_a_long_conversation(page, server):
     assert page.evaluate("document.documentElement.scrollWidth") == 390
     assert serious_findings(page) == []
     page.evaluate("document.getElementById('menu').click()")
-    assert page.evaluate("document.querySelector('#conversations .current').getBoundingClientRect().width") > 300
+    assert (
+        page.evaluate(
+            "document.querySelector('#conversations .current').getBoundingClientRect().width"
+        )
+        > 300
+    )
     assert serious_findings(page) == []
     page.evaluate("document.getElementById('menu').click()")
     message = "{ role: n % 2 ? 'assistant' : 'user', content: `**message** ${n}` }"
@@ -391,5 +474,7 @@ def test_the_bundled_libraries_are_those_of_the_lock_file(tmp_path):
     for name in ("markdown.js", "markdown.licences.txt"):
         assert (built / name).read_bytes() == (committed / name).read_bytes()
     assert "://" not in "".join(
-        line for line in (ROOT / "page" / "package-lock.json").read_text().splitlines() if "resolved" in line
+        line
+        for line in (ROOT / "page" / "package-lock.json").read_text().splitlines()
+        if "resolved" in line
     )

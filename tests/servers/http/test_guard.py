@@ -12,7 +12,8 @@ PATHS = ["/v1/models", "/api/sessions", "/nowhere"]
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize(
-    "authorization", [None, "", "Bearer", "Bearer wrong", f"Basic {TOKEN}", f"Bearer {TOKEN}x", "Bearer \xfc"]
+    "authorization",
+    [None, "", "Bearer", "Bearer wrong", f"Basic {TOKEN}", f"Bearer {TOKEN}x", "Bearer \xfc"],
 )
 async def test_request_without_the_token_is_refused(path, authorization):
     async with serving() as client:
@@ -29,7 +30,10 @@ async def test_request_without_the_token_is_refused(path, authorization):
         ({}, {"authorization": f"bearer {TOKEN}"}),  # the name of the scheme is not case-sensitive
         ({"token": None}, {"authorization": None}),
         ({}, {"origin": "http://127.0.0.1:8642"}),
-        *(({}, {"host": host}) for host in ("localhost", "LOCALHOST:1", "127.0.0.1:8642", "[::1]", "[::1]:8642")),
+        *(
+            ({}, {"host": host})
+            for host in ("localhost", "LOCALHOST:1", "127.0.0.1:8642", "[::1]", "[::1]:8642")
+        ),
     ],
 )
 async def test_request_with_the_token_for_this_machine_is_taken(options, headers):
@@ -44,11 +48,22 @@ def test_token_that_is_none_is_refused(token):
 
 
 @pytest.mark.parametrize(
-    "host", ["evil.example", "evil.example:8642", "127.0.0.1.evil.example", "", "localhost@evil.example", "[::2]:80"]
+    "host",
+    [
+        "evil.example",
+        "evil.example:8642",
+        "127.0.0.1.evil.example",
+        "",
+        "localhost@evil.example",
+        "[::2]:80",
+    ],
 )
 async def test_request_for_another_host_is_refused(host):
     async with serving() as client:
-        for path in ("/", "/v1/models"):  # rebinding would give a page of another site the chat page, too
+        for path in (
+            "/",
+            "/v1/models",
+        ):  # rebinding would give a page of another site the chat page, too
             answer = await client.ask("GET", path, host=host)
             assert (answer.status, answer.json()["error"]["code"]) == (403, "wrong_host")
 
@@ -59,21 +74,29 @@ async def test_other_names_can_be_allowed():
         assert (await client.ask("GET", "/v1/models", host="127.0.0.1")).status == 403
 
 
-@pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://127.0.0.1:1", "http://127.0.0.1"])
+@pytest.mark.parametrize(
+    "origin", ["https://evil.example", "null", "http://127.0.0.1:1", "http://127.0.0.1"]
+)
 async def test_page_of_another_site_is_refused(origin):
     async with serving() as client:
         answer = await client.ask("GET", "/v1/models", origin=origin)
         assert (answer.status, answer.json()["error"]["code"]) == (403, "wrong_origin")
-        preflight = await client.ask("OPTIONS", "/v1/models", origin=origin, access_control_request_method="POST")
+        preflight = await client.ask(
+            "OPTIONS", "/v1/models", origin=origin, access_control_request_method="POST"
+        )
         assert preflight.status == 403
         assert not any(name.startswith("access-control") for name in preflight.headers)
 
 
 async def test_request_from_another_site_without_an_origin_is_refused_unless_a_person_follows_a_link():
     async with serving() as client:
-        answer = await client.ask("GET", "/v1/models", sec_fetch_site="cross-site", sec_fetch_mode="no-cors")
+        answer = await client.ask(
+            "GET", "/v1/models", sec_fetch_site="cross-site", sec_fetch_mode="no-cors"
+        )
         assert answer.status == 403
-        answer = await client.ask("GET", "/", sec_fetch_site="cross-site", sec_fetch_mode="navigate")
+        answer = await client.ask(
+            "GET", "/", sec_fetch_site="cross-site", sec_fetch_mode="navigate"
+        )
         assert answer.status == 200
 
 
@@ -83,7 +106,11 @@ async def test_allowed_origin_gets_the_permission_of_the_browser():
         answer = await client.ask("GET", "/v1/models", origin=site)
         assert (answer.status, answer.headers["access-control-allow-origin"]) == (200, site)
         preflight = await client.ask(
-            "OPTIONS", "/v1/models", origin=site, access_control_request_method="POST", authorization=None
+            "OPTIONS",
+            "/v1/models",
+            origin=site,
+            access_control_request_method="POST",
+            authorization=None,
         )
         assert (preflight.status, preflight.headers["access-control-allow-origin"]) == (200, site)
         other = await client.ask("GET", "/v1/models", origin="https://evil.example")
@@ -92,7 +119,11 @@ async def test_allowed_origin_gets_the_permission_of_the_browser():
 
 async def test_page_needs_no_token_and_loads_nothing_from_elsewhere():
     async with serving() as client:
-        for path, kind in [("/", "text/html"), ("/chat.js", "text/javascript"), ("/chat.css", "text/css")]:
+        for path, kind in [
+            ("/", "text/html"),
+            ("/chat.js", "text/javascript"),
+            ("/chat.css", "text/css"),
+        ]:
             answer = await client.ask("GET", path, authorization=None)
             assert answer.status == 200
             assert answer.headers["content-type"].startswith(kind)

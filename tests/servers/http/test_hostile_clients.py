@@ -33,7 +33,11 @@ def exchange(server: Server, data: bytes) -> bytes:
 
 
 def request(server: Server, first: bytes, *headers: bytes, body: bytes = b"") -> bytes:
-    known = [b"Host: localhost", f"Authorization: Bearer {server.token}".encode(), b"Content-Type: application/json"]
+    known = [
+        b"Host: localhost",
+        f"Authorization: Bearer {server.token}".encode(),
+        b"Content-Type: application/json",
+    ]
     return b"\r\n".join([first, *known, *headers, b"", body])
 
 
@@ -127,7 +131,9 @@ async def test_100_sessions_are_opened_and_dropped_at_once():
         async def use(number: int) -> None:
             answer = await client.ask("POST", "/api/sessions", {"session_id": f"s{number}"})
             answers.append(answer.status)
-            turn = await client.ask("POST", f"/api/sessions/s{number}/turns", {"prompt": "say hi", "wait": True})
+            turn = await client.ask(
+                "POST", f"/api/sessions/s{number}/turns", {"prompt": "say hi", "wait": True}
+            )
             answers.append(turn.json().get("status", turn.json()))
             answers.append((await client.ask("DELETE", f"/api/sessions/s{number}")).status)
 

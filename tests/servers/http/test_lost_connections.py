@@ -18,7 +18,11 @@ RESPONSES = "/v1/responses"
 
 
 def asking(prompt: str) -> dict[str, Any]:
-    return {"threadId": "t", "runId": "r", "messages": [{"id": "1", "role": "user", "content": prompt}]}
+    return {
+        "threadId": "t",
+        "runId": "r",
+        "messages": [{"id": "1", "role": "user", "content": prompt}],
+    }
 
 
 async def followed(client: Client, prompt: str, last: str | None = "0") -> Exchange:
@@ -49,7 +53,11 @@ async def test_client_of_ag_ui_comes_back_for_what_it_missed(tmp_path):
         assert kinds[:3] == ["TOOL_CALL_ARGS", "TOOL_CALL_END", "TOOL_CALL_RESULT"]
         assert kinds[-1] == "RUN_FINISHED"
         again = [event["type"] async for event in (await followed(client, prompt)).events()]
-        assert again == ["RUN_STARTED", "TOOL_CALL_START", *kinds]  # the run is over and still known
+        assert again == [
+            "RUN_STARTED",
+            "TOOL_CALL_START",
+            *kinds,
+        ]  # the run is over and still known
         assert len(client.factory.made) == 1
 
 
@@ -61,7 +69,11 @@ async def test_question_is_found_again_by_a_client_that_lost_it(tmp_path):
         await leave(first)
         found = await (await followed(client, prompt, "4")).until("RUN_FINISHED")
         (question,) = found["outcome"]["interrupts"]
-        answer = {"interruptId": question["id"], "status": "resolved", "payload": {"approved": True}}
+        answer = {
+            "interruptId": question["id"],
+            "status": "resolved",
+            "payload": {"approved": True},
+        }
         body = {"threadId": "t", "runId": "r2", "messages": [], "resume": [answer]}
         exchange = client.begin("POST", "/ag-ui", body)
         await exchange.start()
@@ -76,7 +88,9 @@ async def test_run_is_stopped_when_its_client_does_not_come_back(tmp_path):
         await first.until("TOOL_CALL_END")
         await leave(first)
         await anyio.sleep(29)
-        second = await followed(client, "", "1")  # what it sends does not matter: it has events of the run
+        second = await followed(
+            client, "", "1"
+        )  # what it sends does not matter: it has events of the run
         await anyio.sleep(100)
         assert client.factory.statuses() == ["running"]
         await leave(second)
@@ -92,7 +106,9 @@ async def test_cancelling_a_run_gives_up_its_question(tmp_path):
         await exchange.ended.wait()
         assert (await client.ask("DELETE", "/ag-ui?threadId=t&runId=r")).status == 204
         assert client.factory.statuses() == ["cancelled"]
-        late = [{"interruptId": question["id"], "status": "resolved", "payload": {"approved": True}}]
+        late = [
+            {"interruptId": question["id"], "status": "resolved", "payload": {"approved": True}}
+        ]
         body = {"threadId": "t", "runId": "late", "messages": [], "resume": late}
         answered = client.begin("POST", "/ag-ui", body)
         await answered.start()
@@ -132,7 +148,9 @@ async def test_client_that_does_not_say_that_it_comes_back_stops_its_run(tmp_pat
 @pytest.mark.parametrize(("last", "status"), [("7", 404), ("x", 400)])
 async def test_events_of_no_run_are_refused(last, status):
     async with serving() as client:
-        assert (await client.ask("POST", "/ag-ui", asking("say no"), last_event_id=last)).status == status
+        assert (
+            await client.ask("POST", "/ag-ui", asking("say no"), last_event_id=last)
+        ).status == status
         assert client.factory.made == []
 
 
@@ -158,8 +176,12 @@ async def test_ids_of_a_run_are_not_taken_for_another_request():
 async def test_an_event_that_has_not_been_sent_yet_is_refused():
     async with serving() as client:
         events = [event async for event in (await followed(client, "say one")).events()]
-        ahead = await client.ask("POST", "/ag-ui", asking("say one"), last_event_id=str(len(events) + 1))
-        whole = (await client.ask("POST", RESPONSES, {"input": "say hello", "background": True})).json()
+        ahead = await client.ask(
+            "POST", "/ag-ui", asking("say one"), last_event_id=str(len(events) + 1)
+        )
+        whole = (
+            await client.ask("POST", RESPONSES, {"input": "say hello", "background": True})
+        ).json()
         await anyio.wait_all_tasks_blocked()
         later = await client.ask("GET", f"{RESPONSES}/{whole['id']}?stream=true&starting_after=99")
         session_id = await client.open_session()
@@ -187,9 +209,17 @@ async def test_slow_client_holds_the_run_and_another_one_reads_it_too(tmp_path):
 @pytest.mark.slow
 def test_ag_ui_client_goes_on_with_the_run_it_lost(ag_ui, server, workdir):
     """The official client is broken off after the call began, and asks for the same run again."""
-    found = ag_ui(server, {"lost": call("wait_for", path=str(workdir / "gate")), "gate": str(workdir / "gate")})
+    found = ag_ui(
+        server,
+        {"lost": call("wait_for", path=str(workdir / "gate")), "gate": str(workdir / "gate")},
+    )
     assert (found["failures"], found["outcomes"]) == ([None], ["success"])
-    assert [message["role"] for message in found["messages"]] == ["user", "assistant", "tool", "assistant"]
+    assert [message["role"] for message in found["messages"]] == [
+        "user",
+        "assistant",
+        "tool",
+        "assistant",
+    ]
     assert found["messages"][-1]["content"] == "done: it is there "
 
 
@@ -208,14 +238,18 @@ async def test_background_response_is_polled_and_continued(tmp_path):
         assert (begun["status"], begun["output"], begun["background"]) == ("in_progress", [], True)
         path = f"{RESPONSES}/{begun['id']}"
         assert (await client.ask("GET", path)).json()["status"] == "in_progress"
-        early = await client.ask("POST", RESPONSES, {"input": "say no", "previous_response_id": begun["id"]})
+        early = await client.ask(
+            "POST", RESPONSES, {"input": "say no", "previous_response_id": begun["id"]}
+        )
         assert (early.status, early.json()["error"]["code"]) == (409, "response_in_progress")
         (tmp_path / "gate").touch()
         with anyio.fail_after(30):
             while (found := (await client.ask("GET", path)).json())["status"] == "in_progress":
                 await anyio.lowlevel.checkpoint()
         assert found["output"][-1]["content"][0]["text"] == "done: it is there "
-        later = await client.ask("POST", RESPONSES, {"input": "history", "previous_response_id": begun["id"]})
+        later = await client.ask(
+            "POST", RESPONSES, {"input": "history", "previous_response_id": begun["id"]}
+        )
         assert later.json()["output"][-1]["content"][0]["text"] == "2 prompts so far "
         assert (await client.ask("DELETE", path)).json()["deleted"]
         assert (await client.ask("GET", path)).status == 404
@@ -234,7 +268,11 @@ async def test_a_background_response_over_the_limit_of_turns_is_refused_at_once(
 
 async def test_events_of_a_background_response_go_on_after_a_number(tmp_path):
     async with serving() as client:
-        body = {"input": call("wait_for", path=str(tmp_path / "gate")), "background": True, "stream": True}
+        body = {
+            "input": call("wait_for", path=str(tmp_path / "gate")),
+            "background": True,
+            "stream": True,
+        }
         first = client.begin("POST", RESPONSES, body)
         await first.start()
         (tmp_path / "gate").touch()
@@ -263,21 +301,30 @@ async def test_background_response_is_cancelled(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("is_deleted", [False, True])
-async def test_stream_of_a_response_that_is_cancelled_or_deleted_has_an_end(is_deleted, tmp_path, monkeypatch):
+async def test_stream_of_a_response_that_is_cancelled_or_deleted_has_an_end(
+    is_deleted, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     async with serving() as client:
-        exchange = client.begin("POST", RESPONSES, {"input": "hang", "background": True, "stream": True})
+        exchange = client.begin(
+            "POST", RESPONSES, {"input": "hang", "background": True, "stream": True}
+        )
         await exchange.start()
         begun = (await exchange.until("response.created"))["response"]
         with anyio.fail_after(30):
             while not await anyio.Path("hanging").exists():
                 await anyio.lowlevel.checkpoint()
         path = f"{RESPONSES}/{begun['id']}"
-        answer = await (client.ask("DELETE", path) if is_deleted else client.ask("POST", f"{path}/cancel"))
+        answer = await (
+            client.ask("DELETE", path) if is_deleted else client.ask("POST", f"{path}/cancel")
+        )
         assert answer.status == 200
         events = [event async for event in exchange.events()]
         # The event model of the API has none of its own for this: the status of the response tells it.
-        assert (events[-1]["type"], events[-1]["response"]["status"]) == ("response.failed", "cancelled")
+        assert (events[-1]["type"], events[-1]["response"]["status"]) == (
+            "response.failed",
+            "cancelled",
+        )
 
 
 async def test_failure_of_a_background_response_is_in_the_response():
@@ -312,7 +359,9 @@ def test_openai_sdk_retrieves_streams_and_cancels_background_responses(server: S
     with openai_client(server) as client:
         begun, seen = None, -1
         waiting = call("wait_for", path=str(workdir / "gate"))
-        with client.responses.create(model="amplifier", input=waiting, background=True, stream=True) as stream:
+        with client.responses.create(
+            model="amplifier", input=waiting, background=True, stream=True
+        ) as stream:
             for event in stream:
                 if event.type == "response.created":
                     begun = event.response
@@ -322,7 +371,9 @@ def test_openai_sdk_retrieves_streams_and_cancels_background_responses(server: S
         assert begun is not None
         with client.responses.retrieve(begun.id, stream=True, starting_after=seen) as rest:
             events = list(rest)
-        assert [event.sequence_number for event in events] == list(range(seen + 1, seen + 1 + len(events)))
+        assert [event.sequence_number for event in events] == list(
+            range(seen + 1, seen + 1 + len(events))
+        )
         found = client.responses.retrieve(begun.id)
         assert (found.status, found.output_text) == ("completed", "done: it is there ")
         endless = client.responses.create(

@@ -126,7 +126,9 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Server]]:
 
 def found_on_each(client: str, script: str, servers: list[Server]) -> Any:
     """What a program found, which has to be the same on both backends."""
-    on_asyncio, on_trio = found_by(client, script, [(server.address, server.token) for server in servers])
+    on_asyncio, on_trio = found_by(
+        client, script, [(server.address, server.token) for server in servers]
+    )
     assert on_asyncio == on_trio
     return on_asyncio
 

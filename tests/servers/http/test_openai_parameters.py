@@ -24,7 +24,11 @@ WEATHER = {
     "function": {
         "name": "weather",
         "description": "The weather of a town.",
-        "parameters": {"type": "object", "properties": {"town": {"type": "string"}}, "required": ["town"]},
+        "parameters": {
+            "type": "object",
+            "properties": {"town": {"type": "string"}},
+            "required": ["town"],
+        },
     },
 }
 
@@ -60,9 +64,17 @@ async def answer_to(client: Client, body: dict[str, Any]) -> dict[str, Any]:
 
 
 async def test_parameters_reach_the_provider():
-    given = {"temperature": 0.5, "top_p": 0.9, "max_tokens": 7, "stop": "END", "reasoning_effort": "low"}
+    given = {
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "max_tokens": 7,
+        "stop": "END",
+        "reasoning_effort": "low",
+    }
     async with serving() as client:
-        choice = await answer_to(client, asking("settings", **given, user="anna", metadata={"trace": "7"}))
+        choice = await answer_to(
+            client, asking("settings", **given, user="anna", metadata={"trace": "7"})
+        )
         assert json.loads(choice["message"]["content"]) == {
             "temperature": 0.5,
             "top_p": 0.9,
@@ -100,7 +112,12 @@ async def test_parameters_reach_the_provider():
         ({"response_format": {"type": "yaml"}}, "response_format.type"),
         ({"response_format": {"type": "json_schema"}}, "response_format.name"),
         (
-            {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": 7}}}},
+            {
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"name": "x", "schema": {"type": 7}},
+                }
+            },
             "response_format.json_schema.schema",
         ),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
@@ -111,7 +128,10 @@ async def test_parameters_reach_the_provider():
         ),
         ({"tools": [WEATHER, WEATHER]}, "tools[1]"),
         ({"tools": [WEATHER], "tool_choice": "sometimes"}, "tool_choice"),
-        ({"tools": [WEATHER], "tool_choice": {"type": "function", "function": {"name": "x"}}}, "tool_choice"),
+        (
+            {"tools": [WEATHER], "tool_choice": {"type": "function", "function": {"name": "x"}}},
+            "tool_choice",
+        ),
         ({"tool_choice": "required"}, "tool_choice"),
     ],
 )
@@ -126,7 +146,14 @@ async def test_what_is_not_honoured_is_refused_by_its_name(given, param):
 
 
 async def test_what_would_change_nothing_is_accepted():
-    neutral = {"n": 1, "frequency_penalty": 0, "logprobs": False, "store": False, "seed": None, "modalities": ["text"]}
+    neutral = {
+        "n": 1,
+        "frequency_penalty": 0,
+        "logprobs": False,
+        "store": False,
+        "seed": None,
+        "modalities": ["text"],
+    }
     async with serving() as client:
         assert (await client.ask("POST", CHAT, {"messages": [USER], **neutral})).status == 200
 
@@ -166,7 +193,10 @@ async def test_reason_of_the_model_is_passed_on(reason, finish):
 
 
 async def test_turn_that_the_loop_cuts_off_is_as_long_as_it_may_be(tmp_path):
-    plan = {**Factory().plan, "session": {"orchestrator": "loop-streaming", "context": "context-simple"}}
+    plan = {
+        **Factory().plan,
+        "session": {"orchestrator": "loop-streaming", "context": "context-simple"},
+    }
     plan["orchestrator"] = {"config": {"max_iterations": 1}}
     async with serving(Factory(plan=plan)) as client:
         choice = await answer_to(client, asking(call("nowhere")))
@@ -196,7 +226,10 @@ async def test_one_model_is_described():
 
 
 async def test_answer_fits_the_schema_that_was_asked_for():
-    wanted = {"type": "json_schema", "json_schema": {"name": "colour", "schema": COLOUR, "strict": True}}
+    wanted = {
+        "type": "json_schema",
+        "json_schema": {"name": "colour", "schema": COLOUR, "strict": True},
+    }
     async with serving() as client:
         body = asking(call("final_result", name="rust", red=183), response_format=wanted)
         choice = await answer_to(client, body)
@@ -212,7 +245,9 @@ async def test_answer_fits_the_schema_that_was_asked_for():
 async def test_answer_that_never_fits_is_an_error(is_streamed):
     wanted = {"type": "json_schema", "json_schema": {"name": "colour", "schema": COLOUR}}
     async with serving() as client:
-        answer = await client.ask("POST", CHAT, asking("say red", response_format=wanted, stream=is_streamed))
+        answer = await client.ask(
+            "POST", CHAT, asking("say red", response_format=wanted, stream=is_streamed)
+        )
         assert (answer.status, answer.json()["error"]["code"]) == (502, "answer_does_not_fit")
 
 
@@ -230,10 +265,16 @@ async def test_answer_that_was_cut_off_before_it_fits_says_so():
 @pytest.mark.parametrize(
     "part",
     [
-        {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PIXEL}", "detail": "low"}},
+        {
+            "type": "image_url",
+            "image_url": {"url": f"data:image/png;base64,{PIXEL}", "detail": "low"},
+        },
         {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}},
         {"type": "input_image", "image_url": f"data:image/png;base64,{PIXEL}"},
-        {"type": "file", "file": {"filename": "a.png", "file_data": f"data:image/png;base64,{PIXEL}"}},
+        {
+            "type": "file",
+            "file": {"filename": "a.png", "file_data": f"data:image/png;base64,{PIXEL}"},
+        },
         {"type": "binary", "mimeType": "image/png", "data": PIXEL},
         {"type": "image", "source": {"type": "data", "value": PIXEL, "mimeType": "image/png"}},
         {"type": "image", "source": {"type": "url", "value": "https://example.org/a.png"}},
@@ -244,7 +285,9 @@ async def test_images_reach_the_model(part):
         choice = await answer_to(client, asking([{"type": "text", "text": "what is it?"}, part]))
         assert choice["message"]["content"] == "text image "
         before = [{"role": "user", "content": [part]}, {"role": "assistant", "content": "a pixel"}]
-        answer = await client.ask("POST", CHAT, {"messages": [*before, {"role": "user", "content": "history"}]})
+        answer = await client.ask(
+            "POST", CHAT, {"messages": [*before, {"role": "user", "content": "history"}]}
+        )
         assert answer.json()["choices"][0]["message"]["content"] == "2 prompts so far "
 
 
@@ -276,7 +319,10 @@ async def test_call_of_a_clients_tool_ends_the_response_and_its_result_comes_wit
         choice = await answer_to(client, body)
         assert choice["finish_reason"] == "tool_calls"
         (made,) = choice["message"]["tool_calls"]
-        assert (made["function"]["name"], json.loads(made["function"]["arguments"])) == ("weather", {"town": "Oslo"})
+        assert (made["function"]["name"], json.loads(made["function"]["arguments"])) == (
+            "weather",
+            {"town": "Oslo"},
+        )
         result = {"role": "tool", "tool_call_id": made["id"], "content": "rain"}
         messages = [*body["messages"], choice["message"], result]
         choice = await answer_to(client, {"messages": messages, "tools": [WEATHER]})
@@ -287,8 +333,13 @@ async def test_call_of_a_clients_tool_ends_the_response_and_its_result_comes_wit
 @pytest.mark.parametrize("is_last", [True, False])
 async def test_agents_own_tools_run_beside_those_of_the_client(tmp_path, is_last):
     (tmp_path / "gate").touch()
-    inputs = [{"tool": "weather", "town": "Oslo"}, {"path": str(tmp_path / "gate")}][:: 1 if is_last else -1]
-    body = asking("both " + " ".join(json.dumps(each, separators=(",", ":")) for each in inputs), tools=[WEATHER])
+    inputs = [{"tool": "weather", "town": "Oslo"}, {"path": str(tmp_path / "gate")}][
+        :: 1 if is_last else -1
+    ]
+    body = asking(
+        "both " + " ".join(json.dumps(each, separators=(",", ":")) for each in inputs),
+        tools=[WEATHER],
+    )
     async with serving() as client:
         choice = (await client.ask("POST", CHAT, body)).json()["choices"][0]
         (made,) = choice["message"]["tool_calls"]
@@ -310,7 +361,10 @@ async def test_several_calls_at_once_and_one_at_a_time():
     prompt = "both " + " ".join(json.dumps(each, separators=(",", ":")) for each in inputs)
     async with serving() as client:
         choice = await answer_to(client, asking(prompt, tools=[WEATHER]))
-        towns = [json.loads(made["function"]["arguments"])["town"] for made in choice["message"]["tool_calls"]]
+        towns = [
+            json.loads(made["function"]["arguments"])["town"]
+            for made in choice["message"]["tool_calls"]
+        ]
         assert towns == ["Oslo", "Rome"]
         choice = await answer_to(client, asking(prompt, tools=[WEATHER], parallel_tool_calls=False))
         assert len(choice["message"]["tool_calls"]) == 1
@@ -329,12 +383,16 @@ async def test_choice_of_a_tool_reaches_the_model_and_none_offers_none():
         for given in (chosen, "required"):
             choice = await answer_to(client, asking("settings", tools=[WEATHER], tool_choice=given))
             assert json.loads(choice["message"]["content"])["tool_choice"] == chosen
-        choice = await answer_to(client, asking(call("weather", town="Oslo"), tools=[WEATHER], tool_choice="none"))
+        choice = await answer_to(
+            client, asking(call("weather", town="Oslo"), tools=[WEATHER], tool_choice="none")
+        )
         assert "there is no tool named 'weather'" in choice["message"]["content"]
 
 
 async def test_typed_answer_may_take_calls_of_the_client():
-    body = asking(call("weather", town="Oslo"), tools=[WEATHER], response_format={"type": "json_object"})
+    body = asking(
+        call("weather", town="Oslo"), tools=[WEATHER], response_format={"type": "json_object"}
+    )
     async with serving() as client:
         assert (await answer_to(client, body))["finish_reason"] == "tool_calls"
 

@@ -27,7 +27,9 @@ class Colour(pydantic.BaseModel):
 
 
 def openai_client(server: Server) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{server.address}/v1", api_key=server.token, max_retries=0, timeout=PATIENCE)
+    return openai.OpenAI(
+        base_url=f"{server.address}/v1", api_key=server.token, max_retries=0, timeout=PATIENCE
+    )
 
 
 def test_openai_sdk_streams_answers_of_turns_with_tools(server, workdir):
@@ -53,7 +55,9 @@ def test_openai_sdk_streams_answers_of_turns_with_tools(server, workdir):
         whole = client.chat.completions.create(model=model.id, messages=conversation)
         assert whole.choices[0].message.content == "2 prompts so far "
         assert whole.choices[0].finish_reason == "stop"
-    assert sorted(server.home.glob("sessions/*")) == kept  # a conversation that comes with its request is not kept
+    assert (
+        sorted(server.home.glob("sessions/*")) == kept
+    )  # a conversation that comes with its request is not kept
 
 
 def test_openai_sdk_gets_errors_of_its_own_classes(server):
@@ -74,7 +78,10 @@ def test_openai_sdk_gets_errors_of_its_own_classes(server):
 @pytest.mark.slow
 def test_openai_sdk_that_leaves_stops_its_turn(backend, home, workdir, plan):
     ask: list[Any] = [{"role": "user", "content": "hang"}]
-    with running(backend, plan, home, workdir, "--max-turns", "1") as server, openai_client(server) as client:
+    with (
+        running(backend, plan, home, workdir, "--max-turns", "1") as server,
+        openai_client(server) as client,
+    ):
         for _ in range(3):
             # With one place for turns, the next one runs only if the last one has ended.
             stream = _when_there_is_room(client, ask)
@@ -94,21 +101,34 @@ def _when_there_is_room(client: openai.OpenAI, messages: list[Any]) -> Any:
 def test_openai_sdk_parses_typed_answers(server):
     asked: list[Any] = [{"role": "user", "content": COLOUR}]
     with openai_client(server) as client:
-        parsed = client.chat.completions.parse(model="amplifier", messages=asked, response_format=Colour)
+        parsed = client.chat.completions.parse(
+            model="amplifier", messages=asked, response_format=Colour
+        )
         assert parsed.choices[0].message.parsed == Colour(name="rust", red=183)
-        with client.chat.completions.stream(model="amplifier", messages=asked, response_format=Colour) as stream:
-            assert stream.get_final_completion().choices[0].message.parsed == Colour(name="rust", red=183)
+        with client.chat.completions.stream(
+            model="amplifier", messages=asked, response_format=Colour
+        ) as stream:
+            assert stream.get_final_completion().choices[0].message.parsed == Colour(
+                name="rust", red=183
+            )
         response = client.responses.parse(model="amplifier", input=COLOUR, text_format=Colour)
         assert response.output_parsed == Colour(name="rust", red=183)
         cut: list[Any] = [{"role": "user", "content": "end length cut"}]
-        assert client.chat.completions.create(model="amplifier", messages=cut).choices[0].finish_reason == "length"
+        assert (
+            client.chat.completions.create(model="amplifier", messages=cut).choices[0].finish_reason
+            == "length"
+        )
 
 
 def test_openai_sdk_carries_out_its_own_tools(server):
-    tools: list[Any] = [{"type": "function", "function": {"name": "weather", "parameters": TOWN, "strict": True}}]
+    tools: list[Any] = [
+        {"type": "function", "function": {"name": "weather", "parameters": TOWN, "strict": True}}
+    ]
     messages: list[Any] = [{"role": "user", "content": OSLO}]
     with openai_client(server) as client:
-        with client.chat.completions.stream(model="amplifier", messages=messages, tools=tools) as stream:
+        with client.chat.completions.stream(
+            model="amplifier", messages=messages, tools=tools
+        ) as stream:
             choice = stream.get_final_completion().choices[0]
         assert choice.finish_reason == "tool_calls"
         (made,) = choice.message.tool_calls or []
@@ -122,15 +142,21 @@ def test_openai_sdk_goes_on_with_responses(server):
     tools: list[Any] = [{"type": "function", "name": "weather", "parameters": TOWN, "strict": True}]
     with openai_client(server) as client:
         first = client.responses.create(model="amplifier", input="history")
-        with client.responses.stream(model="amplifier", input="history", previous_response_id=first.id) as stream:
+        with client.responses.stream(
+            model="amplifier", input="history", previous_response_id=first.id
+        ) as stream:
             deltas = [each.delta for each in stream if each.type == "response.output_text.delta"]
             second = stream.get_final_response()
         assert "".join(deltas) == second.output_text == "2 prompts so far "
         asked = client.responses.create(model="amplifier", input=OSLO, tools=tools)
         (made,) = asked.output
         assert made.type == "function_call"
-        result: list[Any] = [{"type": "function_call_output", "call_id": made.call_id, "output": "rain"}]
-        found = client.responses.create(model="amplifier", input=result, tools=tools, previous_response_id=asked.id)
+        result: list[Any] = [
+            {"type": "function_call_output", "call_id": made.call_id, "output": "rain"}
+        ]
+        found = client.responses.create(
+            model="amplifier", input=result, tools=tools, previous_response_id=asked.id
+        )
         assert found.output_text == "done: rain "
         assert found.usage is not None
         assert found.usage.input_tokens_details.cached_tokens == 4

@@ -16,7 +16,11 @@ WEATHER = {
     "type": "function",
     "name": "weather",
     "strict": True,
-    "parameters": {"type": "object", "properties": {"town": {"type": "string"}}, "required": ["town"]},
+    "parameters": {
+        "type": "object",
+        "properties": {"town": {"type": "string"}},
+        "required": ["town"],
+    },
 }
 
 
@@ -65,9 +69,13 @@ async def test_conversation_goes_on_with_a_response_that_is_kept():
         first = await created(client, "history", instructions="be brief")
         second = await created(client, "history", previous_response_id=first["id"])
         assert (text_of(first), text_of(second)) == ("1 prompts so far ", "2 prompts so far ")
-        last = (await streamed(client, "history", previous_response_id=second["id"]))[-1]["response"]
+        last = (await streamed(client, "history", previous_response_id=second["id"]))[-1][
+            "response"
+        ]
         assert (text_of(last), last["previous_response_id"]) == ("3 prompts so far ", second["id"])
-        again = await created(client, "history", previous_response_id=first["id"])  # from there, another way
+        again = await created(
+            client, "history", previous_response_id=first["id"]
+        )  # from there, another way
         assert text_of(again) == "2 prompts so far "
         items = [
             {"role": "user", "content": "hi"},
@@ -85,7 +93,9 @@ async def test_response_that_is_not_kept_is_not_found():
         assert (await client.ask("DELETE", f"{RESPONSES}/{kept['id']}")).status == 404
         for name in (unkept["id"], kept["id"], "resp_never"):
             assert (await client.ask("GET", f"{RESPONSES}/{name}")).status == 404
-            answer = await client.ask("POST", RESPONSES, {"input": "hi", "previous_response_id": name})
+            answer = await client.ask(
+                "POST", RESPONSES, {"input": "hi", "previous_response_id": name}
+            )
             assert (answer.status, answer.json()["error"]["param"]) == (400, "previous_response_id")
 
 
@@ -113,7 +123,9 @@ async def test_calls_of_a_clients_tool_end_the_response(is_kept, tmp_path):
         result = {"type": "function_call_output", "call_id": made["call_id"], "output": "rain"}
         before = [{"role": "user", "content": prompt}, made]
         more = {"previous_response_id": response["id"]} if is_kept else {}
-        found = await created(client, [result] if is_kept else [*before, result], tools=[WEATHER], **more)
+        found = await created(
+            client, [result] if is_kept else [*before, result], tools=[WEATHER], **more
+        )
         # The model goes on with the results of both tools; it shows the last one, which is the agent's own.
         assert text_of(found) == "done: it is there "
 
@@ -150,15 +162,26 @@ async def test_answer_fits_the_schema_that_was_asked_for():
 async def test_reason_of_the_model_is_passed_on():
     async with serving() as client:
         cut = await created(client, "end length cut")
-        assert (cut["status"], cut["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
+        assert (cut["status"], cut["incomplete_details"]) == (
+            "incomplete",
+            {"reason": "max_output_tokens"},
+        )
         assert kinds(await streamed(client, "end refusal no"))[-1] == "incomplete"
 
 
 async def test_parameters_reach_the_provider():
-    given = {"temperature": 0.5, "max_output_tokens": 7, "reasoning": {"effort": "low", "summary": "auto"}}
+    given = {
+        "temperature": 0.5,
+        "max_output_tokens": 7,
+        "reasoning": {"effort": "low", "summary": "auto"},
+    }
     async with serving() as client:
         found = json.loads(text_of(await created(client, "settings", **given)))
-        assert (found["temperature"], found["max_output_tokens"], found["reasoning_effort"]) == (0.5, 7, "low")
+        assert (found["temperature"], found["max_output_tokens"], found["reasoning_effort"]) == (
+            0.5,
+            7,
+            "low",
+        )
 
 
 async def test_images_reach_the_model():
@@ -175,7 +198,10 @@ async def test_images_reach_the_model():
         ({"input": []}, "input"),
         ({"input": [7]}, "input[0]"),
         ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input[0].type"),
-        ({"input": [{"role": "user", "content": [{"type": "input_audio"}]}]}, "input[0].content[0]"),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_audio"}]}]},
+            "input[0].content[0]",
+        ),
         ({"input": "hi", "background": True, "store": False}, "background"),
         ({"input": "hi", "conversation": "conv_1"}, "conversation"),
         ({"input": "hi", "truncation": "auto"}, "truncation"),

@@ -21,7 +21,9 @@ from tests.servers.http._server import PATIENCE, Server, ask, connect, running
 @pytest.mark.slow
 def test_ui_opens_the_page_of_the_default_agent_in_the_browser(backend, home, workdir):
     browser = workdir / "browser"
-    browser.write_text(f"#!/bin/sh\nprintf %s \"$1\" > '{workdir}/new'\nmv '{workdir}/new' '{workdir}/opened'\n")
+    browser.write_text(
+        f"#!/bin/sh\nprintf %s \"$1\" > '{workdir}/new'\nmv '{workdir}/new' '{workdir}/opened'\n"
+    )
     browser.chmod(0o755)
     words, variables = ("ui", "-p", "offline", "--backend", backend), {"BROWSER": f"{browser} %s"}
     with start(*words, home=home, cwd=workdir, extra=variables, stderr=None) as process:
@@ -34,9 +36,16 @@ def test_ui_opens_the_page_of_the_default_agent_in_the_browser(backend, home, wo
         token, address = page.rpartition("=")[2], page.partition("/#")[0]
         file = page_file((workdir / "opened").read_text(), token)
         assert f'url={page}"' in file.read_text()
-        request = urllib.request.Request(f"{address}/api/sessions?stored", headers={"Authorization": f"Bearer {token}"})
+        request = urllib.request.Request(
+            f"{address}/api/sessions?stored", headers={"Authorization": f"Bearer {token}"}
+        )
         with urllib.request.urlopen(request, timeout=PATIENCE) as response:
-            assert json.load(response) == {"sessions": [], "stored": [], "elsewhere": [], "reports": []}
+            assert json.load(response) == {
+                "sessions": [],
+                "stored": [],
+                "elsewhere": [],
+                "reports": [],
+            }
         process.send_signal(signal.SIGINT)
         assert process.wait(PATIENCE) == 130
         assert not file.exists()
@@ -61,7 +70,10 @@ def events_of(server: Server, session_id: str, *kinds: str) -> list[Any]:
 @pytest.mark.slow
 def test_turn_that_a_kill_cut_off_goes_on(backend, home, workdir, plan):
     content = json.loads(Path(plan).read_text())
-    content["session"]["context"] = {"module": "context-persistent", "config": {"durable_turns": True}}
+    content["session"]["context"] = {
+        "module": "context-persistent",
+        "config": {"durable_turns": True},
+    }
     Path(plan).write_text(json.dumps(content))
     gate, late = workdir / "gate", workdir / "late"
     gate.touch()
@@ -72,24 +84,35 @@ def test_turn_that_a_kill_cut_off_goes_on(backend, home, workdir, plan):
         ask(server, "POST", "/api/sessions/anna/turns", {"prompt": f"both {' '.join(inputs)}"})
         events_of(server, "anna", "tool_finished")
         sessions = SessionIndex(home / "sessions")
-        while not any(step["step"] == "finished" for step in sessions.steps("anna")):  # shortly after the event
+        while not any(
+            step["step"] == "finished" for step in sessions.steps("anna")
+        ):  # shortly after the event
             assert ask(server, "GET", "/api/sessions/anna")[1]["status"] == "running"
         server.kill()
     gate.unlink()  # its call must not run again
     late.touch()
     with running(backend, plan, home, workdir) as server:
-        assert ask(server, "POST", "/api/sessions", {"session_id": "anna"})[1]["metadata"] == {"user": "Änne"}
+        assert ask(server, "POST", "/api/sessions", {"session_id": "anna"})[1]["metadata"] == {
+            "user": "Änne"
+        }
         assert ask(server, "POST", "/api/sessions/anna/turns", {"resume": True})[0] == 202
         started, asked = events_of(server, "anna", "turn_started", "approval_required")
         assert started["prompt"] is None
         assert "wait_for" in asked["prompt"]
         option = {"option": asked["options"][0]}
-        assert ask(server, "POST", f"/api/sessions/anna/approvals/{asked['question']}", option)[0] == 200
+        assert (
+            ask(server, "POST", f"/api/sessions/anna/approvals/{asked['question']}", option)[0]
+            == 200
+        )
         (ended,) = events_of(server, "anna", "turn_ended")
         assert ended["status"] == "success"
         messages = ask(server, "GET", "/api/sessions/anna")[1]["messages"]
-        assert [each["content"] for each in messages if each["role"] == "tool"] == ["it is there"] * 2
-        turn = ask(server, "POST", "/api/sessions/anna/turns", {"prompt": "history", "wait": True})[1]
+        assert [each["content"] for each in messages if each["role"] == "tool"] == [
+            "it is there"
+        ] * 2
+        turn = ask(server, "POST", "/api/sessions/anna/turns", {"prompt": "history", "wait": True})[
+            1
+        ]
         assert turn["result"] == "2 prompts so far "
         assert ask(server, "DELETE", "/api/sessions/anna")[0] == 204
     assert not (home / "sessions" / "anna").exists()
@@ -97,7 +120,9 @@ def test_turn_that_a_kill_cut_off_goes_on(backend, home, workdir, plan):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
-def test_signal_lets_a_running_tool_finish_and_ends_the_server(number, code, backend, home, workdir, plan):
+def test_signal_lets_a_running_tool_finish_and_ends_the_server(
+    number, code, backend, home, workdir, plan
+):
     with running(backend, plan, home, workdir) as server:
         ask(server, "POST", "/api/sessions", {"session_id": "anna"})
         prompt = f"call wait_for {json.dumps({'path': str(workdir / 'gate')})}"
@@ -136,7 +161,10 @@ def test_signal_ends_the_server_while_a_question_waits(backend, home, workdir, p
     ("options", "message"),
     [
         ([], "AMPLIFIER_SERVE_TOKEN: expected at least 16"),
-        (["--no-token", "-p", "openai-compatible", "--port", "0"], "no address"),  # before the first client comes
+        (
+            ["--no-token", "-p", "openai-compatible", "--port", "0"],
+            "no address",
+        ),  # before the first client comes
         (["--host", "0.0.0.0"], "needs --allow-host"),
         (["--host", "0.0.0.0", "--no-token"], "on this machine only"),
         (["--host", "no-such-host.invalid"], "cannot listen on no-such-host.invalid"),
@@ -158,6 +186,8 @@ def test_wrong_options_are_refused_with_the_reason(options, message, home, workd
 
 def test_port_that_is_taken_is_reported(home, workdir, plan):
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        finished = run_cli("serve", plan, "--port", str(taken.getsockname()[1]), home=home, cwd=workdir)
+        finished = run_cli(
+            "serve", plan, "--port", str(taken.getsockname()[1]), home=home, cwd=workdir
+        )
     assert finished.returncode == 2
     assert "Address already in use" in finished.stderr

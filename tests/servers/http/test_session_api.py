@@ -30,7 +30,9 @@ async def test_session_is_created_used_listed_and_deleted():
         created = await client.ask("POST", "/api/sessions", {"session_id": "anna"})
         assert (created.status, created.headers["location"]) == (201, "/api/sessions/anna")
         for number in (1, 2):
-            answer = await client.ask("POST", "/api/sessions/anna/turns", {"prompt": "history", "wait": True})
+            answer = await client.ask(
+                "POST", "/api/sessions/anna/turns", {"prompt": "history", "wait": True}
+            )
             assert answer.json()["result"] == f"{number} prompts so far "
             assert answer.json()["usage"] == {"input_tokens": 10, "output_tokens": 5}
         (listed,) = (await client.ask("GET", "/api/sessions")).json()["sessions"]
@@ -53,7 +55,13 @@ async def test_events_tell_the_whole_turn_to_every_watcher(tmp_path):
             kinds.append(event["type"])
             if event["type"] == "turn_ended":
                 break
-        assert kinds == ["turn_started", "tool_started", "tool_finished", *["text"] * 4, "turn_ended"]
+        assert kinds == [
+            "turn_started",
+            "tool_started",
+            "tool_finished",
+            *["text"] * 4,
+            "turn_ended",
+        ]
         late = await follow(client, session_id, after=2)
         event = await late.until("tool_finished")
         assert (event["id"], event["success"], event["output"]) == (3, True, "it is there")
@@ -67,7 +75,9 @@ async def test_watcher_that_reconnects_gets_what_it_missed():
         last = await first.until("text")
         first.leave()
         await first.ended.wait()
-        second = client.begin("GET", f"/api/sessions/{session_id}/events", last_event_id=str(last["id"]))
+        second = client.begin(
+            "GET", f"/api/sessions/{session_id}/events", last_event_id=str(last["id"])
+        )
         await second.start()
         assert (await second.until("turn_ended"))["status"] == "success"
 
@@ -101,7 +111,11 @@ async def test_a_question_about_an_edit_has_its_diff(tmp_path, monkeypatch):
     async with serving(Factory(plan=plan)) as client:
         session_id = await client.open_session()
         events = await follow(client, session_id)
-        await begin_turn(client, session_id, call("edit_file", file_path="a.txt", old_string="two", new_string="three"))
+        await begin_turn(
+            client,
+            session_id,
+            call("edit_file", file_path="a.txt", old_string="two", new_string="three"),
+        )
         asked = await events.until("approval_required")
         assert asked["diff"] == ["@@ -1,2 +1,2 @@", " one", "-two", "+three"]
         assert "edit_file" in asked["prompt"]
@@ -125,7 +139,9 @@ async def test_stop_ends_the_turn_and_its_question(tmp_path):
         assert (await client.ask("POST", stop, {})).json() == {"stopped": True}
         assert (await events.until("approval_closed"))["answer"] is None
         assert (await events.until("turn_ended"))["status"] == "cancelled"
-        answer = await client.ask("POST", f"/api/sessions/{session_id}/turns", {"prompt": "say on", "wait": True})
+        answer = await client.ask(
+            "POST", f"/api/sessions/{session_id}/turns", {"prompt": "say on", "wait": True}
+        )
         assert answer.json()["status"] == "success"
 
 
@@ -139,7 +155,9 @@ async def test_a_message_is_taken_in_by_the_running_turn(tmp_path):
         await begin_turn(client, session_id, call("risky", path=str(tmp_path / "trace")))
         asked = await events.until("approval_required")
         assert (await client.ask("POST", steer, {"message": " "})).status == 400
-        assert (await client.ask("POST", steer, {"message": "say blue"})).json() == {"steered": True}
+        assert (await client.ask("POST", steer, {"message": "say blue"})).json() == {
+            "steered": True
+        }
         address = f"/api/sessions/{session_id}/approvals/{asked['question']}"
         await client.ask("POST", address, {"option": "Allow once"})
         ended = await events.until("turn_ended")
@@ -152,7 +170,9 @@ async def test_second_turn_at_once_is_refused(tmp_path, monkeypatch):
         session_id = await client.open_session()
         await begin_turn(client, session_id, "hang")
         for wait in (True, False):
-            answer = await client.ask("POST", f"/api/sessions/{session_id}/turns", {"prompt": "say x", "wait": wait})
+            answer = await client.ask(
+                "POST", f"/api/sessions/{session_id}/turns", {"prompt": "say x", "wait": wait}
+            )
             assert (answer.status, answer.json()["error"]["code"]) == (409, "session_busy")
         assert (await client.ask("DELETE", f"/api/sessions/{session_id}")).status == 204
         assert client.factory.statuses() == ["cancelled"]
@@ -161,15 +181,22 @@ async def test_second_turn_at_once_is_refused(tmp_path, monkeypatch):
 async def test_failure_of_the_model_is_the_end_of_the_turn():
     async with serving() as client:
         session_id = await client.open_session()
-        answer = await client.ask("POST", f"/api/sessions/{session_id}/turns", {"prompt": "fail", "wait": True})
-        assert (answer.json()["status"], answer.json()["error"]) == ("error", "the quota is used up")
+        answer = await client.ask(
+            "POST", f"/api/sessions/{session_id}/turns", {"prompt": "fail", "wait": True}
+        )
+        assert (answer.json()["status"], answer.json()["error"]) == (
+            "error",
+            "the quota is used up",
+        )
 
 
 async def test_client_that_waits_for_its_turn_and_leaves_stops_it(tmp_path):
     async with serving() as client:
         session_id = await client.open_session()
         prompt = call("wait_for", path=str(tmp_path / "never"))
-        exchange = client.begin("POST", f"/api/sessions/{session_id}/turns", {"prompt": prompt, "wait": True})
+        exchange = client.begin(
+            "POST", f"/api/sessions/{session_id}/turns", {"prompt": prompt, "wait": True}
+        )
         await (await follow(client, session_id)).until("tool_started")
         exchange.leave()
         await (await follow(client, session_id)).until("turn_ended")
@@ -177,7 +204,9 @@ async def test_client_that_waits_for_its_turn_and_leaves_stops_it(tmp_path):
 
 
 @pytest.mark.virtual_time
-async def test_turn_is_stopped_when_its_last_watcher_has_been_away_for_a_while(tmp_path, monkeypatch):
+async def test_turn_is_stopped_when_its_last_watcher_has_been_away_for_a_while(
+    tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     async with serving(limits=Limits(abandoned_seconds=30)) as client:
         session_id = await client.open_session()
@@ -198,7 +227,9 @@ async def test_question_that_no_client_answers_is_denied_at_its_time(tmp_path):
     async with serving() as client:
         session_id = await client.open_session()
         prompt = call("risky", path=str(tmp_path / "quick"))
-        ended = await client.ask("POST", f"/api/sessions/{session_id}/turns", {"prompt": prompt, "wait": True})
+        ended = await client.ask(
+            "POST", f"/api/sessions/{session_id}/turns", {"prompt": prompt, "wait": True}
+        )
         assert ended.json()["status"] == "success"
     assert not (tmp_path / "quick").exists()
 
@@ -253,9 +284,21 @@ async def test_watchers_above_the_limit_are_refused():
         ("POST", "/nowhere/turns", {"prompt": "x"}, 404, "no session"),
         ("POST", "/anna/turns", {"prompt": " "}, 400, "prompt: expected a text"),
         ("POST", "/anna/turns", {}, 400, "prompt: expected a text"),
-        ("POST", "/anna/turns", {"prompt": "x", "resume": True}, 400, "prompt: expected none with resume"),
+        (
+            "POST",
+            "/anna/turns",
+            {"prompt": "x", "resume": True},
+            400,
+            "prompt: expected none with resume",
+        ),
         ("POST", "/anna/turns", {"resume": 1}, 400, "resume: expected true or false"),
-        ("POST", "/anna/turns", {"prompt": "x", "wait": "yes"}, 400, "wait: expected true or false"),
+        (
+            "POST",
+            "/anna/turns",
+            {"prompt": "x", "wait": "yes"},
+            400,
+            "wait: expected true or false",
+        ),
         ("POST", "/anna/approvals/q9", {"option": "Allow"}, 404, "no question 'q9'"),
         ("POST", "/anna/approvals/q9", {"option": "Allow", "note": "x"}, 400, "note: unknown key"),
         ("GET", "/anna/events?after=x", None, 400, "after: expected"),
@@ -312,7 +355,9 @@ async def test_metadata_of_a_session_is_shown_and_kept(tmp_path):
         read = (await client.ask("GET", f"/api/sessions/{created['session_id']}")).json()
         assert read["metadata"] == {"user": "ben"}
         await client.ask("DELETE", "/api/sessions/anna")
-        assert {name: storage.metadata(name) for name in storage.names()} == {created["session_id"]: {"user": "ben"}}
+        assert {name: storage.metadata(name) for name in storage.names()} == {
+            created["session_id"]: {"user": "ben"}
+        }
         replaced = await client.ask("POST", "/api/sessions", {"session_id": "cleo", "metadata": {}})
         assert replaced.json()["metadata"] == {}
 
@@ -356,7 +401,9 @@ async def test_metadata_that_cannot_be_stored_opens_no_session(tmp_path):
 async def test_turn_that_was_not_cut_off_cannot_be_resumed():
     async with serving() as client:
         session_id = await client.open_session()
-        answer = await client.ask("POST", f"/api/sessions/{session_id}/turns", {"resume": True, "wait": True})
+        answer = await client.ask(
+            "POST", f"/api/sessions/{session_id}/turns", {"resume": True, "wait": True}
+        )
         assert (answer.json()["status"], answer.json()["code"]) == ("error", "no_unfinished_turn")
 
 
@@ -398,7 +445,9 @@ async def test_shutdown_stops_turns_that_wait_for_an_answer_at_once(tmp_path):
 
 async def ask_and_wait(client: Client, session_id: str, prompt: Any, **more: Any) -> dict[str, Any]:
     body = {"prompt": prompt, "wait": True, **more}
-    answer: dict[str, Any] = (await client.ask("POST", f"/api/sessions/{session_id}/turns", body)).json()
+    answer: dict[str, Any] = (
+        await client.ask("POST", f"/api/sessions/{session_id}/turns", body)
+    ).json()
     return answer
 
 
@@ -406,7 +455,9 @@ async def test_kept_conversations_are_listed_named_copied_and_deleted(tmp_path):
     index = SessionIndex(tmp_path)
     async with serving(storage=index) as client:
         await client.ask("POST", "/api/sessions", {"session_id": "anna"})
-        assert (await client.ask("GET", "/api/sessions?stored")).json()["stored"] == []  # nothing was said yet
+        assert (await client.ask("GET", "/api/sessions?stored")).json()[
+            "stored"
+        ] == []  # nothing was said yet
         await ask_and_wait(client, "anna", "say  hello\nyou")
         (listed,) = (await client.ask("GET", "/api/sessions?stored")).json()["stored"]
         assert (listed["title"], listed["status"]) == ("say hello you", "success")
@@ -414,11 +465,18 @@ async def test_kept_conversations_are_listed_named_copied_and_deleted(tmp_path):
         assert renamed.json() == {"session_id": "anna", "title": "A name"}
         assert (await client.ask("PATCH", "/api/sessions/anna", {"title": " "})).status == 400
         assert (await client.ask("PATCH", "/api/sessions/nobody", {"title": "x"})).status == 404
-        copied = (await client.ask("POST", "/api/sessions", {"fork_of": "anna"})).json()["session_id"]
+        copied = (await client.ask("POST", "/api/sessions", {"fork_of": "anna"})).json()[
+            "session_id"
+        ]
         assert (await ask_and_wait(client, copied, "history"))["result"] == "2 prompts so far "
-        shorter = (await client.ask("POST", "/api/sessions", {"fork_of": "anna", "keep": 0})).json()["session_id"]
+        shorter = (
+            await client.ask("POST", "/api/sessions", {"fork_of": "anna", "keep": 0})
+        ).json()["session_id"]
         assert (await ask_and_wait(client, shorter, "history"))["result"] == "1 prompts so far "
-        titles = {each["title"] for each in (await client.ask("GET", "/api/sessions?stored")).json()["stored"]}
+        titles = {
+            each["title"]
+            for each in (await client.ask("GET", "/api/sessions?stored")).json()["stored"]
+        }
         assert titles == {"A name", "say hello you (copy)", "history"}
         await client.ask("DELETE", "/api/sessions/anna")
         assert not index.exists("anna")
@@ -433,20 +491,33 @@ async def test_a_turn_begins_again_from_an_earlier_message_and_takes_images(tmp_
         session_id = await client.open_session()
         for prompt in ("history", "history"):
             await ask_and_wait(client, session_id, prompt)
-        assert (await ask_and_wait(client, session_id, "history", keep=2))["result"] == "2 prompts so far "
-        assert (await ask_and_wait(client, session_id, "history", keep=0))["result"] == "1 prompts so far "
+        assert (await ask_and_wait(client, session_id, "history", keep=2))[
+            "result"
+        ] == "2 prompts so far "
+        assert (await ask_and_wait(client, session_id, "history", keep=0))[
+            "result"
+        ] == "1 prompts so far "
         image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
         ended = await ask_and_wait(client, session_id, [{"type": "text", "text": "blocks"}, image])
         assert ended["result"] == "text image "
         assert (ended["cost"], ended["model"]) == ("0.0001", None)
-        wrong = await client.ask("POST", f"/api/sessions/{session_id}/turns", {"prompt": [{"type": "sound"}]})
-        assert (wrong.status, "this server takes no sound" in wrong.json()["error"]["message"]) == (400, True)
+        wrong = await client.ask(
+            "POST", f"/api/sessions/{session_id}/turns", {"prompt": [{"type": "sound"}]}
+        )
+        assert (wrong.status, "this server takes no sound" in wrong.json()["error"]["message"]) == (
+            400,
+            True,
+        )
         assert (
-            await client.ask("POST", f"/api/sessions/{session_id}/turns", {"prompt": "x", "keep": -1})
+            await client.ask(
+                "POST", f"/api/sessions/{session_id}/turns", {"prompt": "x", "keep": -1}
+            )
         ).status == 400
 
 
-async def test_the_end_of_a_tool_call_tells_how_it_ended_and_the_time_without_the_question(tmp_path):
+async def test_the_end_of_a_tool_call_tells_how_it_ended_and_the_time_without_the_question(
+    tmp_path,
+):
     async with serving() as client:
         session_id = await client.open_session()
         watching = await follow(client, session_id)

@@ -20,11 +20,19 @@ from tests.durable.agents import agent, answering, eventually, tool, until, work
 TOKEN = "a-token-for-tests"
 
 
-async def ask(app: Any, method: str, path: str, token: str = TOKEN, query: str = "") -> tuple[int, Any]:
+async def ask(
+    app: Any, method: str, path: str, token: str = TOKEN, query: str = ""
+) -> tuple[int, Any]:
     """A request in the same process; returns the status, and the body if it is JSON, else its text."""
     sent: list[Any] = []
     headers = [(b"host", b"localhost"), (b"authorization", f"Bearer {token}".encode())]
-    scope = {"type": "http", "method": method, "path": path, "query_string": query.encode(), "headers": headers}
+    scope = {
+        "type": "http",
+        "method": method,
+        "path": path,
+        "query_string": query.encode(),
+        "headers": headers,
+    }
 
     async def receive() -> Any:
         return {"type": "http.request", "body": b"", "more_body": False}
@@ -46,8 +54,13 @@ async def test_turns_are_listed_shown_stopped_and_released(tmp_path):
 
     async with open_engine(tmp_path / "turns.db", poll=0.02) as engine:
         app = turns_application(engine, TOKEN)
-        running, waiting = await engine.start("anna", "go"), await engine.start("bert", "go", delay=3600)
-        async with working(engine, agent(answering([("hang", {})], [("hang", {})]), tool("hang", hang))):
+        running, waiting = (
+            await engine.start("anna", "go"),
+            await engine.start("bert", "go", delay=3600),
+        )
+        async with working(
+            engine, agent(answering([("hang", {})], [("hang", {})]), tool("hang", hang))
+        ):
             with anyio.fail_after(60):
                 await begun.wait()
                 status, body = await ask(app, "GET", "/api/turns", query="state=queued")
@@ -59,7 +72,9 @@ async def test_turns_are_listed_shown_stopped_and_released(tmp_path):
                 for turn in (running, waiting):
                     assert (await ask(app, "POST", f"/api/turns/{turn}/stop"))[0] == 200
                     await until(engine, turn, lambda now: now.state == "stopped")
-                assert (await ask(app, "POST", f"/api/turns/{running}/resume"))[1]["state"] == "stopped"
+                assert (await ask(app, "POST", f"/api/turns/{running}/resume"))[1][
+                    "state"
+                ] == "stopped"
 
 
 @pytest.mark.parametrize(
@@ -73,7 +88,9 @@ async def test_turns_are_listed_shown_stopped_and_released(tmp_path):
         ("GET", "/api/turns/x/stop", "", TOKEN, 405, "expected POST"),
     ],
 )
-async def test_what_is_wrong_is_refused_with_the_reason(tmp_path, method, path, query, token, status, problem):
+async def test_what_is_wrong_is_refused_with_the_reason(
+    tmp_path, method, path, query, token, status, problem
+):
     async with open_engine(tmp_path / "turns.db") as engine:
         found, body = await ask(turns_application(engine, TOKEN), method, path, token, query)
     assert (found, problem in body["error"]["message"]) == (status, True), body
@@ -89,10 +106,19 @@ async def test_an_engine_that_was_closed_is_reported(tmp_path):
 
 @pytest.mark.slow
 async def test_a_browser_shows_the_turns_and_stops_one(tmp_path, home, anyio_backend_name):
-    words = ("turns", "--engine", str(tmp_path / "turns.db"), "page", "--backend", anyio_backend_name)
+    words = (
+        "turns",
+        "--engine",
+        str(tmp_path / "turns.db"),
+        "page",
+        "--backend",
+        anyio_backend_name,
+    )
     async with open_engine(tmp_path / "turns.db") as engine:
         turn = await engine.start("anna", "go")
-        async with await anyio.open_process(command(*words), env=environment(home, {}), stderr=None) as process:
+        async with await anyio.open_process(
+            command(*words), env=environment(home, {}), stderr=None
+        ) as process:
             assert process.stdout is not None
             text = ""
             with anyio.fail_after(PATIENCE):
@@ -119,7 +145,11 @@ def click_stop(page: str, turn: str) -> None:
         while not tab.evaluate(f"Boolean({row})"):
             pass
         assert tab.evaluate(f"{row}.cells[2].textContent") == "queued"
-        assert "1 queued; the oldest open one is" in tab.evaluate("document.getElementById('counts').textContent")
-        tab.evaluate(f"[...{row}.querySelectorAll('button')].find((each) => each.textContent === 'stop').click()")
+        assert "1 queued; the oldest open one is" in tab.evaluate(
+            "document.getElementById('counts').textContent"
+        )
+        tab.evaluate(
+            f"[...{row}.querySelectorAll('button')].find((each) => each.textContent === 'stop').click()"
+        )
         while '"stopped"' not in tab.evaluate("document.getElementById('shown').textContent"):
             pass

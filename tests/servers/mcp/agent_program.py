@@ -49,7 +49,9 @@ def note(file: str, line: str) -> None:
 
 
 def last_user_message(request: Any) -> str:
-    return next(str(message.content) for message in reversed(request.messages) if message.role == "user")
+    return next(
+        str(message.content) for message in reversed(request.messages) if message.role == "user"
+    )
 
 
 def play(request: Any) -> Any:
@@ -71,7 +73,11 @@ async def mount_gate(coordinator: Any, config: Any) -> None:
     def judge(event: str, data: dict[str, Any]) -> HookResult:
         if data["tool_input"]["prompt"] != "ask":
             return HookResult()
-        return HookResult(action="ask_user", approval_prompt="May it step?", approval_options=["Allow once", "Deny"])
+        return HookResult(
+            action="ask_user",
+            approval_prompt="May it step?",
+            approval_options=["Allow once", "Deny"],
+        )
 
     coordinator.hooks.register("tool:pre", judge, name="gate", on_failure="deny")
 
@@ -96,10 +102,14 @@ class Introspection:
 
     async def verify_token(self, token: str) -> AccessToken | None:
         async with httpx2.AsyncClient() as client:
-            told = (await client.post(f"{os.environ['ISSUER']}/introspect", data={"token": token})).json()
+            told = (
+                await client.post(f"{os.environ['ISSUER']}/introspect", data={"token": token})
+            ).json()
         if not told["active"]:
             return None
-        return AccessToken(token=token, client_id=told["client_id"], scopes=[], resource=told["aud"])
+        return AccessToken(
+            token=token, client_id=told["client_id"], scopes=[], resource=told["aud"]
+        )
 
 
 async def main() -> None:

@@ -65,7 +65,9 @@ def guarded(request: pytest.FixtureRequest) -> Iterator[Guarded]:
     """The agent, on either backend, and its authorization server, which is that of the official SDK."""
     folder = ROOT / "tests"
     with ExitStack() as stack:
-        port = stack.enter_context(program(str(folder / "modules" / "tools" / "mcp" / "sdk_oauth_server.py")))
+        port = stack.enter_context(
+            program(str(folder / "modules" / "tools" / "mcp" / "sdk_oauth_server.py"))
+        )
         issuer = f"http://127.0.0.1:{port}"
         agent = str(folder / "servers" / "mcp" / "agent_program.py")
         url = stack.enter_context(program(agent, request.param, "http", ISSUER=issuer))
@@ -97,7 +99,9 @@ async def log_in(servers: dict[str, Any]) -> None:
 
     async def browse(page: str) -> None:
         """What the browser of a user does."""
-        browser.start_soon(lambda: anyio.to_thread.run_sync(lambda: httpx2.get(page, follow_redirects=True)))
+        browser.start_soon(
+            lambda: anyio.to_thread.run_sync(lambda: httpx2.get(page, follow_redirects=True))
+        )
 
     session, recorder = new_session(servers)
     session.coordinator.register_capability("mcp.login", browse)
@@ -134,13 +138,21 @@ async def test_tool_mcp_renews_a_kept_token_whose_time_is_over(guarded, tmp_path
     assert renewed["expires_at"] > kept["expires_at"] - 60
 
 
-@pytest.mark.parametrize("given", [{"auth": True}, {"token_verifier": True}, {"auth": True, "token_verifier": True}])
+@pytest.mark.parametrize(
+    "given", [{"auth": True}, {"token_verifier": True}, {"auth": True, "token_verifier": True}]
+)
 async def test_what_does_not_go_together_is_refused(given):
     auth = AuthSettings.model_validate(
-        {"issuer_url": "http://a.example", "resource_server_url": None, "validate_token_resource": None}
+        {
+            "issuer_url": "http://a.example",
+            "resource_server_url": None,
+            "validate_token_resource": None,
+        }
     )
     values: dict[str, Any] = {"auth": auth, "token_verifier": object()}
-    with pytest.raises(ValueError, match="auth: expected together with token_verifier, and without token"):
+    with pytest.raises(
+        ValueError, match="auth: expected together with token_verifier, and without token"
+    ):
         await serve(
             lambda: AmplifierSession({}),
             transport="http",

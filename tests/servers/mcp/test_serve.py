@@ -29,7 +29,9 @@ from amplifier.testing import wait_for
 from tests._support.forked import Forked
 from tests._support.tree import ROOT
 
-pytestmark = pytest.mark.filterwarnings("ignore:Async generator '(httpx2|httpcore2|mcp):ResourceWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Async generator '(httpx2|httpcore2|mcp):ResourceWarning"
+)
 
 TOKEN = "a-token-for-the-tests"
 PROGRAM = str(Path(__file__).with_name("agent_program.py"))
@@ -55,11 +57,15 @@ class Agent:
         async def elicit(context: Any, params: Any) -> Any:
             return answer(params)
 
-        async with httpx2.AsyncClient(headers=headers or {"Authorization": f"Bearer {TOKEN}"}) as http_client:
+        async with httpx2.AsyncClient(
+            headers=headers or {"Authorization": f"Bearer {TOKEN}"}
+        ) as http_client:
             target = self.target
             if isinstance(target, str):
                 target = streamable_http_client(target, http_client=http_client)
-            async with Client(target, mode=self.mode, elicitation_callback=elicit if answer else None) as client:
+            async with Client(
+                target, mode=self.mode, elicitation_callback=elicit if answer else None
+            ) as client:
                 yield client
 
 
@@ -76,7 +82,12 @@ def http_servers() -> Iterator[dict[str, str]]:
     with ExitStack() as stack:
         started = {
             backend: stack.enter_context(
-                Forked([sys.executable, PROGRAM, backend, "http"], stdout=subprocess.PIPE, text=True, env=environment)
+                Forked(
+                    [sys.executable, PROGRAM, backend, "http"],
+                    stdout=subprocess.PIPE,
+                    text=True,
+                    env=environment,
+                )
             )
             for backend in ("asyncio", "trio")
         }
@@ -100,7 +111,9 @@ def agent(request: pytest.FixtureRequest, http_servers: dict[str, str], tmp_path
         target = http_servers[server_backend]
     else:
         arguments = [PROGRAM, server_backend, transport]
-        target = StdioServerParameters(command=sys.executable, args=arguments, env={"PYTHONPATH": str(ROOT)})
+        target = StdioServerParameters(
+            command=sys.executable, args=arguments, env={"PYTHONPATH": str(ROOT)}
+        )
     return Agent(target, mode, tmp_path / "notes")
 
 
@@ -137,7 +150,10 @@ async def test_a_client_runs_turns_asks_and_reads_its_conversation(agent):
         again = await run(client, "hello", session=session)
         assert again.structured_content == {"response": "7 messages; HELLO", "session_id": session}
         page = await client.read_resource(f"amplifier://sessions/{session}/transcript")
-        assert [message["role"] for message in json.loads(page.contents[0].text)][:2] == ["user", "assistant"]
+        assert [message["role"] for message in json.loads(page.contents[0].text)][:2] == [
+            "user",
+            "assistant",
+        ]
 
 
 async def test_a_denied_or_unanswerable_question_denies(agent):
@@ -172,11 +188,17 @@ async def test_wrong_calls_get_clear_errors(agent):
     async with agent.client() as client:
         with pytest.raises(MCPError, match="there is no tool 'walk'; the only one is 'run'"):
             await client.call_tool("walk", {})
-        with pytest.raises(MCPError, match="there is no session 'x'; leave session out to begin one"):
+        with pytest.raises(
+            MCPError, match="there is no session 'x'; leave session out to begin one"
+        ):
             await run(client, "hello", session="x")
-        assert (await run(client, " ")).content[0].text == "prompt: expected a non-empty text, got ' '"
+        assert (await run(client, " ")).content[
+            0
+        ].text == "prompt: expected a non-empty text, got ' '"
         wrong = await run(client, "hello", session=7)
-        assert wrong.content[0].text == "session: expected the session_id of an earlier result, got 7"
+        assert (
+            wrong.content[0].text == "session: expected the session_id of an earlier result, got 7"
+        )
         wrong = await run(client, "hello", model="x")
         assert wrong.content[0].text == "model: unknown key; known are prompt, session"
         with pytest.raises(MCPError, match="there is no resource") as missing:
@@ -186,7 +208,9 @@ async def test_wrong_calls_get_clear_errors(agent):
 
 async def test_commands_of_ones_own_are_prompts(agent):
     async with agent.client() as client:
-        assert [(each.name, each.description) for each in (await client.list_prompts()).prompts] == [
+        assert [
+            (each.name, each.description) for each in (await client.list_prompts()).prompts
+        ] == [
             ("tidy", "Tidy up"),
             ("look", "Look around."),
         ]
@@ -207,15 +231,21 @@ async def test_prompts_without_choices_complete_to_nothing(agent):
         found = await client.complete(reference, {"name": "arguments", "value": "the"})
         assert (found.completion.values, found.completion.has_more) == ([], False)
         with pytest.raises(MCPError, match="there is no prompt 'nowhere'"):
-            await client.complete(mcp_types.PromptReference(name="nowhere"), {"name": "arguments", "value": ""})
+            await client.complete(
+                mcp_types.PromptReference(name="nowhere"), {"name": "arguments", "value": ""}
+            )
         with pytest.raises(MCPError, match="there is no template 'file:///x'"):
-            await client.complete(mcp_types.ResourceTemplateReference(uri="file:///x"), {"name": "x", "value": ""})
+            await client.complete(
+                mcp_types.ResourceTemplateReference(uri="file:///x"), {"name": "x", "value": ""}
+            )
 
 
 @pytest.mark.parametrize("agent", [("trio", "http", "legacy")], ids="-".join, indirect=True)
 async def test_ids_of_the_clients_own_conversations_are_completed(agent):
     async with agent.client() as one, agent.client() as other:
-        mine, _ = [(await run(client, "hello")).structured_content["session_id"] for client in (one, other)]
+        mine, _ = [
+            (await run(client, "hello")).structured_content["session_id"] for client in (one, other)
+        ]
         (template,) = (await one.list_resource_templates()).resource_templates
         reference = mcp_types.ResourceTemplateReference(uri=template.uri_template)
         for start, values in ((mine[:4], [mine]), ("", [mine]), ("nothing", [])):
@@ -228,7 +258,9 @@ async def test_ids_of_the_clients_own_conversations_are_completed(agent):
 @pytest.mark.parametrize("agent", [("trio", "http", "legacy")], ids="-".join, indirect=True)
 async def test_clients_do_not_see_each_other(agent):
     async with agent.client() as one, agent.client() as other:
-        first, second = [(await run(client, "hello")).structured_content["session_id"] for client in (one, other)]
+        first, second = [
+            (await run(client, "hello")).structured_content["session_id"] for client in (one, other)
+        ]
         assert first != second
         (mine,) = (await one.list_resources()).resources
         assert first in mine.uri
@@ -269,7 +301,9 @@ async def test_only_clients_with_the_token_from_no_other_site_are_served(agent):
 
 
 async def test_http_without_a_token_is_refused_unless_it_is_meant():
-    with pytest.raises(ValueError, match="HTTP needs one; pass an empty text if something else checks"):
+    with pytest.raises(
+        ValueError, match="HTTP needs one; pass an empty text if something else checks"
+    ):
         await serve(lambda: AmplifierSession({}), transport="http")
     with pytest.raises(ValueError, match="at least 16 printable ASCII characters"):
         await serve(lambda: AmplifierSession({}), transport="http", token="short", port=0)
@@ -284,11 +318,27 @@ def mock_plan(folder: Path) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("is_default", [False, True], ids=["plan", "default plan"])
-async def test_the_command_prints_a_token_for_http_that_its_clients_need(anyio_backend_name, is_default, tmp_path):
+async def test_the_command_prints_a_token_for_http_that_its_clients_need(
+    anyio_backend_name, is_default, tmp_path
+):
     chosen = ["-p", "offline"] if is_default else [mock_plan(tmp_path)]
-    words = ["mcp", "serve", *chosen, "--transport", "http", "--port", "0", "--backend", anyio_backend_name]
-    environment = {name: value for name, value in os.environ.items() if name != "AMPLIFIER_SERVE_TOKEN"}
-    async with await anyio.open_process([sys.executable, "-m", "amplifier", *words], env=environment) as process:
+    words = [
+        "mcp",
+        "serve",
+        *chosen,
+        "--transport",
+        "http",
+        "--port",
+        "0",
+        "--backend",
+        anyio_backend_name,
+    ]
+    environment = {
+        name: value for name, value in os.environ.items() if name != "AMPLIFIER_SERVE_TOKEN"
+    }
+    async with await anyio.open_process(
+        [sys.executable, "-m", "amplifier", *words], env=environment
+    ) as process:
         assert process.stderr is not None
         text = b""
         while b"token: " not in text or not text.endswith(b"\n"):
@@ -308,25 +358,48 @@ async def test_the_command_prints_a_token_for_http_that_its_clients_need(anyio_b
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--no-token", "--host", "0.0.0.0"], "without a token the server may listen on this machine only"),
+        (
+            ["--no-token", "--host", "0.0.0.0"],
+            "without a token the server may listen on this machine only",
+        ),
         (["--host", "0.0.0.0"], "needs --allow-host"),
     ],
 )
 def test_the_command_refuses_to_serve_everyone(words, message, tmp_path, capsys):
-    assert main(["mcp", "serve", mock_plan(tmp_path), "--transport", "http", "--port", "0", *words]) == 2
+    assert (
+        main(["mcp", "serve", mock_plan(tmp_path), "--transport", "http", "--port", "0", *words])
+        == 2
+    )
     assert message in capsys.readouterr().err
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("server_backend", ["asyncio", "trio"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_command_ends_at_a_signal_while_it_waits_for_its_client(number, server_backend, tmp_path):
-    command = [sys.executable, "-m", "amplifier", "mcp", "serve", mock_plan(tmp_path), "--backend", server_backend]
+def test_the_command_ends_at_a_signal_while_it_waits_for_its_client(
+    number, server_backend, tmp_path
+):
+    command = [
+        sys.executable,
+        "-m",
+        "amplifier",
+        "mcp",
+        "serve",
+        mock_plan(tmp_path),
+        "--backend",
+        server_backend,
+    ]
     with Forked(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
         assert process.stdout is not None
-        hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
-        process.stdin.write(json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}) + "\n")
+        hello = {
+            "protocolVersion": "2025-11-25",
+            "capabilities": {},
+            "clientInfo": {"name": "test", "version": "1"},
+        }
+        process.stdin.write(
+            json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}) + "\n"
+        )
         process.stdin.flush()
         assert "serverInfo" in process.stdout.readline()
         process.send_signal(number)

@@ -62,7 +62,12 @@ class Validator:
         # A check is cached, but finding the problems is not: in a schema that contains itself its time grows exponentially
         # with the depth, the faster the more ways lead back into it.
         if self._returns and self._parts * self._returns ** _depth(value) > _RECURSIVE_WORK:
-            return [((), "it does not fit the schema, which contains itself; the place in it is not searched for")]
+            return [
+                (
+                    (),
+                    "it does not fit the schema, which contains itself; the place in it is not searched for",
+                )
+            ]
         found = []
         for error in self._validator.iter_errors(value):
             found.append((error.instance_path, error.message))
@@ -81,15 +86,21 @@ def build_validator(schema: Any, *, check_formats: bool = False) -> Validator:
     try:
         import jsonschema_rs  # noqa: PLC0415 — of an extra
     except ImportError as error:
-        raise MissingExtraError("checking JSON Schemas", extra="providers", missing="jsonschema_rs") from error
+        raise MissingExtraError(
+            "checking JSON Schemas", extra="providers", missing="jsonschema_rs"
+        ) from error
     measured = _Measured(schema)
     try:
-        validator = jsonschema_rs.validator_for(schema, retriever=_refuse, validate_formats=check_formats or None)
+        validator = jsonschema_rs.validator_for(
+            schema, retriever=_refuse, validate_formats=check_formats or None
+        )
     except Exception as error:
         reason = str(error).partition("\n")[0]
         raise SchemaRefused(f"it is not valid JSON Schema: {reason}", is_invalid=True) from error
     except BaseException as error:
-        if type(error).__module__.startswith("pyo3"):  # a panic of compiled code, which is no Exception
+        if type(error).__module__.startswith(
+            "pyo3"
+        ):  # a panic of compiled code, which is no Exception
             raise SchemaRefused(f"it cannot be read: {error}") from error
         raise
     return Validator(validator, measured.parts, measured.returns)
@@ -105,7 +116,10 @@ def _depth(value: Any) -> int:
         part, depth = waiting.pop()
         if isinstance(part, dict | list | tuple):
             deepest = max(deepest, depth)
-            waiting += [(member, depth + 1) for member in (part.values() if isinstance(part, dict) else part)]
+            waiting += [
+                (member, depth + 1)
+                for member in (part.values() if isinstance(part, dict) else part)
+            ]
     return deepest
 
 
@@ -131,7 +145,11 @@ class _Measured:
     def _take_stock(self) -> None:
         """Look at everything once, without following references."""
         draft = self._root.get("$schema") if isinstance(self._root, dict) else None
-        names = ("$id", "id") if isinstance(draft, str) and re.search("draft-0[34]", draft) else ("$id",)
+        names = (
+            ("$id", "id")
+            if isinstance(draft, str) and re.search("draft-0[34]", draft)
+            else ("$id",)
+        )
         size, waiting = 0, [(self._root, 1)]
         while waiting:
             part, depth = waiting.pop()
@@ -146,7 +164,10 @@ class _Measured:
             if isinstance(part, dict | list | tuple):
                 if depth > _DEEPEST:
                     raise SchemaRefused(f"it is nested more than {_DEEPEST} levels deep")
-                waiting += [(member, depth + 1) for member in (part.values() if isinstance(part, dict) else part)]
+                waiting += [
+                    (member, depth + 1)
+                    for member in (part.values() if isinstance(part, dict) else part)
+                ]
             if size > LARGEST_SCHEMA or len(waiting) > LARGEST_SCHEMA:
                 raise SchemaRefused(f"it is larger than {LARGEST_SCHEMA} characters")
 
@@ -168,7 +189,9 @@ class _Measured:
             return 0, 0, 0
         known = self._known.get(id(part))
         if depth + (known[1] if known else 0) > _DEEPEST:
-            raise SchemaRefused(f"it is nested more than {_DEEPEST} levels deep, with its references followed")
+            raise SchemaRefused(
+                f"it is nested more than {_DEEPEST} levels deep, with its references followed"
+            )
         if known is not None:
             return known
         if id(part) in self._inside:
@@ -210,7 +233,9 @@ class _Measured:
             name = step.replace("~1", "/").replace("~0", "~")
             if isinstance(place, dict) and name in place:
                 place = place[name]
-            elif isinstance(place, list | tuple) and name.isdecimal() and int(name[:9]) < len(place):
+            elif (
+                isinstance(place, list | tuple) and name.isdecimal() and int(name[:9]) < len(place)
+            ):
                 place = place[int(name[:9])]
             else:
                 raise SchemaRefused(f"it refers to {reference!r:.200}, which is not in it")

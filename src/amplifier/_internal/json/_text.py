@@ -17,7 +17,9 @@ from amplifier.errors import ModelError
 from ._walk import Frame, rebuild
 from .values import convert_to_json
 
-_MAX_TEXT_DEPTH = 250  # below the nesting limits of the C encoders, so that it is our limit that speaks
+_MAX_TEXT_DEPTH = (
+    250  # below the nesting limits of the C encoders, so that it is our limit that speaks
+)
 MAX_SHOWN_DEPTH = 100  # for logs and events: deeper is noise, and is replaced by a marker
 
 # ── canonical text ───────────────────────────────────────────────────────────────────────────────
@@ -34,8 +36,13 @@ def canonical_dumps(value: Any) -> str:
     """
     plain = convert_to_json(value, subject=_NOT_JSON, max_depth=_MAX_TEXT_DEPTH)
     try:
-        return json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    except (ValueError, RecursionError) as error:  # an int beyond the digits limit; a caller deep in its own stack
+        return json.dumps(
+            plain, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+        )
+    except (
+        ValueError,
+        RecursionError,
+    ) as error:  # an int beyond the digits limit; a caller deep in its own stack
         raise ModelError([("", str(error))], subject=_NOT_JSON) from error
 
 
@@ -97,7 +104,9 @@ def _strictly_visible(text: str, kept: str) -> str:
 
 def _spell_out(found: re.Match[str]) -> str:
     text = found[0]
-    return _spell_character(text) if len(text) == 1 else text.encode("unicode_escape").decode("ascii")
+    return (
+        _spell_character(text) if len(text) == 1 else text.encode("unicode_escape").decode("ascii")
+    )
 
 
 @lru_cache(maxsize=256)
@@ -113,7 +122,9 @@ def truncate_values(value: Any, max_length: int = 180) -> Any:
             return f"{leaf[:max_length]}... (truncated {len(leaf) - max_length} chars)"
         return leaf
 
-    return rebuild(value, cut, subject="", max_depth=MAX_SHOWN_DEPTH, containers=(dict, list), mark=True)
+    return rebuild(
+        value, cut, subject="", max_depth=MAX_SHOWN_DEPTH, containers=(dict, list), mark=True
+    )
 
 
 def text_size(value: Any, enough: int) -> int:

@@ -40,7 +40,9 @@ DICTS = frozenset({dict})
 _IDENTIFIER = re.compile(r"[^\W\d]\w*")
 _PLAIN = (dict, list, tuple)
 _LONGEST_PATH = 300
-_TOO_OFTEN = f"uses the same parts so often that its JSON would hold over {MANY_CONTAINERS:,} containers"
+_TOO_OFTEN = (
+    f"uses the same parts so often that its JSON would hold over {MANY_CONTAINERS:,} containers"
+)
 
 
 def format_path(parts: Iterable[object], root: str = "") -> str:
@@ -103,7 +105,9 @@ class Frame:
         if issubclass(kind, list):
             return values
         if issubclass(kind, tuple):
-            if all(old is new for old, new in zip(tuple.__iter__(self.source), values, strict=True)):
+            if all(
+                old is new for old, new in zip(tuple.__iter__(self.source), values, strict=True)
+            ):
                 return self.source
             try:
                 return tuple.__new__(kind, values)
@@ -170,7 +174,9 @@ def rebuild(
                 value = stop("contains itself", CIRCULAR, frames)
             elif len(frames) >= max_depth:
                 value = stop(f"nested deeper than {max_depth} levels", TOO_DEEP, frames)
-            elif entered > MANY_CONTAINERS and entered > MAX_SHARING * (len(finished) + len(opened)):
+            elif entered > MANY_CONTAINERS and entered > MAX_SHARING * (
+                len(finished) + len(opened)
+            ):
                 value = stop(_TOO_OFTEN, TOO_LARGE, frames)
             else:
                 entered += 1
@@ -244,7 +250,9 @@ def _copied(value: Any, levels: int, left: list[int]) -> Any:
     elif issubclass(kind, list):
         copied = list.copy(value)  # a subclass is read without running its own methods
         left[0] -= CONTAINER + len(copied)
-        if len(copied) > LONG and DICTS.issuperset(map(type, copied)):  # the messages of a conversation
+        if len(copied) > LONG and DICTS.issuperset(
+            map(type, copied)
+        ):  # the messages of a conversation
             left[0] -= CONTAINER * len(copied) + sum(map(len, copied))
             if left[0] <= 0:
                 raise _NeedsCare
@@ -258,7 +266,9 @@ def _copied(value: Any, levels: int, left: list[int]) -> Any:
             for index, child in enumerate(copied):
                 if type(child) not in LEAVES:
                     copied[index] = _copied(child, levels - 1, left)
-    elif issubclass(kind, _PLAIN) and (kind is not tuple or not LEAVES.issuperset(map(type, value))):
+    elif issubclass(kind, _PLAIN) and (
+        kind is not tuple or not LEAVES.issuperset(map(type, value))
+    ):
         raise _NeedsCare
     else:
         return value

@@ -42,7 +42,15 @@ SENSITIVE_KEYS = _words(
 
 # These make a name sensitive at any position (password_hash), unless what follows only describes the secret.
 _STRONG = frozenset(
-    {("api", "key"), ("apikey",), ("password",), ("passwd",), ("passphrase",), ("secret",), ("private", "key")}
+    {
+        ("api", "key"),
+        ("apikey",),
+        ("password",),
+        ("passwd",),
+        ("passphrase",),
+        ("secret",),
+        ("private", "key"),
+    }
 )
 _DESCRIBES = _words(
     "age arn configured count dialog env error exists expires expiry field file format hint id label length manager max"
@@ -50,10 +58,17 @@ _DESCRIBES = _words(
     " version"
 )
 _NO_NAMES = frozenset(
-    {(word, "token") for word in _words("bos cls end eos first last mask next pad per sep special start stop unk")}
+    {
+        (word, "token")
+        for word in _words(
+            "bos cls end eos first last mask next pad per sep special start stop unk"
+        )
+    }
     | {
         (word, "pass")
-        for word in _words("boarding day first full high last low multi next one render season second single third two")
+        for word in _words(
+            "boarding day first full high last low multi next one render season second single third two"
+        )
     }
 )
 _NAME_WORDS = re.compile(r"[A-Z]++(?![a-z])|[A-Z]?[a-z]+|[A-Z]+?(?=[A-Z][a-z])|[0-9]+")
@@ -67,9 +82,13 @@ def _name_words(text: str) -> list[str]:
 @lru_cache(maxsize=8)
 def _name_matcher(keys: frozenset[str]) -> Callable[[str], bool]:
     exact = frozenset(key.lower() for key in keys)
-    phrases = frozenset(tuple(word.lower() for word in _NAME_WORDS.findall(key)) for key in exact) - {()}
+    phrases = frozenset(
+        tuple(word.lower() for word in _NAME_WORDS.findall(key)) for key in exact
+    ) - {()}
     longest = max(map(len, phrases), default=0)
-    run_together = tuple(text for text in map("".join, phrases) if len(text) >= 5)  # "dbpassword", "accesstoken"
+    run_together = tuple(
+        text for text in map("".join, phrases) if len(text) >= 5
+    )  # "dbpassword", "accesstoken"
 
     @lru_cache(maxsize=2048)  # a program has few names, and asks about the same ones at every event
     def is_sensitive(name: str) -> bool:
@@ -98,7 +117,9 @@ _VALUE_FIELDS = frozenset({"value", "Value", "values", "val"})
 _NESTED = (dict, list, tuple, frozenset, bytes)
 _MEDIA_STARTS = ("iVBORw0KGg", "/9j/", "R0lGOD", "UklGR", "JVBERi0")  # PNG, JPEG, GIF, WebP, PDF
 _BASE64 = re.compile(r"[A-Za-z0-9+/]*+={0,2}")
-_JSON_IN_JSON = 3  # how often a string may be JSON inside a string of JSON before it is treated as text
+_JSON_IN_JSON = (
+    3  # how often a string may be JSON inside a string of JSON before it is treated as text
+)
 
 
 def redact_secrets(value: Any, keys: Iterable[str] = SENSITIVE_KEYS) -> Any:
@@ -137,7 +158,14 @@ class _Redaction:
         self._json_depth = json_depth
 
     def run(self, value: Any) -> Any:
-        return rebuild(value, self._visit, subject="", max_depth=MAX_SHOWN_DEPTH, containers=_CONTAINERS, mark=True)
+        return rebuild(
+            value,
+            self._visit,
+            subject="",
+            max_depth=MAX_SHOWN_DEPTH,
+            containers=_CONTAINERS,
+            mark=True,
+        )
 
     def _visit(self, value: Any, frames: Sequence[Frame]) -> Any:
         if frames:
@@ -161,7 +189,11 @@ class _Redaction:
         return value if kind in LEAVES or issubclass(kind, _CONTAINERS) else _readable(value)
 
     def _nested(self, value: Any) -> Any:
-        return _Redaction(self._is_sensitive, self._json_depth + 1).run(value) if type(value) in _NESTED else value
+        return (
+            _Redaction(self._is_sensitive, self._json_depth + 1).run(value)
+            if type(value) in _NESTED
+            else value
+        )
 
     def _names_secret(self, name: object) -> bool:
         if isinstance(name, bytes):
@@ -198,7 +230,10 @@ class _Redaction:
                 redacted = self._nested(parsed)
                 if redacted != parsed:
                     text = json.dumps(redacted, ensure_ascii=False)
-            except (ValueError, RecursionError):  # no JSON after all, or a bomb: it is searched as text below
+            except (
+                ValueError,
+                RecursionError,
+            ):  # no JSON after all, or a bomb: it is searched as text below
                 pass
         return redact_text(text)
 
@@ -245,8 +280,12 @@ class _Rules:
             (row["marks"], re.compile(row["pattern"], re.ASCII), row.get("kept", "") + REDACTED)
             for row in own["shapes"]
         ]
-        assigned = [(word, word + own["names"]["assigned"]) for word in own["names"]["words"].split()]
-        self.names = [(mark, re.compile(pattern)) for mark, pattern in (*own["names"]["rows"], *assigned)]
+        assigned = [
+            (word, word + own["names"]["assigned"]) for word in own["names"]["words"].split()
+        ]
+        self.names = [
+            (mark, re.compile(pattern)) for mark, pattern in (*own["names"]["rows"], *assigned)
+        ]
 
 
 _rules = cache(_Rules)
@@ -257,7 +296,9 @@ def _one_of(texts: Iterable[str]) -> re.Pattern[str]:
     rests: dict[str, list[str]] = {}
     for text in sorted(texts, key=lambda text: (-len(text), text)):
         rests.setdefault(text[0], []).append(re.escape(text[1:]))
-    return re.compile("|".join(f"{re.escape(first)}(?:{'|'.join(rest)})" for first, rest in rests.items()))
+    return re.compile(
+        "|".join(f"{re.escape(first)}(?:{'|'.join(rest)})" for first, rest in rests.items())
+    )
 
 
 def redact_text(text: str) -> str:
@@ -294,7 +335,10 @@ def _redact_named(text: str) -> str:
                 spans.append(span)
                 done = span[1]
         if spans:
-            text, lowered = _without(text, spans, REDACTED), _without(lowered, spans, REDACTED.lower())
+            text, lowered = (
+                _without(text, spans, REDACTED),
+                _without(lowered, spans, REDACTED.lower()),
+            )
     return text
 
 
@@ -322,7 +366,9 @@ def _secret_in(text: str, found: re.Match[str]) -> tuple[int, int] | None:
         before = _NAME_BEFORE.search(text[max(0, found.start() - 40) : found.start()])
         name = (before[0] if before else "") + text[found.start() : found.start("operator")]
     is_sensitive = _name_matcher(SENSITIVE_KEYS)
-    if (name and not is_sensitive(name) and not _is_key(name, value)) or _rules().placeholder.fullmatch(value):
+    if (
+        name and not is_sensitive(name) and not _is_key(name, value)
+    ) or _rules().placeholder.fullmatch(value):
         return None
     if kind != "bare":
         return start, end
@@ -331,7 +377,9 @@ def _secret_in(text: str, found: re.Match[str]) -> tuple[int, int] | None:
     is_password = found[0].startswith(("pass", "pw"))
     if (
         (value.isdigit() and len(value) < 4)  # a count
-        or (value.isalpha() and ":" in operator and not is_password)  # "jwt: enabled"; only passwords are plain words
+        or (
+            value.isalpha() and ":" in operator and not is_password
+        )  # "jwt: enabled"; only passwords are plain words
         or (value[0] == "/" and found[0].startswith("pwd"))  # the working directory
         or (_REFERENCE.fullmatch(value) and is_sensitive(value))  # auth=auth, api_key=self.api_key
     ):
@@ -361,8 +409,12 @@ _LONG_WORD = 20  # letters that are no word, as hardly any word has so many
 _GLUED = ("key", "token", "secret")  # what a name may end in: acmetoken, acmeSECRETkey
 _RUN = 16  # nothing random is shorter; a shorter secret is found by its name
 _BEFORE = 48  # characters before a token that are searched for words
-_DATA = re.compile(r"[\w+/=-]{512,}+", re.ASCII)  # images for example, unless it begins like a token
-_FLAT = bytes(97 if chr(code) in "_-" or (code < 128 and chr(code).isalnum()) else 32 for code in range(256))
+_DATA = re.compile(
+    r"[\w+/=-]{512,}+", re.ASCII
+)  # images for example, unless it begins like a token
+_FLAT = bytes(
+    97 if chr(code) in "_-" or (code < 128 and chr(code).isalnum()) else 32 for code in range(256)
+)
 # The average length of a run of one kind of character: 1.7 in random letters and digits, 2.1 in hexadecimal digits, 2.5 in letters of one
 # case and digits, 4 and more in names.
 _LONGEST_RANDOM_RUN = 3.0
@@ -406,11 +458,15 @@ def _redact_tokens(text: str) -> str:
 
 def _token(text: str, start: int, end: int, done: int) -> int | None:
     """Where the token begins that is in or around a run of characters; None if there is none."""
-    if _HEXADECIMAL.fullmatch(text, start, end) and text[start - 1 : start] not in _CODED:  # a digest, mostly
+    if (
+        _HEXADECIMAL.fullmatch(text, start, end) and text[start - 1 : start] not in _CODED
+    ):  # a digest, mostly
         is_count = text[start:end].isdigit() and end - start < _LONG_WORD
         return start if not is_count and _suggest_secret(_words_before(text, start)) else None
     start = begin = _after_glue(text, start)
-    if text[start - 1 : start] in (".", "~") and (before := _DOTTED.search(text[max(done, start - 30) : start])):
+    if text[start - 1 : start] in (".", "~") and (
+        before := _DOTTED.search(text[max(done, start - 30) : start])
+    ):
         begin = _after_glue(text, start - len(before[0]))
     for at in {begin, start}:
         known = _rules().starts.match(text, at)
@@ -474,8 +530,12 @@ def _random_token(text: str, begin: int, start: int, end: int) -> int | None:
     """A random text with the beginning of a token, or near a word that suggests a secret, or alone."""
     before, ids = _words_before(text, begin), _rules().id_words
     uuid = _UUID.search(text, start, end)
-    random = uuid or next((part for part in _PART.finditer(text, start, end) if _randomness(part[0])), None)
-    if random is None:  # less will do right after the word, which may be the first part: ACCESS-1A2B3C4-5D6E7F8-9G0H1J2
+    random = uuid or next(
+        (part for part in _PART.finditer(text, start, end) if _randomness(part[0])), None
+    )
+    if (
+        random is None
+    ):  # less will do right after the word, which may be the first part: ACCESS-1A2B3C4-5D6E7F8-9G0H1J2
         first = _PART.match(text, start)
         if first and any(map(_is_key_word, _name_words(first[0]))):
             return first.end() if _may_be_random(text[first.end() : end]) else None
@@ -489,7 +549,11 @@ def _random_token(text: str, begin: int, start: int, end: int) -> int | None:
             return begin
     around = {text[begin - 1 : begin], text[end : end + 1]}
     is_alone = (
-        is_random and not words and 32 <= size <= 128 and _JOINS.isdisjoint(around) and ids.isdisjoint(before[-1:])
+        is_random
+        and not words
+        and 32 <= size <= 128
+        and _JOINS.isdisjoint(around)
+        and ids.isdisjoint(before[-1:])
     )
     return begin if is_alone or _suggest_secret(before) else None
 

@@ -38,7 +38,9 @@ _MAX_BITS = math.floor(MAX_DIGITS * math.log2(10))
 _LOWEST_SURE_FLOAT = -(2.0**63)
 _HIGHEST_SURE_FLOAT = 2.0**64
 
-_SURE_LEAVES = frozenset({str, int, bool, type(None)})  # what the codec refuses of them, it reports itself
+_SURE_LEAVES = frozenset(
+    {str, int, bool, type(None)}
+)  # what the codec refuses of them, it reports itself
 
 
 class Decline(Exception):
@@ -68,7 +70,9 @@ def _vet(members: Iterable[Any], levels: int) -> int:
             inside += 1
             values = member.values() if kind is dict else member
             for leaf in values:
-                if type(leaf) is not str:  # most dicts hold nothing but texts, and need no call of their own
+                if (
+                    type(leaf) is not str
+                ):  # most dicts hold nothing but texts, and need no call of their own
                     inside += _vet(values, levels - 1)
                     break
         elif kind is float:
@@ -107,7 +111,9 @@ def convert_to_json(
     conversion = _Conversion(subject, large_int, members_of)
     plain = None
     try:
-        plain = rebuild(value, conversion.visit, max_depth=max_depth, unroll=True, stop=conversion.stop)
+        plain = rebuild(
+            value, conversion.visit, max_depth=max_depth, unroll=True, stop=conversion.stop
+        )
     except RecursionError:
         conversion.note((), "nested too deeply")
     if conversion.problems:
@@ -119,7 +125,10 @@ class _Conversion:
     """One conversion under way, and its problems so far."""
 
     def __init__(
-        self, subject: str, large_int: Callable[[str], Any] | None, members_of: Callable[[Any], Any] | None
+        self,
+        subject: str,
+        large_int: Callable[[str], Any] | None,
+        members_of: Callable[[Any], Any] | None,
     ) -> None:
         self.problems: list[Problem] = []
         self._subject = subject
@@ -138,13 +147,20 @@ class _Conversion:
         if frames and (keys := frames[-1].keys) is not None:
             key = keys[frames[-1].at]
             if not isinstance(key, str) or isinstance(key, enum.Enum):
-                return self.note(frames[:-1], f"expected str keys, got the {type_name(key)} key {short(key)}")
+                return self.note(
+                    frames[:-1], f"expected str keys, got the {type_name(key)} key {short(key)}"
+                )
             keys[frames[-1].at] = self._text(key, frames, 1)
         return self._value(value, frames)
 
     def _value(self, value: Any, frames: Sequence[Frame]) -> Any:
         """The JSON value; the subclasses of JSON's own types are read through the base, so that no foreign code runs."""
-        if value is None or value is True or value is False or issubclass(type(value), (dict, list)):
+        if (
+            value is None
+            or value is True
+            or value is False
+            or issubclass(type(value), (dict, list))
+        ):
             return value
         if isinstance(value, enum.Enum):
             return self._value(value.value, frames)
@@ -154,18 +170,28 @@ class _Conversion:
             return self._integer(int.__int__(value), frames)
         if isinstance(value, float):
             number = float.__float__(value)
-            return number if math.isfinite(number) else self.note(frames, f"{number!r} is not a JSON number")
+            return (
+                number
+                if math.isfinite(number)
+                else self.note(frames, f"{number!r} is not a JSON number")
+            )
         if isinstance(value, tuple):
             return list(value)
         if self._members_of is not None:
             return self._converted(value, frames, self._members_of)
         return self.note(frames, f"expected a JSON value, got {type_name(value)}")
 
-    def _converted(self, value: Any, frames: Sequence[Frame], members_of: Callable[[Any], Any]) -> Any:
+    def _converted(
+        self, value: Any, frames: Sequence[Frame], members_of: Callable[[Any], Any]
+    ) -> Any:
         if isinstance(value, Mapping):
             return dict(value)
         if isinstance(value, Decimal):
-            return str(value) if value.is_finite() else self.note(frames, f"{value!r} is not a JSON number")
+            return (
+                str(value)
+                if value.is_finite()
+                else self.note(frames, f"{value!r} is not a JSON number")
+            )
         if isinstance(value, datetime):
             try:
                 return aware(value).isoformat()
@@ -176,7 +202,9 @@ class _Conversion:
         # No program holds an instance of a class whose module was never imported, and importing it takes its time.
         if (uuid := sys.modules.get("uuid")) is not None and isinstance(value, uuid.UUID):
             return str(value)
-        if not isinstance(value, type) and (attrs.has(type(value)) or dataclasses.is_dataclass(value)):
+        if not isinstance(value, type) and (
+            attrs.has(type(value)) or dataclasses.is_dataclass(value)
+        ):
             return members_of(value)
         return self.note(frames, f"expected a JSON value, got {type_name(value)}")
 
@@ -187,7 +215,10 @@ class _Conversion:
                 text.encode("utf-8")
             except UnicodeEncodeError as error:
                 where = frames[: len(frames) - above]
-                self.note(where, f"half a surrogate pair at character {error.start}, which JSON cannot hold")
+                self.note(
+                    where,
+                    f"half a surrogate pair at character {error.start}, which JSON cannot hold",
+                )
         return text
 
     def _integer(self, value: int, frames: Sequence[Frame]) -> Any:
@@ -199,7 +230,9 @@ class _Conversion:
             return value
         try:
             return self._large_int(str(value))
-        except ValueError as error:  # the interpreter may be configured with a lower limit than ours
+        except (
+            ValueError
+        ) as error:  # the interpreter may be configured with a lower limit than ours
             return self.note(frames, str(error))
 
 

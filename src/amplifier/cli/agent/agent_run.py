@@ -110,9 +110,13 @@ def run_agent(request: RunRequest) -> int:
     theme = request.configuration.get("theme")
     streams = StandardStreams(plain=request.plain or theme == "plain")
     display = Display(streams, request.output_format, quiet=request.quiet, light=theme == "light")
-    agent_run = _AgentRun(request, streams, display, install_log_handler(display, debug=request.debug))
+    agent_run = _AgentRun(
+        request, streams, display, install_log_handler(display, debug=request.debug)
+    )
     try:
-        run_observed(agent_run.run, request.session_id, display, backend=request.backend, otel=request.otel)
+        run_observed(
+            agent_run.run, request.session_id, display, backend=request.backend, otel=request.otel
+        )
     except BrokenPipeError:
         return Exit.BROKEN_PIPE
     except OutputLostError as error:
@@ -125,7 +129,11 @@ def run_agent(request: RunRequest) -> int:
 
 def print_error_json(error: Exception, output_format: OutputFormat) -> None:
     """Print the JSON object of a run that could not be prepared; the caller prints the message for people."""
-    ended, code, trace = Ended(status="error", error=error), exit_code_of(error), output_format == "json-trace"
+    ended, code, trace = (
+        Ended(status="error", error=error),
+        exit_code_of(error),
+        output_format == "json-trace",
+    )
     shown = _as_json(ended, TurnRecord(), exit_code=code, error=error_message(error), trace=trace)
     StandardStreams().out.write(f"{shown}\n")
 
@@ -133,7 +141,9 @@ def print_error_json(error: Exception, output_format: OutputFormat) -> None:
 class _AgentRun:
     """The state of one run."""
 
-    def __init__(self, request: RunRequest, streams: StandardStreams, display: Display, log: LogNotices) -> None:
+    def __init__(
+        self, request: RunRequest, streams: StandardStreams, display: Display, log: LogNotices
+    ) -> None:
         self._request = request
         self._log = log
         self._streams = streams
@@ -197,7 +207,9 @@ class _AgentRun:
             provider=request.provider,
             model=request.model,
             project_instructions=request.project_instructions,
-            configuration=request.configuration.without(REMEMBERED),  # these are read again at each call
+            configuration=request.configuration.without(
+                REMEMBERED
+            ),  # these are read again at each call
         )
         approval_system = self._approval_system()
         if request.goes_on:
@@ -220,12 +232,21 @@ class _AgentRun:
             checkpoints = Checkpoints(request.store.folder(session.session_id), Path.cwd())
             session.coordinator.hooks.register("tool:pre", checkpoints, name="cli-checkpoints")
             own = (self._display, self._signal_handler, self._permissions, checkpoints)
-            agent = self._agent = TerminalAgent(session, request.store, record, agent_plan.plan, *own)
-            agent.check_modules(self._log, wanted=None if request.plan is None else request.provider)
+            agent = self._agent = TerminalAgent(
+                session, request.store, record, agent_plan.plan, *own
+            )
+            agent.check_modules(
+                self._log, wanted=None if request.plan is None else request.provider
+            )
             if request.plan is None and self._streams.err.is_terminal and not self._is_reopened:
                 tools, hooks = (session.coordinator.get("tools") or {}), agent_plan.plan["hooks"]
-                parts = [*(entry["module"] for entry in agent_plan.plan["session"].values()), agent_plan.provider]
-                self._display.notice(f"plan: {', '.join(map(str, parts))}, {len(tools)} tools, {len(hooks)} hooks")
+                parts = [
+                    *(entry["module"] for entry in agent_plan.plan["session"].values()),
+                    agent_plan.provider,
+                ]
+                self._display.notice(
+                    f"plan: {', '.join(map(str, parts))}, {len(tools)} tools, {len(hooks)} hooks"
+                )
             if not self._is_reopened:
                 self._show_sandbox(session)
                 self._show_found(agent_plan.found)
@@ -236,7 +257,11 @@ class _AgentRun:
                 self._outcome = await agent.run_turn(request.prompt)
                 return None
             chat = self._chat = None
-            if self._keyboard is not None and self._streams.err.is_terminal and request.output_format == "text":
+            if (
+                self._keyboard is not None
+                and self._streams.err.is_terminal
+                and request.output_format == "text"
+            ):
                 from .chat import Chat  # noqa: PLC0415  # one question needs no chat
 
                 chat = self._chat = Chat(agent, self._keyboard, self._streams.err)
@@ -255,7 +280,9 @@ class _AgentRun:
             await chat.run()
             return chat.commands.reopen
 
-    async def _check_plan_changes(self, plan: dict[str, Any], approval_system: ApprovalSystem) -> None:
+    async def _check_plan_changes(
+        self, plan: dict[str, Any], approval_system: ApprovalSystem
+    ) -> None:
         """Let the user decide about going on with a turn whose plan has changed since.
 
         Raises:
@@ -265,14 +292,18 @@ class _AgentRun:
         changes = plan_changes(request.store.turn_plan(request.session_id), plan)
         if not changes:
             return
-        listed = visible_text("\n".join(["The plan has changed since the turn was cut off:", *changes]))
+        listed = visible_text(
+            "\n".join(["The plan has changed since the turn was cut off:", *changes])
+        )
         if request.accept_plan_changes:
             self._display.notice(listed, "warning")
             return
         if not isinstance(approval_system, NoOneToAsk):
             with anyio.move_on_after(_SECONDS_TO_DECIDE):
                 question, options = f"{listed}\nGo on with the turn?", ["Allow", "Deny"]
-                answer = await approval_system.request_approval(question, options, _SECONDS_TO_DECIDE, "deny")
+                answer = await approval_system.request_approval(
+                    question, options, _SECONDS_TO_DECIDE, "deny"
+                )
                 if answer == "Allow":
                     return
         raise CommandError(
@@ -288,14 +319,18 @@ class _AgentRun:
         except NoUnfinishedTurnError:
             messages = self._request.store.transcript(self._request.session_id)
             answers = [
-                text_of_message(message, full=True) for message in messages if message.get("role") == "assistant"
+                text_of_message(message, full=True)
+                for message in messages
+                if message.get("role") == "assistant"
             ]
             if not answers or messages[-1].get("role") != "assistant":
                 raise CommandError(
                     "the process was killed before it had stored the prompt; give the prompt again: "
                     f"amplifier session resume {self._request.session_id} PROMPT"
                 ) from None
-            self._display.notice("The turn had ended before its process was killed; this is its answer.")
+            self._display.notice(
+                "The turn had ended before its process was killed; this is its answer."
+            )
             self._display.end_turn(answers[-1])
             return Ended(status="success", result=answers[-1])
 
@@ -312,7 +347,9 @@ class _AgentRun:
     def _show_recap(self, messages: list[dict[str, Any]]) -> None:
         """Show where a resumed conversation was."""
         for role, words in (("user", "You asked last"), ("assistant", "The last answer")):
-            texts = [text_of_message(message) for message in messages if message.get("role") == role]
+            texts = [
+                text_of_message(message) for message in messages if message.get("role") == role
+            ]
             if texts and (text := " ".join(texts[-1].split())):
                 self._display.notice(f"{words}: {text[:_RECAP]}{'…' * (len(text) > _RECAP)}")
 
@@ -333,7 +370,9 @@ class _AgentRun:
             self._display.notice("sandbox off: commands can do what you can do")
         else:
             network = "with network" if sandbox.get("network") else "no network"
-            self._display.notice(f"sandbox {sandbox.get('kind')}: commands change files in this folder only, {network}")
+            self._display.notice(
+                f"sandbox {sandbox.get('kind')}: commands change files in this folder only, {network}"
+            )
 
     def _approval_system(self) -> ApprovalSystem:
         if self._request.yes:
@@ -342,7 +381,9 @@ class _AgentRun:
             return NoOneToAsk(self._display, f"amplifier session resume {self._request.session_id}")
         # What is remembered belongs to the default plan; a plan of one's own is used as it is.
         permissions = self._permissions if self._request.plan is None else None
-        return AskAtTerminal(self._display, self._streams.err, self._keyboard, self._signal_handler, permissions)
+        return AskAtTerminal(
+            self._display, self._streams.err, self._keyboard, self._signal_handler, permissions
+        )
 
     # ── after the session is closed ──
 
@@ -365,7 +406,10 @@ class _AgentRun:
             response = None if self._agent is None else self._agent.latest.unfinished or None
             if self._outcome is not None:
                 response = self._outcome.result
-            self._outcome, message = Ended(status="cancelled", result=response), f"ended by {ended_by.name}"
+            self._outcome, message = (
+                Ended(status="cancelled", result=response),
+                f"ended by {ended_by.name}",
+            )
             self.exit_code = 128 + ended_by
         elif self._outcome is not None:
             is_budget = isinstance(self._outcome.error, BudgetExceeded)
@@ -394,7 +438,9 @@ class _AgentRun:
             and self._signal_handler.ended_by in (None, signal.SIGINT)
         ):
             # A context that keeps nothing on disk ends with this process, and the conversation with it.
-            self._display.notice(agent.stopped_message() if "transcript" in files else "Stopped.", "warning")
+            self._display.notice(
+                agent.stopped_message() if "transcript" in files else "Stopped.", "warning"
+            )
         if request.debug and outcome.error is not None:
             self._streams.err.line(traceback_text(outcome.error))
         if request.output_format != "text":

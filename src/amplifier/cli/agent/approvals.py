@@ -37,7 +37,9 @@ class AllowEverything:
 
     _display: Display
 
-    async def request_approval(self, prompt: str, options: list[str], timeout: float, default: str) -> str:
+    async def request_approval(
+        self, prompt: str, options: list[str], timeout: float, default: str
+    ) -> str:
         """Allow."""
         self._display.notice(f"allowed (--yes): {_in_one_line(prompt)}")
         return next(iter(allowing(options)), "Allow")
@@ -56,14 +58,18 @@ class NoOneToAsk:
     _display: Display
     resume: str | None = None
 
-    async def request_approval(self, prompt: str, options: list[str], timeout: float, default: str) -> str:
+    async def request_approval(
+        self, prompt: str, options: list[str], timeout: float, default: str
+    ) -> str:
         """Show what was asked.
 
         Raises:
             NoOneToAskError: Always.
         """
         if self.resume is None:
-            self._display.notice(f"denied, no one could be asked: {_in_one_line(prompt)}", "warning")
+            self._display.notice(
+                f"denied, no one could be asked: {_in_one_line(prompt)}", "warning"
+            )
             raise NoOneToAskError("the client takes no questions")
         raise NoOneToAskError(
             f"no one could be asked: {_in_one_line(prompt)}\nThere is no terminal to ask at. The turn stays as it was. Go on "
@@ -83,7 +89,9 @@ class AskAtTerminal:
     _permissions: Permissions | None = None
     _one_at_a_time: anyio.Lock = attrs.field(factory=anyio.Lock)
 
-    async def request_approval(self, prompt: str, options: list[str], timeout: float, default: str) -> str:
+    async def request_approval(
+        self, prompt: str, options: list[str], timeout: float, default: str
+    ) -> str:
         """Ask until one of the options is chosen. Ctrl-C and the end of input deny."""
         async with self._asking():
             try:
@@ -95,11 +103,16 @@ class AskAtTerminal:
                 for_good = "" if rule is None else f"Always in this project: {rule_in_words(rule)}"
                 options = [option for option in (*options[:-1], for_good, *options[-1:]) if option]
                 choices = [
-                    f"[{key}] {_one_line(option)}{_MEANING.get(option, '')}" for key, option in _keys(options).items()
+                    f"[{key}] {_one_line(option)}{_MEANING.get(option, '')}"
+                    for key, option in _keys(options).items()
                 ]
-                limit = self._terminal.styled(f"  (no answer within {timeout:g} s means {default})", "dim")
+                limit = self._terminal.styled(
+                    f"  (no answer within {timeout:g} s means {default})", "dim"
+                )
                 self._keyboard.discard_input()
-                chosen = await self._answer(options, f"  {'  '.join(choices)}\n{limit}\n  Your answer: ")
+                chosen = await self._answer(
+                    options, f"  {'  '.join(choices)}\n{limit}\n  Your answer: "
+                )
                 if rule is None or self._permissions is None or chosen != for_good:
                     return chosen
                 self._permissions.remember(rule)
@@ -141,7 +154,9 @@ class AskAtTerminal:
         for first in range(0, len(rows), page):
             if first:
                 self._keyboard.discard_input()
-                answer = await self._read(f"  [Enter] shows the rest ({len(rows) - first} more lines)  [n] Deny: ")
+                answer = await self._read(
+                    f"  [Enter] shows the rest ({len(rows) - first} more lines)  [n] Deny: "
+                )
                 if answer is None:
                     terminal.write("\n")
                 if answer is None or answer in ("n", "no", "deny"):
@@ -160,12 +175,16 @@ class AskAtTerminal:
                 self._terminal.write("\n")
                 self._display.notice("denied: no answer")
                 return DENY
-            chosen = keys.get(answer) or next((option for option in options if option.lower() == answer), None)
+            chosen = keys.get(answer) or next(
+                (option for option in options if option.lower() == answer), None
+            )
             if chosen is not None:
                 return chosen
             self._terminal.line(f"  Please answer with one of: {', '.join(keys)}")
 
-    async def request_input(self, prompt: str, schema: dict[str, Any], timeout: float) -> dict[str, Any] | None:
+    async def request_input(
+        self, prompt: str, schema: dict[str, Any], timeout: float
+    ) -> dict[str, Any] | None:
         """Ask for one value after the other. Ctrl-C and the end of input decline."""
         async with self._asking():
             terminal = self._terminal
@@ -193,7 +212,10 @@ class AskAtTerminal:
         }
         kind, expected = kinds.get(about.get("type"), (click.STRING, "a text"))
         if about.get("enum"):
-            kind, expected = click.Choice([*map(str, about["enum"])]), f"one of {', '.join(map(str, about['enum']))}"
+            kind, expected = (
+                click.Choice([*map(str, about["enum"])]),
+                f"one of {', '.join(map(str, about['enum']))}",
+            )
         words = _one_line(str(about.get("title") or name))
         if about.get("description"):
             words += f" ({_one_line(str(about['description']))})"
@@ -235,7 +257,11 @@ class AskAtTerminal:
 def _in_one_line(prompt: str) -> str:
     """A question for a notice, not for a decision."""
     words = " ".join(prompt.split())
-    return _one_line(words if len(words) <= _NOTICE_LENGTH else f"{words[:_NOTICE_LENGTH]}… ({len(words)} characters)")
+    return _one_line(
+        words
+        if len(words) <= _NOTICE_LENGTH
+        else f"{words[:_NOTICE_LENGTH]}… ({len(words)} characters)"
+    )
 
 
 def _one_line(text: str) -> str:
@@ -247,6 +273,10 @@ def _keys(options: list[str]) -> dict[str, str]:
     usual = {"allow": "y", "allow once": "y", "allow always": "a", "deny": "n"}
     keys: dict[str, str] = {}
     for number, option in enumerate(options, start=1):
-        key = "p" if option.startswith("Always in this project") else usual.get(option.lower(), str(number))
+        key = (
+            "p"
+            if option.startswith("Always in this project")
+            else usual.get(option.lower(), str(number))
+        )
         keys[str(number) if key in keys else key] = option
     return keys

@@ -52,7 +52,9 @@ class Chat:
         self._display = agent.display
         self._keyboard = keyboard
         self._terminal = terminal
-        self._line_prompt: LinePrompt | None = None  # None for a terminal that cannot move its cursor
+        self._line_prompt: LinePrompt | None = (
+            None  # None for a terminal that cannot move its cursor
+        )
         self._was_interrupted = False
         self._is_over = False
         self._turn_runs = False
@@ -60,7 +62,9 @@ class Chat:
         self._unread: list[str] = []  # given to the turn
         self.commands: ChatCommands = ChatCommands(agent, terminal)
         agent.signal_handler.before_exit = keyboard.restore
-        agent.session.coordinator.hooks.register(ORCHESTRATOR_STEERING_INJECTED, self._note_read, name="chat")
+        agent.session.coordinator.hooks.register(
+            ORCHESTRATOR_STEERING_INJECTED, self._note_read, name="chat"
+        )
 
     async def run(self) -> None:
         """Chat until the person leaves, or goes on with another session: `ChatCommands.reopen`."""
@@ -82,7 +86,9 @@ class Chat:
         try:
             from amplifier.cli.terminal.line_prompt import LinePrompt, PromptHistory  # noqa: PLC0415  # other commands save the time its import takes
         except ModuleNotFoundError as error:
-            raise MissingExtraError("a chat at a terminal", extra="cli", missing=error.name) from error
+            raise MissingExtraError(
+                "a chat at a terminal", extra="cli", missing=error.name
+            ) from error
         messages = await self.commands.messages()
         asked = [message["content"] for message in messages if message.get("role") == "user"]
         recent = [text for text in asked if isinstance(text, str)]
@@ -91,12 +97,19 @@ class Chat:
             self._terminal,
             PromptHistory(self._agent.store.root.parent / "history", recent),
             next_mode=self._next_mode,
-            completions={f"/{name}": text for name, text in {**self.commands.summaries, "exit": "leave"}.items()},
+            completions={
+                f"/{name}": text
+                for name, text in {**self.commands.summaries, "exit": "leave"}.items()
+            },
         )
 
     def _greet(self) -> None:
         agent = self._agent
-        start = f"Going on with session {agent.session.session_id}" if agent.session.is_resumed else "A new session"
+        start = (
+            f"Going on with session {agent.session.session_id}"
+            if agent.session.is_resumed
+            else "A new session"
+        )
         model = agent.record.model
         with suppress(Exception):  # a provider of others
             first = next(iter(agent.session.coordinator.get("providers").values()))
@@ -137,7 +150,9 @@ class Chat:
         dropped = "" if self._line_prompt is None else self._line_prompt.dropped
         if not dropped and self._agent.signal_handler.still_stops():
             return ""
-        if self._was_interrupted and not dropped:  # with text entered meanwhile, Ctrl-C drops that text
+        if (
+            self._was_interrupted and not dropped
+        ):  # with text entered meanwhile, Ctrl-C drops that text
             return None
         self._was_interrupted = True
         self._display.notice("Press Ctrl-C again to leave.")
@@ -242,7 +257,9 @@ class Chat:
         if not self._terminal.at_line_start:
             self._terminal.write("\n")
         if self._agent.turns:
-            self._display.notice(f"To go on later: amplifier run --resume {self._agent.session.session_id}")
+            self._display.notice(
+                f"To go on later: amplifier run --resume {self._agent.session.session_id}"
+            )
 
 
 # ── commands ──
@@ -272,9 +289,18 @@ class ChatCommands:
         self.reopen: dict[str, Any] | None = None
         self._commands: dict[str, tuple[str, Callable[[str], Awaitable[None]]]] = {
             "help": ("this list", self._help),
-            "model": ("[PROVIDER:]MODEL: go on with another model; alone: what there is", self._model),
-            "mode": ("[ask|edits|plan|full]: what is done without a question (also Shift-Tab)", self._mode),
-            "compact": ("replace older messages, in what the model is shown, by a summary", self._compact),
+            "model": (
+                "[PROVIDER:]MODEL: go on with another model; alone: what there is",
+                self._model,
+            ),
+            "mode": (
+                "[ask|edits|plan|full]: what is done without a question (also Shift-Tab)",
+                self._mode,
+            ),
+            "compact": (
+                "replace older messages, in what the model is shown, by a summary",
+                self._compact,
+            ),
             "uncompact": ("undo the latest compaction of what the model is shown", self._uncompact),
             "clear": ("forget the conversation, on disk too", self._clear),
             "undo": ("take back what the latest turn changed, files and conversation", self._undo),
@@ -288,7 +314,9 @@ class ChatCommands:
             "resume": ("[ID]: go on with another session; alone: which there are", self._resume),
             "export": ("[FILE]: write the conversation as Markdown, or HTML", self._export),
         }
-        self._own = own_commands(Path.cwd(), taken=(*self._commands, *LEAVING), notice=agent.display.notice)
+        self._own = own_commands(
+            Path.cwd(), taken=(*self._commands, *LEAVING), notice=agent.display.notice
+        )
 
     @property
     def summaries(self) -> dict[str, str]:
@@ -306,7 +334,9 @@ class ChatCommands:
             near = nearest(name, [*self.summaries, "exit"])
             advice = f"did you mean /{near}?" if near else "/help lists them"
             shown = visible_text(name, multiline=False)
-            self._agent.display.notice(f"there is no command /{shown}; {advice} (// sends a slash)", "warning")
+            self._agent.display.notice(
+                f"there is no command /{shown}; {advice} (// sends a slash)", "warning"
+            )
             return None
         try:
             await found[1](argument.strip())
@@ -320,28 +350,54 @@ class ChatCommands:
         for name, text in rows or [(nothing, "")]:
             shown = visible_text(f"  {name:{first}} {' '.join(str(text).split())}", multiline=False)
             width = self._terminal.width() - 1
-            self._show(shown if len(shown) <= width else shown[: width - 1] + self._terminal.glyph("…", "."))
+            self._show(
+                shown
+                if len(shown) <= width
+                else shown[: width - 1] + self._terminal.glyph("…", ".")
+            )
 
     async def _help(self, _: str) -> None:
-        self._list([(f"/{name}", text) for name, text in {**self.summaries, "exit": "leave (also Ctrl-D)"}.items()], "")
+        self._list(
+            [
+                (f"/{name}", text)
+                for name, text in {**self.summaries, "exit": "leave (also Ctrl-D)"}.items()
+            ],
+            "",
+        )
         key = "Alt-Enter" if self._terminal.can_move_cursor else "A backslash at the end of a line"
         self._show(f"  {key} begins another line of the same message.")
         self._show('  @FILE attaches a file, also @"A FILE"; // sends a slash.')
-        self._show("  A line that you type while a turn runs is read by the agent at its next step.")
+        self._show(
+            "  A line that you type while a turn runs is read by the agent at its next step."
+        )
         if self._terminal.can_move_cursor:
             self._show("  Tab completes, Ctrl-R searches, Ctrl-X Ctrl-E opens your editor.")
 
     async def _model(self, argument: str) -> None:
         agent = self._agent
         if not argument:
-            self._list([("now", agent.latest.model or agent.record.model or f"chosen by {agent.record.provider}")], "")
+            self._list(
+                [
+                    (
+                        "now",
+                        agent.latest.model
+                        or agent.record.model
+                        or f"chosen by {agent.record.provider}",
+                    )
+                ],
+                "",
+            )
             with anyio.move_on_after(_SECONDS_TO_LIST):
                 for each in agent.session.coordinator.get("providers").values():
                     models = await each.list_models()
-                    self._list([(model.id, f"{model.context_window:,} tokens") for model in models], "")
+                    self._list(
+                        [(model.id, f"{model.context_window:,} tokens") for model in models], ""
+                    )
             return
         if agent.turns and not agent.store.has_messages(agent.session.session_id):
-            raise CommandError("the plan of this chat keeps no conversation, so it cannot go on with another model")
+            raise CommandError(
+                "the plan of this chat keeps no conversation, so it cannot go on with another model"
+            )
         is_named = names_provider(argument, installed_ids().__contains__)
         self.reopen = {"model": argument, **({"provider": None} if is_named else {})}
 
@@ -353,13 +409,17 @@ class ChatCommands:
         compact = getattr(self._agent.session.coordinator.get("context"), "compact", None)
         told = None if compact is None else await compact()
         self._agent.display.notice(
-            compaction_message(told) if told else "There is too little to compact; the conversation stays as it is."
+            compaction_message(told)
+            if told
+            else "There is too little to compact; the conversation stays as it is."
         )
 
     async def _uncompact(self, _: str) -> None:
         undo = getattr(self._agent.session.coordinator.get("context"), "uncompact", None)
         is_undone = undo is not None and await undo()
-        self._show(f"  {'The latest compaction is undone.' if is_undone else 'There is no compaction to undo.'}")
+        self._show(
+            f"  {'The latest compaction is undone.' if is_undone else 'There is no compaction to undo.'}"
+        )
 
     async def _clear(self, _: str) -> None:
         context = self._agent.session.coordinator.get("context")
@@ -378,24 +438,37 @@ class ChatCommands:
             self._show(f"  {self._terminal.styled(line, diff_style(line))}")
 
     async def _cost(self, _: str) -> None:
-        trace = await anyio.to_thread.run_sync(read_trace, self._agent.store, self._agent.session.session_id)
+        trace = await anyio.to_thread.run_sync(
+            read_trace, self._agent.store, self._agent.session.session_id
+        )
         total, turns, tokens = totals(trace), self._agent.turns, self._agent.tokens
         chat = f"{turns} turns and {tokens:,} tokens in this chat; no event log"
         self._show(f"  {write_summary(total) if total.turns else chat}")
         statistics = getattr(self._agent.session.coordinator.get("context"), "statistics", None)
         error = getattr(statistics() if callable(statistics) else None, "error", None)
         if isinstance(error, float):
-            self._show(f"  the tokens of the latest request were estimated {error:+.1%} off the provider's count")
+            self._show(
+                f"  the tokens of the latest request were estimated {error:+.1%} off the provider's count"
+            )
 
     async def _tools(self, _: str) -> None:
         tools = self._agent.session.coordinator.get("tools") or {}
-        texts = {name: str(getattr(tool, "description", "")).strip() for name, tool in tools.items()}
-        self._list([(name, text.partition("\n")[0]) for name, text in texts.items()], "no tools are mounted")
+        texts = {
+            name: str(getattr(tool, "description", "")).strip() for name, tool in tools.items()
+        }
+        self._list(
+            [(name, text.partition("\n")[0]) for name, text in texts.items()],
+            "no tools are mounted",
+        )
 
     async def _tasks(self, _: str) -> None:
         store = self._agent.store
-        children = [store.record(name) for name in store.descendants(self._agent.session.session_id)]
-        rows = [(each.session_id, f"{each.status or 'ended'}  {each.title or ''}") for each in children]
+        children = [
+            store.record(name) for name in store.descendants(self._agent.session.session_id)
+        ]
+        rows = [
+            (each.session_id, f"{each.status or 'ended'}  {each.title or ''}") for each in children
+        ]
         self._list(rows, "no task was delegated")
 
     async def _mcp(self, _: str) -> None:
@@ -407,7 +480,11 @@ class ChatCommands:
     async def _resume(self, argument: str) -> None:
         store, here = self._agent.store, str(Path.cwd())
         if not argument:
-            found = [(each.session_id, each.title or "") for each in store.records() if each.directory == here][:10]
+            found = [
+                (each.session_id, each.title or "")
+                for each in store.records()
+                if each.directory == here
+            ][:10]
             self._list(found, "there is no other session of this folder")
             return
         record = store.find(argument)
@@ -416,7 +493,11 @@ class ChatCommands:
                 f"it is open or of another folder ({record.directory}): amplifier run --resume {record.session_id}"
             )
         plan = None if record.plan is None else Path(record.plan)
-        changes = {"provider": record.provider if plan is None else None, "model": record.model, "plan": plan}
+        changes = {
+            "provider": record.provider if plan is None else None,
+            "model": record.model,
+            "plan": plan,
+        }
         self.reopen = {
             "session_id": record.session_id,
             "resumed": record,
@@ -425,9 +506,14 @@ class ChatCommands:
         }
 
     async def _export(self, argument: str) -> None:
-        title, path = self._agent.record.title or self._agent.session.session_id, Path(argument or "conversation.md")
+        title, path = (
+            self._agent.record.title or self._agent.session.session_id,
+            Path(argument or "conversation.md"),
+        )
         written = write_conversation(title, await self.messages(), page=path.suffix == ".html")
-        async with await anyio.open_file(path, "x", encoding="utf-8", errors="backslashreplace") as new:
+        async with await anyio.open_file(
+            path, "x", encoding="utf-8", errors="backslashreplace"
+        ) as new:
             await new.write(written)
         self._show(f"  {visible_text(str(path), multiline=False)}")
 

@@ -20,7 +20,16 @@ import anyio.to_thread
 import attrs
 
 from amplifier._internal.json import visible_text
-from amplifier._internal.reading import Kind, choice, list_of, mapping, mapping_each, option, record, text
+from amplifier._internal.reading import (
+    Kind,
+    choice,
+    list_of,
+    mapping,
+    mapping_each,
+    option,
+    record,
+    text,
+)
 from amplifier._internal.regular_files import make_folders, read_file, replace_file
 from amplifier._internal.spelling import suggestion
 from amplifier.cli._exit_codes import CommandError
@@ -54,7 +63,9 @@ class _File:
     model: str | None = option(text, None)
     theme: str | None = option(choice("dark", "light", "plain"), None)
     rules: tuple[Any, ...] = option(list_of("rules", mapping.accepts), ())
-    servers: dict[str, Any] = option(mapping_each("an object of servers", mapping), None, key="mcpServers")
+    servers: dict[str, Any] = option(
+        mapping_each("an object of servers", mapping), None, key="mcpServers"
+    )
     modules: dict[str, Any] = option(_MODULES, None)
 
     def __attrs_post_init__(self) -> None:
@@ -87,7 +98,9 @@ class Configuration:
 
     def without(self, origin: str) -> Configuration:
         """The same without what comes from somewhere."""
-        return attrs.evolve(self, values={path: each for path, each in self.values.items() if each.origin != origin})
+        return attrs.evolve(
+            self, values={path: each for path, each in self.values.items() if each.origin != origin}
+        )
 
     def below(self, table: str) -> dict[str, Any]:
         """The values of a table, by the rest of their paths."""
@@ -104,7 +117,9 @@ class Configuration:
         if rules := [*self.below("rules").values()]:
             given = modules.get("hooks-approval", {})
             rules += given.get("config", {}).get("rules", [])
-            modules["hooks-approval"] = merge_plans(given, {"config": {"rules": rules, "use_default_rules": True}})
+            modules["hooks-approval"] = merge_plans(
+                given, {"config": {"rules": rules, "use_default_rules": True}}
+            )
         if servers := self.below("mcpServers"):
             config = {"config": {"servers": with_variables_of_plans(servers)}}
             modules["tool-mcp"] = merge_plans(modules.get("tool-mcp", {}), config)
@@ -138,7 +153,10 @@ def read_configuration(directory: Path) -> Configuration:
         kept = [rule for rule in given.get("rules", ()) if rule.get("action") in _TIGHTENING]
         if left_out := [path for path, value in _paths(given) if value not in kept]:
             notes.append(
-                visible_text(f"{project.file} is not trusted: {', '.join(left_out)} not used; ", multiline=False)
+                visible_text(
+                    f"{project.file} is not trusted: {', '.join(left_out)} not used; ",
+                    multiline=False,
+                )
                 + "look at the file, then trust it as it is: amplifier config trust"
             )
         given = {"rules": kept}
@@ -241,7 +259,8 @@ class Project:
         kept = {key: value for key, value in {**self.state(), **changes}.items() if value}
         make_folders(find_home())
         replace_file(
-            find_home() / "projects.json", json.dumps({**_projects(), str(self.root): kept}, indent=2).encode()
+            find_home() / "projects.json",
+            json.dumps({**_projects(), str(self.root): kept}, indent=2).encode(),
         )
 
 
@@ -250,7 +269,9 @@ def _projects() -> dict[str, dict[str, Any]]:
     try:
         found: dict[str, dict[str, Any]] = json.loads(file.read_bytes()) if file.exists() else {}
     except ValueError as error:
-        raise CommandError(f"{file} is damaged ({error}); remove it, then trust again what you trust") from error
+        raise CommandError(
+            f"{file} is damaged ({error}); remove it, then trust again what you trust"
+        ) from error
     return found
 
 
@@ -305,7 +326,9 @@ class Permissions:
         names = list(MODES)
         mode = mode or names[(names.index(self.mode) + 1) % len(names)]
         if mode not in MODES:
-            raise CommandError(f"there is no mode {mode!r} ({', '.join(names)}){suggestion(mode, names)}")
+            raise CommandError(
+                f"there is no mode {mode!r} ({', '.join(names)}){suggestion(mode, names)}"
+            )
         if self._set_rules is not None:
             self._set_rules([*MODES[mode][1], *self._allowed])
         elif mode != "ask":
@@ -393,7 +416,9 @@ def load_keys() -> list[str]:
             _problems[name] = f"{name} is not read: {error}"
             continue
         if value is None:
-            _problems[name] = f"{name} is not in the keyring any more; set it again: amplifier keys set {name}"
+            _problems[name] = (
+                f"{name} is not in the keyring any more; set it again: amplifier keys set {name}"
+            )
         else:
             os.environ[name] = value
     return list(_problems.values())
@@ -401,7 +426,9 @@ def load_keys() -> list[str]:
 
 def _keep_names(names: list[str]) -> None:
     make_folders(find_home())
-    replace_file(find_home() / "keys", "".join(f"{name}\n" for name in dict.fromkeys(names)).encode())
+    replace_file(
+        find_home() / "keys", "".join(f"{name}\n" for name in dict.fromkeys(names)).encode()
+    )
 
 
 @contextmanager
@@ -409,8 +436,12 @@ def _keyring() -> Iterator[ModuleType]:
     try:
         import keyring  # noqa: PLC0415  # belongs to an extra
     except ModuleNotFoundError as error:
-        raise MissingExtraError("keeping keys in the system's keyring", extra="cli", missing="keyring") from error
+        raise MissingExtraError(
+            "keeping keys in the system's keyring", extra="cli", missing="keyring"
+        ) from error
     try:
         yield keyring
     except Exception as error:  # backends are plug-ins
-        raise CommandError(f"the keyring of this system refuses: {str(error) or type(error).__name__}") from error
+        raise CommandError(
+            f"the keyring of this system refuses: {str(error) or type(error).__name__}"
+        ) from error

@@ -61,7 +61,10 @@ AGENTS: Final[dict[str, Any]] = {
             "You look through files to answer one question of the agent that asks you. You change nothing. "
             "Report what you found, where (path and line), and what you did not find."
         ),
-        "tools": [{"module": "tool-filesystem", "config": {"read_only": True}}, {"module": "tool-search"}],
+        "tools": [
+            {"module": "tool-filesystem", "config": {"read_only": True}},
+            {"module": "tool-search"},
+        ],
     }
 }
 """The agents to which tool-task can delegate."""
@@ -93,7 +96,9 @@ class AgentPlan:
     def describe(self, known: SessionRecord, *, file: Path | None, backend: str) -> SessionRecord:
         """The record of a session that goes on with this plan."""
         plan = None if file is None else str(file.absolute())
-        return attrs.evolve(known, provider=self.provider, model=self.model, plan=plan, backend=backend)
+        return attrs.evolve(
+            known, provider=self.provider, model=self.model, plan=plan, backend=backend
+        )
 
 
 def build_plan(
@@ -143,7 +148,9 @@ def build_plan(
     if model is None or named is None:
         return built
     return attrs.evolve(
-        built, plan=_with_named_model(built, named, available, is_chosen=provider is not None), model=model
+        built,
+        plan=_with_named_model(built, named, available, is_chosen=provider is not None),
+        model=model,
     )
 
 
@@ -154,9 +161,15 @@ def with_storage_paths(plan: dict[str, Any], *, sessions: Path) -> dict[str, Any
     events = f"{escaped}/{{session_id}}/{EVENTS_FILE}"
 
     def with_log(entry: dict[str, Any]) -> dict[str, Any]:
-        return entry if "session_log_template" in entry["config"] else merge_plans({"config": {"path": events}}, entry)
+        return (
+            entry
+            if "session_log_template" in entry["config"]
+            else merge_plans({"config": {"path": events}}, entry)
+        )
 
-    filled = change_module(plan, "context-persistent", partial(merge_plans, {"config": {"path": str(sessions)}}))
+    filled = change_module(
+        plan, "context-persistent", partial(merge_plans, {"config": {"path": str(sessions)}})
+    )
     return change_module(filled, "hooks-logging", with_log)
 
 
@@ -166,7 +179,9 @@ def in_memory(plan: dict[str, Any]) -> dict[str, Any]:
     return change_module(plan, "context-persistent", lambda entry: {"module": "context-simple"})
 
 
-def with_recordings(plan: dict[str, Any], *, record: Path | None, replay: Path | None) -> dict[str, Any]:
+def with_recordings(
+    plan: dict[str, Any], *, record: Path | None, replay: Path | None
+) -> dict[str, Any]:
     """The plan of a run that records the answers of its providers, or takes them from a file.
 
     The working directory, which is part of the system prompt, is a placeholder in the file: a recording replays in another one.
@@ -174,7 +189,9 @@ def with_recordings(plan: dict[str, Any], *, record: Path | None, replay: Path |
     from amplifier.testing import Cassette  # noqa: PLC0415  # few runs record or replay
 
     mode: CassetteMode = "none" if record is None else "once"
-    return Cassette(record or replay or "", mode=mode, placeholders={"<directory>": str(Path.cwd())}).plan(plan)
+    return Cassette(
+        record or replay or "", mode=mode, placeholders={"<directory>": str(Path.cwd())}
+    ).plan(plan)
 
 
 # ── the model that the user names ────────────────────────────────────────────────────────────────
@@ -201,7 +218,10 @@ def _read_model(
         return ModelName(provider=provider or family or "", model=model)
     named = _read_full_name(model, available)
     _provider_id(named.provider, available)
-    if provider is not None and provider not in (named.provider, named.provider.removeprefix("provider-")):
+    if provider is not None and provider not in (
+        named.provider,
+        named.provider.removeprefix("provider-"),
+    ):
         raise CommandError(f"-p {provider} and -m {model} name two providers; leave out -p")
     return named
 
@@ -234,7 +254,9 @@ def _with_named_model(
         plan = _with_model(plan, named.model)
     if not named.config:
         return plan
-    return change_module(plan, named.provider, partial(merge_plans, overlay={"config": named.config}))
+    return change_module(
+        plan, named.provider, partial(merge_plans, overlay={"config": named.config})
+    )
 
 
 def _no_provider(model: str) -> str:
@@ -255,8 +277,14 @@ def _default_plan(
     instructions: ProjectInstructions,
 ) -> AgentPlan:
     provider, notes = _choose_provider(available, wanted, variables)
-    system_prompt = "\n\n".join(filter(None, [SYSTEM_PROMPT.format(directory=directory), instructions.text]))
-    tools = [module_id for module_id in DEFAULT_TOOLS if module_id in available and missing_package(module_id) is None]
+    system_prompt = "\n\n".join(
+        filter(None, [SYSTEM_PROMPT.format(directory=directory), instructions.text])
+    )
+    tools = [
+        module_id
+        for module_id in DEFAULT_TOOLS
+        if module_id in available and missing_package(module_id) is None
+    ]
     # Modules that this command relies on are pinned: for the system prompt, the files of a session, the gates and the agents.
     # Tools and providers are whatever is installed.
     hooks: list[dict[str, Any]] = [
@@ -271,11 +299,17 @@ def _default_plan(
                 "source": BUILT_IN_SOURCE,
                 "config": {"system_prompt": system_prompt},
             },
-            "context": {"module": "context-persistent", "source": BUILT_IN_SOURCE, "config": {"durable_turns": True}},
+            "context": {
+                "module": "context-persistent",
+                "source": BUILT_IN_SOURCE,
+                "config": {"durable_turns": True},
+            },
         },
         "providers": [{"module": provider}],
         "tools": [
-            {"module": module_id, "source": BUILT_IN_SOURCE} if module_id == "tool-task" else {"module": module_id}
+            {"module": module_id, "source": BUILT_IN_SOURCE}
+            if module_id == "tool-task"
+            else {"module": module_id}
             for module_id in tools
         ],
         "hooks": [hook for hook in hooks if hook["module"] in available],
@@ -283,11 +317,17 @@ def _default_plan(
     if "tool-task" in tools:
         plan["agents"] = copy_json(AGENTS)
     if instructions.outside:
-        roots = {"allowed_paths": [str(directory), *instructions.outside], "writable_paths": [str(directory)]}
+        roots = {
+            "allowed_paths": [str(directory), *instructions.outside],
+            "writable_paths": [str(directory)],
+        }
         plan["tools"] = [
-            {**tool, "config": roots} if tool["module"] == "tool-filesystem" else tool for tool in plan["tools"]
+            {**tool, "config": roots} if tool["module"] == "tool-filesystem" else tool
+            for tool in plan["tools"]
         ]
-    return AgentPlan(plan=plan, provider=provider, notes=[*notes, *instructions.problems], found=instructions)
+    return AgentPlan(
+        plan=plan, provider=provider, notes=[*notes, *instructions.problems], found=instructions
+    )
 
 
 def _choose_provider(
@@ -314,8 +354,16 @@ def available_providers(available: Collection[str], configuration: Configuration
     """Return the configured ones, and those with a key."""
     load_keys()
     keyed = [module_id for variable, module_id in API_KEYS.items() if os.environ.get(variable)]
-    keyed += [module_id for module_id in configuration.below("modules") if module_id.startswith("provider-")]
-    configured = [_provider_id(name, available) for name in (configuration.get("provider"),) if name is not None]
+    keyed += [
+        module_id
+        for module_id in configuration.below("modules")
+        if module_id.startswith("provider-")
+    ]
+    configured = [
+        _provider_id(name, available)
+        for name in (configuration.get("provider"),)
+        if name is not None
+    ]
     found = [each for each in (*configured, *keyed) if each in available]
     return [each for each in dict.fromkeys(found) if missing_package(each) is None]
 
@@ -326,9 +374,13 @@ def _provider_id(wanted: str, available: Collection[str]) -> str:
             return module_id
     if wanted in ("local", "provider-local"):
         raise CommandError(f"no provider {wanted!r} is installed; {LOCAL_MODEL_ADVICE}")
-    known = sorted(name.removeprefix("provider-") for name in available if name.startswith("provider-"))
+    known = sorted(
+        name.removeprefix("provider-") for name in available if name.startswith("provider-")
+    )
     meant = suggestion(wanted.removeprefix("provider-"), known)
-    raise CommandError(f"no provider {wanted!r} is installed; there are: {', '.join(known) or 'none'}{meant}")
+    raise CommandError(
+        f"no provider {wanted!r} is installed; there are: {', '.join(known) or 'none'}{meant}"
+    )
 
 
 # ── the user's own plan ─────────────────────────────────────────────────────────────────────────
@@ -338,11 +390,15 @@ def _plan_from_file(
     file: Path, available: Collection[str], wanted: str | None, variables: Mapping[str, str]
 ) -> AgentPlan:
     plan = expand_variables(read_plan_file(file), variables)
-    notes = [visible_text(f"{file.name}: {warning}", multiline=False) for warning in check_plan(plan)[1]]
+    notes = [
+        visible_text(f"{file.name}: {warning}", multiline=False) for warning in check_plan(plan)[1]
+    ]
     given = plan.get("providers")
     entries = given if isinstance(given, list) else []
     if wanted is None:
-        return AgentPlan(plan=plan, provider=_names_of(entries[0])[0] or None if entries else None, notes=notes)
+        return AgentPlan(
+            plan=plan, provider=_names_of(entries[0])[0] or None if entries else None, notes=notes
+        )
     for entry in entries:
         names = _names_of(entry)
         if wanted in names or f"provider-{wanted}" in names:
@@ -350,7 +406,9 @@ def _plan_from_file(
             ordered = [entry, *(other for other in entries if other is not entry)]
             return AgentPlan(plan={**plan, "providers": ordered}, provider=names[0], notes=notes)
     added = _provider_id(wanted, available)
-    return AgentPlan(plan={**plan, "providers": [{"module": added}, *entries]}, provider=added, notes=notes)
+    return AgentPlan(
+        plan={**plan, "providers": [{"module": added}, *entries]}, provider=added, notes=notes
+    )
 
 
 def _names_of(entry: Any) -> list[str]:
@@ -370,7 +428,9 @@ def with_traces(plan: dict[str, Any]) -> dict[str, Any]:
 
 def with_budget(plan: dict[str, Any], *, cost: float | None, tokens: int | None) -> dict[str, Any]:
     """The plan with the limits that the user gave instead of its own."""
-    given = {name: value for name, value in (("cost", cost), ("tokens", tokens)) if value is not None}
+    given = {
+        name: value for name, value in (("cost", cost), ("tokens", tokens)) if value is not None
+    }
     is_plan = given and isinstance(plan.get("session"), dict)
     return merge_plans(plan, {"session": {"budget": given}}) if is_plan else plan
 

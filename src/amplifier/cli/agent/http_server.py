@@ -30,7 +30,12 @@ from amplifier.servers import SessionRequest
 from amplifier.servers.access import address_of, listen_on, reachability_warning, server_names
 from amplifier.servers.http import Limits, application
 from amplifier.servers.http.application import run_asgi_server
-from amplifier.servers.http.pages import TRACE_PAGE, TURNS_PAGE, trace_application, turns_application
+from amplifier.servers.http.pages import (
+    TRACE_PAGE,
+    TURNS_PAGE,
+    trace_application,
+    turns_application,
+)
 
 from .served_sessions import ServedSessions
 from .signals import run_observed, until_signal
@@ -42,7 +47,13 @@ T = TypeVar("T")
 
 
 def serve_http(
-    store: SessionStore, plan: Path | None, *, token: str | None, backend: str, debug: bool, **options: Any
+    store: SessionStore,
+    plan: Path | None,
+    *,
+    token: str | None,
+    backend: str,
+    debug: bool,
+    **options: Any,
 ) -> int:
     """Serve until a signal comes; returns the exit code.
 
@@ -60,17 +71,27 @@ def serve_http(
 
         async def serve() -> int:
             chosen = {name: options[name] for name in ("provider", "model", "otel")}
-            sessions = await ServedSessions.prepare(store, display, backend=backend, plan=plan, **chosen)
+            sessions = await ServedSessions.prepare(
+                store, display, backend=backend, plan=plan, **chosen
+            )
             return await _serve(sessions, listening, hosts, token, options)
 
-        return run_observed(serve, "serve", display, backend=backend, otel=options["otel"], is_server=True)
+        return run_observed(
+            serve, "serve", display, backend=backend, otel=options["otel"], is_server=True
+        )
 
 
 async def _serve(
-    sessions: ServedSessions, listening: socket.socket, hosts: list[str], token: str | None, options: dict[str, Any]
+    sessions: ServedSessions,
+    listening: socket.socket,
+    hosts: list[str],
+    token: str | None,
+    options: dict[str, Any],
 ) -> int:
     async with sessions.make(SessionRequest()) as first:
-        sessions.check(first)  # what is wrong with the provider is reported now, not to the first client
+        sessions.check(
+            first
+        )  # what is wrong with the provider is reported now, not to the first client
     generated = token is None
     token = secrets.token_urlsafe(32) if token is None else token or None
 
@@ -132,7 +153,9 @@ def _serve_page(
         address = address_of(listening, "127.0.0.1") + page.format(token)
         async with source as opened:
             lines = [f"{about}: {address}", "Ctrl-C ends it."]
-            return await _run(make(opened, token), listening, lines, address if open_browser else None)
+            return await _run(
+                make(opened, token), listening, lines, address if open_browser else None
+            )
 
     with socket.create_server(("127.0.0.1", 0)) as listening:
         return anyio.run(serve, backend=backend)
@@ -168,7 +191,9 @@ async def _serve_until_signal(
             print(warning, file=sys.stderr)
         if page is not None:
             # A browser in the terminal returns when the user leaves it; the end of this process does not wait for that.
-            threading.Thread(target=_open_browser, args=(page,), name="open the browser", daemon=True).start()
+            threading.Thread(
+                target=_open_browser, args=(page,), name="open the browser", daemon=True
+            ).start()
         await run_asgi_server(app, listening, stop, shut_down)
 
     ended_by = await until_signal(serve, stop.set)
@@ -201,4 +226,6 @@ def _without_token(page: str) -> Iterator[str]:
 
 def _open_browser(address: str) -> None:
     if not open_in_browser(address):
-        print("No browser could be started; open the address yourself.", file=sys.stderr, flush=True)
+        print(
+            "No browser could be started; open the address yourself.", file=sys.stderr, flush=True
+        )

@@ -45,7 +45,9 @@ class _RepeatedKey(CommandError):
 
     def __init__(self, key: object, first: int, second: int) -> None:
         lines = f"line {first}" if first == second else f"lines {first} and {second}"
-        super().__init__(f"the key {key!r} is written twice, in {lines}; put both values under one key, or remove one")
+        super().__init__(
+            f"the key {key!r} is written twice, in {lines}; put both values under one key, or remove one"
+        )
 
 
 def read_plan_file(file: Path) -> Any:
@@ -57,11 +59,15 @@ def read_plan_file(file: Path) -> Any:
     """
     parse = _PARSERS.get(file.suffix.lower())
     if parse is None:
-        raise UnknownFormat(f"{file.name!r} ends in {file.suffix!r}; expected one of {', '.join(_PARSERS)}")
+        raise UnknownFormat(
+            f"{file.name!r} ends in {file.suffix!r}; expected one of {', '.join(_PARSERS)}"
+        )
     try:
         return parse(read_file(file, most=_LARGEST).decode("utf-8"))
     except OSError as error:
-        raise PlanFileError(f"{file}: the plan cannot be read: {error.strerror or error}") from error
+        raise PlanFileError(
+            f"{file}: the plan cannot be read: {error.strerror or error}"
+        ) from error
     except _RepeatedKey as error:
         raise PlanFileError(f"{file}: {error}") from error
     except ValueError as error:
@@ -84,7 +90,11 @@ def change_module(
         add: A section, and the entry it gets if the plan has none.
     """
     changed = merge_plans(plan, {})
-    found = [(holder, key) for holder, key, _, _ in places_of(changed) if module_of(holder[key]) == module_id]
+    found = [
+        (holder, key)
+        for holder, key, _, _ in places_of(changed)
+        if module_of(holder[key]) == module_id
+    ]
     if not found and add is not None and isinstance(entries := changed.get(add[0]) or [], list):
         changed[add[0]] = [*entries, add[1]]
         found.append((changed[add[0]], -1))
@@ -158,17 +168,23 @@ def _bounded_loader(yaml: Any, is_plan: bool) -> Any:
             if self.fetched > _MOST_TOKENS:
                 raise ValueError(f"line {self.line + 1}: it has more than {_MOST_TOKENS:,} tokens")
             if self.flow_level > _DEEPEST or len(self.indents) > _DEEPEST:
-                raise ValueError(f"line {self.line + 1}: it is nested more than {_DEEPEST} levels deep")
+                raise ValueError(
+                    f"line {self.line + 1}: it is nested more than {_DEEPEST} levels deep"
+                )
             return super().fetch_more_tokens()
 
         def compose_node(self, parent: Any, index: Any) -> Any:
             line = self.peek_event().start_mark.line + 1
             if is_plan and self.check_event(yaml.AliasEvent):
-                raise ValueError(f"line {line}: plans have no aliases (*name); write the value again")
+                raise ValueError(
+                    f"line {line}: plans have no aliases (*name); write the value again"
+                )
             node = super().compose_node(parent, index)
             is_long = isinstance(node.value, str) and len(node.value) > _LONGEST_NUMBER
             if is_long and not node.tag.endswith((":str", ":binary")):
-                raise ValueError(f"line {line}: a value of {len(node.value):,} characters that is no text; quote it")
+                raise ValueError(
+                    f"line {line}: a value of {len(node.value):,} characters that is no text; quote it"
+                )
             return node
 
         def compose_mapping_node(self, anchor: Any) -> Any:

@@ -55,10 +55,14 @@ class ProjectInstructions:
 def find_instructions(directory: Path) -> ProjectInstructions:
     """Read the instructions for an agent that works in a folder; the nearest come last, and count most."""
     folders = _folders(directory)
-    texts: dict[str, str] = {}  # by their text: CLAUDE.md is often a link to AGENTS.md, or a copy of it
+    texts: dict[
+        str, str
+    ] = {}  # by their text: CLAUDE.md is often a link to AGENTS.md, or a copy of it
     problems: list[str] = []
     left = MOST_BYTES
-    for number, folder in enumerate(folders):  # the nearest first, so that it is not the one for which there is no room
+    for number, folder in enumerate(
+        folders
+    ):  # the nearest first, so that it is not the one for which there is no room
         for name in NAMES:
             shown = visible_text("../" * number + name, multiline=False)
             try:
@@ -67,18 +71,27 @@ def find_instructions(directory: Path) -> ProjectInstructions:
             except FileNotFoundError:
                 continue
             except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: a loop of links
-                reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+                reason = (
+                    error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+                )
                 problems.append(visible_text(f"{shown} is not read: {reason}", multiline=False))
                 continue
             if text and text not in texts:
                 texts[text] = shown
                 left -= len(data)
-    parts = [f"Instructions of this project, from {shown}:\n\n{text}" for text, shown in reversed(texts.items())]
+    parts = [
+        f"Instructions of this project, from {shown}:\n\n{text}"
+        for text, shown in reversed(texts.items())
+    ]
     skills = _find_skills(folders, problems)
     if skills:
         listed = "\n".join(f"- {name}: {about} ({file})" for name, (about, file) in skills.items())
-        parts.append(f"Skills. When a request is about one of them, first read its file:\n\n{listed}")
-    outside = [str(file.parent) for _, file in skills.values() if not file.is_relative_to(folders[0])]
+        parts.append(
+            f"Skills. When a request is about one of them, first read its file:\n\n{listed}"
+        )
+    outside = [
+        str(file.parent) for _, file in skills.values() if not file.is_relative_to(folders[0])
+    ]
     return ProjectInstructions(
         "\n\n".join(parts),
         tuple(reversed(texts.values())),
@@ -95,18 +108,26 @@ def _find_skills(folders: list[Path], problems: list[str]) -> dict[str, tuple[st
     for home in [own, *(folder / name for folder in folders for name in SKILL_FOLDERS)]:
         for file in sorted(home.glob("*/SKILL.md")):
             try:
-                real = file.resolve(strict=True) if home == own else resolve_inside(file, folders[-1])
+                real = (
+                    file.resolve(strict=True) if home == own else resolve_inside(file, folders[-1])
+                )
                 if not str(real).isprintable():  # the path is part of the system prompt
                     raise ValueError("its path has characters that cannot be seen")
                 name, about = _read_skill(real)
                 if name in found:
                     raise ValueError(f"{found[name][1]} has the same name")
             except (OSError, ValueError, RuntimeError, CommandError) as error:
-                reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-                problems.append(visible_text(f"skill {file} is not used: {reason}", multiline=False))
+                reason = (
+                    error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+                )
+                problems.append(
+                    visible_text(f"skill {file} is not used: {reason}", multiline=False)
+                )
                 continue
             if len(found) == MOST_SKILLS:
-                problems.append(f"there are more than {MOST_SKILLS} skills; those from {file} on are not used")
+                problems.append(
+                    f"there are more than {MOST_SKILLS} skills; those from {file} on are not used"
+                )
                 return found
             found[name] = (about, real)
     return found
@@ -122,12 +143,20 @@ def _read_skill(file: Path) -> tuple[str, str]:
     text = sanitize_text(read_file(file, most=MOST_SKILL_BYTES).decode("utf-8"))
     head, ended, _ = text.removeprefix("---\n").partition("\n---")
     about = parse_yaml(head, is_plan=False) if text.startswith("---\n") and ended else None
-    values = [about.get(key) for key in ("name", "description")] if isinstance(about, dict) else [None]
+    values = (
+        [about.get(key) for key in ("name", "description")] if isinstance(about, dict) else [None]
+    )
     if not all(isinstance(value, str) and value.strip() for value in values):
-        raise ValueError("expected a head between two lines '---' with the texts name and description")
-    name, description = (visible_text(" ".join(str(value).split()), multiline=False) for value in values)
+        raise ValueError(
+            "expected a head between two lines '---' with the texts name and description"
+        )
+    name, description = (
+        visible_text(" ".join(str(value).split()), multiline=False) for value in values
+    )
     if len(description) > _LONGEST_DESCRIPTION:
-        raise ValueError(f"its description has {len(description)} characters, expected at most {_LONGEST_DESCRIPTION}")
+        raise ValueError(
+            f"its description has {len(description)} characters, expected at most {_LONGEST_DESCRIPTION}"
+        )
     return name, description
 
 
@@ -198,7 +227,11 @@ def own_commands(
                 real = path if is_own else resolve_inside(path, root)
                 text = sanitize_text(read_file(real, most=_LONGEST_COMMAND).decode()).strip()
                 if path.stem in taken or not re.fullmatch(r"[\w-]+", path.stem):
-                    raise ValueError("the chat has a command of that name" if path.stem in taken else "not a name")
+                    raise ValueError(
+                        "the chat has a command of that name"
+                        if path.stem in taken
+                        else "not a name"
+                    )
             except (OSError, ValueError, RuntimeError) as error:
                 notice(visible_text(f"{path} is not used: {error}", multiline=False))
                 continue

@@ -91,12 +91,16 @@ class ServedSessions:
         """
         directory, session_id = wanted.directory or Path.cwd(), wanted.session_id
         if session_id is not None and wanted.is_resumed and self.store.is_open(session_id):
-            raise SessionBusyError(f"session {session_id!r} is open in another process; end that one first")
+            raise SessionBusyError(
+                f"session {session_id!r} is open in another process; end that one first"
+            )
         agent_plan = self._agent_plan(directory)
         if session_id is None:
             plan = in_memory(agent_plan.plan)
         else:
-            plan = with_storage_paths(_with_servers(agent_plan.plan, wanted.servers), sessions=self.store.root)
+            plan = with_storage_paths(
+                _with_servers(agent_plan.plan, wanted.servers), sessions=self.store.root
+            )
         session = AmplifierSession(
             plan,
             session_id=session_id,
@@ -107,7 +111,9 @@ class ServedSessions:
         # Before it opens: modules may start programs there while they are being mounted.
         session.coordinator.register_capability("session.working_dir", str(directory))
         if session_id is not None:
-            self.store.begun.pop(session_id, None)  # of an earlier opening: another process may have used it since
+            self.store.begun.pop(
+                session_id, None
+            )  # of an earlier opening: another process may have used it since
             new = SessionRecord(session_id=session_id, created=now(), directory=str(directory))
             known = self.store.record(session_id) if wanted.is_resumed else new
             described = agent_plan.describe(known, file=self.plan, backend=self.backend)
@@ -124,7 +130,11 @@ class ServedSessions:
             self.display.notice(warning, "warning")
         if not session.coordinator.get("providers"):
             record = self.store.begun.get(session.session_id)
-            named = (None if record is None else record.provider) or self.provider or "the plan's provider"
+            named = (
+                (None if record is None else record.provider)
+                or self.provider
+                or "the plan's provider"
+            )
             raise AmplifierError(
                 f"{named} is not available; `amplifier doctor` shows which keys and packages are missing"
             )
@@ -136,12 +146,21 @@ def _with_servers(plan: dict[str, Any], servers: dict[str, dict[str, Any]]) -> d
     def with_more(entry: dict[str, Any]) -> dict[str, Any]:
         config = dict(entry["config"])
         own = config.pop("servers", config.pop("mcpServers", {}))
-        return {**entry, "config": {**config, "servers": {**servers, **(own if isinstance(own, dict) else {})}}}
+        return {
+            **entry,
+            "config": {**config, "servers": {**servers, **(own if isinstance(own, dict) else {})}},
+        }
 
-    return change_module(plan, MCP_MODULE, with_more, add=("tools", {"module": MCP_MODULE})) if servers else plan
+    return (
+        change_module(plan, MCP_MODULE, with_more, add=("tools", {"module": MCP_MODULE}))
+        if servers
+        else plan
+    )
 
 
-def serve_editor(store: SessionStore, plan: Path | None, *, backend: str, debug: bool, **options: Any) -> int:
+def serve_editor(
+    store: SessionStore, plan: Path | None, *, backend: str, debug: bool, **options: Any
+) -> int:
     """Serve an editor over standard input and output until it leaves, or a signal comes; returns the exit code.
 
     Args:
@@ -157,7 +176,9 @@ def serve_editor(store: SessionStore, plan: Path | None, *, backend: str, debug:
 
         async def serve_client() -> None:
             nonlocal lost
-            sessions = await ServedSessions.prepare(store, display, backend=backend, plan=plan, **options)
+            sessions = await ServedSessions.prepare(
+                store, display, backend=backend, plan=plan, **options
+            )
             lost = await serve(
                 protocol,
                 sessions.make,

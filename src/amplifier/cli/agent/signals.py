@@ -60,7 +60,9 @@ def run_observed(
         export_traces(otel, partial(display.notice, level="warning")),
     ):
         is_fast = is_server and backend == "asyncio" and find_spec("uvloop") is not None
-        return anyio.run(function, backend=backend, backend_options={"use_uvloop": True} if is_fast else {})
+        return anyio.run(
+            function, backend=backend, backend_options={"use_uvloop": True} if is_fast else {}
+        )
 
 
 def handled_signals() -> list[Signals]:
@@ -121,7 +123,9 @@ class SignalHandler:
         self._token: Any = None
         self._on_interrupt: Callable[[], None] | None = None
         self._stopping_since: float | None = None
-        self._interrupted_at = -math.inf  # the latest Ctrl-C that stopped a turn, or came right after it
+        self._interrupted_at = (
+            -math.inf
+        )  # the latest Ctrl-C that stopped a turn, or came right after it
         self.scope: anyio.CancelScope = anyio.CancelScope()
         self.ended_by: Signals | None = None
         self.before_exit: Callable[[], None] = lambda: None
@@ -189,7 +193,9 @@ class SignalHandler:
             self._token.request_immediate(reason="Ctrl-C, twice")
         else:
             self._display.hint = ", stopping after this step"
-            self._display.notice("Stopping after the running step. Press Ctrl-C again to stop now.", "warning")
+            self._display.notice(
+                "Stopping after the running step. Press Ctrl-C again to stop now.", "warning"
+            )
             self._token.request_graceful(reason="Ctrl-C")
 
     def _end(self, received: Signals) -> None:
@@ -201,6 +207,8 @@ class SignalHandler:
         since = self._stopping_since
         if since is not None and time.monotonic() - since < FORCE_EXIT_AFTER:
             return
-        self._display.notice("Leaving without waiting; something did not stop and may still be running.", "error")
+        self._display.notice(
+            "Leaving without waiting; something did not stop and may still be running.", "error"
+        )
         self.before_exit()
         os._exit(128 + signal.SIGINT)

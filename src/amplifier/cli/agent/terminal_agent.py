@@ -80,19 +80,28 @@ class TerminalAgent:
         mounted = self.session.coordinator.get("providers")
         failed = sum(failure.module_type == "provider" for failure in self.session.failures)
         entries = self.session.config.get("providers") or ()
-        if {wanted, wanted.removeprefix("provider-")} & set(mounted) or len(mounted) + failed >= len(entries):
+        if {wanted, wanted.removeprefix("provider-")} & set(mounted) or len(
+            mounted
+        ) + failed >= len(entries):
             return None
         return log.pop_about(self.record.provider or wanted)
 
     def _no_provider_message(self, log: LogNotices) -> str:
         blamed = [failure for failure in self.session.failures if failure.module_type == "provider"]
         if blamed:
-            reasons = "; ".join(f"{failure.module_id}: {failure_reason(failure.error)}" for failure in blamed)
+            reasons = "; ".join(
+                f"{failure.module_id}: {failure_reason(failure.error)}" for failure in blamed
+            )
             return f"no provider could be mounted: {reasons}{self._advice()}"
         provider = self.record.provider
         if provider is None:
-            return f"the plan names no provider; add one to it or choose one with -p{self._advice()}"
-        reason = log.pop_about(provider) or "it gave no reason; `amplifier doctor` shows which keys are set"
+            return (
+                f"the plan names no provider; add one to it or choose one with -p{self._advice()}"
+            )
+        reason = (
+            log.pop_about(provider)
+            or "it gave no reason; `amplifier doctor` shows which keys are set"
+        )
         return f"{provider} declined: {reason}{self._advice()}"
 
     def _advice(self) -> str:
@@ -174,17 +183,25 @@ class TerminalAgent:
 
 def _warning_message(data: Mapping[str, Any]) -> str:
     what = str(data.get("what")).replace("_", " ")
-    return visible_text(f"budget: {what} {data.get('used')} of {data.get('limit')} used", multiline=False)
+    return visible_text(
+        f"budget: {what} {data.get('used')} of {data.get('limit')} used", multiline=False
+    )
 
 
 def compaction_message(data: Mapping[str, Any]) -> str:
     """What a compaction left of the view of the conversation."""
     how = {"results": "old tool outputs shortened", "summary": "older messages summarised"}
     before, after = data.get("before_tokens"), data.get("after_tokens")
-    tokens = f", {before:,} → {after:,} tokens" if isinstance(before, int) and isinstance(after, int) else ""
+    tokens = (
+        f", {before:,} → {after:,} tokens"
+        if isinstance(before, int) and isinstance(after, int)
+        else ""
+    )
     failure = f" (no summary: {data['failure']})" if data.get("failure") else ""
     done = how.get(str(data.get("tier")), "older messages left out")
-    return visible_text(f"context: {done}{tokens}{failure}; /uncompact in a chat undoes it", multiline=False)
+    return visible_text(
+        f"context: {done}{tokens}{failure}; /uncompact in a chat undoes it", multiline=False
+    )
 
 
 def _resumed_message(data: Mapping[str, Any]) -> str:
@@ -197,10 +214,16 @@ def _resumed_message(data: Mapping[str, Any]) -> str:
     }
     parts = []
     for outcome, (one, several) in words.items():
-        names = [str(call.get("tool_name")) for call in data.get("calls") or () if call.get("outcome") == outcome]
+        names = [
+            str(call.get("tool_name"))
+            for call in data.get("calls") or ()
+            if call.get("outcome") == outcome
+        ]
         if names:
             parts.append(f"{len(names)} {one if len(names) == 1 else several} ({', '.join(names)})")
-    return visible_text(f"Tool calls that were cut off: {', '.join(parts) or 'none'}.", multiline=False)
+    return visible_text(
+        f"Tool calls that were cut off: {', '.join(parts) or 'none'}.", multiline=False
+    )
 
 
 # ── failed modules ──
@@ -216,11 +239,17 @@ def check_failures(session: AmplifierSession) -> list[str]:
     """
     settings = session.config.get("session")
     if isinstance(settings, dict) and settings.get("strict") is False:
-        return [f"{each.module_id} is not available: {failure_reason(each.error)}" for each in session.failures]
+        return [
+            f"{each.module_id} is not available: {failure_reason(each.error)}"
+            for each in session.failures
+        ]
     if session.failures:
         count = len(session.failures)
         counted = "1 module" if count == 1 else f"{count} modules"
-        lines = [f"{counted} of the plan cannot be used, so nothing was begun:", *list_failures(session.failures)]
+        lines = [
+            f"{counted} of the plan cannot be used, so nothing was begun:",
+            *list_failures(session.failures),
+        ]
         raise AmplifierError("\n".join([*lines, _REMEDY]))
     return []
 

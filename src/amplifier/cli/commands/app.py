@@ -46,7 +46,9 @@ class _App(LazyGroup):
         try:
             return super().invoke(ctx)
         except BrokenPipeError as error:  # click would make it the exit code of a failure
-            raise CommandError("the reader of the output has gone", exit_code=Exit.BROKEN_PIPE) from error
+            raise CommandError(
+                "the reader of the output has gone", exit_code=Exit.BROKEN_PIPE
+            ) from error
 
 
 @click.group(
@@ -55,7 +57,9 @@ class _App(LazyGroup):
     summaries=_SUMMARIES,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-@click.version_option(__version__)  # click would read it from the metadata, which takes longer than all else
+@click.version_option(
+    __version__
+)  # click would read it from the metadata, which takes longer than all else
 @debug_option
 def app() -> None:
     """Run and examine Amplifier agents.
@@ -99,7 +103,11 @@ def run(arguments: Sequence[str] | None) -> int:
         # Shells complete commands, and `python -m amplifier` is none.
         variable = f"_{name.rpartition(' ')[2].replace('-', '_').upper()}_COMPLETE"
         ended = app.main(
-            args=arguments, prog_name=name, complete_var=variable, standalone_mode=False, obj=global_options
+            args=arguments,
+            prog_name=name,
+            complete_var=variable,
+            standalone_mode=False,
+            obj=global_options,
         )
         sys.stdout.flush()
     except click.exceptions.Exit as end:
@@ -130,6 +138,8 @@ def _report_error(error: Exception, *, debug: bool) -> int:
         return code
     if debug:
         print(traceback_text(error), file=sys.stderr)
-    message = error_message(error).replace("\n", "\n  ")  # as in a notice: only our own lines begin at the margin
+    message = error_message(error).replace(
+        "\n", "\n  "
+    )  # as in a notice: only our own lines begin at the margin
     print(f"amplifier: {message}", file=sys.stderr)
     return code

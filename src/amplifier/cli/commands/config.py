@@ -10,7 +10,13 @@ import click
 
 from amplifier._internal.json import redact_secrets, visible_text
 from amplifier.cli._exit_codes import CommandError
-from amplifier.cli.agent.configuration import Project, Value, read_configuration, rule_in_words, user_file
+from amplifier.cli.agent.configuration import (
+    Project,
+    Value,
+    read_configuration,
+    rule_in_words,
+    user_file,
+)
 from amplifier.cli.agent.default_plan import API_KEYS, build_plan
 from amplifier.cli.terminal.output import print_table
 from amplifier.loading.loader import installed_ids
@@ -33,15 +39,28 @@ def config(context: click.Context, as_json: bool) -> None:
     values = dict(found.values)
     if "provider" not in values:
         made = build_plan(installed_ids(), configuration=found)
-        key = next((name for name, module_id in API_KEYS.items() if module_id == made.provider), None)
-        values["provider"] = Value(made.provider, "default: no key is set" if key is None else f"default: {key} is set")
-    shown = {path: attrs.evolve(each, value=redact_secrets({path: each.value})[path]) for path, each in values.items()}
+        key = next(
+            (name for name, module_id in API_KEYS.items() if module_id == made.provider), None
+        )
+        values["provider"] = Value(
+            made.provider, "default: no key is set" if key is None else f"default: {key} is set"
+        )
+    shown = {
+        path: attrs.evolve(each, value=redact_secrets({path: each.value})[path])
+        for path, each in values.items()
+    }
     if as_json:
-        click.echo(json.dumps({path: attrs.asdict(each) for path, each in shown.items()}, indent=2, default=str))
+        click.echo(
+            json.dumps(
+                {path: attrs.asdict(each) for path, each in shown.items()}, indent=2, default=str
+            )
+        )
     else:
         for path, each in sorted(shown.items()):
             text = (
-                each.value if isinstance(each.value, str) else json.dumps(each.value, ensure_ascii=False, default=str)
+                each.value
+                if isinstance(each.value, str)
+                else json.dumps(each.value, ensure_ascii=False, default=str)
             )
             rows.append([path, text, each.origin])
         print_table(["value", "is", "from"], rows)
@@ -52,7 +71,9 @@ def config(context: click.Context, as_json: bool) -> None:
 
 
 @config.command()
-@click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path), default=".")
+@click.argument(
+    "folder", type=click.Path(exists=True, file_okay=False, path_type=Path), default="."
+)
 @click.option("--revoke", is_flag=True, help="Do not trust it any more.")
 def trust(folder: Path, revoke: bool) -> None:
     """Trust the configuration of the project in FOLDER as it is now: its servers, modules and rules are used.
@@ -67,11 +88,17 @@ def trust(folder: Path, revoke: bool) -> None:
     if not revoke:
         read_configuration(folder)  # what no command would accept is not trusted
     project.change(trusted=None if revoke else project.digest())
-    click.echo(visible_text(f"{'not trusted any more' if revoke else 'trusted as it is now'}: {project.file}"))
+    click.echo(
+        visible_text(
+            f"{'not trusted any more' if revoke else 'trusted as it is now'}: {project.file}"
+        )
+    )
 
 
 @click.command()
-@click.option("--revoke", type=click.IntRange(min=1), metavar="NUMBER", help="Ask again from now on.")
+@click.option(
+    "--revoke", type=click.IntRange(min=1), metavar="NUMBER", help="Ask again from now on."
+)
 @json_option
 def permissions(revoke: int | None, as_json: bool) -> None:
     """Show, or revoke, what was allowed for good in the project of this folder.
@@ -88,6 +115,9 @@ def permissions(revoke: int | None, as_json: bool) -> None:
     elif as_json:
         click.echo(json.dumps(rules, indent=2))
     elif rules:
-        print_table(["", "allowed"], [[str(number), rule_in_words(rule)] for number, rule in enumerate(rules, 1)])
+        print_table(
+            ["", "allowed"],
+            [[str(number), rule_in_words(rule)] for number, rule in enumerate(rules, 1)],
+        )
     else:
         click.echo(f"Nothing is allowed for good in {project.root}.", err=True)

@@ -54,7 +54,13 @@ _OPTIONAL = {
 """Packages of extras that belong to no single module: the extra, and its purpose."""
 
 _REQUIRED_MODULES = {"loop-streaming", "context-persistent", OFFLINE_PROVIDER}
-_DEFAULT_MODULES = {*_REQUIRED_MODULES, *DEFAULT_TOOLS, "hooks-logging", "hooks-approval", "hooks-redaction"}
+_DEFAULT_MODULES = {
+    *_REQUIRED_MODULES,
+    *DEFAULT_TOOLS,
+    "hooks-logging",
+    "hooks-approval",
+    "hooks-redaction",
+}
 _OTHER_NAMES = f"`{SECOND_NAME}` and `python -m amplifier` always are"
 
 
@@ -115,7 +121,9 @@ def find_running(folder: Path, wanted: str) -> RunningCommand:
         return found[0]
     if found:
         several = " and ".join(str(each.pid) for each in found)
-        raise CommandError(f"{wanted!r} is more than one process: {several}; give the id of one of them")
+        raise CommandError(
+            f"{wanted!r} is more than one process: {several}; give the id of one of them"
+        )
     listed = ", ".join(f"{each.pid} (session {each.session_id})" for each in running)
     here = f"running now: {listed}" if running else "nothing is running"
     raise CommandError(
@@ -132,10 +140,16 @@ def _findings(check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
 
 
 def _check_backends() -> Iterator[Finding]:
-    yield Finding("python", "ok", f"{platform.python_version()} on {platform.system()}, amplifier {__version__}")
+    yield Finding(
+        "python",
+        "ok",
+        f"{platform.python_version()} on {platform.system()}, amplifier {__version__}",
+    )
     for backend in ("asyncio", "trio"):
         if find_spec(backend) is None:
-            yield Finding("backend", "note", f"{backend} is not installed: pip install 'amplifier[trio]'")
+            yield Finding(
+                "backend", "note", f"{backend} is not installed: pip install 'amplifier[trio]'"
+            )
         else:
             anyio.run(anyio.sleep, 0, backend=backend)
             yield Finding("backend", "ok", f"{backend} runs (anyio {version('anyio')})")
@@ -164,7 +178,9 @@ def _check_modules() -> Iterator[Finding]:
         try:
             loaded = anyio.run(loader.load, module_id)
             on_island += [module_id] if runs_on_island(loaded) else []
-            published += [module_id] if is_published(str(getattr(loaded.mount, "__module__", ""))) else []
+            published += (
+                [module_id] if is_published(str(getattr(loaded.mount, "__module__", ""))) else []
+            )
         except AmplifierError as error:
             broken += 1
             verdict: Verdict = "problem" if module_id in _DEFAULT_MODULES else "note"
@@ -173,11 +189,15 @@ def _check_modules() -> Iterator[Finding]:
     yield from _published_kernel(published)
     for module_id in on_island:
         yield Finding("module", "ok", f"{module_id} {ON_ISLAND}")
-    yield Finding("modules", "ok" if found else "problem", f"{len(found)} found, {broken} of them broken")
+    yield Finding(
+        "modules", "ok" if found else "problem", f"{len(found)} found, {broken} of them broken"
+    )
     missing = _DEFAULT_MODULES.difference(found)
     if missing:
         verdict = "note" if _REQUIRED_MODULES.isdisjoint(missing) else "problem"
-        yield Finding("modules", verdict, f"the default plan goes without {', '.join(sorted(missing))}")
+        yield Finding(
+            "modules", verdict, f"the default plan goes without {', '.join(sorted(missing))}"
+        )
 
 
 def _published_kernel(modules: list[str]) -> Iterator[Finding]:
@@ -192,8 +212,14 @@ def _published_kernel(modules: list[str]) -> Iterator[Finding]:
         yield Finding("published", "ok", text)
     if wheel is not None or modules:
         enabled = any(Path(entry, "amplifier_core_alias.pth").is_file() for entry in sys.path)
-        words = "every Python process" if enabled else "commands of amplifier and programs that load modules with it"
-        yield Finding("published", "ok", f"the alias is there for {words}; python -m amplifier.compat status")
+        words = (
+            "every Python process"
+            if enabled
+            else "commands of amplifier and programs that load modules with it"
+        )
+        yield Finding(
+            "published", "ok", f"the alias is there for {words}; python -m amplifier.compat status"
+        )
 
 
 def _check_keys() -> Iterator[Finding]:
@@ -201,7 +227,10 @@ def _check_keys() -> Iterator[Finding]:
     for problem in load_keys():
         yield Finding("key", "problem", problem)
     for variable, module_id in API_KEYS.items():
-        is_set, kept = bool(os.environ.get(variable)), " in the keyring" if not given.get(variable) else ""
+        is_set, kept = (
+            bool(os.environ.get(variable)),
+            " in the keyring" if not given.get(variable) else "",
+        )
         text = f"{variable} is {f'set{kept}' if is_set else 'not set'} ({module_id})"
         yield Finding("key", "ok" if is_set else "note", text)
     available = {entry.info.id for entry in installed_modules()}

@@ -20,7 +20,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     try:
         if not _fill_closed_streams():
-            print("amplifier: standard output is closed; there is nowhere to write to", file=sys.stderr)
+            print(
+                "amplifier: standard output is closed; there is nowhere to write to",
+                file=sys.stderr,
+            )
             return Exit.USAGE
         from .app import run  # noqa: PLC0415  # click belongs to an extra and may be missing
 

@@ -20,7 +20,13 @@ from amplifier._internal.spelling import suggestion
 from amplifier.cli._exit_codes import CommandError, Exit
 from amplifier.cli.agent.configuration import change_user_file, load_keys, read_configuration
 from amplifier.cli.agent.default_plan import build_plan, in_memory, with_traces
-from amplifier.cli.agent.plan_files import MCP_MODULE, read_plan_file, read_servers, servers_of, with_variables_of_plans
+from amplifier.cli.agent.plan_files import (
+    MCP_MODULE,
+    read_plan_file,
+    read_servers,
+    servers_of,
+    with_variables_of_plans,
+)
 from amplifier.cli.agent.project_instructions import own_commands
 from amplifier.cli.agent.signals import until_signal
 from amplifier.cli.terminal.display import Display, install_log_handler
@@ -60,35 +66,54 @@ def _servers(file: Path | None) -> dict[str, Any]:
         click.echo(note, err=True)
     servers = found.below("mcpServers")
     if not servers:
-        raise CommandError("no MCP server is configured; add one: amplifier mcp add NAME COMMAND… (or a URL)")
+        raise CommandError(
+            "no MCP server is configured; add one: amplifier mcp add NAME COMMAND… (or a URL)"
+        )
     return expand_variables({"servers": with_variables_of_plans(servers)}, os.environ)
 
 
-@mcp.command("add", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@mcp.command(
+    "add", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}
+)
 @click.argument("name")
 @click.argument("command", nargs=-1, required=True, metavar="COMMAND...|URL")
-@click.option("-e", "--env", multiple=True, metavar="NAME=VALUE", help="A variable of the command; ${NAME} is yours.")
+@click.option(
+    "-e",
+    "--env",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A variable of the command; ${NAME} is yours.",
+)
 @click.option("-H", "--header", multiple=True, metavar="NAME=VALUE", help="A header for the URL.")
-def add_server(name: str, command: tuple[str, ...], env: tuple[str, ...], header: tuple[str, ...]) -> None:
+def add_server(
+    name: str, command: tuple[str, ...], env: tuple[str, ...], header: tuple[str, ...]
+) -> None:
     """Add the server NAME to your configuration: a COMMAND with its arguments, or the URL of a remote one.
 
     Options come before NAME. `amplifier mcp test NAME` starts it. Every agent of the default plan has it from then on.
     """
     is_url = len(command) == 1 and command[0].startswith(("https://", "http://"))
-    server: dict[str, Any] = {"url": command[0]} if is_url else {"command": command[0], "args": list(command[1:])}
+    server: dict[str, Any] = (
+        {"url": command[0]} if is_url else {"command": command[0], "args": list(command[1:])}
+    )
     for key, pairs in (("env", env), ("headers", header)):
         if pairs:
             server[key] = {word.partition("=")[0]: word.partition("=")[2] for word in pairs}
     read_mcp_options({"servers": {name: server}})
     _note_secrets(name, server)
-    click.echo(f"{name} is in {change_user_file('mcpServers', name, server)}; try it: amplifier mcp test {name}")
+    click.echo(
+        f"{name} is in {change_user_file('mcpServers', name, server)}; try it: amplifier mcp test {name}"
+    )
 
 
 def _note_secrets(name: str, server: dict[str, Any]) -> None:
     for section in ("env", "headers"):
         for key, value in (server.get(section) or {}).items():
             if "${" not in value and redact_text(f"{key}: {value}") != f"{key}: {value}":
-                click.echo(f"note: {name}.{section}.{key} is a secret in plain text; use ${{NAME}} instead", err=True)
+                click.echo(
+                    f"note: {name}.{section}.{key} is a secret in plain text; use ${{NAME}} instead",
+                    err=True,
+                )
 
 
 @mcp.command("remove")
@@ -122,7 +147,9 @@ Opened: TypeAlias = list[tuple[dict[str, Any], list[Any]]]
 
 
 @asynccontextmanager
-async def _opened(config: dict[str, Any], only: tuple[str, ...], login: Any, **changes: Any) -> AsyncIterator[Opened]:
+async def _opened(
+    config: dict[str, Any], only: tuple[str, ...], login: Any, **changes: Any
+) -> AsyncIterator[Opened]:
     """Open servers as a session would.
 
     Args:
@@ -145,7 +172,9 @@ async def _opened(config: dict[str, Any], only: tuple[str, ...], login: Any, **c
             )
     if not servers:
         raise CommandError("there is no server to open: the plan names none")
-    wanted = {name: {**server, **changes} for name, server in servers.items() if not only or name in only}
+    wanted = {
+        name: {**server, **changes} for name, server in servers.items() if not only or name in only
+    }
     plan = {
         "session": {"orchestrator": "loop-basic", "context": "context-simple", "strict": True},
         "providers": ["provider-mock"],
@@ -158,7 +187,9 @@ async def _opened(config: dict[str, Any], only: tuple[str, ...], login: Any, **c
         try:
             await stack.enter_async_context(session)
         except ExceptionGroup as group:
-            raise CommandError("\n".join(str(error) for error in group.exceptions), exit_code=Exit.USAGE) from group
+            raise CommandError(
+                "\n".join(str(error) for error in group.exceptions), exit_code=Exit.USAGE
+            ) from group
         tools = session.coordinator.get("tools").values()
         yield [
             (each, [tool for tool in tools if getattr(tool, "server", None) == each["server"]])
@@ -214,7 +245,12 @@ def list_tools(servers: tuple[str, ...], file: Path | None, backend: str, as_jso
             click.echo(json.dumps(listed, indent=2))
         else:
             rows = [
-                [each["server"], tool.name, _hints(tool), tool.description.strip().partition("\n")[0]]
+                [
+                    each["server"],
+                    tool.name,
+                    _hints(tool),
+                    tool.description.strip().partition("\n")[0],
+                ]
                 for each, tools in opened
                 for tool in tools
             ]
@@ -258,7 +294,9 @@ def login(server: str, file: Path | None, backend: str) -> int:
     """
 
     async def ask(address: str) -> None:
-        click.echo(f"Open this page in a browser on this machine:\n  {visible_text(address, multiline=False)}")
+        click.echo(
+            f"Open this page in a browser on this machine:\n  {visible_text(address, multiline=False)}"
+        )
 
     async def show(opened: Opened) -> None:
         click.echo(f"{server}: logged in, {len(opened[0][1])} tools")
@@ -267,7 +305,11 @@ def login(server: str, file: Path | None, backend: str) -> int:
 
 
 def _hints(tool: Any) -> str:
-    words = {"readOnlyHint": "read-only", "destructiveHint": "destructive", "openWorldHint": "open world"}
+    words = {
+        "readOnlyHint": "read-only",
+        "destructiveHint": "destructive",
+        "openWorldHint": "open world",
+    }
     return ", ".join(word for hint, word in words.items() if tool.annotations.get(hint) is True)
 
 
@@ -278,7 +320,12 @@ def _hints(tool: Any) -> str:
 @server_options
 @json_option
 def call_tool(
-    server: str, tool: str, arguments: tuple[str, ...], file: Path | None, backend: str, as_json: bool
+    server: str,
+    tool: str,
+    arguments: tuple[str, ...],
+    file: Path | None,
+    backend: str,
+    as_json: bool,
 ) -> int:
     """Call a TOOL of a SERVER and print its result; no permission is asked for.
 
@@ -359,7 +406,10 @@ def import_servers(file: Path) -> None:
 @mcp.command()
 @click.argument("plan", required=False, type=PLAN_FILE)
 @click.option(
-    "--transport", type=click.Choice(["stdio", "http"]), default="stdio", help="How clients reach the server."
+    "--transport",
+    type=click.Choice(["stdio", "http"]),
+    default="stdio",
+    help="How clients reach the server.",
 )
 @http_options(port=8000)
 @agent_options
@@ -384,13 +434,17 @@ def serve(
     from amplifier.tracing import export_traces  # noqa: PLC0415
 
     configuration = read_configuration(Path.cwd()) if plan is None else None
-    made = build_plan(installed_ids(), file=plan, provider=provider, model=model, configuration=configuration)
+    made = build_plan(
+        installed_ids(), file=plan, provider=provider, model=model, configuration=configuration
+    )
     for note in made.notes:
         click.echo(note, err=True)
     served = in_memory(made.plan) if plan is None else made.plan
     served = served if otel is None else with_traces(served)
     prompts = own_commands(Path.cwd(), notice=partial(click.echo, err=True))
-    run = partial(serve_agent, lambda: AmplifierSession(served), transport=transport, prompts=prompts)
+    run = partial(
+        serve_agent, lambda: AmplifierSession(served), transport=transport, prompts=prompts
+    )
     if transport == "http":
         host, given = http["host"], read_token(http["token_file"], none=http["no_token"])
         token = secrets.token_urlsafe(32) if given is None else given

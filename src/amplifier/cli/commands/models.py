@@ -32,7 +32,13 @@ _MILLION = 1_000_000
 
 
 @click.command()
-@click.option("-p", "--provider", metavar="NAME", shell_complete=complete_provider, help="Only those of this provider.")
+@click.option(
+    "-p",
+    "--provider",
+    metavar="NAME",
+    shell_complete=complete_provider,
+    help="Only those of this provider.",
+)
 @click.argument("search", default="")
 @backend_option
 @json_option
@@ -45,15 +51,22 @@ def models(provider: str | None, search: str, backend: str, as_json: bool) -> in
     installed, configuration = installed_ids(), read_configuration(Path.cwd())
     names = available_providers(installed, configuration) if provider is None else [provider]
     if not names:
-        raise CommandError("no key of a provider is set and none is configured; see `amplifier doctor`")
-    plans = {name: build_plan(installed, provider=name, configuration=configuration).plan for name in names}
+        raise CommandError(
+            "no key of a provider is set and none is configured; see `amplifier doctor`"
+        )
+    plans = {
+        name: build_plan(installed, provider=name, configuration=configuration).plan
+        for name in names
+    }
     found, problems = anyio.run(_list, plans, backend=backend)
     rows = [row for row in found if search.casefold() in row["model"].casefold()]
     if as_json:
         click.echo(json.dumps(rows, indent=2))
     elif rows:
         words = ["provider", "model", "context", "input", "output"]
-        print_table(words, [["" if row[word] is None else str(row[word]) for word in words] for row in rows])
+        print_table(
+            words, [["" if row[word] is None else str(row[word]) for word in words] for row in rows]
+        )
         click.echo("use one: amplifier run -p PROVIDER -m MODEL", err=True)
     for problem in problems:
         click.echo(problem, err=True)
@@ -65,13 +78,19 @@ async def _list(plans: dict[str, dict[str, Any]]) -> tuple[list[dict[str, Any]],
     problems: list[str] = []
     for name, plan in plans.items():
         # No turn is run, so the session needs neither a loop nor a context, which would take long to import.
-        alone = {"session": {"orchestrator": _nothing, "context": _nothing}, "providers": plan["providers"]}
+        alone = {
+            "session": {"orchestrator": _nothing, "context": _nothing},
+            "providers": plan["providers"],
+        }
         try:
             with anyio.fail_after(_SECONDS):
                 async with AmplifierSession(alone) as session:
                     for each in (session.coordinator.get("providers") or {}).values():
                         rows += [_row(name, model, each) for model in await each.list_models()]
-                    problems += [f"{failure.module_id}: {error_message(failure.error)}" for failure in session.failures]
+                    problems += [
+                        f"{failure.module_id}: {error_message(failure.error)}"
+                        for failure in session.failures
+                    ]
         except (AmplifierError, TimeoutError) as error:
             problems.append(f"{name}: {error_message(error)}")
     return rows, problems
@@ -107,7 +126,9 @@ def keys(context: click.Context) -> None:
     """
     if context.invoked_subcommand is None:
         for name in key_names():
-            click.echo(f"{name}\t{'hidden by the environment' if os.environ.get(name) else 'kept in the keyring'}")
+            click.echo(
+                f"{name}\t{'hidden by the environment' if os.environ.get(name) else 'kept in the keyring'}"
+            )
 
 
 @keys.command("set")
@@ -116,11 +137,15 @@ def set_key(name: str) -> None:
     """Keep the key NAME: that of a provider (anthropic), or any variable (GITHUB_TOKEN). Asks for it, or reads the line that standard input has."""
     variable = _variable(name)
     stdin = sys.stdin
-    given: str = click.prompt(variable, hide_input=True, err=True) if stdin.isatty() else stdin.read()
+    given: str = (
+        click.prompt(variable, hide_input=True, err=True) if stdin.isatty() else stdin.read()
+    )
     value = given.strip()
     if not value or not value.isprintable():
         lines = len(value.splitlines())
-        raise CommandError(f"expected {variable} as one line of text on standard input, got {lines} lines")
+        raise CommandError(
+            f"expected {variable} as one line of text on standard input, got {lines} lines"
+        )
     keep_key(variable, value)
     click.echo(f"{variable} is in the keyring", err=True)
 
@@ -134,7 +159,9 @@ def remove(name: str) -> None:
 
 def _variable(name: str) -> str:
     """The variable that a provider or a variable is named by."""
-    known = {module_id.removeprefix("provider-"): variable for variable, module_id in API_KEYS.items()}
+    known = {
+        module_id.removeprefix("provider-"): variable for variable, module_id in API_KEYS.items()
+    }
     variable = known.get(name.removeprefix("provider-"), name)
     if not _VARIABLE.fullmatch(variable):
         expected = f"a provider ({', '.join(known)}) or a variable such as GITHUB_TOKEN"

@@ -25,7 +25,13 @@ from amplifier.contracts import CONTRACTS
 from amplifier.errors import AmplifierError, ModuleLoadError, ModuleNotFoundError
 from amplifier.loading import FoundModule, LoadedModule, ModuleLoader
 from amplifier.loading.found import BUILT_IN_SOURCE, nearest_module
-from amplifier.loading.loader import ON_ISLAND, all_modules, installed_ids, missing_package, runs_on_island
+from amplifier.loading.loader import (
+    ON_ISLAND,
+    all_modules,
+    installed_ids,
+    missing_package,
+    runs_on_island,
+)
 from amplifier.models import to_dict, to_json
 from amplifier.plan import is_module_id, type_from_id
 
@@ -41,7 +47,9 @@ def module() -> None:
 
 
 @module.command("list")
-@click.option("--type", "kind", metavar="KIND", help="Only modules of this kind, such as tool or provider.")
+@click.option(
+    "--type", "kind", metavar="KIND", help="Only modules of this kind, such as tool or provider."
+)
 @json_option
 def list_modules(kind: str | None, as_json: bool) -> None:
     """List every module that can be named in a plan. Files are read; no module is imported.
@@ -97,7 +105,9 @@ def show_module(module_id: str, as_json: bool) -> None:
     if not found:
         near = nearest_module(module_id, installed_ids())
         advice = f"{did_you_mean(near)} " if near else ""
-        raise CommandError(f"no module {module_id!r} is installed; {advice}`amplifier module list` shows all of them")
+        raise CommandError(
+            f"no module {module_id!r} is installed; {advice}`amplifier module list` shows all of them"
+        )
     facts = {**_description(found[0]), "others": [_origin(other) for other in found[1:]]}
     loader = ModuleLoader()
     try:
@@ -139,9 +149,17 @@ _FIRST_WORDS = {"orchestrator": "loop", "hook": "hooks", "resolver": "resolver"}
 
 @module.command("new")
 @click.argument("name")
-@click.option("--type", "kind", metavar="TYPE", help="tool, provider, hook, context, orchestrator or resolver.")
 @click.option(
-    "--into", type=click.Path(file_okay=False, path_type=Path), default=Path(), help="Where; here if left out."
+    "--type",
+    "kind",
+    metavar="TYPE",
+    help="tool, provider, hook, context, orchestrator or resolver.",
+)
+@click.option(
+    "--into",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path(),
+    help="Where; here if left out.",
 )
 def new(name: str, kind: str | None, into: Path) -> None:
     """Write a module package called NAME that keeps its contract as it is."""
@@ -187,7 +205,9 @@ def _words_for(module_id: str, kind: str) -> dict[str, str]:
 
 
 def _filled(template: str, words: dict[str, str]) -> str:
-    text = files("amplifier.cli.commands").joinpath("scaffold", template).read_text(encoding="utf-8")
+    text = (
+        files("amplifier.cli.commands").joinpath("scaffold", template).read_text(encoding="utf-8")
+    )
     return Template(text).substitute(words)
 
 
@@ -200,21 +220,44 @@ REPORT_FILE = click.Path(dir_okay=False, path_type=Path)
 
 @module.command("validate")
 @click.argument("target", metavar="PATH_OR_ID")
-@click.option("--type", "module_type", metavar="TYPE", help="The module's type, where it does not declare it.")
-@click.option("--config", metavar="JSON", help="What to mount it with; {directory} is replaced by a fresh directory.")
-@click.option("--plan", metavar="JSON", help="What else the plan of its session holds, such as agents.")
+@click.option(
+    "--type", "module_type", metavar="TYPE", help="The module's type, where it does not declare it."
+)
+@click.option(
+    "--config",
+    metavar="JSON",
+    help="What to mount it with; {directory} is replaced by a fresh directory.",
+)
+@click.option(
+    "--plan", metavar="JSON", help="What else the plan of its session holds, such as agents."
+)
 @click.option("--static", is_flag=True, help="Run nothing of the module; read its files only.")
-@click.option("--backend", "backends", multiple=True, type=_BACKEND, default=_BACKEND.choices, help="Default: both.")
+@click.option(
+    "--backend",
+    "backends",
+    multiple=True,
+    type=_BACKEND,
+    default=_BACKEND.choices,
+    help="Default: both.",
+)
 @click.option("--thorough", is_flag=True, help="More inputs, and every await is cancelled.")
 @click.option("--strict", is_flag=True, help="Recommendations count, too.")
-@click.option("--seed", type=int, default=0, show_default=True, help="The same seed gives the same result.")
-@click.option("--only", multiple=True, metavar="CLAUSE", help="Only this clause or check; may be given again.")
-@click.option("--replay", metavar="TOKEN", help="Reproduce one finding, by the token from its report.")
+@click.option(
+    "--seed", type=int, default=0, show_default=True, help="The same seed gives the same result."
+)
+@click.option(
+    "--only", multiple=True, metavar="CLAUSE", help="Only this clause or check; may be given again."
+)
+@click.option(
+    "--replay", metavar="TOKEN", help="Reproduce one finding, by the token from its report."
+)
 @click.option("-v", "--verbose", is_flag=True, help="List kept and unexamined clauses, too.")
 @click.option("--html", type=REPORT_FILE, help="Write the report as a page.")
 @click.option("--junit", type=REPORT_FILE, help="Write it as JUnit XML: a test for each clause.")
 @json_option
-def validate(target: str, html: Path | None, junit: Path | None, verbose: bool, as_json: bool, **options: Any) -> int:
+def validate(
+    target: str, html: Path | None, junit: Path | None, verbose: bool, as_json: bool, **options: Any
+) -> int:
     """Check a module against its contract: a folder, a file, an installed id, or a package.
 
     Everything but --static runs the module, in a process of its own with a home of its own.
@@ -233,13 +276,20 @@ def validate(target: str, html: Path | None, junit: Path | None, verbose: bool, 
             report = anyio.run(partial(check_module, target, progress=progress, **options))
     except (AmplifierError, CommandError, OSError) as error:
         # A service that only reads these would otherwise take a check that never began for one without findings.
-        about = {"module": target, "source": target, "seed": options["seed"], "notes": [error_message(error)]}
+        about = {
+            "module": target,
+            "source": target,
+            "seed": options["seed"],
+            "notes": [error_message(error)],
+        }
         publish(Report(verdict="unchecked", **about), wanted)
         if isinstance(error, ModuleNotFoundError | ModuleLoadError):
             from amplifier.conformance.target.suggest import fitting_command  # noqa: PLC0415  # as above
 
             if (command := fitting_command(target)) is not None:
-                raise CommandError(f"{error_message(error)}\nTry: {command}", exit_code=Exit.USAGE) from error
+                raise CommandError(
+                    f"{error_message(error)}\nTry: {command}", exit_code=Exit.USAGE
+                ) from error
         raise
     return finish(report, wanted, streams, verbose=verbose, as_json=as_json)
 
@@ -278,7 +328,9 @@ def _read_object(option: str, text: str | None) -> dict[str, Any]:
     except ValueError as error:
         raise CommandError(f"{option} is not JSON: {error}") from error
     if not isinstance(value, dict):
-        raise CommandError(f'{option} is {text!r}; expected a JSON object such as \'{{"path": "x"}}\'')
+        raise CommandError(
+            f'{option} is {text!r}; expected a JSON object such as \'{{"path": "x"}}\''
+        )
     return value
 
 
@@ -286,9 +338,13 @@ def reject_unwritable(files: dict[str, Path]) -> None:
     """Reject files that cannot be written, before minutes are spent."""
     for name, file in files.items():
         if not file.parent.is_dir():
-            raise CommandError(f"--{name} {str(file)!r}: there is no folder {str(file.parent)!r}; make it first")
+            raise CommandError(
+                f"--{name} {str(file)!r}: there is no folder {str(file.parent)!r}; make it first"
+            )
     if len({file.absolute() for file in files.values()}) < len(files):
-        raise CommandError(f"--html and --junit name the same file {str(files['html'])!r}; give each its own")
+        raise CommandError(
+            f"--html and --junit name the same file {str(files['html'])!r}; give each its own"
+        )
 
 
 def _write(name: str, file: Path, report: Report) -> None:
@@ -303,7 +359,9 @@ def _write(name: str, file: Path, report: Report) -> None:
 
 
 @contextmanager
-def show_progress(streams: StandardStreams, *, quiet: bool) -> Iterator[Callable[[str, int, int], None] | None]:
+def show_progress(
+    streams: StandardStreams, *, quiet: bool
+) -> Iterator[Callable[[str, int, int], None] | None]:
     """Show at a terminal what is being checked and for how long; it is gone when the block is left."""
     if quiet or not streams.share_a_terminal or not streams.err.can_move_cursor:
         yield None
@@ -314,14 +372,20 @@ def show_progress(streams: StandardStreams, *, quiet: bool) -> Iterator[Callable
 
     # Without markup, as the text may hold brackets; one line at any width, or it could not be removed.
     text = TextColumn(
-        "{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)
+        "{task.description}",
+        markup=False,
+        table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1),
     )
     columns = (SpinnerColumn(), TimeElapsedColumn(table_column=Column(min_width=7)), text)
     with Progress(*columns, console=Console(stderr=True), transient=True, expand=True) as shown:
         task = shown.add_task("starting", total=None)
 
         def update(step: str, done: int, total: int) -> None:
-            shown.update(task, description=visible_text(f"{done}/{total} {step}", multiline=False), refresh=True)
+            shown.update(
+                task,
+                description=visible_text(f"{done}/{total} {step}", multiline=False),
+                refresh=True,
+            )
 
         yield update
 

@@ -75,7 +75,10 @@ def _expanded(content: Any) -> tuple[Any, list[Problem], list[str]]:
     try:
         return expand_variables(content, os.environ), [], []
     except PlanError as error:
-        found = [(path, text, re.match(r"variable '(\w+)' is not set", text)) for path, text in error.problems]
+        found = [
+            (path, text, re.match(r"variable '(\w+)' is not set", text))
+            for path, text in error.problems
+        ]
     malformed = [(path, text) for path, text, unset in found if unset is None]
     notes = [f"{path}: {text}" for path, text, unset in found if unset is not None]
     if malformed:
@@ -86,7 +89,13 @@ def _expanded(content: Any) -> tuple[Any, list[Problem], list[str]]:
 
 @plan.command()
 @click.argument("file", type=PLAN_FILE, required=False)
-@click.option("-p", "--provider", metavar="NAME", shell_complete=complete_provider, help="As for `amplifier run`.")
+@click.option(
+    "-p",
+    "--provider",
+    metavar="NAME",
+    shell_complete=complete_provider,
+    help="As for `amplifier run`.",
+)
 @click.option("-m", "--model", metavar="NAME", help="As for `amplifier run`.")
 def show(file: Path | None, provider: str | None, model: str | None) -> None:
     """Print the plan that `amplifier run` would use, as JSON: the default one, or that in FILE.
@@ -94,26 +103,52 @@ def show(file: Path | None, provider: str | None, model: str | None) -> None:
     Variables are filled in and secrets are taken out. Where the conversation and the events go is decided for each session.
     """
     configuration = read_configuration(Path.cwd()) if file is None else None
-    made = build_plan(installed_ids(), file=file, provider=provider, model=model, configuration=configuration)
+    made = build_plan(
+        installed_ids(), file=file, provider=provider, model=model, configuration=configuration
+    )
     for note in made.notes:
         _show_line(note, err=True)
     shown = json.dumps(redact_secrets(made.plan), indent=2, ensure_ascii=False)
-    if visible_text(shown) != shown:  # JSON has an escape of its own for what a terminal would obey or hide
+    if (
+        visible_text(shown) != shown
+    ):  # JSON has an escape of its own for what a terminal would obey or hide
         shown = json.dumps(json.loads(shown), indent=2)
     click.echo(shown)
 
 
 @plan.command()
 @click.argument("file", type=PLAN_FILE, required=False)
-@click.option("--time", "seconds", type=click.FloatRange(min=1), default=60, show_default=True, help="Seconds to look.")
 @click.option(
-    "--sessions", type=click.IntRange(min=1), help="Look in so many sessions instead; then the seed decides all."
+    "--time",
+    "seconds",
+    type=click.FloatRange(min=1),
+    default=60,
+    show_default=True,
+    help="Seconds to look.",
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="The same seed draws the same cases.")
-@click.option("--backend", "backends", multiple=True, type=click.Choice(["asyncio", "trio"]), help="Default: both.")
+@click.option(
+    "--sessions",
+    type=click.IntRange(min=1),
+    help="Look in so many sessions instead; then the seed decides all.",
+)
+@click.option(
+    "--seed", type=int, default=0, show_default=True, help="The same seed draws the same cases."
+)
+@click.option(
+    "--backend",
+    "backends",
+    multiple=True,
+    type=click.Choice(["asyncio", "trio"]),
+    help="Default: both.",
+)
 @click.option("--case", metavar="JSON", help="Play one case again, as a report shows it.")
 def prove(
-    file: Path | None, seconds: float, sessions: int | None, seed: int, backends: tuple[str, ...], case: str | None
+    file: Path | None,
+    seconds: float,
+    sessions: int | None,
+    seed: int,
+    backends: tuple[str, ...],
+    case: str | None,
 ) -> int:
     """Run the modules of the plan in FILE together, or of the default one, and look for a law that they break.
 

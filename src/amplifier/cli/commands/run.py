@@ -41,27 +41,46 @@ _JSON = "json prints one object at the end; json-trace adds every tool call."
 _COST = "End the turn before its model calls, and those of its agents, cost more than this."
 _TOKENS = "End the turn before its model calls, and those of its agents, take more input and output tokens than this."
 _CHANGES = "Go on with a turn that was cut off, even if the plan is not the one it began with."
-_INSTRUCTIONS = "Give the model AGENTS.md and CLAUDE.md of the folder and its parents, and the skills, or not."
+_INSTRUCTIONS = (
+    "Give the model AGENTS.md and CLAUDE.md of the folder and its parents, and the skills, or not."
+)
 _REPLAY = "Take the model's answers from a file of --record; no model is asked."
 _MODE = "edits: edit files without a question; plan: change nothing; full: also run commands in the sandbox."
-_PLAIN = "Write plain text line by line, as for a screen reader: nothing rendered, redrawn or coloured."
+_PLAIN = (
+    "Write plain text line by line, as for a screen reader: nothing rendered, redrawn or coloured."
+)
 
 run_options: Decorator = add_options(
     plan_option,
     agent_options,
     click.option(
-        "--mcp", "servers", type=PLAN_FILE, metavar="FILE", help="Also use the MCP servers of this file (mcpServers)."
+        "--mcp",
+        "servers",
+        type=PLAN_FILE,
+        metavar="FILE",
+        help="Also use the MCP servers of this file (mcpServers).",
     ),
     click.option("-C", "--directory", type=_FOLDER, help="Work in this directory."),
-    click.option("--output-format", type=click.Choice(["text", "json", "json-trace"]), default="text", help=_JSON),
-    click.option("--record", type=_NEW_FILE, metavar="FILE", help="Record the model's answers in a new file."),
+    click.option(
+        "--output-format",
+        type=click.Choice(["text", "json", "json-trace"]),
+        default="text",
+        help=_JSON,
+    ),
+    click.option(
+        "--record", type=_NEW_FILE, metavar="FILE", help="Record the model's answers in a new file."
+    ),
     click.option("--replay", type=PLAN_FILE, metavar="FILE", help=_REPLAY),
     click.option("--max-cost", type=click.FloatRange(min=0), metavar="USD", help=_COST),
     click.option("--max-total-tokens", type=click.IntRange(min=0), metavar="N", help=_TOKENS),
     click.option("--accept-plan-changes", is_flag=True, help=_CHANGES),
-    click.option("--project-instructions/--no-project-instructions", default=True, help=_INSTRUCTIONS),
+    click.option(
+        "--project-instructions/--no-project-instructions", default=True, help=_INSTRUCTIONS
+    ),
     click.option("--mode", type=click.Choice(list(MODES)), default="ask", help=_MODE),
-    click.option("-y", "--yes", is_flag=True, help="Answer every question for permission with yes."),
+    click.option(
+        "-y", "--yes", is_flag=True, help="Answer every question for permission with yes."
+    ),
     click.option("-q", "--quiet", is_flag=True, help="Show the answer, warnings and errors only."),
     click.option("--plain", is_flag=True, envvar="AMPLIFIER_PLAIN", help=_PLAIN),
 )
@@ -75,7 +94,10 @@ prompt_argument: Decorator = click.argument("prompt", nargs=-1, metavar="[PROMPT
 @prompt_argument
 @run_options
 @click.option(
-    "--resume", metavar="ID", shell_complete=complete_session, help="Go on with a session; `last` is the latest one."
+    "--resume",
+    metavar="ID",
+    shell_complete=complete_session,
+    help="Go on with a session; `last` is the latest one.",
 )
 @click.option("--session-id", metavar="ID", help="The id of the new session.")
 @click.pass_obj
@@ -96,7 +118,9 @@ def run(
     141 the reader of the output has gone.
     """
     if resume is not None and session_id is not None:
-        raise click.UsageError("--resume goes on with a session, --session-id begins a new one; give one of them")
+        raise click.UsageError(
+            "--resume goes on with a session, --session-id begins a new one; give one of them"
+        )
     return start_run(global_options, prompt=prompt, resume=resume, session_id=session_id, **options)
 
 
@@ -127,7 +151,12 @@ def start_run(
 
 
 def _run_request(
-    global_options: GlobalOptions, prompt: str | None, resume: str | None, session_id: str | None, /, **options: Any
+    global_options: GlobalOptions,
+    prompt: str | None,
+    resume: str | None,
+    session_id: str | None,
+    /,
+    **options: Any,
 ) -> RunRequest:
     options |= _recordings(options)
     store = open_store(writable=True)
@@ -142,7 +171,9 @@ def _run_request(
     plan: Path | None = options.pop("plan")
     # A turn that was cut off goes on by itself; a prompt begins a new one.
     was_cut_off = resumed is not None and resumed.status == INTERRUPTED and prompt is None
-    command = "amplifier run" if resumed is None else f"amplifier session resume {resumed.session_id}"
+    command = (
+        "amplifier run" if resumed is None else f"amplifier session resume {resumed.session_id}"
+    )
     text = _prompt(prompt, options["output_format"], command, optional=was_cut_off)
     goes_on = was_cut_off and text is None
     if resumed is not None:
@@ -153,7 +184,9 @@ def _run_request(
                     f"the session was begun with the plan {plan}, which is not there any more; give --plan"
                 )
         if resumed.plan is None:  # else the plan chooses the provider
-            is_named = options["model"] is not None and names_provider(options["model"], installed_ids().__contains__)
+            is_named = options["model"] is not None and names_provider(
+                options["model"], installed_ids().__contains__
+            )
             options["provider"] = options["provider"] or (None if is_named else resumed.provider)
         options["model"] = options["model"] or resumed.model
     plan = None if plan is None else plan.absolute()  # before the directory changes
@@ -161,10 +194,14 @@ def _run_request(
     found = {} if servers is None else read_servers(servers, expand=False)
     given = found.get("servers", found.get("mcpServers", {}))
     if servers is not None and plan is not None:
-        raise click.UsageError("--mcp adds servers to the default plan; with --plan, name them in the plan")
+        raise click.UsageError(
+            "--mcp adds servers to the default plan; with --plan, name them in the plan"
+        )
     _change_directory(directory, resumed)
     configuration = read_configuration(Path.cwd())
-    configuration.values.update({f"mcpServers.{name}": Value(each, str(servers)) for name, each in given.items()})
+    configuration.values.update(
+        {f"mcpServers.{name}": Value(each, str(servers)) for name, each in given.items()}
+    )
     return RunRequest(
         store=store,
         prompt=text,
@@ -186,22 +223,33 @@ def _recordings(options: dict[str, Any]) -> dict[str, Path | None]:
     if replay is not None and options["provider"] is not None:
         raise click.UsageError("--replay answers for the recorded providers; leave out -p")
     if record is not None and record.exists():
-        raise CommandError(f"{record} exists; remove it to record again, or replay it: amplifier run --replay {record}")
-    return {name: None if path is None else path.absolute() for name, path in (("record", record), ("replay", replay))}
+        raise CommandError(
+            f"{record} exists; remove it to record again, or replay it: amplifier run --replay {record}"
+        )
+    return {
+        name: None if path is None else path.absolute()
+        for name, path in (("record", record), ("replay", replay))
+    }
 
 
 def _prompt(given: str | None, output_format: str, command: str, *, optional: bool) -> str | None:
     """What to ask; None for a chat, or if there is nothing and it is optional. The command takes one as its last argument."""
     if given is None and is_terminal(sys.stdin):
         if not optional and output_format != "text":
-            raise click.UsageError(f"--output-format {output_format} needs a prompt; a chat has no one result")
+            raise click.UsageError(
+                f"--output-format {output_format} needs a prompt; a chat has no one result"
+            )
         if not optional and not sys.stderr.isatty():
-            raise click.UsageError("a chat needs a terminal, and standard error is not one; give a prompt")
+            raise click.UsageError(
+                "a chat needs a terminal, and standard error is not one; give a prompt"
+            )
         return None
     if given is None or given == "-":
         data = sys.stdin.buffer.read(_MAX_PROMPT_BYTES + 1)
     else:
-        data = given.encode(errors="surrogateescape")  # an argument that is not UTF-8 has its bytes as surrogates
+        data = given.encode(
+            errors="surrogateescape"
+        )  # an argument that is not UTF-8 has its bytes as surrogates
     if len(data) > _MAX_PROMPT_BYTES:
         raise CommandError(f"the prompt is longer than {_MAX_PROMPT_BYTES // 2**20} MiB")
     if not data.strip():
@@ -218,7 +266,9 @@ def _new_id(store: SessionStore, wanted: str | None) -> str:
     if wanted is None:
         return store.new_id()
     if store.exists(validate_session_id(wanted)):
-        raise CommandError(f"session {wanted!r} exists already; go on with it: amplifier run --resume {wanted}")
+        raise CommandError(
+            f"session {wanted!r} exists already; go on with it: amplifier run --resume {wanted}"
+        )
     return wanted
 
 
@@ -232,10 +282,14 @@ def _change_directory(directory: str | None, resumed: SessionRecord | None) -> N
     with suppress(FileNotFoundError):  # the working directory was deleted
         here = str(Path.cwd())
     if here is None and directory is None and recorded is None:
-        raise CommandError("the working directory is not there any more; go to another one or give -C DIRECTORY")
+        raise CommandError(
+            "the working directory is not there any more; go to another one or give -C DIRECTORY"
+        )
     if directory is None and recorded is not None and recorded != here:
         if not Path(recorded).is_dir():
-            raise CommandError(f"the session was begun in {recorded}, which is not there any more; give -C DIRECTORY")
+            raise CommandError(
+                f"the session was begun in {recorded}, which is not there any more; give -C DIRECTORY"
+            )
         shown = visible_text(recorded, multiline=False)
         print(f"Working in {shown}, where this session was begun.", file=sys.stderr)
     if directory or recorded:

@@ -23,9 +23,23 @@ from .shared_options import (
 @click.argument("plan", required=False, type=PLAN_FILE)
 @agent_options
 @http_options(port=8642)
-@click.option("--max-sessions", type=click.IntRange(1), metavar="N", default=100, help="Sessions open at once.")
-@click.option("--max-turns", type=click.IntRange(1), metavar="N", default=50, help="Turns running at once.")
-@click.option("--max-body", type=click.IntRange(1), metavar="BYTES", default=4 * 2**20, help="The largest request.")
+@click.option(
+    "--max-sessions",
+    type=click.IntRange(1),
+    metavar="N",
+    default=100,
+    help="Sessions open at once.",
+)
+@click.option(
+    "--max-turns", type=click.IntRange(1), metavar="N", default=50, help="Turns running at once."
+)
+@click.option(
+    "--max-body",
+    type=click.IntRange(1),
+    metavar="BYTES",
+    default=4 * 2**20,
+    help="The largest request.",
+)
 @click.option(
     "--shutdown-seconds",
     type=click.FloatRange(0, min_open=True),
@@ -47,7 +61,9 @@ def serve(global_options: GlobalOptions, /, plan: Path | None, backend: str, **o
     store = open_store(writable=True)
     plan = None if plan is None else plan.absolute()
     token = read_token(options["token_file"], none=options["no_token"])
-    return server.serve_http(store, plan, token=token, backend=backend, debug=global_options.debug, **options)
+    return server.serve_http(
+        store, plan, token=token, backend=backend, debug=global_options.debug, **options
+    )
 
 
 @click.command()

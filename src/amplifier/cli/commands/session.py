@@ -37,7 +37,12 @@ from amplifier.tracing import (
     write_summary,
     write_text,
 )
-from amplifier.tracing.sessions import heading_of_message, read_trace, text_of_message, write_conversation
+from amplifier.tracing.sessions import (
+    heading_of_message,
+    read_trace,
+    text_of_message,
+    write_conversation,
+)
 
 _ALL_COLUMNS = 120
 """The width of a terminal that shows all there is of a session in one line."""
@@ -64,12 +69,24 @@ def session() -> None:
 
 @session.command("list")
 @click.option("-n", "--limit", type=click.IntRange(min=1), help="Only the latest ones.")
-@click.option("-a", "--all", "with_children", is_flag=True, help="Also the sessions of tasks that agents delegated.")
+@click.option(
+    "-a",
+    "--all",
+    "with_children",
+    is_flag=True,
+    help="Also the sessions of tasks that agents delegated.",
+)
 @click.option("--here", is_flag=True, help="Only those that were begun in this folder.")
 @click.option(
-    "-s", "--search", metavar="TEXT", default="", help="Only those with this in id, title, provider or folder."
+    "-s",
+    "--search",
+    metavar="TEXT",
+    default="",
+    help="Only those with this in id, title, provider or folder.",
 )
-@click.option("--cost", "with_cost", is_flag=True, help="Also what each has cost; reads their event logs.")
+@click.option(
+    "--cost", "with_cost", is_flag=True, help="Also what each has cost; reads their event logs."
+)
 @json_option
 def list_sessions(
     limit: int | None, with_children: bool, here: bool, search: str, with_cost: bool, as_json: bool
@@ -104,7 +121,9 @@ def list_sessions(
             row["provider"] = (row["provider"] or "").removeprefix("provider-")
         if (columns := shutil.get_terminal_size().columns) < _ALL_COLUMNS:
             narrow = columns < _ALL_COLUMNS // 2
-            shown = ["session_id", "title"] if narrow else ["session_id", "updated", "status", "title"]
+            shown = (
+                ["session_id", "title"] if narrow else ["session_id", "updated", "status", "title"]
+            )
     shown += ["cost"] if with_cost else []
     rows = [[row[name] or "" for name in shown] for row in listed]
     print_table([_HEADINGS.get(name, name) for name in shown], rows, cut=("began with", "folder"))
@@ -153,14 +172,24 @@ def show_session(session_id: str, full: bool, as_json: bool) -> None:
 
 @session.command("export")
 @_SESSION
-@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="A new file.")
-@click.option("--html", is_flag=True, help="A page instead of Markdown; also if FILE ends in .html.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="A new file.",
+)
+@click.option(
+    "--html", is_flag=True, help="A page instead of Markdown; also if FILE ends in .html."
+)
 def export_session(session_id: str, output: Path | None, html: bool) -> None:
     """Write the conversation of a session as Markdown, or as a page that loads nothing and runs nothing."""
     store = open_store()
     record = store.find(session_id)
     page = html or (output is not None and output.suffix == ".html")
-    written = write_conversation(record.title or record.session_id, store.transcript(record.session_id), page=page)
+    written = write_conversation(
+        record.title or record.session_id, store.transcript(record.session_id), page=page
+    )
     if output is None:
         click.echo(written.encode(errors="backslashreplace"), nl=False)
         return
@@ -171,7 +200,14 @@ def export_session(session_id: str, output: Path | None, html: bool) -> None:
 
 @session.command("to-test")
 @_SESSION
-@click.option("-o", "--output", type=click.Path(path_type=Path), default="tests", metavar="FOLDER", show_default=True)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    default="tests",
+    metavar="FOLDER",
+    show_default=True,
+)
 def write_session_test(session_id: str, output: Path) -> None:
     """Write a session as a pytest that plays it again offline, up to its stop, on both backends; without secrets."""
     from amplifier.testing.sessions import write_test  # noqa: PLC0415 — only this command needs the doubles
@@ -185,15 +221,28 @@ def write_session_test(session_id: str, output: Path) -> None:
 @session.command("trace")
 @click.argument("session_id", metavar="[ID]", default="last", shell_complete=complete_session)
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="The file to write; - for standard output."
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The file to write; - for standard output.",
 )
 @click.option("--open", "open_browser", is_flag=True, help="Open the page in the browser.")
 @click.option("--text", "as_text", is_flag=True, help="Print text instead of writing a page.")
 @click.option(
-    "--compare", "other_id", metavar="ID", shell_complete=complete_session, help="Compare with this session, as text."
+    "--compare",
+    "other_id",
+    metavar="ID",
+    shell_complete=complete_session,
+    help="Compare with this session, as text.",
 )
 @click.option("--live", is_flag=True, help="Follow the session in the browser while it runs.")
-@click.option("--backend", type=click.Choice(["asyncio", "trio"]), default="asyncio", help="The event loop of --live.")
+@click.option(
+    "--backend",
+    type=click.Choice(["asyncio", "trio"]),
+    default="asyncio",
+    help="The event loop of --live.",
+)
 def trace_session(
     session_id: str,
     output: Path | None,
@@ -212,9 +261,13 @@ def trace_session(
     record = store.find(session_id)
     if live:
         if as_text or other_id is not None or output is not None:
-            raise click.UsageError("--live shows one session in the browser; leave out --text, --compare and --output")
+            raise click.UsageError(
+                "--live shows one session in the browser; leave out --text, --compare and --output"
+            )
         server = import_http_server("--live")
-        return server.follow_session(store, record.session_id, backend=backend, open_browser=open_browser)
+        return server.follow_session(
+            store, record.session_id, backend=backend, open_browser=open_browser
+        )
     as_text = as_text or other_id is not None
     if open_browser and as_text:
         raise click.UsageError("--open opens a page; leave out --text and --compare")
@@ -235,7 +288,9 @@ def trace_session(
     replace_file(path, content.encode(errors="backslashreplace"))
     click.echo(path)
     if open_browser and not open_in_browser(path.absolute().as_uri()):
-        raise CommandError(f"no browser could be started; open {path.absolute()} yourself", exit_code=Exit.FAILED)
+        raise CommandError(
+            f"no browser could be started; open {path.absolute()} yourself", exit_code=Exit.FAILED
+        )
     return Exit.OK
 
 
@@ -244,7 +299,9 @@ def trace_session(
 @prompt_argument
 @run_options
 @click.pass_obj
-def resume_session(global_options: GlobalOptions, /, session_id: str, prompt: tuple[str, ...], **options: Any) -> int:
+def resume_session(
+    global_options: GlobalOptions, /, session_id: str, prompt: tuple[str, ...], **options: Any
+) -> int:
     """Go on with a session, the latest one if no ID is given: a chat, or one turn with PROMPT.
 
     A turn whose process was killed goes on where it was: finished tool calls keep their results, and you are asked before a tool
@@ -257,7 +314,9 @@ def resume_session(global_options: GlobalOptions, /, session_id: str, prompt: tu
 
 @session.command("fork")
 @_SESSION
-@click.option("--turns", type=click.IntRange(min=0), help="Take over only this many turns from the beginning.")
+@click.option(
+    "--turns", type=click.IntRange(min=0), help="Take over only this many turns from the beginning."
+)
 def fork_session(session_id: str, turns: int | None) -> None:
     """Copy a session's conversation into a new session and print the new id."""
     store = open_store()
@@ -268,7 +327,10 @@ def fork_session(session_id: str, turns: int | None) -> None:
         messages = messages[: starts[turns]]
     elif turns is not None and turns > len(starts):
         counted = "1 turn" if len(starts) == 1 else f"{len(starts)} turns"
-        click.echo(f"session {origin.session_id!r} has only {counted}; all of them are taken over", err=True)
+        click.echo(
+            f"session {origin.session_id!r} has only {counted}; all of them are taken over",
+            err=True,
+        )
     click.echo(store.copy(origin, messages))
 
 
@@ -286,7 +348,9 @@ def undo_session(session_id: str, redo: bool) -> None:
 
 
 @session.command("delete")
-@click.argument("session_ids", metavar="ID...", nargs=-1, required=True, shell_complete=complete_session)
+@click.argument(
+    "session_ids", metavar="ID...", nargs=-1, required=True, shell_complete=complete_session
+)
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 def delete_sessions(session_ids: tuple[str, ...], yes: bool) -> None:
     """Delete sessions with everything they kept."""
@@ -295,7 +359,9 @@ def delete_sessions(session_ids: tuple[str, ...], yes: bool) -> None:
     if not yes and not is_terminal(sys.stdin):
         raise CommandError("there is no terminal to ask at; confirm with --yes")
     for record in [] if yes else records:
-        click.echo(f"{record.session_id}  {visible_text(record.title or '', multiline=False)}", err=True)
+        click.echo(
+            f"{record.session_id}  {visible_text(record.title or '', multiline=False)}", err=True
+        )
     plural = "this session" if len(records) == 1 else f"these {len(records)} sessions"
     if not yes and not click.confirm(f"Delete {plural}? It cannot be undone", err=True):
         raise CommandError("nothing was deleted", exit_code=Exit.FAILED)

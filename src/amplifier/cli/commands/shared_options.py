@@ -49,7 +49,11 @@ def _set_debug(context: click.Context, _parameter: click.Parameter, value: bool)
 
 
 debug_option: Decorator = click.option(
-    "--debug", is_flag=True, expose_value=False, callback=_set_debug, help="Show tracebacks and the library's log."
+    "--debug",
+    is_flag=True,
+    expose_value=False,
+    callback=_set_debug,
+    help="Show tracebacks and the library's log.",
 )
 """``--debug`` may precede or follow the command's name."""
 
@@ -88,7 +92,9 @@ class LazyGroup(click.Group):
         """Import the command, if there is one of that name."""
         if cmd_name in self._lazy and cmd_name not in self.commands:
             file, _, attribute = self._lazy[cmd_name].partition(":")
-            self.add_command(getattr(importlib.import_module(f".{file}", __package__), attribute), cmd_name)
+            self.add_command(
+                getattr(importlib.import_module(f".{file}", __package__), attribute), cmd_name
+            )
         return super().get_command(ctx, cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -98,7 +104,11 @@ class LazyGroup(click.Group):
         rows = []
         for name in names:
             summary = self._summaries.get(name)
-            command = self.get_command(ctx, name) if summary is None else click.Command(name, help=summary)
+            command = (
+                self.get_command(ctx, name)
+                if summary is None
+                else click.Command(name, help=summary)
+            )
             rows.append((name, "" if command is None else command.get_short_help_str(limit)))
         with formatter.section("Commands"):
             formatter.write_dl(rows)
@@ -108,14 +118,20 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """The command that the arguments name; the error for an unknown name suggests the nearest one."""
         name = args[0]
-        if not name.startswith("-") and not ctx.resilient_parsing and self.get_command(ctx, name) is None:
+        if (
+            not name.startswith("-")
+            and not ctx.resilient_parsing
+            and self.get_command(ctx, name) is None
+        ):
             from amplifier._internal.spelling import suggestion  # noqa: PLC0415  # only needed after a mistake
 
             ctx.fail(f"No such command {name!r}{suggestion(name, self.list_commands(ctx)) or '.'}")
         return super().resolve_command(ctx, args)
 
 
-json_option: Decorator = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+json_option: Decorator = click.option(
+    "--json", "as_json", is_flag=True, help="Print JSON instead of a table."
+)
 
 
 Completion: TypeAlias = Callable[[click.Context, click.Parameter, str], list[str]]
@@ -129,10 +145,14 @@ def completion(names: Callable[[], Iterable[str]]) -> Completion:
 def _providers() -> list[str]:
     from amplifier.loading.loader import installed_ids  # noqa: PLC0415  # only completion needs it
 
-    return [name.removeprefix("provider-") for name in installed_ids() if name.startswith("provider-")]
+    return [
+        name.removeprefix("provider-") for name in installed_ids() if name.startswith("provider-")
+    ]
 
 
-complete_session: Completion = completion(lambda: [record.session_id for record in open_store().records()])
+complete_session: Completion = completion(
+    lambda: [record.session_id for record in open_store().records()]
+)
 complete_provider: Completion = completion(_providers)
 
 PLAN_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -144,17 +164,29 @@ def add_options(*options: Decorator) -> Decorator:
 
 
 backend_option: Decorator = click.option(
-    "--backend", type=click.Choice(["asyncio", "trio"]), default="asyncio", help="The event loop to run on."
+    "--backend",
+    type=click.Choice(["asyncio", "trio"]),
+    default="asyncio",
+    help="The event loop to run on.",
 )
 agent_options: Decorator = add_options(
     click.option(
-        "-p", "--provider", metavar="NAME", shell_complete=complete_provider, help="Who answers, e.g. anthropic."
+        "-p",
+        "--provider",
+        metavar="NAME",
+        shell_complete=complete_provider,
+        help="Who answers, e.g. anthropic.",
     ),
     click.option(
-        "-m", "--model", metavar="NAME", help="The model to ask, e.g. openai:gpt-5; else the provider's own choice."
+        "-m",
+        "--model",
+        metavar="NAME",
+        help="The model to ask, e.g. openai:gpt-5; else the provider's own choice.",
     ),
     click.option(
-        "--otel", metavar="URL", help="Send traces and metrics to an OpenTelemetry collector (OTLP over HTTP)."
+        "--otel",
+        metavar="URL",
+        help="Send traces and metrics to an OpenTelemetry collector (OTLP over HTTP).",
     ),
     backend_option,
 )
@@ -172,9 +204,16 @@ def http_options(*, port: int) -> Decorator:
     site = "Another site whose pages may use the server."
     return add_options(
         click.option("--host", metavar="NAME", default="127.0.0.1", help=local),
-        click.option("--port", type=click.IntRange(0, 65535), default=port, help="The port; 0 for any free one."),
+        click.option(
+            "--port",
+            type=click.IntRange(0, 65535),
+            default=port,
+            help="The port; 0 for any free one.",
+        ),
         click.option("--token-file", type=PLAN_FILE, metavar="FILE", help="Has the token."),
-        click.option("--no-token", is_flag=True, help="Let every program on this machine use the agent."),
+        click.option(
+            "--no-token", is_flag=True, help="Let every program on this machine use the agent."
+        ),
         click.option("--allow-host", "hosts", metavar="NAME", multiple=True, help=another),
         click.option("--allow-origin", "origins", metavar="URL", multiple=True, help=site),
     )
@@ -193,7 +232,9 @@ def import_http_server(purpose: str) -> Any:
 
         if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn", "hypercorn"):
             raise
-        raise MissingExtraError(purpose, extra="serve", missing=error.name or "starlette") from error
+        raise MissingExtraError(
+            purpose, extra="serve", missing=error.name or "starlette"
+        ) from error
     return http_server
 
 

@@ -42,7 +42,9 @@ def turns(context: click.Context, url: str) -> None:
     """Look at the turns of an engine, and stop, resume and release them, also on a page; run a worker."""
     file = url.removeprefix("sqlite:///")
     if "://" not in file and context.invoked_subcommand != "work" and not Path(file).exists():
-        raise click.UsageError(f"there is no file {file}, so there are no turns; name the engine that workers use")
+        raise click.UsageError(
+            f"there is no file {file}, so there are no turns; name the engine that workers use"
+        )
     context.obj = url
 
 
@@ -63,20 +65,39 @@ def _moment(context: click.Context, parameter: click.Parameter, text: str | None
             return time.time() - timedelta(**{_UNITS[text[-1]]: float(text[:-1])}).total_seconds()
         return datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError):
-        raise click.BadParameter(f"{text!r} is no time; write 90s, 10m, 2h, 7d, or 2026-01-31T12:00") from None
+        raise click.BadParameter(
+            f"{text!r} is no time; write 90s, 10m, 2h, 7d, or 2026-01-31T12:00"
+        ) from None
 
 
 @turns.command("list")
-@click.option("-s", "--state", type=click.Choice(get_args(TurnState)), help="Only those in this state.")
-@click.option("--session", metavar="ID", help="Only those of this session.")
-@click.option("--since", callback=_moment, metavar="TIME", help="Only those started since: 10m, 2h, 7d, or a time.")
 @click.option(
-    "-n", "--limit", type=click.IntRange(1, 1_000_000), default=100, show_default=True, help="At most so many."
+    "-s", "--state", type=click.Choice(get_args(TurnState)), help="Only those in this state."
+)
+@click.option("--session", metavar="ID", help="Only those of this session.")
+@click.option(
+    "--since",
+    callback=_moment,
+    metavar="TIME",
+    help="Only those started since: 10m, 2h, 7d, or a time.",
+)
+@click.option(
+    "-n",
+    "--limit",
+    type=click.IntRange(1, 1_000_000),
+    default=100,
+    show_default=True,
+    help="At most so many.",
 )
 @_JSON
 @click.pass_obj
 def list_turns(
-    url: str, state: TurnState | None, session: str | None, since: float | None, limit: int, as_json: bool
+    url: str,
+    state: TurnState | None,
+    session: str | None,
+    since: float | None,
+    limit: int,
+    as_json: bool,
 ) -> None:
     """List turns, the one started last first, and count all there are."""
 
@@ -86,7 +107,11 @@ def list_turns(
 
     found, counts = _on_engine(url, read)
     if as_json:
-        click.echo(json.dumps({"turns": [attrs.asdict(each) for each in found], "counts": counts}, indent=2))
+        click.echo(
+            json.dumps(
+                {"turns": [attrs.asdict(each) for each in found], "counts": counts}, indent=2
+            )
+        )
         return
     for each in found:
         click.echo(
@@ -148,8 +173,21 @@ def release_turn(url: str, turn_id: str) -> None:
 
 @turns.command("work")
 @click.argument("factory", metavar="MODULE:FUNCTION")
-@click.option("-c", "--concurrency", type=click.IntRange(min=1), default=10, show_default=True, help="Turns at a time.")
-@click.option("--drain", type=float, default=30.0, show_default=True, help="Seconds for running calls after a SIGTERM.")
+@click.option(
+    "-c",
+    "--concurrency",
+    type=click.IntRange(min=1),
+    default=10,
+    show_default=True,
+    help="Turns at a time.",
+)
+@click.option(
+    "--drain",
+    type=float,
+    default=30.0,
+    show_default=True,
+    help="Seconds for running calls after a SIGTERM.",
+)
 @click.pass_obj
 def work(url: str, factory: str, concurrency: int, drain: float) -> None:
     """Run turns with the sessions that MODULE:FUNCTION makes, until SIGTERM or Ctrl-C.
@@ -184,8 +222,12 @@ async def work_until_signal(
 
 @turns.command("page")
 @click.option("--open", "open_browser", is_flag=True, help="Open it in the browser.")
-@click.option("--backend", type=click.Choice(["asyncio", "trio"]), default="asyncio", help="The event loop.")
+@click.option(
+    "--backend", type=click.Choice(["asyncio", "trio"]), default="asyncio", help="The event loop."
+)
 @click.pass_obj
 def show_page(url: str, open_browser: bool, backend: str) -> Any:
     """Serve a page with the turns, on this machine, until Ctrl-C: their states, counts and ages, and buttons for the other commands."""
-    return import_http_server("turns page").serve_turns(open_engine(url), backend=backend, open_browser=open_browser)
+    return import_http_server("turns page").serve_turns(
+        open_engine(url), backend=backend, open_browser=open_browser
+    )

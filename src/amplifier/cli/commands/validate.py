@@ -33,9 +33,18 @@ def validate() -> None:
 
 
 _examining: Decorator = add_options(
-    click.option("--call", multiple=True, metavar="NAME", help="Permit calls of this tool; may be given again."),
-    click.option("--call-all", is_flag=True, help="Permit calls of every tool that is not skipped."),
-    click.option("--skip", multiple=True, metavar="NAME", help="Never call this tool; may be given again."),
+    click.option(
+        "--call",
+        multiple=True,
+        metavar="NAME",
+        help="Permit calls of this tool; may be given again.",
+    ),
+    click.option(
+        "--call-all", is_flag=True, help="Permit calls of every tool that is not skipped."
+    ),
+    click.option(
+        "--skip", multiple=True, metavar="NAME", help="Never call this tool; may be given again."
+    ),
     click.option(
         "--arguments",
         "arguments_file",
@@ -43,8 +52,16 @@ _examining: Decorator = add_options(
         metavar="FILE",
         help='Fixed values of arguments, as JSON: {"TOOL": {"NAME": "VALUE"}}; * stands for all that have it.',
     ),
-    click.option("--env", multiple=True, metavar="NAME", help="A variable of yours that the program gets."),
-    click.option("--max-calls", type=click.IntRange(1), default=200, show_default=True, help="Calls of each tool."),
+    click.option(
+        "--env", multiple=True, metavar="NAME", help="A variable of yours that the program gets."
+    ),
+    click.option(
+        "--max-calls",
+        type=click.IntRange(1),
+        default=200,
+        show_default=True,
+        help="Calls of each tool.",
+    ),
     click.option(
         "--timeout",
         "call_seconds",
@@ -53,10 +70,14 @@ _examining: Decorator = add_options(
         show_default=True,
         help="Seconds in which a call has to be answered.",
     ),
-    click.option("--replay", metavar="TOKEN", help="Reproduce one finding, by the token from its report."),
+    click.option(
+        "--replay", metavar="TOKEN", help="Reproduce one finding, by the token from its report."
+    ),
     click.option("-v", "--verbose", is_flag=True, help="List kept and unexamined clauses, too."),
     click.option("--html", type=REPORT_FILE, help="Write the report as a page."),
-    click.option("--junit", type=REPORT_FILE, help="Write it as JUnit XML: a test for each clause."),
+    click.option(
+        "--junit", type=REPORT_FILE, help="Write it as JUnit XML: a test for each clause."
+    ),
     json_option,
 )
 """The options about what may be called, and about the report."""
@@ -65,10 +86,17 @@ _examining: Decorator = add_options(
 @validate.command("mcp")
 @click.argument("server", nargs=-1, required=True, metavar="COMMAND|URL")
 @click.option(
-    "--header", multiple=True, metavar="NAME=VALUE", help="A header for a URL; ${NAME} is a variable of yours."
+    "--header",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A header for a URL; ${NAME} is a variable of yours.",
 )
 @click.option(
-    "--rate", type=click.FloatRange(0, min_open=True), default=5.0, show_default=True, help="Calls of a URL a second."
+    "--rate",
+    type=click.FloatRange(0, min_open=True),
+    default=5.0,
+    show_default=True,
+    help="Calls of a URL a second.",
 )
 @_examining
 def validate_mcp(server: tuple[str, ...], header: tuple[str, ...], **options: Any) -> int:
@@ -113,7 +141,11 @@ def login_for(url: str) -> Any:
     from amplifier.modules.tools.mcp import login_of, read_mcp_options  # noqa: PLC0415
 
     for name, server in (read_configuration(Path.cwd()).below("mcpServers") or {}).items():
-        if isinstance(server, dict) and url in (server.get("url"), server.get("serverUrl"), server.get("httpUrl")):
+        if isinstance(server, dict) and url in (
+            server.get("url"),
+            server.get("serverUrl"),
+            server.get("httpUrl"),
+        ):
             for options in read_mcp_options({"servers": {name: server}}).servers:
                 if options.oauth is not None:
                     return partial(login_of, options)
@@ -134,12 +166,17 @@ def _examine(
     auth: Any = None,
     **options: Any,
 ) -> int:
-    files = {name: file for name, file in {"html": html, "junit": junit}.items() if file is not None}
+    files = {
+        name: file for name, file in {"html": html, "junit": junit}.items() if file is not None
+    }
     reject_unwritable(files)
     streams = StandardStreams()
     if not as_json and not streams.share_a_terminal:
         # A script has no moving line, so it gets one that stays.
-        click.echo(f"examining {visible_text(target, multiline=False) if kind == 'python' else 'the server'}", err=True)
+        click.echo(
+            f"examining {visible_text(target, multiline=False) if kind == 'python' else 'the server'}",
+            err=True,
+        )
     with show_progress(streams, quiet=as_json) as progress:
         if progress is not None:
             progress("starting", 0, 1)
@@ -147,14 +184,25 @@ def _examine(
         from amplifier.conformance.tool_servers.run import Choice, read_arguments  # noqa: PLC0415
         from amplifier.conformance.tool_servers.subject import Subject  # noqa: PLC0415
 
-    fixed = {} if arguments_file is None else read_arguments(arguments_file.read_text(encoding="utf-8"))
-    subject = Subject(kind=kind, target=target, env=env, headers=headers or {}, arguments=fixed, auth=auth)
-    choice = Choice(arguments_file=None if arguments_file is None else str(arguments_file), **options)
+    fixed = (
+        {} if arguments_file is None else read_arguments(arguments_file.read_text(encoding="utf-8"))
+    )
+    subject = Subject(
+        kind=kind, target=target, env=env, headers=headers or {}, arguments=fixed, auth=auth
+    )
+    choice = Choice(
+        arguments_file=None if arguments_file is None else str(arguments_file), **options
+    )
     try:
         report = _run(subject, choice, streams, as_json=as_json)
     except (AmplifierError, CommandError, OSError) as error:
         notes = [subject.without_secrets(error_message(error))]
-        publish(Report(module=subject.shown, source=subject.shown, verdict="unchecked", seed=0, notes=notes), files)
+        publish(
+            Report(
+                module=subject.shown, source=subject.shown, verdict="unchecked", seed=0, notes=notes
+            ),
+            files,
+        )
         raise
     return finish(report, files, streams, verbose=verbose, as_json=as_json)
 
@@ -175,7 +223,9 @@ def _run(subject: Subject, choice: Choice, streams: StandardStreams, *, as_json:
 
     def run() -> Report:
         with show_progress(streams, quiet=as_json) as progress:
-            return anyio.run(partial(check_tools, subject, choice, announce=announce, progress=progress))
+            return anyio.run(
+                partial(check_tools, subject, choice, announce=announce, progress=progress)
+            )
 
     report = run()
     if asked:
@@ -187,6 +237,8 @@ def _run(subject: Subject, choice: Choice, streams: StandardStreams, *, as_json:
 
 def _ask(choice: Choice, permissions: Permissions) -> Choice:
     click.echo("\n".join(permissions.lines()))
-    if click.confirm("Call these as well? They may change, send or delete something", default=False):
+    if click.confirm(
+        "Call these as well? They may change, send or delete something", default=False
+    ):
         return attrs.evolve(choice, call=(*choice.call, *permissions.undecided))
     return attrs.evolve(choice, skip=(*choice.skip, *permissions.undecided))

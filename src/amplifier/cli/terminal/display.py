@@ -82,7 +82,9 @@ class Display:
         self._quiet = quiet
         self._is_text = output_format == "text"
         self._streams_answer = self._is_text and self._out.is_terminal
-        self._renders = self._streams_answer and self._out.can_move_cursor and bool(self._out.glyph("•─", ""))
+        self._renders = (
+            self._streams_answer and self._out.can_move_cursor and bool(self._out.glyph("•─", ""))
+        )
         self._shares_terminal = streams.share_a_terminal
         self._record: TurnRecord | None = None  # of the turn that runs
         self.edits: Edits = Edits(keeps_first=True)
@@ -126,7 +128,9 @@ class Display:
         elif isinstance(event, ToolFinished):
             self.end_text()
             self._running.pop(event.tool_call_id, None)
-            self._show_finished(record.tools[event.tool_call_id], self.edits.pop(event.tool_call_id))
+            self._show_finished(
+                record.tools[event.tool_call_id], self.edits.pop(event.tool_call_id)
+            )
 
     def end_turn(self, response: str | None) -> None:
         """Clear the live lines and write what was not streamed of the answer."""
@@ -179,16 +183,24 @@ class Display:
             from .markdown import MarkdownRows  # noqa: PLC0415  # the time that its import takes is saved where nothing is rendered
 
             self._separate("text")
-            self._markdown = MarkdownRows(self._out.width(), colour=self._out.has_colour, theme=self._theme)
+            self._markdown = MarkdownRows(
+                self._out.width(), colour=self._out.has_colour, theme=self._theme
+            )
         began = time.monotonic()
         rows = self._markdown.add(text)
         if rows or began >= self._next_redraw:
             self._draw(rows)
-            self._next_redraw = time.monotonic() + max(_REDRAW_INTERVAL, 4 * (time.monotonic() - began))
+            self._next_redraw = time.monotonic() + max(
+                _REDRAW_INTERVAL, 4 * (time.monotonic() - began)
+            )
 
     def _separate(self, kind: Literal["text", "lines"]) -> None:
         """A blank line above rendered text, and below the answer of a turn."""
-        if self._renders and self._above and (kind == "text" or (self._above == "text" and self._record is None)):
+        if (
+            self._renders
+            and self._above
+            and (kind == "text" or (self._above == "text" and self._record is None))
+        ):
             self.clear_live_lines()
             self._live.line()
         self._above = kind
@@ -253,18 +265,32 @@ class Display:
             return
         glyphs, colour = (("✓", "ok"), "green") if use.success else (("✗", "failed"), "red")
         mark = self._err.styled(self._err.glyph(*glyphs), colour)
-        text = summary(use) if self._err.can_move_cursor else visible_text(use.tool, multiline=False)
+        text = (
+            summary(use) if self._err.can_move_cursor else visible_text(use.tool, multiline=False)
+        )
         folded = "" if not use.success else _folded(use) if edit is None else f"{edit.counts} "
         after = f"{folded}({use.seconds:.1f} s)"
         if cell_len(after) > self._err.width() // 2:
             after = f"({use.seconds:.1f} s)"
-        failure = "" if use.success else f": {visible_text(redact_text(use.error or 'failed'), multiline=False)}"
-        self.line(f"{mark} {self._cut(f'{text}{failure}', cell_len(after) + 4)} {self._err.styled(after, 'dim')}")
+        failure = (
+            ""
+            if use.success
+            else f": {visible_text(redact_text(use.error or 'failed'), multiline=False)}"
+        )
+        self.line(
+            f"{mark} {self._cut(f'{text}{failure}', cell_len(after) + 4)} {self._err.styled(after, 'dim')}"
+        )
         if use.success and edit is not None and self._err.is_terminal:
             for line in edit.lines[:_MOST_DIFF_LINES]:
-                self.line(f"  {self._err.styled(self._cut(redact_text(line), 4), diff_style(line))}")
+                self.line(
+                    f"  {self._err.styled(self._cut(redact_text(line), 4), diff_style(line))}"
+                )
             if len(edit.lines) > _MOST_DIFF_LINES:
-                self.line(self._err.styled(f"  and {len(edit.lines) - _MOST_DIFF_LINES} more lines", "dim"))
+                self.line(
+                    self._err.styled(
+                        f"  and {len(edit.lines) - _MOST_DIFF_LINES} more lines", "dim"
+                    )
+                )
 
     def _cut(self, text: str, reserved: int) -> str:
         """Text that fits one row of the terminal; files and pipes get all of it."""
@@ -291,7 +317,12 @@ class Display:
             room = max(self._live.size()[1] - 1 - len(wanted), 1)
             wanted = [*self._markdown.unfinished()[-room:], *wanted]
         rows = [*final, *wanted]
-        same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(self._live_rows, rows, strict=False)))
+        same = sum(
+            1
+            for _ in takewhile(
+                lambda pair: pair[0] == pair[1], zip(self._live_rows, rows, strict=False)
+            )
+        )
         self._erase(self._live_rows[same:])
         if rows[same:]:
             self._break_line()
@@ -305,7 +336,9 @@ class Display:
         draft = visible_text(self.draft, multiline=False)
         room = max(self._err.width() - 4, 1)
         typed = (
-            [f"{self._err.glyph('›', '>')} {draft if cell_len(draft) <= room else chop_cells(draft, room)[-1]}"]
+            [
+                f"{self._err.glyph('›', '>')} {draft if cell_len(draft) <= room else chop_cells(draft, room)[-1]}"
+            ]
             if draft
             else []
         )
@@ -313,7 +346,10 @@ class Display:
             return typed
         bullet = self._err.styled(self._err.glyph("⋯", ".."), "cyan")
         running = list(self._running.values())
-        rows = [f"{bullet} {self._cut(f'{use.seconds:.0f} s  {summary(use)}', 6)}" for use in running[:MOST_LIVE_LINES]]
+        rows = [
+            f"{bullet} {self._cut(f'{use.seconds:.0f} s  {summary(use)}', 6)}"
+            for use in running[:MOST_LIVE_LINES]
+        ]
         if len(running) > MOST_LIVE_LINES:
             rows.append(f"{bullet} and {len(running) - MOST_LIVE_LINES} more")
         if self._record is not None and (self._renders or not self._streams_answer):
@@ -356,7 +392,9 @@ class Display:
         """Show the lines that were held back; the question has been answered."""
         self.is_paused = False
         self._redraw_prompt = None
-        self._err.at_line_start = True  # the person has pressed Enter, or the caller has ended the line
+        self._err.at_line_start = (
+            True  # the person has pressed Enter, or the caller has ended the line
+        )
         held_back, self._held_back = self._held_back, []
         for text in held_back:
             self.line(text)
@@ -369,7 +407,9 @@ def spent(record: TurnRecord, *, digits: int = 1) -> str:
     """The time, the tokens and the cost of a turn, as far as they are known."""
     parts = [f"{record.seconds:.{digits}f} s"]
     if record.input_tokens or record.output_tokens:
-        cached = f" ({record.cache_hit_rate:.0%} of the input cached)" if record.cache_hit_rate else ""
+        cached = (
+            f" ({record.cache_hit_rate:.0%} of the input cached)" if record.cache_hit_rate else ""
+        )
         parts.append(f"{record.input_tokens + record.output_tokens:,} tokens{cached}")
     if record.cost:
         parts.append(f"${record.cost:.4f}")
@@ -384,7 +424,10 @@ def summary(use: ToolUse) -> str:
         best = next((key for key, value in given.items() if isinstance(value, str)), None)
     words = [use.tool, *([] if best is None else [given.pop(best)])]
     words += [f"{key}={value}" for key, value in given.items() if value not in (None, "", [], {})]
-    short = [word if len(word) <= _LONGEST_ARGUMENT else f"{word[:_LONGEST_ARGUMENT]}…" for word in words[2:]]
+    short = [
+        word if len(word) <= _LONGEST_ARGUMENT else f"{word[:_LONGEST_ARGUMENT]}…"
+        for word in words[2:]
+    ]
     return visible_text(redact_text(" ".join([*words[:2], *short]).strip()), multiline=False)
 
 
@@ -393,14 +436,23 @@ def _folded(use: ToolUse) -> str:
     text = use.output if isinstance(use.output, str) else None
     if isinstance(use.output, dict):
         text = next(
-            (use.output[key] for key in ("stdout", "content", "text") if isinstance(use.output.get(key), str)), None
+            (
+                use.output[key]
+                for key in ("stdout", "content", "text")
+                if isinstance(use.output.get(key), str)
+            ),
+            None,
         )
     if not text or not text.strip():
         return ""
     lines = text.strip().splitlines()
     if len(lines) > 1:
         return f"{len(lines)} lines "
-    return f"{visible_text(redact_text(lines[0]), multiline=False)} " if len(lines[0]) <= _LONGEST_ARGUMENT else ""
+    return (
+        f"{visible_text(redact_text(lines[0]), multiline=False)} "
+        if len(lines[0]) <= _LONGEST_ARGUMENT
+        else ""
+    )
 
 
 def _retry_text(data: dict[str, Any]) -> str:
@@ -456,7 +508,9 @@ class LogNotices(logging.Handler):
         if self._debug:
             error = record.exc_info[1] if record.exc_info else None
             line = f"{record.levelname} {record.name}: {visible_text(redact_text(message), multiline=False)}"
-            self._display.notice(line if error is None else f"{line}\n{traceback_text(error)}", "debug")
+            self._display.notice(
+                line if error is None else f"{line}\n{traceback_text(error)}", "debug"
+            )
             return
         level = "error" if record.levelno >= logging.ERROR else "warning"
         line = f"{record.name}: {visible_text(redact_text(''.join(message.splitlines()[:1])))}"

@@ -68,12 +68,19 @@ class Keyboard:
             for key in _KEYS.findall(self._decoder.decode(data)):
                 if key in (_PASTE_BEGINS, _PASTE_ENDS):
                     self._is_pasting = key == _PASTE_BEGINS
-                elif self._is_pasting and key in "\r\n\t":  # part of one message, whatever its lines say
+                elif (
+                    self._is_pasting and key in "\r\n\t"
+                ):  # part of one message, whatever its lines say
                     self.draft += key.replace("\r", "\n")
                 elif key == "\n" or (key == "\x04" and not self.draft):
                     lines.append(self.draft if key == "\n" else None)
                     self.draft = ""
-                elif key in ("\x7f", "\b", "\x15", "\x17"):  # Backspace; Ctrl-U, the line; Ctrl-W, the word
+                elif key in (
+                    "\x7f",
+                    "\b",
+                    "\x15",
+                    "\x17",
+                ):  # Backspace; Ctrl-U, the line; Ctrl-W, the word
                     end = {"\x15": 0, "\x17": self.draft.rstrip().rfind(" ") + 1}.get(key, -1)
                     self.draft = self.draft[:end]
                 elif key.isprintable():
@@ -95,7 +102,9 @@ class Keyboard:
             self._modes = modes
             flags = modes[3] & ~(termios.ICANON | termios.ECHO)
             with suppress(termios.error, OSError):
-                termios.tcsetattr(self._descriptor, termios.TCSANOW, [*modes[:3], flags, *modes[4:]])
+                termios.tcsetattr(
+                    self._descriptor, termios.TCSANOW, [*modes[:3], flags, *modes[4:]]
+                )
                 os.write(self._descriptor, b"\x1b[?2004h")  # marks what is pasted
 
     def restore(self) -> None:

@@ -22,7 +22,13 @@ import anyio.lowlevel
 import anyio.to_thread
 from prompt_toolkit import PromptSession
 from prompt_toolkit.application import get_app
-from prompt_toolkit.completion import CompleteEvent, Completer, Completion, PathCompleter, WordCompleter
+from prompt_toolkit.completion import (
+    CompleteEvent,
+    Completer,
+    Completion,
+    PathCompleter,
+    WordCompleter,
+)
 from prompt_toolkit.data_structures import Size
 from prompt_toolkit.document import Document
 from prompt_toolkit.filters import Condition
@@ -90,7 +96,9 @@ class LinePrompt:
             prompt_continuation=self._continuation,
             input=self._input,
             # Terminals answer a question for the cursor's position on standard input, where an answer that comes late is taken for keys.
-            output=Vt100_Output(sys.stderr, self._size, term=os.environ.get("TERM"), enable_cpr=False),
+            output=Vt100_Output(
+                sys.stderr, self._size, term=os.environ.get("TERM"), enable_cpr=False
+            ),
         )
         # Tools that block all threads of the default limiter must not block the prompt.
         self._limiter = anyio.CapacityLimiter(1)
@@ -110,7 +118,9 @@ class LinePrompt:
             async with anyio.create_task_group() as group:
                 group.start_soon(self._exit_when_cancelled)
                 with anyio.CancelScope(shield=True):
-                    outcome = await anyio.to_thread.run_sync(self._ask, prompt, limiter=self._limiter)
+                    outcome = await anyio.to_thread.run_sync(
+                        self._ask, prompt, limiter=self._limiter
+                    )
                 group.cancel_scope.cancel()
         finally:
             self._keyboard.typed_ahead = get_typeahead(self._input)
@@ -215,14 +225,18 @@ class _Completer(Completer):
     def __init__(self, commands: Mapping[str, str]) -> None:
         self._commands = WordCompleter(list(commands), meta_dict=dict(commands), sentence=True)
 
-    def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
+    def get_completions(
+        self, document: Document, complete_event: CompleteEvent
+    ) -> Iterable[Completion]:
         """What the text before the cursor may become."""
         for each in self._completions(document, complete_event):
             shown = visible_text(each.display_text, multiline=False)
             about = visible_text(each.display_meta_text, multiline=False)
             yield Completion(each.text, each.start_position, display=shown, display_meta=about)
 
-    def _completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
+    def _completions(
+        self, document: Document, complete_event: CompleteEvent
+    ) -> Iterable[Completion]:
         mention = _MENTION.search(document.text_before_cursor)
         if mention is None:
             yield from self._commands.get_completions(document, complete_event)
@@ -301,6 +315,10 @@ class _ShowInvisible(Processor):
             return columns[index] if index <= last else columns[last] + index - last
 
         def to_source(column: int) -> int:
-            return bisect_right(columns, column) - 1 if column < columns[last] else last + column - columns[last]
+            return (
+                bisect_right(columns, column) - 1
+                if column < columns[last]
+                else last + column - columns[last]
+            )
 
         return Transformation(shown, source_to_display=to_display, display_to_source=to_source)

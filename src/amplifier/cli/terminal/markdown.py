@@ -122,7 +122,11 @@ class MarkdownRows:
             self._pending = self._pending[: len(self._pending) - len(rest)]
             rows += self.finish()
             self._is_part = True
-            self._pending = f"{last.markup}{last.info}\n{rest}" if last is not None and last.type == "fence" else rest
+            self._pending = (
+                f"{last.markup}{last.info}\n{rest}"
+                if last is not None and last.type == "fence"
+                else rest
+            )
         return rows
 
     def _render(self, text: str) -> list[str]:
@@ -138,7 +142,9 @@ def render_markdown(text: str, width: int, *, colour: bool, theme: str = "ansi_d
     lines = text.split("\n")
     rows: list[str] = []
     for first, end in zip([0, *starts[1:]], [*starts[1:], len(lines)], strict=True):
-        block = _block_rows("\n".join(lines[first:end]), max(width, _NARROWEST), colour=colour, theme=theme)
+        block = _block_rows(
+            "\n".join(lines[first:end]), max(width, _NARROWEST), colour=colour, theme=theme
+        )
         rows += ["", *block] if rows and block else block
     return rows
 
@@ -153,10 +159,17 @@ def _block_rows(text: str, width: int, *, colour: bool, theme: str) -> list[str]
         if any(token.level > _DEEPEST for token in rendered.parsed):
             raise ValueError("nested too deeply")
         lines = console.render_lines(rendered, pad=False)
-        rows = ["".join(_written(segment, colour=colour) for segment in _trimmed(line)) for line in lines]
+        rows = [
+            "".join(_written(segment, colour=colour) for segment in _trimmed(line))
+            for line in lines
+        ]
     except Exception:  # noqa: BLE001  # two libraries on a text that someone chose; it is shown as it is
         shown = text.expandtabs(4).split("\n")
-        rows = [row for line in shown for row in textwrap.wrap(line, width, drop_whitespace=False) or [""]]
+        rows = [
+            row
+            for line in shown
+            for row in textwrap.wrap(line, width, drop_whitespace=False) or [""]
+        ]
     while rows and not rows[-1]:
         rows.pop()
     while rows and not rows[0]:
@@ -166,12 +179,18 @@ def _block_rows(text: str, width: int, *, colour: bool, theme: str) -> list[str]
 
 def _blocks(text: str) -> list[tuple[int, Token]]:
     """The outermost blocks, each with the number of its first line."""
-    return [(token.map[0], token) for token in _parse(text) if token.level == 0 and token.map and token.nesting >= 0]
+    return [
+        (token.map[0], token)
+        for token in _parse(text)
+        if token.level == 0 and token.map and token.nesting >= 0
+    ]
 
 
 @lru_cache(maxsize=4)
 def _console(width: int) -> Console:
-    return Console(width=width, file=io.StringIO(), force_terminal=True, legacy_windows=False, theme=_THEME)
+    return Console(
+        width=width, file=io.StringIO(), force_terminal=True, legacy_windows=False, theme=_THEME
+    )
 
 
 def _parse(text: str) -> list[Token]:
@@ -204,7 +223,9 @@ class _Code(CodeBlock):
         """The highlighted code."""
         code = str(self.text).rstrip()
         if _LANGUAGES.fullmatch(self.lexer_name):
-            yield Syntax(code, self.lexer_name, theme=self.theme, background_color="default", word_wrap=True)
+            yield Syntax(
+                code, self.lexer_name, theme=self.theme, background_color="default", word_wrap=True
+            )
         else:
             yield Text(code, style="markdown.code")
 

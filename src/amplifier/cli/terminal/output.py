@@ -64,7 +64,10 @@ class Output:
         try:
             self._stream.write(text)
             self._stream.flush()
-        except (OSError, ValueError) as error:  # the reader has gone, or the terminal or file was closed
+        except (
+            OSError,
+            ValueError,
+        ) as error:  # the reader has gone, or the terminal or file was closed
             self.is_lost = True
             if not self._is_vital or self._has_hung_up(error):
                 return
@@ -84,7 +87,11 @@ class Output:
 
     def styled(self, text: str, style: str | None) -> str:
         """The text in a style, if the stream may be coloured."""
-        return f"\x1b[{_STYLES[style]}m{text}\x1b[0m" if self.has_colour and style is not None else text
+        return (
+            f"\x1b[{_STYLES[style]}m{text}\x1b[0m"
+            if self.has_colour and style is not None
+            else text
+        )
 
     def glyph(self, fancy: str, plain: str) -> str:
         """The first text if the stream's encoding has it, else the second."""
@@ -131,7 +138,9 @@ class StandardStreams:
                     os.close(nowhere)
 
 
-def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, cut: Collection[str] = ()) -> None:
+def print_table(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], *, cut: Collection[str] = ()
+) -> None:
     """Print rows of text of any origin to standard output: columns on a terminal, tab-separated values in a pipe.
 
     Cells are wrapped or, if there are columns that may be cut, each row is one line.
@@ -147,7 +156,9 @@ def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, cut: 
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for number, heading in enumerate(headings):
-        table.add_column(heading, no_wrap=heading not in cut if cut else number == 0, overflow="ellipsis")
+        table.add_column(
+            heading, no_wrap=heading not in cut if cut else number == 0, overflow="ellipsis"
+        )
     for row in shown:
         # Text: brackets of others are not markup
         table.add_row(*(Text(cell, no_wrap=bool(cut), overflow="ellipsis") for cell in row))

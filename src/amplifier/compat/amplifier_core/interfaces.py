@@ -8,7 +8,12 @@ from amplifier.models import *  # noqa: F403 — as above
 
 
 def _published(protocol: Any, **members: Any) -> Any:
-    members = {"__module__": __name__, "__doc__": protocol.__doc__, "_is_runtime_protocol": False, **members}
+    members = {
+        "__module__": __name__,
+        "__doc__": protocol.__doc__,
+        "_is_runtime_protocol": False,
+        **members,
+    }
     return type(protocol)(protocol.__name__, (protocol, Protocol), members)
 
 

@@ -99,7 +99,9 @@ class ModuleLoader:
             return await self._native.load(module_id, config, source_hint, coordinator=coordinator)
         except ModuleNotFoundError as exc:
             logger.error("Failed to load module '%s': %s", module_id, exc)
-            raise _NotFound(f"Module '{module_id}' not found via entry points or filesystem: {exc}") from exc
+            raise _NotFound(
+                f"Module '{module_id}' not found via entry points or filesystem: {exc}"
+            ) from exc
         except ModuleLoadError as exc:
             logger.error("Failed to load module '%s': %s", module_id, exc)
             raise ModuleValidationError(

@@ -21,7 +21,13 @@ from .testing import EventRecorder, MockContextManager, MockCoordinator, MockToo
 
 __all__: list[str] = []
 
-_TYPES = {"hooks": "hook", "loop": "orchestrator", "provider": "provider", "tool": "tool", "context": "context"}
+_TYPES = {
+    "hooks": "hook",
+    "loop": "orchestrator",
+    "provider": "provider",
+    "tool": "tool",
+    "context": "context",
+}
 
 
 def _has_pytest_asyncio() -> bool:
@@ -33,7 +39,9 @@ def _async_fixture(function: Callable[..., Any]) -> Any:
     if _has_pytest_asyncio():
         return importlib.import_module("pytest_asyncio").fixture(function)
 
-    def driven(module_path: Path | None, coordinator: Any, request: pytest.FixtureRequest) -> Iterator[Any]:
+    def driven(
+        module_path: Path | None, coordinator: Any, request: pytest.FixtureRequest
+    ) -> Iterator[Any]:
         runner, generator = _runner_of(request.node), function(module_path, coordinator)
         yield runner.run(anext(generator))
         runner.run(anext(generator, None))
@@ -63,14 +71,19 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     wanted = pyfuncitem._fixtureinfo.argnames
-    _runner_of(pyfuncitem).run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in wanted}))
+    _runner_of(pyfuncitem).run(
+        pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in wanted})
+    )
     return True
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the option that names the module."""
     parser.addoption(
-        "--module-path", action="store", default=None, help="Path to module directory for behavioral validation"
+        "--module-path",
+        action="store",
+        default=None,
+        help="Path to module directory for behavioral validation",
     )
 
 
@@ -100,7 +113,11 @@ def module_path(request: pytest.FixtureRequest) -> Path | None:
 @pytest.fixture
 def module_type(module_path: Path | None) -> str | None:
     """The type of the module under test, by its name."""
-    word = "" if module_path is None else module_path.name.removeprefix("amplifier_module_").partition("_")[0]
+    word = (
+        ""
+        if module_path is None
+        else module_path.name.removeprefix("amplifier_module_").partition("_")[0]
+    )
     return _TYPES.get(word)
 
 
@@ -114,7 +131,12 @@ def coordinator() -> MockCoordinator:
 def mock_deps(coordinator: Any) -> tuple[Any, dict[str, Any], dict[str, Any], Any]:
     """What an orchestrator's execute needs: context, providers, tools, hooks."""
     tool = MockTool(name="test_tool", output="test result")
-    return MockContextManager(), {"default": _TalkingProvider()}, {"test_tool": tool}, EventRecorder()
+    return (
+        MockContextManager(),
+        {"default": _TalkingProvider()},
+        {"test_tool": tool},
+        EventRecorder(),
+    )
 
 
 class _TalkingProvider:

@@ -44,7 +44,9 @@ class MockCoordinator(ModuleCoordinator):
             parent_id=None,
             config={"session": {"orchestrator": "test-orchestrator", "context": "test-context"}},
         )
-        return super().__new__(cls, session, _async_mock(return_value={"approved": True}), _async_mock())
+        return super().__new__(
+            cls, session, _async_mock(return_value={"approved": True}), _async_mock()
+        )
 
     def __init__(self) -> None:
         self.mount_history = []
@@ -92,7 +94,9 @@ class MockContextManager:
     async def _add_message(self, message: dict[str, Any]) -> None:
         self.messages.append(message)
 
-    async def _get_messages_for_request(self, token_budget: int | None = None, provider: Any = None) -> list[Any]:
+    async def _get_messages_for_request(
+        self, token_budget: int | None = None, provider: Any = None
+    ) -> list[Any]:
         return list(self.messages)
 
 
@@ -130,10 +134,18 @@ class ScriptedOrchestrator:
         self.call_count: int = 0
 
     async def execute(
-        self, prompt: str, context: Any, providers: Any, tools: Any, hooks: Any, coordinator: Any = None
+        self,
+        prompt: str,
+        context: Any,
+        providers: Any,
+        tools: Any,
+        hooks: Any,
+        coordinator: Any = None,
     ) -> str:
         """Note the exchange in the context and announce it."""
-        response = self.responses[self.call_count] if self.call_count < len(self.responses) else "DONE"
+        response = (
+            self.responses[self.call_count] if self.call_count < len(self.responses) else "DONE"
+        )
         self.call_count += 1
         await hooks.emit("session:start", {"prompt": prompt})
         await context.add_message({"role": "user", "content": prompt})

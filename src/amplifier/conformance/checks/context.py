@@ -28,7 +28,14 @@ from amplifier.conformance.inputs.conversations import (
     tool_turn,
 )
 from amplifier.conformance.oracles.calls import check_method, with_instance
-from amplifier.conformance.oracles.view_rules import difference, holds, is_whole, marks, shortened, view_violations
+from amplifier.conformance.oracles.view_rules import (
+    difference,
+    holds,
+    is_whole,
+    marks,
+    shortened,
+    view_violations,
+)
 from amplifier.conformance.target.calls import Outcome, reraise_own_cancellation
 from amplifier.conformance.target.mounted import OWNER, CheckContext, MountedModule, MountFailed
 from amplifier.contracts import ContextManager
@@ -106,7 +113,10 @@ class ObservedContext:
         if outcome.returned:
             return outcome.value
         is_accident = isinstance(outcome.error, (UnicodeError, RecursionError))
-        is_refusal = isinstance(outcome.error, (ValueError, RuntimeError, AmplifierError)) and not is_accident
+        is_refusal = (
+            isinstance(outcome.error, (ValueError, RuntimeError, AmplifierError))
+            and not is_accident
+        )
         if not (self._is_hopeless(budget) and is_refusal):
             has_none = any(message.get("content", "") is None for message in self.expected)
             clause = "C8" if "provider" in more else "C13" if has_none else "C7"
@@ -128,7 +138,10 @@ class ObservedContext:
         """Report a message that the context changed after it was given."""
         for now, before in self.given:
             if now != before:
-                self.ctx.fault("C4", f"it changed what it was given: {shortened(before)} became {shortened(now)}")
+                self.ctx.fault(
+                    "C4",
+                    f"it changed what it was given: {shortened(before)} became {shortened(now)}",
+                )
                 return
 
     def check_view(self, view: Any, budget: int | None = None, clauses: Sequence[str] = ()) -> None:
@@ -145,7 +158,11 @@ class ObservedContext:
         if is_short and not self.has_faults and not is_whole(self.expected, view):
             what = f"of {len(self.expected)} short messages the view shows {len(view)}, or shows them changed"
             self.ctx.fault("C16", f"{what}, with a budget of {PLENTY} tokens")
-        if 0 < len(self.expected) <= _VERY_FEW and tokens(self.expected) < _VERY_SHORT and not self.has_faults:
+        if (
+            0 < len(self.expected) <= _VERY_FEW
+            and tokens(self.expected) < _VERY_SHORT
+            and not self.has_faults
+        ):
             view = await self.view()
             if view is not None and not is_whole(self.expected, view):
                 what = f"of {len(self.expected)} short messages the view without a budget shows {len(view)}"
@@ -171,7 +188,9 @@ class ObservedContext:
 
 
 @asynccontextmanager
-async def observe_context(ctx: CheckContext, *, placed: bool | None = None) -> AsyncIterator[ObservedContext | None]:
+async def observe_context(
+    ctx: CheckContext, *, placed: bool | None = None
+) -> AsyncIterator[ObservedContext | None]:
     """Mount a fresh context; None when mount gave none.
 
     Args:
@@ -182,7 +201,9 @@ async def observe_context(ctx: CheckContext, *, placed: bool | None = None) -> A
         placed = ctx.case is None or ctx.case["placed"]
     config = ctx.loaded.config if placed else ctx.loaded.given
     async with ctx.mount(config=config) as mounted:
-        yield ObservedContext(ctx, mounted) if isinstance(mounted.instance, ContextManager) else None
+        yield (
+            ObservedContext(ctx, mounted) if isinstance(mounted.instance, ContextManager) else None
+        )
 
 
 _COMPACTIONS = ("context:pre_compact", "context:post_compact", "context:compaction")
@@ -194,7 +215,9 @@ class Window:
     name = "window"
 
     def __init__(self, window: int | None = None, output: int | None = None) -> None:
-        self._defaults = {} if window is None else {"context_window": window, "max_output_tokens": output}
+        self._defaults = (
+            {} if window is None else {"context_window": window, "max_output_tokens": output}
+        )
 
     def get_info(self) -> ProviderInfo:
         """The context window and the output limit, nothing else."""
@@ -259,14 +282,18 @@ class _Program:
         self._observed = observed
         self._units = 0
         self._keeps = False  # whether its messages were there when it was mounted again
-        self._cancelled: tuple[str, list[Message], str] | None = None  # the call, what was stored before, and where
+        self._cancelled: tuple[str, list[Message], str] | None = (
+            None  # the call, what was stored before, and where
+        )
         self._said: Message = {"role": "user", "content": "hello"}
 
     async def do(self, step: dict[str, Any], number: int) -> None:
         await getattr(self, f"_{step['do']}")(step, f"after step {number + 1} ({step['do']})")
 
     async def _say(self, step: dict[str, Any], when: str) -> None:
-        if await self._observed.add_all(self._messages(step)) and await self._observed.compare("C3", when):
+        if await self._observed.add_all(self._messages(step)) and await self._observed.compare(
+            "C3", when
+        ):
             await self._observed.check_unlimited_view()
 
     _call = _again = _say
@@ -280,12 +307,16 @@ class _Program:
         if await self._observed.clear() and await self._observed.compare("C14", when):
             view = await self._observed.view(PLENTY)
             if view:
-                self._observed.ctx.fault("C14", f"{when}, the view still shows {len(view)} messages")
+                self._observed.ctx.fault(
+                    "C14", f"{when}, the view still shows {len(view)} messages"
+                )
 
     async def _cancel(self, step: dict[str, Any], when: str) -> bool:
         """Cancel an operation: what is stored is what was there before it, or what it was to leave; return whether it came to that."""
         observed, what, before = self._observed, step["what"], self._observed.expected
-        message = self._messages({"do": "say", "role": "user", "content": step["content"], "extra": {}})[0]
+        message = self._messages(
+            {"do": "say", "role": "user", "content": step["content"], "extra": {}}
+        )[0]
         call, done = {
             "add_message": ((message,), [*before, message]),
             "set_messages": (([message, *_OTHERS],), [message, *_OTHERS]),
@@ -306,7 +337,9 @@ class _Program:
             observed.expected = copy.deepcopy(list(done))
         elif stored is not None and (found := difference(stored, before)) is not None:
             clause = self._lost(what, stored, before)
-            observed.ctx.fault(clause, f"{when}: {what} was cancelled, and {found}", cancelled_at=trial.where)
+            observed.ctx.fault(
+                clause, f"{when}: {what} was cancelled, and {found}", cancelled_at=trial.where
+            )
         self._cancelled = what, before, trial.where
         return bool(trial.fired) and not observed.has_faults
 
@@ -346,9 +379,13 @@ class _Program:
         for budget in (PLENTY, _SMALL):
             view = None if observed.has_faults else await observed.view(budget)
             for _, what in () if view is None else view_violations(observed.expected, view):
-                observed.ctx.fault("A9", f"{when}: {step['what']} was cancelled, and {what}", cancelled_at=where)
+                observed.ctx.fault(
+                    "A9", f"{when}: {step['what']} was cancelled, and {what}", cancelled_at=where
+                )
         if not observed.has_faults and await observed.add(spoken(70, "user", 5), clause="A9"):
-            await observed.compare("A9", f"{when}, after a cancelled {step['what']} and an add_message")
+            await observed.compare(
+                "A9", f"{when}, after a cancelled {step['what']} and an add_message"
+            )
             if self._keeps and not observed.has_faults:
                 await self._remount(step, when)
 
@@ -358,7 +395,9 @@ class _Program:
         clause = "A9" if self._cancelled else "C3" if before else "C14"
         await mounted.close()
         mounted.is_cleaned = False
-        mounted.coordinator = mounted.session.coordinator.view_for(OWNER)  # that of an undone module registers nothing
+        mounted.coordinator = mounted.session.coordinator.view_for(
+            OWNER
+        )  # that of an undone module registers nothing
         observed.context = None
         with suppress(MountFailed):
             await mounted.mount(observed.ctx.loaded.config)
@@ -374,9 +413,17 @@ class _Program:
         found = difference(stored, before)
         if found is not None:
             name, base, where = self._cancelled or ("", [], "")
-            clause = self._lost(name, stored, base) if name else "C14" if step.get("replaced") else clause
+            clause = (
+                self._lost(name, stored, base)
+                if name
+                else "C14"
+                if step.get("replaced")
+                else clause
+            )
             cancelled = f" after a cancelled {name}" if name else ""
-            observed.ctx.fault(clause, f"{when}{cancelled}, mounted again, {found}", cancelled_at=where)
+            observed.ctx.fault(
+                clause, f"{when}{cancelled}, mounted again, {found}", cancelled_at=where
+            )
 
     async def _overwrite(self, step: dict[str, Any], when: str) -> None:
         observed = self._observed
@@ -389,7 +436,9 @@ class _Program:
             overwrite(await observed.stored())
         else:
             overwrite(await observed.view(PLENTY if what == "view" else 20))
-        changed = {"given": "what it was given", "stored": "what get_messages returned"}.get(what, "a view")
+        changed = {"given": "what it was given", "stored": "what get_messages returned"}.get(
+            what, "a view"
+        )
         if await observed.compare("C4", f"{when}, when {changed} had been changed by its owner"):
             await observed.check_unlimited_view()
 
@@ -397,8 +446,14 @@ class _Program:
         observed = self._observed
         before = await observed.stored()
         observed.check_view(await observed.view(step["budget"]))
-        if not observed.has_faults and await observed.compare("C6", when) and before != await observed.stored():
-            observed.ctx.fault("C6", f"{when}, what is stored is not what it was: to ask for a view has changed it")
+        if (
+            not observed.has_faults
+            and await observed.compare("C6", when)
+            and before != await observed.stored()
+        ):
+            observed.ctx.fault(
+                "C6", f"{when}, what is stored is not what it was: to ask for a view has changed it"
+            )
 
     async def _burst(self, step: dict[str, Any], when: str) -> None:
         """Add several messages at the same time; all have to be stored."""
@@ -408,7 +463,9 @@ class _Program:
         failed: list[str] = []
 
         async def add(message: Message) -> None:
-            call = observed.mounted.call(observed.context.add_message, copy.deepcopy(message), seconds=PATIENCE)
+            call = observed.mounted.call(
+                observed.context.add_message, copy.deepcopy(message), seconds=PATIENCE
+            )
             if not (outcome := await call).returned:
                 failed.append(f"add_message {outcome}, called from {count} tasks at once")
 
@@ -420,8 +477,12 @@ class _Program:
             tail = stored[len(observed.expected) :]
             found = difference(stored[: len(observed.expected)], observed.expected)
             if found is None and len(tail) != count:
-                found = f"of {count} messages added from {count} tasks at once {len(tail)} are there"
-            elif found is None and not all(any(holds(one, message) for one in tail) for message in added):
+                found = (
+                    f"of {count} messages added from {count} tasks at once {len(tail)} are there"
+                )
+            elif found is None and not all(
+                any(holds(one, message) for one in tail) for message in added
+            ):
                 found = "a message added beside others is lost"
             failed += [] if found is None else [found]
             observed.expected += copy.deepcopy(tail)
@@ -447,7 +508,9 @@ async def takes_many_at_once(ctx: CheckContext) -> None:
             if observed is None:
                 return
             observed.mounted.suspend_at(*_COMPACTIONS)
-            if not await observed.add_all([spoken(number * 10, "user", 30) for number in range(60)], clause="C15"):
+            if not await observed.add_all(
+                [spoken(number * 10, "user", 30) for number in range(60)], clause="C15"
+            ):
                 return
             await _view_concurrently(observed)
             if not observed.has_faults:
@@ -473,8 +536,12 @@ async def _view_concurrently(observed: ObservedContext) -> None:
     for budget, once, again, beside in zip(budgets, *alone, together, strict=True):
         first, second, third = (marks(view) for view in (once, again, beside))
         if first == second != third and beside is not None:
-            what = f"{len(third)} messages instead of the {len(first)} that it shows when asked alone"
-            observed.ctx.fault("C15", f"a view for {budget} tokens, asked for beside others, shows {what}")
+            what = (
+                f"{len(third)} messages instead of the {len(first)} that it shows when asked alone"
+            )
+            observed.ctx.fault(
+                "C15", f"a view for {budget} tokens, asked for beside others, shows {what}"
+            )
             return
 
 
@@ -482,7 +549,9 @@ async def _add_beside_a_view(observed: ObservedContext) -> None:
     """Store a message while a view is being made: later views show it."""
     for steps in range(8):
         newest = spoken(1000 + steps, "user", 5)
-        if not await observed.add(spoken(1100 + steps, "user", 5), "C15"):  # so that no remembered view fits
+        if not await observed.add(
+            spoken(1100 + steps, "user", 5), "C15"
+        ):  # so that no remembered view fits
             return
         async with anyio.create_task_group() as group:
             group.start_soon(observed.view, 200)
@@ -491,7 +560,10 @@ async def _add_beside_a_view(observed: ObservedContext) -> None:
             group.start_soon(observed.add, newest, "C15")
         view = await observed.view(200)
         if view is not None and not observed.has_faults and marks([newest])[0] not in marks(view):
-            observed.ctx.fault("C15", "a message that was stored while a view was made is not in the views after that")
+            observed.ctx.fault(
+                "C15",
+                "a message that was stored while a view was made is not in the views after that",
+            )
             return
 
 
@@ -500,13 +572,16 @@ async def _replace_concurrently(observed: ObservedContext) -> None:
     other = [spoken(200 + number, "assistant", 5) for number in range(4)]
     async with anyio.create_task_group() as group:
         for messages in (one, other):
-            group.start_soon(observed.mounted.call, observed.context.set_messages, copy.deepcopy(messages))
+            group.start_soon(
+                observed.mounted.call, observed.context.set_messages, copy.deepcopy(messages)
+            )
     stored = await observed.stored("C15")
     if stored is None:
         return
     if difference(stored, one) is not None and difference(stored, other) is not None:
         observed.ctx.fault(
-            "C15", f"two set_messages at once left {len(stored)} messages, neither the ones nor the others"
+            "C15",
+            f"two set_messages at once left {len(stored)} messages, neither the ones nor the others",
         )
         return
     observed.expected = one if difference(stored, one) is None else other
@@ -519,7 +594,11 @@ async def keeps_a_thousand(observed: ObservedContext) -> None:
     """Stores well over a thousand messages, some very long, by set_messages and then by add_message, and compares them."""
     many = [spoken(number, "user" if number % 2 else "assistant", 4) for number in range(2500)]
     many[7]["content"] = prose(7, 60_000)
-    long = [*tool_turn(2600, 2, 30_000), spoken(2700, "system", 30_000), spoken(2800, "assistant", 30_000)]
+    long = [
+        *tool_turn(2600, 2, 30_000),
+        spoken(2700, "system", 30_000),
+        spoken(2800, "assistant", 30_000),
+    ]
     if await observed.set(many, clause="C3") and await observed.add_all(long):
         await observed.compare("C3", f"after {len(observed.expected)} messages")
 
@@ -528,11 +607,15 @@ async def keeps_a_thousand(observed: ObservedContext) -> None:
 async def refuses_what_has_no_role(observed: ObservedContext) -> None:
     """Adds a message without a role, which should raise a ValueError and not be stored."""
     ctx = observed.ctx
-    outcome = await observed.mounted.call(observed.context.add_message, {"content": "without a role"})
+    outcome = await observed.mounted.call(
+        observed.context.add_message, {"content": "without a role"}
+    )
     if outcome.returned:
         ctx.fault("C19", "a message without a role was accepted")
     elif not isinstance(outcome.error, ValueError):
-        ctx.fault("C19", f"a message without a role {outcome}; expected a ValueError", error=outcome.error)
+        ctx.fault(
+            "C19", f"a message without a role {outcome}; expected a ValueError", error=outcome.error
+        )
     stored = None if outcome.returned else await observed.stored()
     if stored:
         ctx.fault("C19", "a message without a role was refused, and stored all the same")
@@ -556,7 +639,9 @@ async def shows_what_fits(observed: ObservedContext) -> None:
     how = "both" if is_file else ctx.case["how"]
     at = {"add": 0, "set": len(history), "both": len(history) - 10}[how]
     # A message that set_messages replaces must not count.
-    if how != "add" and not (await observed.add(spoken(1, "user", 3)) and await observed.set(history[:at])):
+    if how != "add" and not (
+        await observed.add(spoken(1, "user", 3)) and await observed.set(history[:at])
+    ):
         return
     if not await observed.add_all(history[at:]):
         return
@@ -573,7 +658,10 @@ async def shows_what_fits(observed: ObservedContext) -> None:
     if await observed.compare("C6", "after a compacted view"):
         after = await observed.view(PLENTY)
         if is_whole(history, before) and not is_whole(history, after):
-            ctx.fault("C6", "a budget for everything, asked for after a small one, no longer shows everything")
+            ctx.fault(
+                "C6",
+                "a budget for everything, asked for after a small one, no longer shows everything",
+            )
 
 
 def _long_conversation(case: dict[str, Any]) -> tuple[list[Message], int]:
@@ -588,7 +676,9 @@ def _long_conversation(case: dict[str, Any]) -> tuple[list[Message], int]:
             history[at] = {"role": "user", "content": "go on"}  # equal messages must be kept, too
     for number, at in enumerate(sorted(case["systems"])):
         history.insert(at % (len(history) - 3), spoken(9000 + number, "system", 10))
-    must = [history[at] for at in newest_unit(history)] + [m for m in history if m["role"] == "system"]
+    must = [history[at] for at in newest_unit(history)] + [
+        m for m in history if m["role"] == "system"
+    ]
     budget = max(case["units"] * tokens(history) // len(units), 3 * tokens(must) + 100)
     if case["huge"] is not None:
         _enlarge(history, case["huge"], budget)
@@ -614,7 +704,11 @@ def _check_events(observed: ObservedContext, view: Any) -> None:
         if not emitted:
             observed.ctx.fault("C17", f"a view was compacted, and {name} was not emitted")
             return
-        missing = [key for key in ("message_count", "token_count") if not isinstance(emitted[-1][1].get(key), int)]
+        missing = [
+            key
+            for key in ("message_count", "token_count")
+            if not isinstance(emitted[-1][1].get(key), int)
+        ]
         if missing:
             observed.ctx.fault("C17", f"{name} was emitted without {missing[0]!r}")
             return
@@ -623,7 +717,10 @@ def _check_events(observed: ObservedContext, view: Any) -> None:
 @check("C13", kind="behaviour", types=_CONTEXT, on=observe_context)
 async def takes_messages_without_content(observed: ObservedContext) -> None:
     """Requests a small view of a conversation whose newest message has no content; what the view shows of it is not checked."""
-    history = [*(spoken(number * 10, "user", 30) for number in range(1, 21)), {"role": "assistant", "content": None}]
+    history = [
+        *(spoken(number * 10, "user", 30) for number in range(1, 21)),
+        {"role": "assistant", "content": None},
+    ]
     if await observed.set(history):
         await observed.view(400)
         observed.ctx.fill_input({"token_budget": 400, "messages": history})
@@ -633,9 +730,12 @@ async def takes_messages_without_content(observed: ObservedContext) -> None:
 async def counts_blocks(ctx: CheckContext) -> None:
     """Requests small views of conversations whose words are in content blocks: of the user, and of tools' results."""
     said: list[Message] = [
-        {"role": "user", "content": [{"type": "text", "text": prose(number, 100)}]} for number in range(60)
+        {"role": "user", "content": [{"type": "text", "text": prose(number, 100)}]}
+        for number in range(60)
     ]
-    results = [each for number in range(1, 61) for each in tool_turn(number * 10 + 1, 1, 150, blocks=True)]
+    results = [
+        each for number in range(1, 61) for each in tool_turn(number * 10 + 1, 1, 150, blocks=True)
+    ]
     for history in (said, results):
         async with observe_context(ctx) as observed:
             if observed is not None and await observed.set(history):
@@ -659,7 +759,9 @@ async def asks_the_provider(ctx: CheckContext) -> None:
             # A large window first: the context has to ask for the window anew each time.
             await observed.view(provider=Window(10 * window, output))
             budget = window - output
-            observed.check_view(await observed.view(provider=Window(window, output)), budget, ("C7", "C8"))
+            observed.check_view(
+                await observed.view(provider=Window(window, output)), budget, ("C7", "C8")
+            )
             if not ctx.faults:
                 view = await observed.view(budget // 4, provider=Window(10 * window, output))
                 observed.check_view(view, budget // 4, ("C7", "C8"))
@@ -674,7 +776,10 @@ async def asks_the_provider(ctx: CheckContext) -> None:
 @check("C20", kind="behaviour", types=_CONTEXT, on=observe_context)
 async def keeps_its_beginning(observed: ObservedContext) -> None:
     """Requests views of a growing conversation that fits, twice after each message, and of one that does not, twice."""
-    history = [spoken(1, "system", 10), *built([{"role": "user", "words": 8}, {"calls": 2, "words": 6}] * 4, first=1)]
+    history = [
+        spoken(1, "system", 10),
+        *built([{"role": "user", "words": 8}, {"calls": 2, "words": 6}] * 4, first=1),
+    ]
     ctx, before = observed.ctx, list[Any]()
     for number, message in enumerate(history, 1):
         if not await observed.add(message):
@@ -685,7 +790,10 @@ async def keeps_its_beginning(observed: ObservedContext) -> None:
         if view != again:
             ctx.fault("C20", f"two views of the same {number} messages differ")
         elif view[: len(before)] != before:
-            ctx.fault("C20", f"the view of {number} messages does not begin with that of {number - 1}, and both fit")
+            ctx.fault(
+                "C20",
+                f"the view of {number} messages does not begin with that of {number - 1}, and both fit",
+            )
         if ctx.faults:
             return
         before = view
@@ -723,7 +831,9 @@ async def keeps_the_request(observed: ObservedContext) -> None:
     if not await observed.set([*(spoken(at, "user", 60) for at in range(60)), *newest]):
         return
     view = await observed.view(4 * tokens(newest))
-    if view is not None and not any(message.get("content") == newest[0]["content"] for message in view):
+    if view is not None and not any(
+        message.get("content") == newest[0]["content"] for message in view
+    ):
         what = "a view with room for the newest request and all after it does not show it word for word"
         observed.ctx.fault("C22", what)
 
@@ -740,4 +850,8 @@ async def can_be_configured(ctx: CheckContext) -> None:
         return
     name = arguments[1].arg
     if not any(isinstance(each, ast.Name) and each.id == name for each in ast.walk(node)):
-        ctx.fault("C18", "mount reads nothing of its configuration, so no limit can be set", location=found.location)
+        ctx.fault(
+            "C18",
+            "mount reads nothing of its configuration, so no limit can be set",
+            location=found.location,
+        )

@@ -39,20 +39,29 @@ class EventSeries(CallSeries):
                 return
             await self._call(mounted, registration, event, data)
 
-    async def _call(self, mounted: MountedModule, registration: Any, event: str, data: dict[str, Any]) -> None:
+    async def _call(
+        self, mounted: MountedModule, registration: Any, event: str, data: dict[str, Any]
+    ) -> None:
         given = {"handler": registration.name, "event": event, "data": data}
         heard = len(mounted.events.events)
         outcome, own, changed = await self.call(mounted, partial(registration.handler, event), data)
         if outcome.kind == "raised":
-            is_unfit = outcome.is_async is None and binding_error(registration.handler, "event", {}) is not None
+            is_unfit = (
+                outcome.is_async is None
+                and binding_error(registration.handler, "event", {}) is not None
+            )
             what = f"the handler {registration.name!r} {outcome}"
             self.fault("H1" if is_unfit else "H4", what, given, error=outcome.error)
         elif outcome.returned:
-            self.expect(outcome.is_async, "H8", f"the handler {registration.name!r} is not async", None)
+            self.expect(
+                outcome.is_async, "H8", f"the handler {registration.name!r} is not async", None
+            )
             self._check_result(outcome.value, registration, data, given)
         self._check_recursion(mounted.events.events[heard:], given)
         if changed is not None:
-            self.fault("H7", f"the handler {registration.name!r} changed the data it was given", given)
+            self.fault(
+                "H7", f"the handler {registration.name!r} changed the data it was given", given
+            )
         else:
             self._kept.append((own, fingerprint(own), given))
 
@@ -64,7 +73,9 @@ class EventSeries(CallSeries):
                 and data["module_id"] == OWNER
                 and data["error_type"] == HookRecursionError.__name__
             ):
-                what = f"the handler {data['hook_name']!r} raised HookRecursionError: {data['error']}"
+                what = (
+                    f"the handler {data['hook_name']!r} raised HookRecursionError: {data['error']}"
+                )
                 self.fault("H4", what, given)
                 return
 
@@ -72,10 +83,14 @@ class EventSeries(CallSeries):
         """Compare every payload with what it was: a handler may change one after it has returned."""
         for own, was, given in self._kept:
             if fingerprint(own) != was:
-                self.fault("H7", "a handler changed the data it was given after it had answered", given)
+                self.fault(
+                    "H7", "a handler changed the data it was given after it had answered", given
+                )
                 return
 
-    def _check_result(self, result: Any, registration: Any, data: dict[str, Any], given: Any) -> None:
+    def _check_result(
+        self, result: Any, registration: Any, data: dict[str, Any], given: Any
+    ) -> None:
         problem = _invalid(result)
         if problem is not None:
             if result is None and registration.on_failure == "deny":
@@ -95,7 +110,12 @@ class EventSeries(CallSeries):
             prompts = [each.prompt for each in result.approval_gates] or [result.approval_prompt]
             self.expect(all(prompts), "H13", "a question carries no prompt", given)
             defaults = [each.default for each in result.approval_gates] or [result.approval_default]
-            self.expect("allow" not in defaults, "H15", "a question that no one answers in time allows", given)
+            self.expect(
+                "allow" not in defaults,
+                "H15",
+                "a question that no one answers in time allows",
+                given,
+            )
         if result.action in ("deny", "ask_user") and registration.on_failure != "deny":
             what = f"the handler {registration.name!r} can {result.action}, and is skipped when it fails"
             self.fault("H14", what, given)
@@ -123,7 +143,9 @@ def _invalid(result: Any) -> str | None:
         return f"{type(result).__name__}, expected a HookResult"
     # A result can be changed after it was made, so it is made again from its fields.
     fields: dict[str, Any] = {
-        each.name: getattr(result, each.name, None) for each in attrs.fields(HookResult) if each.init
+        each.name: getattr(result, each.name, None)
+        for each in attrs.fields(HookResult)
+        if each.init
     }
     try:
         HookResult(**fields)
@@ -144,7 +166,9 @@ async def registers_well(ctx: CheckContext) -> None:
             found = mounted.registrations
             if not found:
                 return
-            undone = mounted.cleanup is not None or mounted.is_structured or mounted.registered_cleanups
+            undone = (
+                mounted.cleanup is not None or mounted.is_structured or mounted.registered_cleanups
+            )
             ctx.expect(undone, "H9", "mount returns no cleanup that unregisters its handlers")
             for each in found:
                 if not _MIN_PRIORITY <= each.priority <= _MAX_PRIORITY:
@@ -171,7 +195,10 @@ async def lets_events_be_chosen(ctx: CheckContext) -> None:
         for value in ([], [sorted(usual)[0]], ["prompt:submit"], False):
             if await _events_with(ctx, {key: value}) not in (usual, None):
                 return
-    ctx.fault("H12", f"no setting chooses which events are handled; it always handles {', '.join(sorted(usual)[:6])}")
+    ctx.fault(
+        "H12",
+        f"no setting chooses which events are handled; it always handles {', '.join(sorted(usual)[:6])}",
+    )
 
 
 async def _events_with(ctx: CheckContext, config: dict[str, Any]) -> set[str] | None:

@@ -25,7 +25,11 @@ from amplifier.conformance.target.calls import binding_error
 from amplifier.conformance.target.mounted import CheckContext, MountedModule
 from amplifier.conformance.target.source import settings_in
 from amplifier.conformance.target.turn_script import RecordedTurn, results_in, words_of
-from amplifier.conformance.target.turn_session import MAX_ENDLESS_MODEL_CALLS, ScriptedSession, needs_coordinator
+from amplifier.conformance.target.turn_session import (
+    MAX_ENDLESS_MODEL_CALLS,
+    ScriptedSession,
+    needs_coordinator,
+)
 
 LOOPS = ("orchestrator",)
 
@@ -35,7 +39,10 @@ EVERY_TURN = tuple(f"O{number}" for number in (*range(3, 25), 26, 29, 30))
 
 def one_turn(prompt: str, *answers: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
     """A case of one turn, in which the model answers with these blocks one after the other."""
-    return {**more, "turns": [{"prompt": prompt, "answers": [{"blocks": blocks} for blocks in answers]}]}
+    return {
+        **more,
+        "turns": [{"prompt": prompt, "answers": [{"blocks": blocks} for blocks in answers]}],
+    }
 
 
 _DONE = [{"say": "Done. "}]
@@ -43,7 +50,10 @@ ONE_TOOL = one_turn("Look, and tell.", [{"call": "alpha"}], [{"say": "Seen. "}])
 
 
 def report(
-    ctx: CheckContext, violations: Iterable[tuple[str, str]], session: ScriptedSession, turn: RecordedTurn | None = None
+    ctx: CheckContext,
+    violations: Iterable[tuple[str, str]],
+    session: ScriptedSession,
+    turn: RecordedTurn | None = None,
 ) -> None:
     """Report violations."""
     error = None if turn is None or turn.outcome is None else turn.outcome.error
@@ -78,7 +88,9 @@ async def has_the_shape(mounted: MountedModule) -> None:
     """Reads execute and its parameters, and runs a turn with the five arguments of the contract alone."""
     what, error = _problem_with_execute(mounted.instance), None
     if what is None:
-        outcome = (await ScriptedSession(mounted, ONE_TOOL).run_turn(with_coordinator=False)).outcome
+        outcome = (
+            await ScriptedSession(mounted, ONE_TOOL).run_turn(with_coordinator=False)
+        ).outcome
         if outcome is not None and outcome.kind == "raised":
             what = f"called with prompt, context, providers, tools and hooks, execute {outcome}"
             error = outcome.error
@@ -97,7 +109,10 @@ def _problem_with_execute(loop: Any) -> str | None:
     names = ("prompt", "context", "providers", "tools", "hooks")
     required = (*names, "coordinator") if needs_coordinator(execute) else names
     problem = binding_error(execute, **dict.fromkeys(required))
-    return problem and f"execute does not take prompt, context, providers, tools and hooks by keyword: {problem}"
+    return (
+        problem
+        and f"execute does not take prompt, context, providers, tools and hooks by keyword: {problem}"
+    )
 
 
 @check(*EVERY_TURN, kind="behaviour", types=LOOPS, inputs="turns", on=known_loop)
@@ -112,7 +127,11 @@ async def keeps_turns(mounted: MountedModule) -> None:
     report(ctx, repeated_answer_violations(session.turns), session)
     _check_next_turn(ctx, session)
     if session.gave_up == "O20":
-        ctx.fault("O20", "after a deny at provider:request the loop asks its hooks again without end", given=ctx.case)
+        ctx.fault(
+            "O20",
+            "after a deny at provider:request the loop asks its hooks again without end",
+            given=ctx.case,
+        )
     elif session.gave_up is not None:
         what = "in a turn of a few answers the model was asked again without end"
         ctx.fault(session.gave_up, what, given=ctx.case)
@@ -120,7 +139,12 @@ async def keeps_turns(mounted: MountedModule) -> None:
 
 def _check_next_turn(ctx: CheckContext, session: ScriptedSession) -> None:
     first, last = session.turns[0], session.turns[-1]
-    if first.positions("failed") and first.outcome is not None and first.outcome.kind == "raised" and last.went_through:
+    if (
+        first.positions("failed")
+        and first.outcome is not None
+        and first.outcome.kind == "raised"
+        and last.went_through
+    ):
         outcome, asked = last.outcome, bool(last.positions("asked"))
         what = f"in the turn after a provider's error execute {outcome}{'' if asked else ' and did not call the model'}"
         is_good = outcome is not None and outcome.returned and asked
@@ -138,8 +162,14 @@ async def tells_failures_from_successes(mounted: MountedModule) -> None:
         {"call": "alpha", "does": "raises ValueError no such thing"},
     ]
     turn = (await ScriptedSession(mounted, one_turn("Try.", calls, _DONE)).run_turns())[0]
-    stored = {call_id: result for _, each in turn.entries("stored") for call_id, result in results_in(each.data)}
-    texts = [words_of(stored.get(call.id, "")).replace(call.id, "").strip() for call in turn.script.calls]
+    stored = {
+        call_id: result
+        for _, each in turn.entries("stored")
+        for call_id, result in results_in(each.data)
+    }
+    texts = [
+        words_of(stored.get(call.id, "")).replace(call.id, "").strip() for call in turn.script.calls
+    ]
     for call, text in list(zip(turn.script.calls, texts, strict=True))[2:]:
         if call.id in stored and (not text or text in texts[:2]):
             what = f"for a tool that raised the model gets {text!r}, as for one that succeeded without output"
@@ -152,11 +182,17 @@ async def chooses_the_provider(ctx: CheckContext) -> None:
     """Offers three providers; the first is asked, or the one that the setting ``default_provider`` names."""
     asked = await _asked(ctx, {})
     if asked is not None:
-        ctx.expect(asked == "one", "O25", f"of the providers one, two and three {asked!r} was asked")
+        ctx.expect(
+            asked == "one", "O25", f"of the providers one, two and three {asked!r} was asked"
+        )
     if "default_provider" in settings_in(ctx.loaded.target):
         asked = await _asked(ctx, {"default_provider": "two"})
         if asked is not None:
-            ctx.expect(asked == "two", "O25", f"with default_provider 'two' the provider {asked!r} was asked")
+            ctx.expect(
+                asked == "two",
+                "O25",
+                f"with default_provider 'two' the provider {asked!r} was asked",
+            )
 
 
 async def _asked(ctx: CheckContext, config: dict[str, Any]) -> str | None:
@@ -236,7 +272,8 @@ async def has_a_limit(ctx: CheckContext) -> None:
         first = await _count(mounted, ctx)
         if first > MAX_ENDLESS_MODEL_CALLS:
             ctx.fault(
-                "O23", f"a model that never stops was asked more than {MAX_ENDLESS_MODEL_CALLS} times in one turn"
+                "O23",
+                f"a model that never stops was asked more than {MAX_ENDLESS_MODEL_CALLS} times in one turn",
             )
             return
         second = await _count(mounted)
@@ -244,11 +281,16 @@ async def has_a_limit(ctx: CheckContext) -> None:
         if await _count(mounted) != first:
             return  # a limit of another kind, such as a time
     if second < first:
-        ctx.fault("O23", f"in a first turn the model was asked {first} times, in the next one {second} times")
+        ctx.fault(
+            "O23",
+            f"in a first turn the model was asked {first} times, in the next one {second} times",
+        )
         return
     async with ctx.mount() as mounted:
         for ending in ({"blocks": _DONE}, {"error": "NotFoundError"}, {"blocks": _DONE}):
-            case = {"turns": [{"prompt": "Go.", "answers": [{"blocks": [{"call": "alpha"}]}, ending]}]}
+            case = {
+                "turns": [{"prompt": "Go.", "answers": [{"blocks": [{"call": "alpha"}]}, ending]}]
+            }
             session = ScriptedSession(mounted, case)
             await session.run_turns()
             session.detach()
@@ -267,7 +309,12 @@ async def _count(mounted: MountedModule, checked: CheckContext | None = None) ->
     turn = await session.run_turn(seconds=_SECONDS)
     turn.is_limited = True
     if checked is not None and session.gave_up is None:
-        report(checked, (each for each in turn_violations(turn) if each[0] in _TRANSCRIPT), session, turn)
+        report(
+            checked,
+            (each for each in turn_violations(turn) if each[0] in _TRANSCRIPT),
+            session,
+            turn,
+        )
     session.detach()
     return len(turn.positions("asked"))
 
@@ -296,7 +343,9 @@ async def keeps_the_transcript_when_cancelled(ctx: CheckContext) -> None:
                     session.reset()
                     turn, where = await session.run_and_cancel(k), session.cancelled_where
                     if where:
-                        await _check_ended(ctx, session, {"turn": name, "suspension of a double": k})
+                        await _check_ended(
+                            ctx, session, {"turn": name, "suspension of a double": k}
+                        )
                     else:
                         _check_works(ctx, turn, last)
                     if ctx.faults:
@@ -315,7 +364,9 @@ def _check_works(ctx: CheckContext, turn: RecordedTurn, where: str) -> None:
     """Report a turn that was not cancelled, and did not return."""
     if turn.outcome is None or not turn.outcome.returned:
         error = None if turn.outcome is None else turn.outcome.error
-        ctx.fault("A9", f"after a cancelled turn execute {turn.outcome}", cancelled_at=where, error=error)
+        ctx.fault(
+            "A9", f"after a cancelled turn execute {turn.outcome}", cancelled_at=where, error=error
+        )
 
 
 async def _check_ended(ctx: CheckContext, session: ScriptedSession, given: dict[str, Any]) -> None:

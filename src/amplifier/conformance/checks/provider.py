@@ -90,7 +90,11 @@ async def with_provider(ctx: CheckContext, **options: Any) -> AsyncIterator[Moun
 async def with_stream(ctx: CheckContext) -> AsyncIterator[MountedModule | None]:
     """The mounted provider; None if it has no stream."""
     async with with_provider(ctx) as mounted:
-        yield None if mounted is None or not callable(getattr(mounted.instance, "stream", None)) else mounted
+        yield (
+            None
+            if mounted is None or not callable(getattr(mounted.instance, "stream", None))
+            else mounted
+        )
 
 
 async def complete(mounted: MountedModule, request: ChatRequest, **options: Any) -> Outcome:
@@ -98,7 +102,9 @@ async def complete(mounted: MountedModule, request: ChatRequest, **options: Any)
     return await mounted.call(mounted.instance.complete, request, **options)
 
 
-async def complete_alone(ctx: CheckContext, request: ChatRequest, config: dict[str, Any] | None = None) -> Outcome:
+async def complete_alone(
+    ctx: CheckContext, request: ChatRequest, config: dict[str, Any] | None = None
+) -> Outcome:
     """What a fresh provider makes of a request; late if there is none that can be called."""
     async with with_provider(ctx, config=config) as mounted:
         return Outcome(kind="late") if mounted is None else await complete(mounted, request)
@@ -169,7 +175,8 @@ def check_response(mounted: MountedModule, response: Any) -> None:
     parsed, expected = _parsed(mounted, response), call_tuples(calls_of(response))
     if parsed != expected:
         mounted.ctx.fault(
-            "P10", f"parse_tool_calls gave {parsed!r} for a response of its own with the calls {expected!r}"
+            "P10",
+            f"parse_tool_calls gave {parsed!r} for a response of its own with the calls {expected!r}",
         )
 
 
@@ -192,7 +199,11 @@ def _check_echo(ctx: CheckContext, request: ChatRequest, response: Any) -> None:
         if isinstance(block, ThinkingBlock) and block.signature
     }
     for block in response.content:
-        if isinstance(block, ThinkingBlock) and block.thinking in sent and block.signature != sent[block.thinking]:
+        if (
+            isinstance(block, ThinkingBlock)
+            and block.thinking in sent
+            and block.signature != sent[block.thinking]
+        ):
             what = f"the thought {block.thinking!r} was sent with the signature {sent[block.thinking]!r}"
             ctx.fault("P6", f"{what} and came back with {block.signature!r}")
 
@@ -265,20 +276,33 @@ async def counts_each_call_alone(ctx: CheckContext) -> None:
             return
         responses = [(await complete(mounted, asking("Hello."))).value for _ in range(4)]
         models = (await mounted.call(mounted.instance.list_models)).value
-    if not all(isinstance(each, ChatResponse) and isinstance(each.usage, Usage) for each in responses):
+    if not all(
+        isinstance(each, ChatResponse) and isinstance(each.usage, Usage) for each in responses
+    ):
         return
     _check_cost(ctx, responses[0].usage, models)
-    contents = {without_ids(ChatResponse(content=each.content, tool_calls=each.tool_calls)) for each in responses}
+    contents = {
+        without_ids(ChatResponse(content=each.content, tool_calls=each.tool_calls))
+        for each in responses
+    }
     for key in ("input_tokens", "output_tokens", "total_tokens"):
         counts = [getattr(each.usage, key) for each in responses]
         if len(contents) == 1 and all(one < two for one, two in itertools.pairwise(counts)):
-            ctx.fault("P5", f"the same request, answered the same way, counts {counts} {key}: they add up over calls")
+            ctx.fault(
+                "P5",
+                f"the same request, answered the same way, counts {counts} {key}: they add up over calls",
+            )
             return
 
 
 _ODD_OPTIONS: tuple[dict[str, Any], ...] = (
     {"model": "no-such-model"},
-    {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}}},
+    {
+        "response_format": {
+            "type": "json_schema",
+            "json_schema": {"name": "a", "schema": {"type": "object"}},
+        }
+    },
     {"max_output_tokens": 1, "stop": ["e"], "temperature": 1.9},
 )
 """Options that not every provider supports."""
@@ -286,11 +310,19 @@ _ODD_OPTIONS: tuple[dict[str, Any], ...] = (
 
 def _check_cost(ctx: CheckContext, usage: Usage, models: Any) -> None:
     """Report a cost that is far from what the provider's own price list makes of the tokens; cached tokens may be cheaper."""
-    prices = [each.pricing for each in models if each.pricing is not None] if isinstance(models, list) else []
+    prices = (
+        [each.pricing for each in models if each.pricing is not None]
+        if isinstance(models, list)
+        else []
+    )
     if usage.cost_usd is None or usage.cache_read_tokens or usage.cache_write_tokens or not prices:
         return
     listed = [
-        (usage.input_tokens * each.input_per_million + usage.output_tokens * each.output_per_million) / 1e6
+        (
+            usage.input_tokens * each.input_per_million
+            + usage.output_tokens * each.output_per_million
+        )
+        / 1e6
         for each in prices
     ]
     if not min(listed) / 2 <= float(usage.cost_usd) <= max(listed) * 2 + 1e-5:
@@ -304,7 +336,9 @@ async def says_what_it_cannot_do(ctx: CheckContext) -> None:
     if not await _answers_plainly(ctx):
         return
     for options in _ODD_OPTIONS:
-        outcome = await complete_alone(ctx, from_dict(ChatRequest, {**to_dict(asking("Hello.")), **options}))
+        outcome = await complete_alone(
+            ctx, from_dict(ChatRequest, {**to_dict(asking("Hello.")), **options})
+        )
         if outcome.kind == "raised":
             check_error(ctx, outcome)
         elif outcome.returned and not isinstance(outcome.value, ChatResponse):
@@ -321,7 +355,11 @@ def check_error(ctx: CheckContext, outcome: Outcome) -> None:
         return
     retryable: Any = error.retryable
     if not isinstance(retryable, bool):
-        ctx.fault("P19", f"{type(error).__name__} has retryable {retryable!r}; expected True or False", error=error)
+        ctx.fault(
+            "P19",
+            f"{type(error).__name__} has retryable {retryable!r}; expected True or False",
+            error=error,
+        )
 
 
 async def response_events(mounted: MountedModule, wanted: int) -> list[dict[str, Any]]:
@@ -352,7 +390,11 @@ def check_events(ctx: CheckContext, response: ChatResponse, events: list[dict[st
     assert isinstance(counted, Usage)  # checked before
     cached = [key for key in _CACHE_KEYS if getattr(counted, key) is not None]
     # Providers count cached input tokens in different ways.
-    compared = cached if counted.cache_read_tokens or counted.cache_write_tokens else [*cached, *_USAGE_KEYS]
+    compared = (
+        cached
+        if counted.cache_read_tokens or counted.cache_write_tokens
+        else [*cached, *_USAGE_KEYS]
+    )
     for key in compared:
         if usage.get(key) != getattr(counted, key):
             what = f"the response has {key}={getattr(counted, key)}; llm:response has {usage.get(key)!r}"
@@ -378,14 +420,19 @@ _BLOCKS: tuple[dict[str, Any], ...] = (
 async def reads_calls(mounted: MountedModule) -> None:
     """Passes responses with calls between other blocks to parse_tool_calls."""
     ctx = mounted.ctx
-    for reason, blocks in itertools.product(_FINISH_REASONS, (_BLOCKS, _BLOCKS[::-1], _BLOCKS[:1], ())):
+    for reason, blocks in itertools.product(
+        _FINISH_REASONS, (_BLOCKS, _BLOCKS[::-1], _BLOCKS[:1], ())
+    ):
         response = _answer(blocks, "toolu_é")
         response.finish_reason = reason
         before = snapshot(response)
         parsed, expected = _parsed(mounted, response), call_tuples(response.tool_calls or [])
         if parsed != expected:
             ended = "" if reason is None else f" with the finish_reason {reason!r}"
-            ctx.fault("P10", f"parse_tool_calls gave {parsed!r} for a response{ended}; expected {expected!r}")
+            ctx.fault(
+                "P10",
+                f"parse_tool_calls gave {parsed!r} for a response{ended}; expected {expected!r}",
+            )
         elif snapshot(response) != before:
             ctx.fault("P10", "parse_tool_calls changed the response")
         if ctx.faults:
@@ -395,7 +442,9 @@ async def reads_calls(mounted: MountedModule) -> None:
 def _answer(blocks: Sequence[dict[str, Any]], word: str) -> ChatResponse:
     """A response with these blocks; those without a type are calls."""
     content = [
-        block if "type" in block else {"type": "tool_call", "id": f"{word}-{number}", **copy.deepcopy(block)}
+        block
+        if "type" in block
+        else {"type": "tool_call", "id": f"{word}-{number}", **copy.deepcopy(block)}
         for number, block in enumerate(blocks)
     ]
     response = from_dict(ChatResponse, {"content": content})
@@ -413,7 +462,13 @@ _STREAMED = (
 )
 """The conversation before a stream, by the user and the model in turn."""
 _FLAGS = ("raw", "debug")
-_CONNECTING = ("socket.connect", "socket.getaddrinfo", "subprocess.Popen", "urllib.Request", "http.client.connect")
+_CONNECTING = (
+    "socket.connect",
+    "socket.getaddrinfo",
+    "subprocess.Popen",
+    "urllib.Request",
+    "http.client.connect",
+)
 
 
 @check("P12", "P13", "P20", "P24", kind="structure", types=_PROVIDER)
@@ -432,7 +487,10 @@ async def describes_itself(ctx: CheckContext) -> None:
             defaults = outcome.value.defaults or {}
             for key in ("context_window", "max_output_tokens"):
                 if not isinstance(defaults.get(key), int):
-                    ctx.fault("P20", f"the defaults of get_info have {key} {defaults.get(key)!r}; expected a number")
+                    ctx.fault(
+                        "P20",
+                        f"the defaults of get_info have {key} {defaults.get(key)!r}; expected a number",
+                    )
         await _check_models(mounted, "")
     if ctx.has_violations:
         return
@@ -449,9 +507,15 @@ async def _check_models(mounted: MountedModule, how: str) -> None:
     outcome = await mounted.call(mounted.instance.list_models)
     models = outcome.value
     if outcome.kind == "raised":
-        mounted.ctx.fault("P12", f"list_models{how} {outcome}; expected a list", error=outcome.error)
-    elif outcome.returned and not (isinstance(models, list) and all(isinstance(each, ModelInfo) for each in models)):
-        mounted.ctx.fault("P12", f"list_models{how} returned {str(models)[:120]}; expected a list of ModelInfo")
+        mounted.ctx.fault(
+            "P12", f"list_models{how} {outcome}; expected a list", error=outcome.error
+        )
+    elif outcome.returned and not (
+        isinstance(models, list) and all(isinstance(each, ModelInfo) for each in models)
+    ):
+        mounted.ctx.fault(
+            "P12", f"list_models{how} returned {str(models)[:120]}; expected a list of ModelInfo"
+        )
 
 
 @check("P15", kind="structure", types=_PROVIDER, without_instance=("P15",))
@@ -461,7 +525,10 @@ async def declines_politely(ctx: CheckContext) -> None:
     if not needs and not secret_variables(ctx.loaded):
         return
     try:
-        with without_secrets(ctx.loaded), captured_logs(lambda record: record.levelno >= logging.WARNING) as records:
+        with (
+            without_secrets(ctx.loaded),
+            captured_logs(lambda record: record.levelno >= logging.WARNING) as records,
+        ):
             async with ctx.mount(config={}) as mounted:
                 own = [record for record in records if OWNER not in record.getMessage()]
                 if mounted.instance is None and not own:
@@ -479,13 +546,20 @@ async def can_be_closed(mounted: MountedModule) -> None:
     closing = [name for name in ("aclose", "close") if callable(getattr(provider, name, None))]
     is_closed = mounted.is_structured or mounted.cleanup is not None or mounted.registered_cleanups
     if provider is not None and closing and not is_closed:
-        ctx.fault("P18", f"the provider has {closing[0]}(), and mount returned no cleanup that could call it")
+        ctx.fault(
+            "P18",
+            f"the provider has {closing[0]}(), and mount returned no cleanup that could call it",
+        )
 
 
 @check("P17", kind="behaviour", types=_PROVIDER)
 async def shows_what_it_sends(ctx: CheckContext) -> None:
     """Turns on a flag such as raw, if there is one, and compares the events with those without it."""
-    flags = [key for key in settings_in(ctx.loaded.target) if any(word in key.lower().split("_") for word in _FLAGS)]
+    flags = [
+        key
+        for key in settings_in(ctx.loaded.target)
+        if any(word in key.lower().split("_") for word in _FLAGS)
+    ]
     if not flags:
         return
     quiet = await _events_of_a_call(ctx, dict.fromkeys(flags, False))
@@ -500,7 +574,9 @@ async def shows_what_it_sends(ctx: CheckContext) -> None:
         ctx.fault("P17", f"with {flags[0]}=True llm:request is not emitted")
 
 
-async def _events_of_a_call(ctx: CheckContext, flags: dict[str, bool]) -> dict[str, set[str]] | None:
+async def _events_of_a_call(
+    ctx: CheckContext, flags: dict[str, bool]
+) -> dict[str, set[str]] | None:
     """The keys of the payloads of one call's events; None if there was no answer."""
     try:
         async with with_provider(ctx, config={**ctx.loaded.config, **flags}) as mounted:
@@ -529,13 +605,17 @@ async def streams_the_same(ctx: CheckContext) -> None:
             check_events(ctx, response, await response_events(mounted, 1))
         whole = [await _whole(ctx, words), await _whole(ctx, words)]
         if None not in whole and whole[0] == whole[1] and without_ids(response) != whole[0]:
-            ctx.fault("P21", "the response of the last chunk is not what complete returns for the same request")
+            ctx.fault(
+                "P21",
+                "the response of the last chunk is not what complete returns for the same request",
+            )
 
 
 def _said(words: tuple[str, ...]) -> ChatRequest:
     request = asking(words[-1])
     request.messages = [
-        Message(role="assistant" if number % 2 else "user", content=text) for number, text in enumerate(words)
+        Message(role="assistant" if number % 2 else "user", content=text)
+        for number, text in enumerate(words)
     ]
     return request
 
@@ -560,7 +640,9 @@ async def _streamed_response(mounted: MountedModule, words: tuple[str, ...]) -> 
     return last.response
 
 
-async def _streamed(provider: Any, request: ChatRequest, *, is_left: bool = False) -> list[StreamChunk] | None:
+async def _streamed(
+    provider: Any, request: ChatRequest, *, is_left: bool = False
+) -> list[StreamChunk] | None:
     """The chunks of a stream, read to its end or left at the response; None for another kind of stream."""
     manager = provider.stream(request)
     if not hasattr(type(manager), "__aenter__"):
@@ -587,15 +669,23 @@ async def streams_without_a_block(mounted: MountedModule) -> None:
     if not bare.returned:
         ctx.fault("P22", f"reading a stream with async for alone {bare}", error=bare.error)
     elif bare.value is None:
-        ctx.fault("P22", "what stream returns is no async iterator: it lacks __aiter__ or __anext__")
+        ctx.fault(
+            "P22", "what stream returns is no async iterator: it lacks __aiter__ or __anext__"
+        )
     elif [chunk.kind for chunk in bare.value[-1:]] != [chunk.kind for chunk in blocked.value[-1:]]:
-        ctx.fault("P22", "read with async for alone a stream ends with another kind of chunk than inside its block")
+        ctx.fault(
+            "P22",
+            "read with async for alone a stream ends with another kind of chunk than inside its block",
+        )
     if ctx.faults:
         return
     early = await mounted.call(_leave_early, mounted.instance, asking("Hello."))
     again = await mounted.call(_streamed, mounted.instance, asking("Hello."))
     if early.kind == "late" or (early.returned and again.kind == "late"):
-        ctx.fault("P22", f"of {_EARLY} streams that were left early, in their blocks, or after them, one never ends")
+        ctx.fault(
+            "P22",
+            f"of {_EARLY} streams that were left early, in their blocks, or after them, one never ends",
+        )
         return
     left = await mounted.call(_cancelled_reader, mounted.instance, asking("Hello."))
     if left.returned and left.value is not None:
@@ -643,9 +733,16 @@ def _check_deltas(ctx: CheckContext, chunks: list[StreamChunk], response: ChatRe
         if chunk.kind == "block_delta" and chunk.text:
             pieces[chunk.index] = pieces.get(chunk.index, "") + chunk.text
     for index, text in pieces.items():
-        whole = getattr(response.content[index], "text", None) if index < len(response.content) else None
+        whole = (
+            getattr(response.content[index], "text", None)
+            if index < len(response.content)
+            else None
+        )
         if whole is not None and whole != text:
-            ctx.fault("P21", f"the pieces of block {index} make {text[:80]!r}; the response has {whole[:80]!r}")
+            ctx.fault(
+                "P21",
+                f"the pieces of block {index} make {text[:80]!r}; the response has {whole[:80]!r}",
+            )
             return
 
 
@@ -696,7 +793,10 @@ async def reads_the_wire(ctx: CheckContext) -> None:
     response, sent, _ = found
     # Of the protocols only this one has signed thinking blocks.
     is_signed = str(sent["path"]).rsplit("/", 1)[-1].startswith("messages")
-    for problem in (_problem_with_sent(sent["body"], is_signed), _problem_with_received(response, is_signed)):
+    for problem in (
+        _problem_with_sent(sent["body"], is_signed),
+        _problem_with_received(response, is_signed),
+    ):
         if problem is not None:
             ctx.fault("P6", problem)
             return
@@ -726,8 +826,13 @@ def _conversation() -> ChatRequest:
 
 def _problem_with_sent(body: dict[str, Any], is_signed: bool) -> str | None:
     """What of the conversation is not in an HTTP request: a part, their order, an id or a signature."""
-    everything, text = json.dumps(body), json.dumps(body.get("messages") or body.get("input") or body)
-    marks = [f"mark-{word}" for word in ("zero", "one", "two", "three", "four", "five", "six", "seven")]
+    everything, text = (
+        json.dumps(body),
+        json.dumps(body.get("messages") or body.get("input") or body),
+    )
+    marks = [
+        f"mark-{word}" for word in ("zero", "one", "two", "three", "four", "five", "six", "seven")
+    ]
     for mark in marks:
         if mark not in everything:
             return f"the text {mark!r} of the conversation did not reach the service"
@@ -749,15 +854,23 @@ def _problem_with_received(response: ChatResponse, is_signed: bool) -> str | Non
     calls = calls_of(response)
     if [(call.name, call.arguments) for call in calls] != [("look", {"text": "é 0"})]:
         return f"the service called 'look' with {{'text': 'é 0'}}; the response has {call_tuples(calls)!r}"
-    if not any(isinstance(block, TextBlock) and "mark-seven" in block.text for block in response.content):
+    if not any(
+        isinstance(block, TextBlock) and "mark-seven" in block.text for block in response.content
+    ):
         return f"the text that the service sent is not in the response: {response.content!r}"[:300]
-    types, expected = [block.type for block in response.content], ["thinking", "redacted_thinking", "text", "tool_call"]
+    types, expected = (
+        [block.type for block in response.content],
+        ["thinking", "redacted_thinking", "text", "tool_call"],
+    )
     if not is_signed:
         return None
     if types != expected:
         return f"the service sent blocks {expected!r}; the response has {types!r}"
     thought, redacted = response.content[:2]
-    if not isinstance(thought, ThinkingBlock) or (thought.thinking, thought.signature) != (THOUGHT, SIGNATURE):
+    if not isinstance(thought, ThinkingBlock) or (thought.thinking, thought.signature) != (
+        THOUGHT,
+        SIGNATURE,
+    ):
         return f"the service sent a thought with the signature {SIGNATURE!r}; the response has {thought!r}"
     if getattr(redacted, "data", None) != REDACTED:
         return f"the service sent a redacted thought {REDACTED!r}; the response has {redacted!r}"
@@ -798,7 +911,9 @@ async def names_failures(ctx: CheckContext) -> None:
         await _check_refusal(ctx, nowhere, "a connection that was refused", None)
 
 
-async def _check_refusal(ctx: CheckContext, config: dict[str, Any], what: str, may_help: bool | None) -> None:
+async def _check_refusal(
+    ctx: CheckContext, config: dict[str, Any], what: str, may_help: bool | None
+) -> None:
     try:
         outcome = await complete_alone(ctx, asking("Hello."), config)
     except MountFailed:

@@ -86,7 +86,9 @@ def check(
     return register
 
 
-def _run_on(on: Callable[[Any], AbstractAsyncContextManager[Any]], function: CheckFunction) -> Callable[..., Any]:
+def _run_on(
+    on: Callable[[Any], AbstractAsyncContextManager[Any]], function: CheckFunction
+) -> Callable[..., Any]:
     @wraps(function)
     async def run(ctx: Any) -> None:
         async with on(ctx) as opened:
@@ -98,11 +100,19 @@ def _run_on(on: Callable[[Any], AbstractAsyncContextManager[Any]], function: Che
 
 def all_clauses() -> dict[str, Clause]:
     """Every clause of every contract, by id."""
-    clauses = [*COMMON_CLAUSES, *(clause for contract in CONTRACTS.values() for clause in contract.clauses)]
+    clauses = [
+        *COMMON_CLAUSES,
+        *(clause for contract in CONTRACTS.values() for clause in contract.clauses),
+    ]
     return {clause.id: clause for clause in clauses}
 
 
 def checks_for(module_type: str, kinds: Iterable[str] = KINDS) -> list[Check]:
     """The checks of one type of module, in running order."""
     wanted = [kind for kind in KINDS if kind in set(kinds)]
-    return [found for kind in wanted for found in CHECKS.values() if found.kind == kind and module_type in found.types]
+    return [
+        found
+        for kind in wanted
+        for found in CHECKS.values()
+        if found.kind == kind and module_type in found.types
+    ]

@@ -39,7 +39,9 @@ async def has_the_shape(mounted: MountedModule) -> None:
     resolver = resolver_of(mounted)
     if resolver is None:
         if mounted.returned is not None and not callable(mounted.returned):
-            ctx.fault("R1", f"{type(mounted.returned).__name__} has neither resolve nor async_resolve")
+            ctx.fault(
+                "R1", f"{type(mounted.returned).__name__} has neither resolve nor async_resolve"
+            )
         if mounted.mount_points:
             ctx.fault("R1", f"mount gave no resolver; it is at {', '.join(mounted.mount_points)}")
         return
@@ -54,10 +56,15 @@ async def _check_method(mounted: MountedModule, method: Method, *, is_only: bool
     ctx = mounted.ctx
     name = getattr(method, "__name__", "resolve")
     if binding_error(method, "tool-sample") is not None:
-        ctx.fault("R2", f"{name} cannot be called with a module id alone: {inspect.signature(method)}")
+        ctx.fault(
+            "R2", f"{name} cannot be called with a module id alone: {inspect.signature(method)}"
+        )
         return
     if not _takes_hint(method):
-        ctx.fault("R1", f"{name} takes no hint: {inspect.signature(method)}; expected (module_id, hint=None)")
+        ctx.fault(
+            "R1",
+            f"{name} takes no hint: {inspect.signature(method)}; expected (module_id, hint=None)",
+        )
     outcome = await mounted.call(method, UNHEARD_OF[0])
     if isinstance(outcome.error, TypeError) and ctx.location_of(outcome.error) is None:
         ctx.fault("R2", f"asked without a hint, {name} {outcome}")
@@ -73,7 +80,9 @@ def _takes_hint(method: Method) -> bool:
         parameters = inspect.signature(method).parameters
     except ValueError:
         return True
-    if {"profile_hint", "source_hint"} & parameters.keys() or binding_error(method, "tool-sample", None) is None:
+    if {"profile_hint", "source_hint"} & parameters.keys() or binding_error(
+        method, "tool-sample", None
+    ) is None:
         return True
     return any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
 
@@ -87,7 +96,9 @@ async def answers_ordinary_questions(mounted: MountedModule) -> None:
     ctx = mounted.ctx
     # What the module may have put on sys.path before is removed, so that it is seen to happen again.
     own = ctx.loaded.target.search_path
-    sys.path[:] = [entry for entry in sys.path if entry in _PATH or (own is not None and entry == str(own))]
+    sys.path[:] = [
+        entry for entry in sys.path if entry in _PATH or (own is not None and entry == str(own))
+    ]
     before = _surroundings(mounted)
     for method in methods_of(resolver_of(mounted)):
         has_found = False
@@ -119,10 +130,17 @@ async def finds_what_is_new(ctx: CheckContext) -> None:
                 if is_asked_before:
                     await mounted.call(locate, methods[0], Question(new), mounted.directory)
                 install_samples(mounted.directory, ctx.loaded.target)
-                endings.append(await mounted.call(locate, methods[0], Question(new), mounted.directory))
+                endings.append(
+                    await mounted.call(locate, methods[0], Question(new), mounted.directory)
+                )
         if endings[0].returned and not endings[1].returned:
             what = f"{new!r} was added while the session ran and is found, but not once it was asked for before"
-            ctx.fault("R6", f"{what}: then it {endings[1]}", given=Question(new).given, error=endings[1].error)
+            ctx.fault(
+                "R6",
+                f"{what}: then it {endings[1]}",
+                given=Question(new).given,
+                error=endings[1].error,
+            )
             return
 
 
@@ -169,11 +187,19 @@ def _check_error(ctx: CheckContext, outcome: Outcome, question: Question) -> Non
         ctx.fault("R8", what, given=question.given, error=error)
 
 
-async def _check_without_hint(mounted: MountedModule, method: Method, question: Question, outcome: Outcome) -> None:
+async def _check_without_hint(
+    mounted: MountedModule, method: Method, question: Question, outcome: Outcome
+) -> None:
     """Report an unexpected error that a hint avoids."""
-    if question.hint is not None or is_not_found(outcome.error) or isinstance(outcome.error, OSError):
+    if (
+        question.hint is not None
+        or is_not_found(outcome.error)
+        or isinstance(outcome.error, OSError)
+    ):
         return
-    hinted = await mounted.call(ask, method, Question(question.module_id, "a path"), mounted.directory)
+    hinted = await mounted.call(
+        ask, method, Question(question.module_id, "a path"), mounted.directory
+    )
     if type(hinted.error) is not type(outcome.error):
         what = f"asked for {question} without a hint it {outcome}, with one it {hinted}"
         mounted.ctx.fault("R2", what, given={"module_id": question.module_id}, error=outcome.error)
@@ -182,7 +208,11 @@ async def _check_without_hint(mounted: MountedModule, method: Method, question: 
 def _shown(value: Any) -> str:
     if isinstance(value, type):
         return f"the class {value.__name__}"
-    return f"{value!r}" if value is None or isinstance(value, (str, bool, int)) else type(value).__name__
+    return (
+        f"{value!r}"
+        if value is None or isinstance(value, (str, bool, int))
+        else type(value).__name__
+    )
 
 
 def _relative(mounted: MountedModule, path: Any) -> str:
@@ -217,7 +247,9 @@ def _check_side_effects(mounted: MountedModule, before: dict[str, Any], question
     executed = any(path.is_file() for path in mounted.directory.parent.rglob(EXECUTED))
     imported = [name for name in sys.modules if name.split(".")[0].startswith("amplifier_module_")]
     if executed or any(sample.replace("-", "_") in name for name in imported for sample in SAMPLES):
-        mounted.ctx.fault("R7", f"asked for {question} it ran the code of the module", given=question.given)
+        mounted.ctx.fault(
+            "R7", f"asked for {question} it ran the code of the module", given=question.given
+        )
 
 
 # ── errors of the filesystem ──
@@ -233,7 +265,11 @@ async def passes_trouble_on(ctx: CheckContext) -> None:
                     outcome = await mounted.call(locate, method, question, mounted.directory)
                 if not refused:
                     continue  # it did not access anything
-                if outcome.kind == "raised" and not isinstance(outcome.error, OSError) and _is_hidden(outcome.error):
+                if (
+                    outcome.kind == "raised"
+                    and not isinstance(outcome.error, OSError)
+                    and _is_hidden(outcome.error)
+                ):
                     what = f"the filesystem refused with PermissionError, and asked for {question} it {outcome}"
                     ctx.fault("R5", what, given=question.given, error=outcome.error)
                     return
@@ -258,7 +294,14 @@ def _is_hidden(error: BaseException | None) -> bool:
 
 # ── waiting ──
 
-_WAITING = ("socket.connect", "socket.getaddrinfo", "subprocess.Popen", "os.system", "urllib.Request", "time.sleep")
+_WAITING = (
+    "socket.connect",
+    "socket.getaddrinfo",
+    "subprocess.Popen",
+    "os.system",
+    "urllib.Request",
+    "time.sleep",
+)
 
 
 @check("R9", kind="hygiene", types=RESOLVERS, on=CheckContext.mount)

@@ -73,7 +73,9 @@ class _PrintDetector(io.TextIOBase):
     def write(self, text: str) -> int:
         frame = sys._getframe(1)
         if text.strip() and self._owns(frame.f_code.co_filename):
-            self.line = self.line or f"{frame.f_code.co_filename.rpartition('/')[2]}:{frame.f_lineno}"
+            self.line = (
+                self.line or f"{frame.f_code.co_filename.rpartition('/')[2]}:{frame.f_lineno}"
+            )
         return len(text)
 
 
@@ -107,7 +109,11 @@ class ToolCallSeries(CallSeries):
                     self.fault(clause, f"after some calls the {what} is {change}", None)
             await mounted.close()
             for name in (await mounted.temporary_files_left())[:1]:
-                self.fault("A14", f"after calls with inputs of all kinds the temporary file {name!r} remains", None)
+                self.fault(
+                    "A14",
+                    f"after calls with inputs of all kinds the temporary file {name!r} remains",
+                    None,
+                )
         if output.line is not None:
             self.fault("T13", "it prints", None, location=output.line)
 
@@ -119,15 +125,21 @@ class ToolCallSeries(CallSeries):
             await self._check_late(given)
         elif outcome.kind == "raised":
             self.fault("T5", f"execute {outcome}", shown, error=outcome.error)
-            if (self._accepts is not None and self._accepts(given)) or self._is_raised_on_purpose(outcome.error):
+            if (self._accepts is not None and self._accepts(given)) or self._is_raised_on_purpose(
+                outcome.error
+            ):
                 self.fault("T6", f"execute {outcome}", shown, error=outcome.error)
         else:
             self._check_result(outcome.value, shown)
             is_refused = self._accepts is not None and not self._accepts(given)
             if is_refused and not getattr(outcome.value, "success", True):
-                touched = sorted(name for name, _ in files.items() ^ files_below(mounted.directory).items())
+                touched = sorted(
+                    name for name, _ in files.items() ^ files_below(mounted.directory).items()
+                )
                 if touched:
-                    self.fault("T12", f"it refused the input and had changed {touched[0]!r} before", shown)
+                    self.fault(
+                        "T12", f"it refused the input and had changed {touched[0]!r} before", shown
+                    )
         if changed is not None:
             self.fault("T15", f"execute changed its input to {changed[:150]}", shown)
         self._done.append(given)
@@ -136,11 +148,15 @@ class ToolCallSeries(CallSeries):
         """Whether an error comes from a raise statement of the module, and not from code that it called."""
         *_, (frame, line) = traceback.walk_tb(None if error is None else error.__traceback__)
         file = frame.f_code.co_filename
-        return self.ctx.loaded.target.owns(file) and linecache.getline(file, line).split()[:1] == ["raise"]
+        return self.ctx.loaded.target.owns(file) and linecache.getline(file, line).split()[:1] == [
+            "raise"
+        ]
 
     def _check_result(self, result: Any, shown: Any) -> None:
         if not isinstance(result, ToolResult):
-            self.fault("T5", f"execute returned {type(result).__name__}, expected a ToolResult", shown)
+            self.fault(
+                "T5", f"execute returned {type(result).__name__}, expected a ToolResult", shown
+            )
             return
         success: Any = result.success  # assignments are checked, but not by every subclass
         if not isinstance(success, bool):
@@ -148,14 +164,22 @@ class ToolCallSeries(CallSeries):
         elif not result.success and not result.error:
             self.fault("T6", "success is False and there is no error", shown)
         elif result.success and result.error:
-            self.fault("T6", f"success is True, and yet there is the error {str(result.error)[:150]}", shown)
+            self.fault(
+                "T6",
+                f"success is True, and yet there is the error {str(result.error)[:150]}",
+                shown,
+            )
         for part in ("output", "error"):
             problem = json_problem(getattr(result, part))
             if problem is not None:
                 self.fault("T9", f"the {part} holds {problem}, which is not JSON", shown)
         said = fingerprint([result.output, result.error])
         if _CUT in said and _CUT not in fingerprint(shown):
-            self.fault("T9", f"a character was cut in two: {said[max(0, said.index(_CUT) - 40) :][:80]}", shown)
+            self.fault(
+                "T9",
+                f"a character was cut in two: {said[max(0, said.index(_CUT) - 40) :][:80]}",
+                shown,
+            )
 
     async def _check_late(self, given: Input) -> None:
         """A call that never ends may be what the input demands; one that ends in a new session was broken by another."""
@@ -164,8 +188,12 @@ class ToolCallSeries(CallSeries):
                 async with self.ctx.mount() as mounted:
                     execute = mounted.instances[self._tool].execute
                     if earlier is not None:
-                        await mounted.call(execute, copy.deepcopy(earlier), seconds=SECONDS_PER_CALL)
-                    outcome = await mounted.call(execute, copy.deepcopy(given), seconds=SECONDS_PER_CALL)
+                        await mounted.call(
+                            execute, copy.deepcopy(earlier), seconds=SECONDS_PER_CALL
+                        )
+                    outcome = await mounted.call(
+                        execute, copy.deepcopy(given), seconds=SECONDS_PER_CALL
+                    )
             except MountFailed:
                 return
             if outcome.kind != "late":
@@ -213,23 +241,37 @@ async def is_a_tool(mounted: MountedModule) -> None:
         await _read(mounted, tool, "description", "T3")
         if isinstance(name, str) and name.strip():
             is_good = _SNAKE_CASE.fullmatch(name) and len(name) <= _LONGEST_NAME
-            ctx.expect(is_good, "T14", f"the name is {name!r}; expected snake_case, at most {_LONGEST_NAME} long")
+            ctx.expect(
+                is_good,
+                "T14",
+                f"the name is {name!r}; expected snake_case, at most {_LONGEST_NAME} long",
+            )
         await _check_execute(mounted, at, tool)
 
 
 async def _read(mounted: MountedModule, tool: Any, member: str, clause: str) -> Any:
     ctx = mounted.ctx
     first, again = [await mounted.call(getattr, tool, member) for _ in range(2)]
-    if not first.returned and not hasattr(type(tool), member) and member not in getattr(tool, "__dict__", {}):
+    if (
+        not first.returned
+        and not hasattr(type(tool), member)
+        and member not in getattr(tool, "__dict__", {})
+    ):
         ctx.fault("T1", f"the tool has no {member}")
         return None
     if not first.returned or not again.returned:
-        ctx.fault(clause, f"reading the {member} {first if not first.returned else again}", error=first.error)
+        ctx.fault(
+            clause,
+            f"reading the {member} {first if not first.returned else again}",
+            error=first.error,
+        )
         return None
     value = first.value
     if not isinstance(value, str):
         hint = "; is it a method without @property?" if callable(value) else ""
-        ctx.fault(clause, f"the {member} is of type {type(value).__name__}, expected a string{hint}")
+        ctx.fault(
+            clause, f"the {member} is of type {type(value).__name__}, expected a string{hint}"
+        )
     elif not value.strip():
         ctx.fault(clause, f"the {member} is empty")
     elif value != again.value:
@@ -266,7 +308,9 @@ async def describes_its_input(mounted: MountedModule) -> None:
             continue
         problem = schema_problem(schema)
         if problem is not None:
-            ctx.fault("T7", f"the schema of {at!r} is not a valid JSON Schema of an object: {problem}")
+            ctx.fault(
+                "T7", f"the schema of {at!r} is not a valid JSON Schema of an object: {problem}"
+            )
         elif schema != schema_of(tool):
             ctx.fault("T7", f"the schema of {at!r} is another one every time it is read")
 
@@ -290,7 +334,11 @@ async def admits_failures(ctx: CheckContext) -> None:
         if made is None or made == left_out:
             continue  # it fails, or has no effect that shows
         refused = await _effect(ctx, number, "refused")
-        if refused is not None and refused == left_out and made == await _effect(ctx, number, "made"):
+        if (
+            refused is not None
+            and refused == left_out
+            and made == await _effect(ctx, number, "made")
+        ):
             async with ctx.mount() as mounted:
                 operation = typical_operations(mounted)[number]
             what = "the file system refused every access during the call, which reported success and had no effect"
@@ -306,12 +354,21 @@ async def _effect(ctx: CheckContext, number: int, how: str) -> list[str] | None:
     async with ctx.mount() as mounted:
         operations = typical_operations(mounted)
         if how != "left out":
-            with refused_access(mounted.directory.parent) if how == "refused" else nullcontext([""]) as accessed:
-                value = (await mounted.call(operations[number].run, mounted, seconds=SECONDS_PER_CALL)).value
+            with (
+                refused_access(mounted.directory.parent)
+                if how == "refused"
+                else nullcontext([""]) as accessed
+            ):
+                value = (
+                    await mounted.call(operations[number].run, mounted, seconds=SECONDS_PER_CALL)
+                ).value
             if not accessed or not isinstance(value, list) or value[:1] != [True]:
                 return None
         # The last one first: what reads comes after what writes in most schemas.
-        shown = [await mounted.call(each.run, mounted, seconds=SECONDS_PER_CALL) for each in reversed(operations)]
+        shown = [
+            await mounted.call(each.run, mounted, seconds=SECONDS_PER_CALL)
+            for each in reversed(operations)
+        ]
         return [mounted.without_session(repr(each.value)) for each in shown]
 
 
@@ -325,7 +382,11 @@ _MOST_INTERRUPTED = 2
 async def reconciles_interrupted_calls(ctx: CheckContext) -> None:
     """Kills the process of a call before its result is acknowledged, asks reconcile, does what it says, and counts effects in files."""
     async with ctx.mount() as mounted:
-        having = [name for name, tool in mounted.instances.items() if callable(getattr(tool, "reconcile", None))]
+        having = [
+            name
+            for name, tool in mounted.instances.items()
+            if callable(getattr(tool, "reconcile", None))
+        ]
         samples = [operation.given for operation in typical_operations(mounted)]
     for name in having:
         made = 0
@@ -379,7 +440,9 @@ async def _repeats(ctx: CheckContext, call: InterruptedCall, directory: Path, an
             return False
         before = digest_of(directory.parent)
         with call_scope(call.current):
-            outcome = await mounted.call(tool.execute, copy.deepcopy(call.arguments), seconds=SECONDS_PER_CALL)
+            outcome = await mounted.call(
+                tool.execute, copy.deepcopy(call.arguments), seconds=SECONDS_PER_CALL
+            )
         is_success = getattr(outcome.value, "success", None) is True
         return is_success and digest_of(directory.parent) != before
 
@@ -393,7 +456,16 @@ _CALLS = 3_000
 _MOST_TRIES = 250
 _UNKNOWN_KEY = "no_such_key"
 _CONDITIONS = ("anyOf", "oneOf", "if", "dependentSchemas", "dependentRequired", "not")
-_OTHER_TYPES: tuple[Any, ...] = ("text", "1234", 1234, 12.5, True, ["text"], [1234], {"text": "text"})
+_OTHER_TYPES: tuple[Any, ...] = (
+    "text",
+    "1234",
+    1234,
+    12.5,
+    True,
+    ["text"],
+    [1234],
+    {"text": "text"},
+)
 """Nothing empty and no small number: tools often take those for a missing value, or for an open file."""
 _NO_CHOICES: tuple[Any, ...] = ("no_such_choice", 1234, ["text"], {"text": "text"}, True)
 _PLAUSIBLE = (*SHAPED_TEXTS, "1 + 1", "{}", "[]", "true", 0, 1, 2, 5, 10, 100, 0.5)
@@ -412,10 +484,17 @@ async def tells_the_truth(ctx: CheckContext) -> None:
     target = ctx.loaded.target
     for name, schema in schemas.items():
         if schema is not None and (accepts := acceptor(schema)) is not None:
-            inputs = [each for each in valid_inputs(schema, CANARY, choices_in(target)) if accepts(each)][:30]
+            inputs = [
+                each for each in valid_inputs(schema, CANARY, choices_in(target)) if accepts(each)
+            ][:30]
             ask = _asking(ctx, name, ctx.budget(_CALLS / len(schemas)))
             searched = SchemaCheck(
-                schema, ask, file_name=CANARY, inputs=inputs, choices=choices_in(target), words=inputs_in(target)
+                schema,
+                ask,
+                file_name=CANARY,
+                inputs=inputs,
+                choices=choices_in(target),
+                words=inputs_in(target),
             )
             found = await searched.find()
             if found is not None:
@@ -435,7 +514,9 @@ def _asking(ctx: CheckContext, name: str, budget: Budget) -> Asking:
             return None
         async with ctx.mount() as mounted:
             execute = mounted.instances[name].execute
-            result = (await mounted.call(execute, copy.deepcopy(given), seconds=SECONDS_PER_CALL)).value
+            result = (
+                await mounted.call(execute, copy.deepcopy(given), seconds=SECONDS_PER_CALL)
+            ).value
         if not isinstance(result, ToolResult):
             return None
         error = result.error if isinstance(result.error, dict) else {}
@@ -471,7 +552,9 @@ class SchemaCheck:
         accepts = acceptor(schema)
         assert accepts is not None
         self._accepts, self._ask_tool = accepts, ask
-        self._parts = {key: resolved(part, schema) for key, part in properties_of(self._top).items()}
+        self._parts = {
+            key: resolved(part, schema) for key, part in properties_of(self._top).items()
+        }
         self._values = Values(schema, file_name)
         self._choices = [each for each in choices if is_harmless(each)][:20]
         self._undeclared = [each for each in words if each not in self._parts and is_harmless(each)]
@@ -482,7 +565,12 @@ class SchemaCheck:
         """The first inaccuracy."""
         if not any([isinstance(await self._ask(given), str) for given in self._inputs]):
             return None
-        for find in (self._unknown_key, self._other_type_or_key, self._needed_key, self._false_choice):
+        for find in (
+            self._unknown_key,
+            self._other_type_or_key,
+            self._needed_key,
+            self._false_choice,
+        ):
             for key in self._parts:
                 found = await find(key)
                 if found is not None:
@@ -504,15 +592,21 @@ class SchemaCheck:
 
     async def _unknown_key(self, key: str) -> Found | None:
         """A key that it refuses as it does one that does not exist, in every mode that is known to work without it."""
-        bases = [given for given in self._inputs if key not in given and await self._ask(given) is True]
+        bases = [
+            given for given in self._inputs if key not in given and await self._ask(given) is True
+        ]
         if self._is_required(key) or any(each in self._top for each in _CONDITIONS) or not bases:
             return None  # which keys it takes may depend on others
         having = [given for given in self._inputs if key in given]
-        if not await self._all_refused(having) or not await self._works_in_every_mode(bases[0], key):
+        if not await self._all_refused(having) or not await self._works_in_every_mode(
+            bases[0], key
+        ):
             return None
         value = self._values.plain(self._parts[key], key)
         for base in bases:
-            with_it, unknown = [await self._ask({**base, each: value}) for each in (key, _UNKNOWN_KEY)]
+            with_it, unknown = [
+                await self._ask({**base, each: value}) for each in (key, _UNKNOWN_KEY)
+            ]
             named = _without(with_it, key)
             if named is None or named == with_it or named != _without(unknown, _UNKNOWN_KEY):
                 return None
@@ -535,7 +629,12 @@ class SchemaCheck:
         if not await self._all_refused(having):
             return None
         given, words = having[0], str(await self._ask(having[0]))
-        if any([await self._ask(each) is True for each in self._with_values(key, given, _PLAUSIBLE, valid=True)]):
+        if any(
+            [
+                await self._ask(each) is True
+                for each in self._with_values(key, given, _PLAUSIBLE, valid=True)
+            ]
+        ):
             return None  # it may expect a number in a text, or a name
         what = f"the schema accepts this {key!r}, the tool refuses it and takes"
         rest = {name: value for name, value in given.items() if name != key}
@@ -544,12 +643,16 @@ class SchemaCheck:
                 if await self._ask({**rest, word: given[key]}) is True:
                     return f"{what} the key {word!r} instead", given
         if _SHAPE_WORDS.search(words) or _without(words, key) != words:
-            for other in self._with_values(key, given, (*_OTHER_TYPES, *self._choices), valid=False):
+            for other in self._with_values(
+                key, given, (*_OTHER_TYPES, *self._choices), valid=False
+            ):
                 if await self._ask(other) is True:
                     return f"{what} {json.dumps(other[key])} instead", given
         return None
 
-    def _with_values(self, key: str, given: Input, values: tuple[Any, ...], *, valid: bool) -> list[Input]:
+    def _with_values(
+        self, key: str, given: Input, values: tuple[Any, ...], *, valid: bool
+    ) -> list[Input]:
         changed = [{**given, key: value} for value in values]
         return [each for each in changed if self._accepts(each) is valid]
 
@@ -557,12 +660,19 @@ class SchemaCheck:
         """A key that is not required, without which it refuses every input in the same words, which name it."""
         lacking = [given for given in self._inputs if key not in given]
         words = {await self._ask(given) for given in lacking}
-        if self._is_required(key) or len(words) != 1 or _without(next(iter(words)), key) in (None, *words):
+        if (
+            self._is_required(key)
+            or len(words) != 1
+            or _without(next(iter(words)), key) in (None, *words)
+        ):
             return None
         for value in self._values.alternatives(self._parts[key], key)[:4]:
             given = {**lacking[0], key: value}
             if self._accepts(given) and await self._ask(given) is True:
-                return f"the schema does not require {key!r}, the tool refuses every input without it", lacking[0]
+                return (
+                    f"the schema does not require {key!r}, the tool refuses every input without it",
+                    lacking[0],
+                )
         return None
 
     async def _undeclared_key(self) -> Found | None:
@@ -571,20 +681,29 @@ class SchemaCheck:
             for value in (self._values.plain({"type": "string"}, word), 1234, True, ["text"]):
                 for given in self._inputs[:2]:
                     if await self._ask({**given, word: value}) is True:
-                        return f"the schema does not name {word!r}, and the tool refuses every input without it", given
+                        return (
+                            f"the schema does not name {word!r}, and the tool refuses every input without it",
+                            given,
+                        )
         return None
 
     async def _false_choice(self, key: str) -> Found | None:
         """A choice that it refuses as it does a value that the schema forbids."""
-        working = [given for given in self._inputs if key in given and await self._ask(given) is True]
+        working = [
+            given for given in self._inputs if key in given and await self._ask(given) is True
+        ]
         taken = {fingerprint(given[key]) for given in working}
-        for choice in _closed(self._parts[key]) or _one_of_each_type(self._parts[key], self._values):
+        for choice in _closed(self._parts[key]) or _one_of_each_type(
+            self._parts[key], self._values
+        ):
             if not working or fingerprint(choice) in taken:
                 continue
             given = {**working[0], key: choice}
             words = _without_value(await self._ask(given), choice) if self._accepts(given) else None
             others = (choice - 1, choice - 2) if type(choice) is int else _NO_CHOICES
-            for forbidden in self._with_values(key, given, others, valid=False) if words is not None else ():
+            for forbidden in (
+                self._with_values(key, given, others, valid=False) if words is not None else ()
+            ):
                 if _without_value(await self._ask(forbidden), forbidden[key]) == words:
                     what = f"the schema offers {json.dumps(choice)} for {key!r}, the tool refuses it like a value that"
                     return f"{what} the schema forbids", given
@@ -594,18 +713,30 @@ class SchemaCheck:
 def _closed(schema: dict[str, Any]) -> list[Any]:
     """All values of a property, if there are only some."""
     listed = schema.get("enum")
-    return list(listed[:12]) if isinstance(listed, list) else [False, True] if kinds_of(schema) == ["boolean"] else []
+    return (
+        list(listed[:12])
+        if isinstance(listed, list)
+        else [False, True]
+        if kinds_of(schema) == ["boolean"]
+        else []
+    )
 
 
 def _one_of_each_type(schema: dict[str, Any], values: Values) -> list[Any]:
     least = schema.get("minimum")
-    is_union = len(kinds_of(schema)) > 1 or any(isinstance(schema.get(each), list) for each in ("anyOf", "oneOf"))
+    is_union = len(kinds_of(schema)) > 1 or any(
+        isinstance(schema.get(each), list) for each in ("anyOf", "oneOf")
+    )
     return values.alternatives(schema)[:8] if is_union else [least] if type(least) is int else []
 
 
 def _without(words: bool | str | None, key: str) -> str | None:
     """The words of a refusal with a placeholder for the name of a key; None if there are none."""
-    return re.sub(rf"(?<!\w){re.escape(key)}(?!\w)", "<key>", words) if isinstance(words, str) else None
+    return (
+        re.sub(rf"(?<!\w){re.escape(key)}(?!\w)", "<key>", words)
+        if isinstance(words, str)
+        else None
+    )
 
 
 def _without_value(words: bool | str | None, value: Any) -> str | None:

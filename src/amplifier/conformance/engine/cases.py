@@ -57,12 +57,24 @@ def quiet_settings(examples: int, *phases: Phase) -> settings:
 _STORED_TEXTS = st.text(
     st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), max_size=12
 ) | st.sampled_from(
-    ["", " ", "hello", "line one\nline two", "a\u2028b\x85c\r\nd", "é漢字🙂", '{"role": "user"}', "x" * 3000]
+    [
+        "",
+        " ",
+        "hello",
+        "line one\nline two",
+        "a\u2028b\x85c\r\nd",
+        "é漢字🙂",
+        '{"role": "user"}',
+        "x" * 3000,
+    ]
 )
 _LEAVES = st.none() | st.booleans() | st.integers(-5, 5) | st.sampled_from([0.5, "", "text"])
 _VALUES: SearchStrategy[Any] = st.recursive(
     _LEAVES,
-    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["a", "b"]), inner, max_size=2),
+    lambda inner: (
+        st.lists(inner, max_size=2)
+        | st.dictionaries(st.sampled_from(["a", "b"]), inner, max_size=2)
+    ),
     max_leaves=4,
 )
 _EXTRAS: SearchStrategy[dict[str, Any]] = st.dictionaries(
@@ -71,8 +83,15 @@ _EXTRAS: SearchStrategy[dict[str, Any]] = st.dictionaries(
 _BLOCKS = st.lists(
     st.one_of(
         st.builds(lambda text: {"type": "text", "text": text}, _STORED_TEXTS),
-        st.builds(lambda text: {"type": "thinking", "thinking": text, "signature": "sig=="}, _STORED_TEXTS),
-        st.just({"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aGk="}}),
+        st.builds(
+            lambda text: {"type": "thinking", "thinking": text, "signature": "sig=="}, _STORED_TEXTS
+        ),
+        st.just(
+            {
+                "type": "image",
+                "source": {"type": "base64", "media_type": "image/png", "data": "aGk="},
+            }
+        ),
     ),
     min_size=1,
     max_size=3,
@@ -82,7 +101,9 @@ _ROLES = st.sampled_from(["user", "assistant", "user", "assistant", "system", "d
 
 
 def _plain_messages() -> SearchStrategy[dict[str, Any]]:
-    return st.fixed_dictionaries({"do": st.just("say"), "role": _ROLES, "content": _CONTENTS, "extra": _EXTRAS})
+    return st.fixed_dictionaries(
+        {"do": st.just("say"), "role": _ROLES, "content": _CONTENTS, "extra": _EXTRAS}
+    )
 
 
 def _tool_turns() -> SearchStrategy[dict[str, Any]]:
@@ -99,27 +120,38 @@ def _tool_turns() -> SearchStrategy[dict[str, Any]]:
 
 def programs(facts: Facts) -> SearchStrategy[Any]:
     """Sequences of operations."""
-    adding = st.one_of(_plain_messages(), _plain_messages(), _tool_turns(), st.just({"do": "again"}))
+    adding = st.one_of(
+        _plain_messages(), _plain_messages(), _tool_turns(), st.just({"do": "again"})
+    )
     steps = st.one_of(
         adding,
         adding,
         st.fixed_dictionaries({"do": st.just("set"), "messages": st.lists(adding, max_size=4)}),
         st.just({"do": "clear"}),
         st.fixed_dictionaries(
-            {"do": st.just("overwrite"), "what": st.sampled_from(["given", "stored", "view", "small view"])}
+            {
+                "do": st.just("overwrite"),
+                "what": st.sampled_from(["given", "stored", "view", "small view"]),
+            }
         ),
-        st.fixed_dictionaries({"do": st.just("view"), "budget": st.sampled_from([None, 1, 5, 20, 100, 10_000_000])}),
+        st.fixed_dictionaries(
+            {"do": st.just("view"), "budget": st.sampled_from([None, 1, 5, 20, 100, 10_000_000])}
+        ),
         st.fixed_dictionaries({"do": st.just("burst"), "count": st.integers(2, 5)}),
         st.fixed_dictionaries(
             {
                 "do": st.just("cancel"),
-                "what": st.sampled_from(["add_message", "set_messages", "clear", "get_messages_for_request"]),
+                "what": st.sampled_from(
+                    ["add_message", "set_messages", "clear", "get_messages_for_request"]
+                ),
                 "at": st.integers(1, 4),
                 "content": _STORED_TEXTS,
             }
         ),
     )
-    return st.fixed_dictionaries({"placed": st.booleans(), "steps": st.lists(steps, min_size=1, max_size=12)})
+    return st.fixed_dictionaries(
+        {"placed": st.booleans(), "steps": st.lists(steps, min_size=1, max_size=12)}
+    )
 
 
 def listed_programs(facts: Facts) -> Iterator[dict[str, Any]]:
@@ -135,7 +167,12 @@ def listed_programs(facts: Facts) -> Iterator[dict[str, Any]]:
     call = {"do": "call", "calls": 1, "content": "m0079 I look", "between": None}
     everything = [
         say("system", prose(10, 5)),
-        say("user", "a\u2028b\x85c\r\nd é漢字🙂", name=None, metadata={"n": [1, {"deep": None}], "ok": False}),
+        say(
+            "user",
+            "a\u2028b\x85c\r\nd é漢字🙂",
+            name=None,
+            metadata={"n": [1, {"deep": None}], "ok": False},
+        ),
         {"do": "call", "calls": 3, "content": None, "between": "system", "blocks": True},
         say("assistant", blocks, cache={"type": "ephemeral"}),
         say("developer", "m0050 be brief"),
@@ -152,20 +189,30 @@ def listed_programs(facts: Facts) -> Iterator[dict[str, Any]]:
         {"do": "overwrite", "what": what} for what in ("given", "stored", "view", "small view")
     ]
     looks += [{"do": "view", "budget": budget} for budget in (None, 200, 60, 20, 10_000_000)]
-    sets = [{"do": "set", "messages": messages} for messages in ([say("user", "m0500 next")], [], everything)]
+    sets = [
+        {"do": "set", "messages": messages}
+        for messages in ([say("user", "m0500 next")], [], everything)
+    ]
     for placed in (True, False):
         yield {"placed": placed, "steps": [*everything, *looks, *sets, {"do": "clear"}]}
     yield {"placed": True, "steps": [sets[-1], *looks, sets[0], say("user", "m0600 more")]}
     # Histories that differ early and agree late: what is remembered of one is not true of the other.
     late = [say("user", "m0700 and so on"), say("assistant", "m0701 yes")]
     alike = [
-        {"do": "set", "messages": [say("user", text), *late]} for text in ("m0699 first", "m0698 other", "m0699 first")
+        {"do": "set", "messages": [say("user", text), *late]}
+        for text in ("m0699 first", "m0698 other", "m0699 first")
     ]
-    yield {"placed": True, "steps": [step for each in alike for step in (each, looks[4], looks[-1])]}
+    yield {
+        "placed": True,
+        "steps": [step for each in alike for step in (each, looks[4], looks[-1])],
+    }
     # Closed and mounted again: a file holds the last state.
     again, replaced = {"do": "remount"}, {"do": "remount", "replaced": True}
     many = [*everything, *(say("user", prose(100 + number, 3)) for number in range(15))]
-    yield {"placed": True, "steps": [*many, again, say("user", "m0600 more"), again, {"do": "clear"}, replaced]}
+    yield {
+        "placed": True,
+        "steps": [*many, again, say("user", "m0600 more"), again, {"do": "clear"}, replaced],
+    }
     yield {"placed": True, "steps": [{"do": "set", "messages": many[:2]}, replaced]}
     yield {"placed": True, "steps": [*many, {"do": "set", "messages": many[5:]}, replaced]}
     for what in ("add_message", "get_messages_for_request", "set_messages", "clear"):
@@ -211,7 +258,15 @@ def long_conversations(facts: Facts) -> SearchStrategy[Any]:
 
 def listed_conversations(facts: Facts) -> Iterator[dict[str, Any]]:
     """A late system message before a newest message that takes much of the budget."""
-    common = {"placed": False, "count": 60, "huge": None, "how": "add", "units": 12, "again": 1, "echo": False}
+    common = {
+        "placed": False,
+        "count": 60,
+        "huge": None,
+        "how": "add",
+        "units": 12,
+        "again": 1,
+        "echo": False,
+    }
     pattern = [{"role": "user", "words": 30}, {"role": "assistant", "words": 30}]
     yield {**common, "pattern": pattern, "systems": [0, 40], "ends": "user", "newest": 200}
 
@@ -227,9 +282,24 @@ _PROMPTS = (
     '{"role": "system", "content": "not a message"}',
     "many words " * 300,
 )
-_WORKS = ("returns", "returns object", "returns list", "returns blocks", "returns much", "nothing", "empty", "zero")
+_WORKS = (
+    "returns",
+    "returns object",
+    "returns list",
+    "returns blocks",
+    "returns much",
+    "nothing",
+    "empty",
+    "zero",
+)
 _RAISES = ("ValueError no good", "Unplanned", "TimeoutError too slow", "KeyError 'key'", "OSError")
-_BREAKS = ("fails", *(f"raises {error}" for error in _RAISES), "unknown", "fails silently", "misfits")
+_BREAKS = (
+    "fails",
+    *(f"raises {error}" for error in _RAISES),
+    "unknown",
+    "fails silently",
+    "misfits",
+)
 _ODD = ("returns None", "returns str")
 _POST = ("modify", "inject", "inject once", "inject into the result", "deny", "inject as user")
 _PRE = (*_POST, "ask no", "ask yes", "ask yes, inject", "ask yes, inject once", "deny silently")
@@ -274,17 +344,33 @@ def _plain() -> Iterator[Answers]:
     """Calls that work and calls that do not, alone and beside others, with thoughts and texts."""
     for thought in _THINKING:
         yield [_calling({thought: "hm "}, _using("alpha"))]
-    yield [_calling({"think": "a "}, {"say": "First. "}, {"sealed": "b "}, {"think": "c "}, _using("alpha"))]
+    yield [
+        _calling(
+            {"think": "a "}, {"say": "First. "}, {"sealed": "b "}, {"think": "c "}, _using("alpha")
+        )
+    ]
     for does in (*_WORKS, *_BREAKS, *_ODD):
         yield [_calling(_using("alpha", does=does))]
-        yield [_calling(_using("beta", steps=3), _using("gamma", does=does), _using("alpha", steps=1))]
+        yield [
+            _calling(_using("beta", steps=3), _using("gamma", does=does), _using("alpha", steps=1))
+        ]
     yield [_calling(_using("alpha", steps=4), _using("beta", steps=2), _using("gamma"))]
     yield [_calling(_using("alpha", steps=2), _using("alpha", steps=1), _using("alpha"))]
     yield [_calling(_using("alpha"), _using("alpha", twin=True))]
     yield [_calling(*(_using(tool, does=_BREAKS[1]) for tool in ("alpha", "beta", "gamma")))]
-    yield [_calling(_using("alpha")), _calling(_using("alpha"), _using("beta")), _calling(_using("beta"))]
+    yield [
+        _calling(_using("alpha")),
+        _calling(_using("alpha"), _using("beta")),
+        _calling(_using("beta")),
+    ]
     for beginning in ("toolu_01AbC", "", "functions.look:"):
-        yield [_calling({"say": "<b>&amp;</b>\nÜnï ☂ "}, _using("alpha", id=beginning), _using("beta", id=beginning))]
+        yield [
+            _calling(
+                {"say": "<b>&amp;</b>\nÜnï ☂ "},
+                _using("alpha", id=beginning),
+                _using("beta", id=beginning),
+            )
+        ]
 
 
 def _hooked() -> Iterator[Answers]:
@@ -296,10 +382,22 @@ def _hooked() -> Iterator[Answers]:
         for does in ("returns", "returns object", "fails"):
             yield [_calling(_using("alpha", post=post, does=does)), _calling(_using("beta"))]
         yield [_calling(_using("alpha", post=post), _using("beta", post=post, steps=1))]
-    for first, second in (("ask yes", "ask no"), ("ask no", "ask yes"), ("deny", None), ("inject", "inject")):
+    for first, second in (
+        ("ask yes", "ask no"),
+        ("ask no", "ask yes"),
+        ("deny", None),
+        ("inject", "inject"),
+    ):
         yield [_calling(_using("alpha", pre=first)), _calling(_using("alpha", pre=second))]
         yield [_calling(_using("alpha", pre=first, steps=1), _using("beta", pre=second))]
-    yield [_calling(*(_using(tool, pre="modify", post="modify", steps=1) for tool in ("alpha", "beta", "gamma")))]
+    yield [
+        _calling(
+            *(
+                _using(tool, pre="modify", post="modify", steps=1)
+                for tool in ("alpha", "beta", "gamma")
+            )
+        )
+    ]
     several = _calling(_using("alpha", post="inject"), _using("beta", pre="inject"))
     yield [several, several, _calling(_using("gamma"))]  # fewer calls than before
 
@@ -319,7 +417,9 @@ def _stopping() -> Iterator[Answers]:
 # ── loops: listed ──
 
 
-def _turn(*answers: dict[str, Any], prompt: str = _PROMPTS[0], submit: str | None = None) -> dict[str, Any]:
+def _turn(
+    *answers: dict[str, Any], prompt: str = _PROMPTS[0], submit: str | None = None
+) -> dict[str, Any]:
     return {"prompt": prompt, "submit": submit, "answers": list(answers)}
 
 
@@ -338,13 +438,19 @@ def listed_turns(facts: Facts) -> Iterator[dict[str, Any]]:
         yield _case(_turn(*feature, _DONE), streams=len(feature[0]["blocks"]) > 2)
     yield _case(_USUAL, history=4, compacts=True)
     yield _case(_USUAL, history=2)
-    one = _turn(_calling({"say": "One. "}, _using("alpha")), {"blocks": [{"say": "Uno. "}]}, prompt="First.")
-    two = _turn(_calling(_using("beta", does="fails")), {"blocks": [{"say": "Due. "}]}, prompt="Second.")
+    one = _turn(
+        _calling({"say": "One. "}, _using("alpha")), {"blocks": [{"say": "Uno. "}]}, prompt="First."
+    )
+    two = _turn(
+        _calling(_using("beta", does="fails")), {"blocks": [{"say": "Due. "}]}, prompt="Second."
+    )
     yield _case(one, two, _turn({"blocks": []}, prompt="Third."))
     yield from (_case(_turn(*feature, _DONE)) for feature in _hooked())
     for request in _REQUEST:
         yield _case(_turn({**_DONE, "request": request}))
-        yield _case(_turn(_calling(_using("alpha")), _calling(_using("beta"), request=request), _DONE))
+        yield _case(
+            _turn(_calling(_using("alpha")), _calling(_using("beta"), request=request), _DONE)
+        )
     yield from (_case(_turn(_calling(_using("alpha")), _DONE, submit=submit)) for submit in _SUBMIT)
     yield _case(_turn({**_DONE, "request": "deny"}), _USUAL)
     yield _case(_turn(_DONE, submit="deny"), _USUAL)
@@ -368,17 +474,25 @@ def turns(facts: Facts) -> SearchStrategy[dict[str, Any]]:
     """One or two turns of several features, some with a failure or a graceful stop in the first, in sessions that differ."""
     errors: list[Answers] = [[{"error": name}] for name in _ERRORS]
     features = st.sampled_from([*_plain(), *_hooked()])
-    ending = st.sampled_from([*([last] for last in _LAST), *errors, *([*each, _DONE] for each in _stopping())])
+    ending = st.sampled_from(
+        [*([last] for last in _LAST), *errors, *([*each, _DONE] for each in _stopping())]
+    )
     turn = st.builds(
         lambda prompt, several, ending, submit: _turn(
-            *(answer for feature in (*several, ending) for answer in feature), prompt=prompt, submit=submit
+            *(answer for feature in (*several, ending) for answer in feature),
+            prompt=prompt,
+            submit=submit,
         ),
         st.sampled_from(_PROMPTS),
         st.lists(features, max_size=3),
         ending,
         st.none() | st.none() | st.sampled_from(_SUBMIT),
     )
-    fails = st.none() | st.none() | st.tuples(st.sampled_from(("add", "view")), st.integers(1, 4)).map(list)
+    fails = (
+        st.none()
+        | st.none()
+        | st.tuples(st.sampled_from(("add", "view")), st.integers(1, 4)).map(list)
+    )
     return st.fixed_dictionaries(
         {
             "turns": st.lists(turn, min_size=1, max_size=2),
@@ -393,7 +507,16 @@ def turns(facts: Facts) -> SearchStrategy[dict[str, Any]]:
 # ── providers: conversations with every role and block ──
 
 _PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
-_TEXTS = ["hello", "What is it?", 'é漢字🙂\u2028\r\n\t"\\', "a\nb\u2028c", " ", "{'x': 1}", "<b>&amp;</b>", "x" * 2000]
+_TEXTS = [
+    "hello",
+    "What is it?",
+    'é漢字🙂\u2028\r\n\t"\\',
+    "a\nb\u2028c",
+    " ",
+    "{'x': 1}",
+    "<b>&amp;</b>",
+    "x" * 2000,
+]
 _TEXT = {"type": "text", "text": "words"}
 _HIDDEN = {"type": "text", "text": "words", "visibility": "internal"}
 _IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": _PIXEL}}
@@ -409,7 +532,11 @@ _THOUGHTS = (
 
 
 def _user(*content: Any, **more: Any) -> dict[str, Any]:
-    return {"role": "user", "content": content[0] if isinstance(content[0], str) else list(content), **more}
+    return {
+        "role": "user",
+        "content": content[0] if isinstance(content[0], str) else list(content),
+        **more,
+    }
 
 
 def _assistant(*blocks: dict[str, Any]) -> dict[str, Any]:
@@ -418,8 +545,16 @@ def _assistant(*blocks: dict[str, Any]) -> dict[str, Any]:
 
 def _conversations() -> Iterator[list[dict[str, Any]]]:
     user, end = _user("Hello."), _user("Go on.")
-    brief, kind = {"role": "system", "content": "Be brief."}, {"role": "system", "content": "Be kind."}
-    call = {"type": "tool_call", "id": "toolu_one", "name": "look", "input": {"text": "é", "n": [None]}}
+    brief, kind = (
+        {"role": "system", "content": "Be brief."},
+        {"role": "system", "content": "Be kind."},
+    )
+    call = {
+        "type": "tool_call",
+        "id": "toolu_one",
+        "name": "look",
+        "input": {"text": "é", "n": [None]},
+    }
     other = {"type": "tool_call", "id": "toolu_two", "name": "count", "input": {}}
     result = {"type": "tool_result", "tool_call_id": "toolu_one", "output": {"seen": [1, None]}}
     seen = {"role": "tool", "tool_call_id": "toolu_one", "name": "look", "content": "seen"}
@@ -430,7 +565,14 @@ def _conversations() -> Iterator[list[dict[str, Any]]]:
     yield [user, _assistant(_TEXT), brief, end]
     for content in ("", *_TEXTS, "words " * 400):
         yield [_user(content)]
-    for blocks in ([_TEXT], [_TEXT, _TEXT], [_HIDDEN, _TEXT], [_IMAGE], [_TEXT, _IMAGE_URL], [_TEXT, _UNKNOWN]):
+    for blocks in (
+        [_TEXT],
+        [_TEXT, _TEXT],
+        [_HIDDEN, _TEXT],
+        [_IMAGE],
+        [_TEXT, _IMAGE_URL],
+        [_TEXT, _UNKNOWN],
+    ):
         yield [_user(*blocks)]
     yield [user, end]
     yield [_user("Hello.", name="ann", metadata={"trace": {"id": 1}})]
@@ -477,14 +619,23 @@ def requests(facts: Facts) -> SearchStrategy[Any]:
 
 
 def _joined(parts: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
-    own = [json.loads(json.dumps(part).replace("toolu_", f"toolu_case{number}x")) for number, part in enumerate(parts)]
+    own = [
+        json.loads(json.dumps(part).replace("toolu_", f"toolu_case{number}x"))
+        for number, part in enumerate(parts)
+    ]
     return [message for part in own for message in part]
 
 
 def dialogues(facts: Facts) -> SearchStrategy[Any]:
     """The user's messages, turn by turn: texts from the module's own source, and common ones."""
     known = [text for text in facts.get("texts", []) if text.strip()]
-    usual = ["Hello.", "Please use a tool.", "Use the tool look and then count.", "Think step by step.", "And now?"]
+    usual = [
+        "Hello.",
+        "Please use a tool.",
+        "Use the tool look and then count.",
+        "Think step by step.",
+        "And now?",
+    ]
     options = [{}, {}, {"conformance_unknown": 1}, {"extended_thinking": True, "zebra": None}]
     return st.fixed_dictionaries(
         {
@@ -500,8 +651,17 @@ def listed_dialogues(facts: Facts) -> list[dict[str, Any]]:
     tool = "Please use a tool."
     return [
         {"words": [tool] * 12, "tools": True, "options": {}},
-        {"words": [f"{tool} This is turn {turn}." for turn in "abcd"], "tools": True, "options": {}, "compacts": True},
-        {"words": ["Hello.", "Hello.", tool, "Thanks."], "tools": True, "options": {"conformance_unknown": 1}},
+        {
+            "words": [f"{tool} This is turn {turn}." for turn in "abcd"],
+            "tools": True,
+            "options": {},
+            "compacts": True,
+        },
+        {
+            "words": ["Hello.", "Hello.", tool, "Thanks."],
+            "tools": True,
+            "options": {"conformance_unknown": 1},
+        },
         {"words": ["Hello.", tool], "tools": False, "options": {}},
     ]
 
@@ -533,7 +693,9 @@ def tool_inputs(facts: Facts) -> SearchStrategy[Any]:
         one = st.sampled_from(listed["inputs"])
         keys = list(dict.fromkeys(key for each in listed["inputs"] for key in each))
         wild = wild_objects(keys, _harmless(facts, "choices"))
-        inputs = st.lists(st.one_of(one, st.builds(operator.or_, one, one | wild)), min_size=1, max_size=5)
+        inputs = st.lists(
+            st.one_of(one, st.builds(operator.or_, one, one | wild)), min_size=1, max_size=5
+        )
         drawn.append(st.fixed_dictionaries({"tool": st.just(listed["tool"]), "inputs": inputs}))
     return st.one_of(drawn[1:] or drawn)
 
@@ -554,9 +716,17 @@ def texts(choices: list[str] | None = None) -> SearchStrategy[str]:
 
 def wild_values(choices: list[str] | None = None) -> SearchStrategy[Any]:
     """Any JSON value, of limited size."""
-    leaves = st.none() | st.booleans() | st.integers(-20, _MAX_DISTANCE) | st.floats(-1e6, 1e6) | texts(choices)
+    leaves = (
+        st.none()
+        | st.booleans()
+        | st.integers(-20, _MAX_DISTANCE)
+        | st.floats(-1e6, 1e6)
+        | texts(choices)
+    )
     nested = st.recursive(
-        leaves, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts(), inner, max_size=3), max_leaves=5
+        leaves,
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts(), inner, max_size=3),
+        max_leaves=5,
     )
     return nested | st.sampled_from(ODD_VALUES)
 
@@ -583,14 +753,24 @@ def listed_events(facts: Facts) -> Iterator[dict[str, Any]]:
     many = [
         (event, data)
         for event in _likely_events(facts)[:_MOST_EVENTS]
-        for data in (*reaching_payloads(event, words, choices, facts["triggers"]), *odd_payloads(event, words))
+        for data in (
+            *reaching_payloads(event, words, choices, facts["triggers"]),
+            *odd_payloads(event, words),
+        )
     ]
-    yield from ({"events": [{"event": event, "data": data} for event, data in events]} for events in (few, many))
+    yield from (
+        {"events": [{"event": event, "data": data} for event, data in events]}
+        for events in (few, many)
+    )
     tool_input = next(reaching_payloads("tool:pre", words, ()))["tool_input"]
     names = ["look", *(word for word in _harmless(facts, "choices") if word not in tool_input)]
     for number, name in enumerate(names[:_MOST_NAMES]):
         # With another name only the tool is another one.
-        events = [each for each in session_events(name, tool_input) if not number or each[0].startswith("tool:")]
+        events = [
+            each
+            for each in session_events(name, tool_input)
+            if not number or each[0].startswith("tool:")
+        ]
         yield {"events": [{"event": event, "data": data} for event, data in events], "routed": True}
 
 
@@ -604,9 +784,19 @@ def hook_events(facts: Facts) -> SearchStrategy[Any]:
     listed = [each for events in listed_events(facts) for each in events["events"]]
     names = st.sampled_from([*_likely_events(facts), *EVENTS, *UNKNOWN_EVENTS]) | texts()
     payloads = st.sampled_from([each["data"] for each in listed])
-    keys = [*_harmless(facts, "words"), "path", "command", "text", "tool_name", "tool_input", "result"]
+    keys = [
+        *_harmless(facts, "words"),
+        "path",
+        "command",
+        "text",
+        "tool_name",
+        "tool_input",
+        "result",
+    ]
     changed = st.builds(operator.or_, payloads, wild_objects(keys, _harmless(facts, "choices")))
-    happening = st.sampled_from(listed) | st.fixed_dictionaries({"event": names, "data": payloads | changed})
+    happening = st.sampled_from(listed) | st.fixed_dictionaries(
+        {"event": names, "data": payloads | changed}
+    )
     return st.fixed_dictionaries({"events": st.lists(happening, min_size=1, max_size=4)})
 
 
@@ -629,7 +819,9 @@ def texts_matching(text: str) -> list[str]:
     if expression is None:
         return [text]
     found: list[str] = []
-    quiet = settings(max_examples=6, database=None, deadline=None, phases=[Phase.generate], derandomize=True)
+    quiet = settings(
+        max_examples=6, database=None, deadline=None, phases=[Phase.generate], derandomize=True
+    )
     draw = given(st.from_regex(re.compile(text), fullmatch=True, alphabet=_READABLE))
 
     def collect(drawn: str) -> None:
@@ -637,12 +829,22 @@ def texts_matching(text: str) -> list[str]:
 
     with suppress(HypothesisException, ValueError):  # a pattern that no readable text matches
         quiet(draw(collect))()
-    matching = [each for each in dict.fromkeys(found) if 0 < len(each) <= _LONGEST and expression.search(each)]
+    matching = [
+        each
+        for each in dict.fromkeys(found)
+        if 0 < len(each) <= _LONGEST and expression.search(each)
+    ]
     # A text with a dot in it may be meant literally: a name of a file, the end of a sentence.
-    return list(dict.fromkeys([*sorted(matching, key=len)[:4], *([text] if expression.search(text) else [])])) or [text]
+    return list(
+        dict.fromkeys(
+            [*sorted(matching, key=len)[:4], *([text] if expression.search(text) else [])]
+        )
+    ) or [text]
 
 
-CASES: dict[str, tuple[Callable[[Facts], SearchStrategy[Any]], Callable[[Facts], Iterable[Any]]]] = {
+CASES: dict[
+    str, tuple[Callable[[Facts], SearchStrategy[Any]], Callable[[Facts], Iterable[Any]]]
+] = {
     "context_programs": (programs, listed_programs),
     "long_conversations": (long_conversations, listed_conversations),
     "hook_events": (hook_events, listed_events),

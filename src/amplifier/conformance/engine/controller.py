@@ -36,7 +36,14 @@ from amplifier.conformance.engine.job import (
     reject_unknown_modules,
     require_packages,
 )
-from amplifier.conformance.engine.results import IMPORT, BackendRun, Progress, Results, WorkerExit, make_report
+from amplifier.conformance.engine.results import (
+    IMPORT,
+    BackendRun,
+    Progress,
+    Results,
+    WorkerExit,
+    make_report,
+)
 from amplifier.conformance.report import Report
 from amplifier.conformance.target.calls import machine_load
 from amplifier.conformance.target.locate import BACKENDS, find_target
@@ -82,7 +89,9 @@ async def run_worker(job: Job, receive: Receive) -> WorkerExit:
                 await process.aclose()
         stderr.seek(0)
         written = stderr.read().decode(errors="replace")[-2000:]
-    return WorkerExit(finished=finished, was_silent=was_silent, returncode=process.returncode, stderr=written)
+    return WorkerExit(
+        finished=finished, was_silent=was_silent, returncode=process.returncode, stderr=written
+    )
 
 
 async def _exchange(process: anyio.abc.Process, job: bytes, receive: Receive) -> tuple[bool, bool]:
@@ -259,12 +268,16 @@ async def _run_backend(results: Results, run: BackendRun) -> None:
             return
         if not run.current_step:
             module_id = results.job.target.module_id
-            raise ModuleLoadError(f"the worker process did not start: {ended.stderr}", module_id=module_id)
+            raise ModuleLoadError(
+                f"the worker process did not start: {ended.stderr}", module_id=module_id
+            )
         results.give_up_step(run, ended)
         if run.current_step == IMPORT:
             return
         if len(run.given_up) >= _MAX_HANGS or ended.was_silent:
-            results.give_up(run, f"the module has hung, or ended its process, in {' and '.join(run.given_up)}")
+            results.give_up(
+                run, f"the module has hung, or ended its process, in {' and '.join(run.given_up)}"
+            )
             return
         if run.seconds >= most:
             results.give_up(run, f"the examination on {run.backend} took more than {most:g} s")

@@ -62,18 +62,29 @@ class Job:
         """Whether ``replay`` and ``only`` ask for a check."""
         if self.replay is not None:
             return self.replay.partition(":")[0] == check.name
-        return not self.only or check.name in self.only or not set(self.only).isdisjoint(check.clauses)
+        return (
+            not self.only or check.name in self.only or not set(self.only).isdisjoint(check.clauses)
+        )
 
     def covers(self, check: Check, clause: str) -> bool:
         """Whether a run is to decide a clause by a check: ``only`` may name clauses, and a check looks at others as well."""
         if not self.selects(check):
             return False
-        return self.replay is not None or not self.only or clause in self.only or check.name in self.only
+        return (
+            self.replay is not None
+            or not self.only
+            or clause in self.only
+            or check.name in self.only
+        )
 
 
 def replay_token(step: str, case: Any) -> str:
     """A step and its case in one word for the command line."""
-    packed = base64.urlsafe_b64encode(json.dumps(case, separators=(",", ":")).encode()).decode().rstrip("=")
+    packed = (
+        base64.urlsafe_b64encode(json.dumps(case, separators=(",", ":")).encode())
+        .decode()
+        .rstrip("=")
+    )
     return f"{step}:{packed}"
 
 
@@ -94,7 +105,9 @@ _LONGEST_CASE = 40
 def cache_directory() -> Path:
     """Where the kit keeps what it may compute again: cases of findings, and tables of characters; not in the working directory."""
     given = os.environ.get("XDG_CACHE_HOME")
-    return Path(given if given and Path(given).is_absolute() else Path.home() / ".cache", "amplifier")
+    return Path(
+        given if given and Path(given).is_absolute() else Path.home() / ".cache", "amplifier"
+    )
 
 
 def shortened(token: str) -> str:
@@ -148,14 +161,18 @@ def require_packages(backends: Iterable[str]) -> None:
             raise MissingExtraError("examining a module", extra="testing", missing=package)
 
 
-def reject_unknown(backends: Sequence[str], only: Iterable[str] = (), replay: str | None = None) -> None:
+def reject_unknown(
+    backends: Sequence[str], only: Iterable[str] = (), replay: str | None = None
+) -> None:
     """Make sure that every backend, clause and check exists.
 
     Raises:
         InvalidSelection: One does not.
     """
     if isinstance(backends, str):
-        raise InvalidSelection(f"backends is the text {backends!r}; expected a list such as [{backends!r}]")
+        raise InvalidSelection(
+            f"backends is the text {backends!r}; expected a list such as [{backends!r}]"
+        )
     if not backends:
         raise InvalidSelection(
             "backends is empty; expected 'asyncio', 'trio' or both; static=True only reads the module"
@@ -164,12 +181,16 @@ def reject_unknown(backends: Sequence[str], only: Iterable[str] = (), replay: st
         if name not in BACKENDS:
             raise InvalidSelection(f"backends holds {name!r}; expected 'asyncio' or 'trio'")
     if isinstance(only, str):
-        raise InvalidSelection(f"only is the text {only!r}; expected a list of clauses or checks: [{only!r}]")
+        raise InvalidSelection(
+            f"only is the text {only!r}; expected a list of clauses or checks: [{only!r}]"
+        )
     known = [*all_clauses(), *CHECKS]
     for name in only:
         if name not in known:
             noun = "check" if "." in name else "clause"
-            raise InvalidSelection(f"only {name!r}: there is no such {noun}; {_nearest(name, known)}")
+            raise InvalidSelection(
+                f"only {name!r}: there is no such {noun}; {_nearest(name, known)}"
+            )
     if replay is not None:
         _reject_bad_token(replay, backends)
 
@@ -200,12 +221,18 @@ def reject_inapplicable(module_type: str | None, names: Iterable[str], *, static
     own = {clause.id for clause in clauses_for(module_type)}  # type: ignore[arg-type]  # a type that find_target accepts
     for name in names:
         found = [
-            each for each in checks_for(module_type) if name == each.name or name in own.intersection(each.clauses)
+            each
+            for each in checks_for(module_type)
+            if name == each.name or name in own.intersection(each.clauses)
         ]
         if not found:
-            raise InvalidSelection(f"only {name!r}: this is not looked at in a module of the type {module_type!r}")
+            raise InvalidSelection(
+                f"only {name!r}: this is not looked at in a module of the type {module_type!r}"
+            )
         if static and all(each.kind != "static" for each in found):
-            raise InvalidSelection(f"only {name!r}: this takes running the module; leave static out")
+            raise InvalidSelection(
+                f"only {name!r}: this takes running the module; leave static out"
+            )
 
 
 def _reject_bad_token(replay: str, backends: Sequence[str]) -> None:
@@ -214,10 +241,14 @@ def _reject_bad_token(replay: str, backends: Sequence[str]) -> None:
     except ValueError:
         step = ""
     if not step or not _TOKEN.fullmatch(replay):
-        raise InvalidSelection(f"replay {replay!r} is not what a report printed behind --replay; copy it whole")
+        raise InvalidSelection(
+            f"replay {replay!r} is not what a report printed behind --replay; copy it whole"
+        )
     name, _, backend = step.partition(":")
     if name not in CHECKS:
-        raise InvalidSelection(f"replay {replay!r}: there is no check {name!r}; {_nearest(name, list(CHECKS))}")
+        raise InvalidSelection(
+            f"replay {replay!r}: there is no check {name!r}; {_nearest(name, list(CHECKS))}"
+        )
     if backend not in backends:
         raise InvalidSelection(
             f"replay {replay!r} is for {backend}; expected one for {', '.join(backends)}; add the backend"

@@ -35,7 +35,9 @@ IMPORT_HINT = (
 )
 ANOTHER_PROCESS = "every_module.answers_the_same_in_another_process"
 _WORD = re.compile(r"\w+")
-ENDS_PROCESS_HINT = "Let no call end the process: no os._exit, sys.exit or signal, and no crash of an extension."
+ENDS_PROCESS_HINT = (
+    "Let no call end the process: no os._exit, sys.exit or signal, and no crash of an extension."
+)
 
 
 def _command(job: Job, check: str, backend: str | None, case: Any) -> str:
@@ -56,9 +58,7 @@ def _command(job: Job, check: str, backend: str | None, case: Any) -> str:
     return shlex.join(words)
 
 
-NO_SUCCESS = (
-    "no call succeeded, so that nothing shows it; give examples in the schema, or the settings it needs by --config"
-)
+NO_SUCCESS = "no call succeeded, so that nothing shows it; give examples in the schema, or the settings it needs by --config"
 
 
 @attrs.frozen(kw_only=True)
@@ -117,7 +117,10 @@ class BackendRun:
     @property
     def is_absent(self) -> bool:
         """Whether nothing of the module was ever mounted, though checks looked for it."""
-        has_looked = any(each.mount_attempted and not CHECKS[name].without_instance for name, each in self.seen.items())
+        has_looked = any(
+            each.mount_attempted and not CHECKS[name].without_instance
+            for name, each in self.seen.items()
+        )
         return has_looked and not any(each.instance_seen for each in self.seen.values())
 
     def obstacle(self, check: Check, clause: str) -> str | None:
@@ -125,7 +128,11 @@ class BackendRun:
         covered = self.seen.get(check.name)
         if check.name in self.failed or covered is None:
             return self.failed.get(check.name)
-        if covered.cut_short is not None or clause not in check.needs_success or not covered.instance_seen:
+        if (
+            covered.cut_short is not None
+            or clause not in check.needs_success
+            or not covered.instance_seen
+        ):
             return covered.cut_short
         return None if any(each.succeeded for each in self.seen.values()) else NO_SUCCESS
 
@@ -184,7 +191,9 @@ class Results:
                 if self.progress is not None:
                     done = sum(len(each.finished) for each in self.runs.values())
                     self.progress(
-                        f"{step}:{run.backend}", done, max(sum(len(each.steps) for each in self.runs.values()), 1)
+                        f"{step}:{run.backend}",
+                        done,
+                        max(sum(len(each.steps) for each in self.runs.values()), 1),
                     )
             case {"fault": fault, "step": step}:  # the smallest case that shows it comes last
                 found = Fault(**fault)
@@ -200,7 +209,12 @@ class Results:
                 run.fail(step, reason)
             case {"note": note}:
                 run.notes += [note] if note not in run.notes else []
-            case {"module_type": module_type, "backends": backends, "needs_island": needs_island, "steps": steps}:
+            case {
+                "module_type": module_type,
+                "backends": backends,
+                "needs_island": needs_island,
+                "steps": steps,
+            }:
                 self.needs_island = needs_island
                 self.module_type = module_type
                 self.backends = backends
@@ -221,9 +235,7 @@ class Results:
         if ended.returncode not in (ABANDONED, TOO_SLOW):
             killed = ended.returncode in (None, -signal.SIGKILL)
             how = "it stopped responding" if killed else f"exit code {ended.returncode}"
-            what = (
-                f"it ended or stopped the process that ran it ({how}); a module must do neither. {ended.stderr[-300:]}"
-            )
+            what = f"it ended or stopped the process that ran it ({how}); a module must do neither. {ended.stderr[-300:]}"
             hint = None if killed else ENDS_PROCESS_HINT
             self.add_fault(Fault(clause="A17", what=what.strip(), hint=hint), step, run.backend)
 
@@ -245,16 +257,27 @@ class Results:
         merged: dict[tuple[str, str], list[str | None]] = {}
         for check, backend, clause in sorted(
             self._faults,
-            key=lambda each: (place.get(each[0], -1), -1 if each[1] is None else BACKENDS.index(each[1])),
+            key=lambda each: (
+                place.get(each[0], -1),
+                -1 if each[1] is None else BACKENDS.index(each[1]),
+            ),
         ):
             if backend not in unusable or clause == "A18":
                 merged.setdefault((clause, check), []).append(backend)
-        return [self._finding(check, backends, clause) for (clause, check), backends in merged.items()]
+        return [
+            self._finding(check, backends, clause) for (clause, check), backends in merged.items()
+        ]
 
     def _finding(self, check: str, backends: list[str | None], clause_id: str) -> Finding:
         """A fault completed by what follows from its clause, its check and the job."""
-        fault, clause, target = self._faults[check, backends[0], clause_id], all_clauses()[clause_id], self.job.target
-        location = fault.location or source_location(target, self.module_type or "tool", clause, fault.cancelled_at)
+        fault, clause, target = (
+            self._faults[check, backends[0], clause_id],
+            all_clauses()[clause_id],
+            self.job.target,
+        )
+        location = fault.location or source_location(
+            target, self.module_type or "tool", clause, fault.cancelled_at
+        )
         file = None if location is None else target.path_of(location)
         return Finding(
             clause=clause.id,
@@ -277,19 +300,40 @@ class Results:
     def report_asyncio_only(self) -> None:
         """Report a module that mounts on asyncio alone without declaring it; the steps on trio then count no longer."""
         asyncio, trio = (self.runs.get(name) for name in BACKENDS)
-        if asyncio is not None and asyncio.unmounted is None and trio is not None and trio.unmounted is not None:
+        if (
+            asyncio is not None
+            and asyncio.unmounted is None
+            and trio is not None
+            and trio.unmounted is not None
+        ):
             what = f"it can be mounted on asyncio but not on trio: {trio.unmounted}"
             trio.unmounted = None
             self.add_fault(Fault(clause="A18", what=what), "every_module.mounts", "trio")
 
     def compare_processes(self) -> None:
         """Report a module that gives the same words in another order where texts have other hashes; the time, or a place, may differ."""
-        seen = [run.seen[ANOTHER_PROCESS].answers for run in self.runs.values() if ANOTHER_PROCESS in run.seen]
-        for (name, given, usual), (other_name, other_given, other) in zip(*seen, strict=False) if len(seen) > 1 else ():
-            is_same_call = (name, given) == (other_name, other_given) and usual is not None and other is not None
-            if is_same_call and usual != other and sorted(_WORD.findall(usual)) == sorted(_WORD.findall(other)):
+        seen = [
+            run.seen[ANOTHER_PROCESS].answers
+            for run in self.runs.values()
+            if ANOTHER_PROCESS in run.seen
+        ]
+        for (name, given, usual), (other_name, other_given, other) in (
+            zip(*seen, strict=False) if len(seen) > 1 else ()
+        ):
+            is_same_call = (
+                (name, given) == (other_name, other_given)
+                and usual is not None
+                and other is not None
+            )
+            if (
+                is_same_call
+                and usual != other
+                and sorted(_WORD.findall(usual)) == sorted(_WORD.findall(other))
+            ):
                 what = f"in another process, in which texts have other hashes, {name} gave {first_difference(usual, other)}"
-                fault = Fault(clause="A25", what=what, input=given, hint="Sort what comes out of a set.")
+                fault = Fault(
+                    clause="A25", what=what, input=given, hint="Sort what comes out of a set."
+                )
                 self.add_fault(fault, ANOTHER_PROCESS, BACKENDS[0])
                 return
 
@@ -301,7 +345,11 @@ class Results:
 
     def checks_of(self, clause: str) -> list[Check]:
         """The checks that look at a clause."""
-        return [check for check in CHECKS.values() if clause in check.clauses and self.module_type in check.types]
+        return [
+            check
+            for check in CHECKS.values()
+            if clause in check.clauses and self.module_type in check.types
+        ]
 
     def is_asked(self, clause: str) -> bool:
         """Whether the run is to decide a clause."""
@@ -314,12 +362,17 @@ class Results:
         """What became of a clause."""
         own = [finding for finding in findings if finding.clause == clause.id]
         checks = self.checks_of(clause.id)
-        looked = [check for check in checks if check.name in self.static or self._examined_on(check, clause.id)]
+        looked = [
+            check
+            for check in checks
+            if check.name in self.static or self._examined_on(check, clause.id)
+        ]
         backends = {
             name
             for check in looked
             for name in self._examined_on(check, clause.id)
-            if name not in self.runs or all(self.runs[name].obstacle(each, clause.id) is None for each in checks)
+            if name not in self.runs
+            or all(self.runs[name].obstacle(each, clause.id) is None for each in checks)
         }
         is_kept = bool(backends) or any(check.name in self.static for check in checks)
         return ClauseOutcome(
@@ -352,14 +405,18 @@ class Results:
         """Why a clause was not examined on a backend; None if it was, or if another backend has to show it."""
         run = self.runs[backend]
         obstacles = [found for each in checks if (found := run.obstacle(each, clause)) is not None]
-        was_examined = not obstacles and any(backend in self._examined_on(check, clause) for check in checks)
+        was_examined = not obstacles and any(
+            backend in self._examined_on(check, clause) for check in checks
+        )
         if run.unmounted is not None and not was_examined:
             return f"it could not be mounted on {backend}: {run.unmounted}"
         if obstacles or was_examined:
             return obstacles[0] if obstacles else None
         covered = [run.seen[check.name] for check in checks if check.name in run.seen]
         if not covered:
-            return "no check of it was run" if self.has_steps else "the module could not be imported"
+            return (
+                "no check of it was run" if self.has_steps else "the module could not be imported"
+            )
         if not any(each.backends for each in covered):
             return None
         absence = f"mount gave nothing that can be used as a {self.module_type}, so only mounting it was examined"
@@ -392,14 +449,24 @@ def make_report(results: Results) -> Report:
         backends=[] if results.profile == "static" else results.run_on(),
         clauses=outcomes,
         limitations=[
-            *(f"declares that it does not run on {name}" for name in BACKENDS if name not in results.backends),
-            *(["declares asyncio only: on trio it runs on an asyncio island"] if results.needs_island else []),
+            *(
+                f"declares that it does not run on {name}"
+                for name in BACKENDS
+                if name not in results.backends
+            ),
+            *(
+                ["declares asyncio only: on trio it runs on an asyncio island"]
+                if results.needs_island
+                else []
+            ),
         ],
         selected=job.only if job.replay is None else [job.replay.rpartition(":")[0]],
     )
     if report.violations:
         report.verdict = "violations"
-    elif any(clause.level == "required" for clause in gaps) or all(each.status == "not_checked" for each in asked):
+    elif any(clause.level == "required" for clause in gaps) or all(
+        each.status == "not_checked" for each in asked
+    ):
         report.verdict = "unchecked"
     report.notes = _notes(results, report, {clause.id: found for clause, found in gaps.items()})
     return report
@@ -418,7 +485,11 @@ def _notes(results: Results, report: Report, gaps: dict[str, list[tuple[str, str
         needed = "; give the configuration it needs" if is_config else ""
         place = f" on {backends}" if backends else ""
         notes.append(f"{reason}{needed}; not examined{place}: {', '.join(clauses)}")
-    on_asyncio = results.job.backends == ["asyncio"] and report.backends and not results.runs["asyncio"].unmounted
+    on_asyncio = (
+        results.job.backends == ["asyncio"]
+        and report.backends
+        and not results.runs["asyncio"].unmounted
+    )
     if on_asyncio and results.is_asked("A18") and "A18" in report.unexamined and "A18" not in gaps:
         notes.append("A18 was not examined: that takes trio as well")
     return list(dict.fromkeys(notes))

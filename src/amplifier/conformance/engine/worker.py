@@ -39,7 +39,11 @@ from amplifier.conformance.engine.results import (
     IMPORT_HINT,
     TOO_SLOW,
 )
-from amplifier.conformance.inputs.server_process import service_address, with_service, without_service
+from amplifier.conformance.inputs.server_process import (
+    service_address,
+    with_service,
+    without_service,
+)
 from amplifier.conformance.inputs.values import use_address
 from amplifier.conformance.target.calls import (
     KIT_THREAD,
@@ -115,7 +119,9 @@ def main() -> int:
             }
         )
         watched = (runner, emit, job, get_native_id())
-        threading.Thread(target=_watch, args=watched, name=f"{KIT_THREAD} watch", daemon=True).start()
+        threading.Thread(
+            target=_watch, args=watched, name=f"{KIT_THREAD} watch", daemon=True
+        ).start()
         runner.run()
     emit({"end": True})
     return 0
@@ -169,7 +175,12 @@ SHRINKING_CALLS = 3_000
 
 
 def explore(
-    cases: SearchStrategy[Any], play: Play, ctx: CheckContext, *, examples: int, known: Set[str] = frozenset()
+    cases: SearchStrategy[Any],
+    play: Play,
+    ctx: CheckContext,
+    *,
+    examples: int,
+    known: Set[str] = frozenset(),
 ) -> list[Fault]:
     """Play many drawn cases; return the fault of the smallest failing one for each clause that was broken and not known to be."""
     failing: dict[str, Fault] = {}
@@ -184,10 +195,14 @@ def explore(
 
     quiet = quiet_settings(examples, Phase.explicit, Phase.generate)
     seeded(ctx.seed)(quiet(given(cases)(trial)))()
-    return [_smallest(cases, play, clause, ctx, examples) or fault for clause, fault in failing.items()]
+    return [
+        _smallest(cases, play, clause, ctx, examples) or fault for clause, fault in failing.items()
+    ]
 
 
-def _smallest(cases: SearchStrategy[Any], play: Play, clause: str, ctx: CheckContext, examples: int) -> Fault | None:
+def _smallest(
+    cases: SearchStrategy[Any], play: Play, clause: str, ctx: CheckContext, examples: int
+) -> Fault | None:
     best: list[Fault] = []
     left = examples + SHRINKING
     budget = ctx.budget(SHRINKING_CALLS)
@@ -201,7 +216,9 @@ def _smallest(cases: SearchStrategy[Any], play: Play, clause: str, ctx: CheckCon
         best = found or best
         return bool(found)
 
-    with suppress(HypothesisException):  # not reproduced: the module does not do the same every time
+    with suppress(
+        HypothesisException
+    ):  # not reproduced: the module does not do the same every time
         quiet = quiet_settings(examples + SHRINKING, Phase.generate, Phase.shrink)
         find(cases, breaks, settings=quiet, random=random.Random(ctx.seed))
     return best[0] if best else None
@@ -241,7 +258,9 @@ class Runner:
         step: The name of the check that runs.
     """
 
-    def __init__(self, loaded: LoadedTarget, job: Job, emit: Emit, abandon: Callable[[str, Fault], NoReturn]) -> None:
+    def __init__(
+        self, loaded: LoadedTarget, job: Job, emit: Emit, abandon: Callable[[str, Fault], NoReturn]
+    ) -> None:
         self._loaded = loaded
         self._job = job
         self._backend = job.backends[0]
@@ -260,7 +279,9 @@ class Runner:
         return [
             check
             for check in checks_for(self._loaded.module_type, _DYNAMIC_KINDS)
-            if self._backend in self._loaded.backends and self._job.selects(check) and check.name not in self._job.skip
+            if self._backend in self._loaded.backends
+            and self._job.selects(check)
+            and check.name not in self._job.skip
         ]
 
     def run(self) -> None:
@@ -288,7 +309,9 @@ class Runner:
                     self._send(self._exit_fault(exiting))
                 self._emit({"failed": f"{type(error).__name__}: {error}", "step": check.name})
             seconds = (worked_time() - started) / machine_load()
-            self._emit({"done": check.name, "coverage": attrs.asdict(self._coverage), "seconds": seconds})
+            self._emit(
+                {"done": check.name, "coverage": attrs.asdict(self._coverage), "seconds": seconds}
+            )
 
     def _send(self, fault: Fault) -> None:
         self._emit({"fault": attrs.asdict(fault), "step": self.step})
@@ -320,7 +343,9 @@ class Runner:
             found = self._run(find_working_config)
         except BaseException:  # noqa: BLE001 — third-party code; the checks report what is wrong with it
             return
-        guessed = {key: value for key, value in found.config.items() if key not in self._loaded.config}
+        guessed = {
+            key: value for key, value in found.config.items() if key not in self._loaded.config
+        }
         if guessed:
             self._emit({"note": f"mounted with settings guessed from its source: {guessed!r}"})
         self._loaded = found
@@ -335,7 +360,11 @@ class Runner:
 
     def _explore(self, check: Check) -> list[Fault]:
         """Run a check: once, once more with the replayed case, or on cases listed and drawn for it."""
-        replayed = None if self._job.replay is None else with_service(read_replay_token(self._job.replay)[1])
+        replayed = (
+            None
+            if self._job.replay is None
+            else with_service(read_replay_token(self._job.replay)[1])
+        )
         if check.inputs is None or (replayed is not None and "listed" not in replayed):
             return self._play(check, replayed)
         self._coverage.mount_attempted = True  # also if there is nothing to draw cases for
@@ -343,7 +372,11 @@ class Runner:
         strategy, listing = CASES[check.inputs]
         listed = list(listing(self._facts))
         if replayed is not None:
-            return [fault for case in listed[replayed["listed"] :][:1] for fault in self._play(check, case, replayed)]
+            return [
+                fault
+                for case in listed[replayed["listed"] :][:1]
+                for fault in self._play(check, case, replayed)
+            ]
         known: dict[str, Fault] = {}
         for number, case in enumerate(listed):
             for fault in self._play(check, case, {"listed": number}):
@@ -355,12 +388,17 @@ class Runner:
 
     def _play(self, check: Check, case: Any, token: Any = None) -> list[Fault]:
         """Run a check on a case; the token is what to write into a command that plays it again."""
-        stage = attrs.evolve(self._stage(case), coverage=self._coverage, token=case if token is None else token)
+        stage = attrs.evolve(
+            self._stage(case), coverage=self._coverage, token=case if token is None else token
+        )
         self._playing = stage
         is_cleaned = check.name == "every_module.cleans_up"
         if is_cleaned:
             gc.collect()  # what earlier steps have left
-        with _deterministic_order(self._backend, self._job.seed), dropped_objects() as (unawaited, unclosed):
+        with (
+            _deterministic_order(self._backend, self._job.seed),
+            dropped_objects() as (unawaited, unclosed),
+        ):
             run = anyio.run if check.real_time else run_virtually
             run(check.run, stage, backend=self._backend)
             if is_cleaned:
@@ -370,20 +408,35 @@ class Runner:
             self._report_unawaited(stage, unawaited)
         if is_cleaned and unclosed and self._job.covers(check, "A23"):
             text, lines = unclosed[0]
-            own = [self._loaded.target.location_at(*line) for line in lines if self._loaded.target.owns(line[0])]
-            stage.fault("A23", f"{text}: it was left to the garbage collector", location=own[0] if own else None)
+            own = [
+                self._loaded.target.location_at(*line)
+                for line in lines
+                if self._loaded.target.owns(line[0])
+            ]
+            stage.fault(
+                "A23",
+                f"{text}: it was left to the garbage collector",
+                location=own[0] if own else None,
+            )
         for note in stage.notes:
             self._emit({"note": note})
         self._send_faults()
         return _with_input(stage)
 
-    def _report_unawaited(self, stage: CheckContext, unawaited: list[tuple[str, list[tuple[str, int]]]]) -> None:
+    def _report_unawaited(
+        self, stage: CheckContext, unawaited: list[tuple[str, list[tuple[str, int]]]]
+    ) -> None:
         """Report the first coroutine that a line of the module has created and not awaited."""
         target = self._loaded.target
         for text, lines in unawaited if not self._job.only or "A14" in self._job.only else ():
             own = [target.location_at(file, line) for file, line in lines if target.owns(file)]
             if own:
-                stage.fault("A14", f"the {text}", location=own[-1], hint="Await it, or start it in a task group.")
+                stage.fault(
+                    "A14",
+                    f"the {text}",
+                    location=own[-1],
+                    hint="Await it, or start it in a task group.",
+                )
                 return
 
     def _stage(self, case: Any) -> CheckContext:
@@ -401,7 +454,9 @@ class Runner:
 def exit_in(error: BaseException) -> BaseException | None:
     """The exit that an error is, or that a group of errors holds; None if there is none."""
     if isinstance(error, BaseExceptionGroup):
-        return next((found for each in error.exceptions if (found := exit_in(each)) is not None), None)
+        return next(
+            (found for each in error.exceptions if (found := exit_in(each)) is not None), None
+        )
     return error if isinstance(error, (SystemExit, KeyboardInterrupt)) else None
 
 
@@ -420,7 +475,9 @@ def _with_input(stage: CheckContext) -> list[Fault]:
 async def _use(stage: CheckContext) -> None:
     async with stage.mount() as mounted:
         if stage.loaded.module_type == "tool":
-            schemas = json.dumps([schema_of(tool) for tool in mounted.instances.values()], default=repr).lower()
+            schemas = json.dumps(
+                [schema_of(tool) for tool in mounted.instances.values()], default=repr
+            ).lower()
             if any(f'"{word}' in schemas for word in ("url", "uri")):
                 use_address(f"{service_address()}/page")
         await run_typical_operations(mounted)

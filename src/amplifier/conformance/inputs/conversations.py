@@ -15,14 +15,31 @@ from typing import Any
 Message = dict[str, Any]
 
 CHARACTERS_PER_TOKEN = 4
-_WORDS = ["the", "old", "man", "and", "his", "dog", "ran", "out", "for", "one", "day", "but", "not", "all"]
+_WORDS = [
+    "the",
+    "old",
+    "man",
+    "and",
+    "his",
+    "dog",
+    "ran",
+    "out",
+    "for",
+    "one",
+    "day",
+    "but",
+    "not",
+    "all",
+]
 _LONG_CALLS = 30
 _MARK = re.compile(r"m\d{4}")
 
 
 def prose(number: int, words: int) -> str:
     """A text of so many words that begins with the mark of a number."""
-    return " ".join([f"m{number:04d}", *(_WORDS[(number + each) % len(_WORDS)] for each in range(words - 1))])
+    return " ".join(
+        [f"m{number:04d}", *(_WORDS[(number + each) % len(_WORDS)] for each in range(words - 1))]
+    )
 
 
 def mark_of(message: Mapping[str, Any]) -> str | None:
@@ -40,7 +57,13 @@ def spoken(number: int, role: str, words: int) -> Message:
 
 
 def tool_turn(
-    number: int, calls: int, words: int, *, between: str | None = None, content: Any = None, blocks: bool = False
+    number: int,
+    calls: int,
+    words: int,
+    *,
+    between: str | None = None,
+    content: Any = None,
+    blocks: bool = False,
 ) -> list[Message]:
     """An assistant's message with calls, and their results one after the other.
 
@@ -87,7 +110,11 @@ def built(units: Iterable[Mapping[str, Any]], first: int = 0) -> list[Message]:
 def call_ids(message: Mapping[str, Any]) -> list[str]:
     """The ids of the calls that a message makes."""
     calls = message.get("tool_calls")
-    found = [call.get("id") for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
+    found = (
+        [call.get("id") for call in calls if isinstance(call, dict)]
+        if isinstance(calls, list)
+        else []
+    )
     return [each for each in found if isinstance(each, str)]
 
 
@@ -129,5 +156,7 @@ def _answered(message: Mapping[str, Any]) -> set[str]:
 def _characters(value: Any) -> int:
     if isinstance(value, str):
         return len(value)
-    members = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    members = (
+        value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    )
     return sum(_characters(member) for member in members)

@@ -39,7 +39,17 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(200, requests)
         else:
             self._send(
-                200, {"data": [{"id": "test-model", "object": "model", "type": "model", "display_name": "Test"}]}
+                200,
+                {
+                    "data": [
+                        {
+                            "id": "test-model",
+                            "object": "model",
+                            "type": "model",
+                            "display_name": "Test",
+                        }
+                    ]
+                },
             )
 
     def answer(self, scenario: str, body: dict[str, Any]) -> list[Block]:
@@ -57,7 +67,11 @@ class _Handler(BaseHTTPRequestHandler):
             _seen.append({"path": self.path, "body": body})
         scenario = self.path.split("/")[1]
         if scenario.startswith("status-"):
-            error = {"type": "scripted_error", "message": "the script demands it", "code": "scripted"}
+            error = {
+                "type": "scripted_error",
+                "message": "the script demands it",
+                "code": "scripted",
+            }
             self._send(int(scenario.removeprefix("status-")), {"type": "error", "error": error})
             return
         blocks = self.answer(scenario, body)
@@ -97,7 +111,12 @@ def _answer(scenario: str, body: dict[str, Any]) -> list[Block]:
     text: Block = {"type": "text", "text": f"You said: {asked}"}
     if scenario == "thinking":
         thought: Block = {"type": "thinking", "thinking": THOUGHT, "signature": SIGNATURE}
-        return [thought, {"type": "redacted_thinking", "data": REDACTED}, text, _call(body, 0, "look")]
+        return [
+            thought,
+            {"type": "redacted_thinking", "data": REDACTED},
+            text,
+            _call(body, 0, "look"),
+        ]
     if scenario == "calls" or (tools and "tool" in asked):
         names = [*tools[:2], *tools[:1]] or ["look"]
         return [text, *(_call(body, number, name) for number, name in enumerate(names))]
@@ -167,7 +186,11 @@ def _chat(blocks: list[Block], body: dict[str, Any]) -> Encoded:
     usage = {"prompt_tokens": taken, "completion_tokens": given, "total_tokens": taken + given}
     about = {"id": "chatcmpl-1", "created": 1, "model": str(body.get("model"))}
     reason = "tool_calls" if calls else "stop"
-    message: dict[str, Any] = {"role": "assistant", "content": text, **({"tool_calls": calls} if calls else {})}
+    message: dict[str, Any] = {
+        "role": "assistant",
+        "content": text,
+        **({"tool_calls": calls} if calls else {}),
+    }
     choice = {"index": 0, "message": message, "finish_reason": reason}
     whole = {**about, "object": "chat.completion", "choices": [choice], "usage": usage}
     part = {**about, "object": "chat.completion.chunk"}
@@ -175,11 +198,15 @@ def _chat(blocks: list[Block], body: dict[str, Any]) -> Encoded:
     for call in calls:
         begun = {**call, "function": {**call["function"], "arguments": ""}}
         pieces = [
-            {"index": call["index"], "function": {"arguments": each}} for each in _cut(call["function"]["arguments"])
+            {"index": call["index"], "function": {"arguments": each}}
+            for each in _cut(call["function"]["arguments"])
         ]
         deltas += [{"tool_calls": [each]} for each in (begun, *pieces)]
     events: list[tuple[str | None, Any]] = [
-        *((None, {**part, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]}) for delta in deltas),
+        *(
+            (None, {**part, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]})
+            for delta in deltas
+        ),
         (None, {**part, "choices": [{"index": 0, "delta": {}, "finish_reason": reason}]}),
         (None, {**part, "choices": [], "usage": usage}),
         (None, "[DONE]"),
@@ -205,12 +232,20 @@ def _messages(blocks: list[Block], body: dict[str, Any]) -> Encoded:
         "stop_reason": None,
         "usage": {"input_tokens": taken, "output_tokens": 1},
     }
-    events: list[tuple[str | None, Any]] = [("message_start", {"type": "message_start", "message": start})]
+    events: list[tuple[str | None, Any]] = [
+        ("message_start", {"type": "message_start", "message": start})
+    ]
     for index, block in enumerate(blocks):
         begun, deltas = _begun(block)
-        events.append(("content_block_start", {"type": "content_block_start", "index": index, "content_block": begun}))
+        events.append(
+            (
+                "content_block_start",
+                {"type": "content_block_start", "index": index, "content_block": begun},
+            )
+        )
         events += [
-            ("content_block_delta", {"type": "content_block_delta", "index": index, "delta": delta}) for delta in deltas
+            ("content_block_delta", {"type": "content_block_delta", "index": index, "delta": delta})
+            for delta in deltas
         ]
         events.append(("content_block_stop", {"type": "content_block_stop", "index": index}))
     over = {
@@ -223,7 +258,9 @@ def _messages(blocks: list[Block], body: dict[str, Any]) -> Encoded:
 
 def _begun(block: Block) -> tuple[Block, list[Block]]:
     if block["type"] == "text":
-        return {"type": "text", "text": ""}, [{"type": "text_delta", "text": piece} for piece in _cut(block["text"])]
+        return {"type": "text", "text": ""}, [
+            {"type": "text_delta", "text": piece} for piece in _cut(block["text"])
+        ]
     if block["type"] == "thinking":
         deltas = [
             *({"type": "thinking_delta", "thinking": piece} for piece in _cut(block["thinking"])),
@@ -232,7 +269,9 @@ def _begun(block: Block) -> tuple[Block, list[Block]]:
         return {"type": "thinking", "thinking": "", "signature": ""}, deltas
     if block["type"] == "tool_use":
         pieces = _cut(json.dumps(block["input"]))
-        return {**block, "input": {}}, [{"type": "input_json_delta", "partial_json": piece} for piece in pieces]
+        return {**block, "input": {}}, [
+            {"type": "input_json_delta", "partial_json": piece} for piece in pieces
+        ]
     return block, []
 
 
@@ -251,7 +290,12 @@ def _responses(blocks: list[Block], body: dict[str, Any]) -> Encoded:
             }
             output.append(message)
         elif block["type"] == "tool_use":
-            call = {"type": "function_call", "id": f"fc_{number}", "call_id": block["id"], "status": "completed"}
+            call = {
+                "type": "function_call",
+                "id": f"fc_{number}",
+                "call_id": block["id"],
+                "status": "completed",
+            }
             output.append({**call, "name": block["name"], "arguments": json.dumps(block["input"])})
     whole = {
         "id": "resp_1",
@@ -268,7 +312,10 @@ def _responses(blocks: list[Block], body: dict[str, Any]) -> Encoded:
     for index, item in enumerate(output):
         for name in ("response.output_item.added", "response.output_item.done"):
             events.append((name, {"type": name, "output_index": index, "item": item}))
-    return whole, [*events, ("response.completed", {"type": "response.completed", "response": whole})]
+    return whole, [
+        *events,
+        ("response.completed", {"type": "response.completed", "response": whole}),
+    ]
 
 
 def main() -> None:

@@ -26,7 +26,11 @@ def json_problem(value: Any, path: str = "", inside: tuple[int, ...] = ()) -> st
         return None
     where = f" at {path}" if path else ""
     if isinstance(value, str):
-        return f"half a surrogate pair{where}" if any("\ud800" <= each <= "\udfff" for each in value) else None
+        return (
+            f"half a surrogate pair{where}"
+            if any("\ud800" <= each <= "\udfff" for each in value)
+            else None
+        )
     if isinstance(value, float):
         return None if math.isfinite(value) else f"{value}{where}, which is not a JSON number"
     if not isinstance(value, (dict, list, tuple)):
@@ -135,7 +139,11 @@ def _lost_references(part: Any, root: Any) -> Iterator[str]:
     if isinstance(part, Mapping):
         reference = part.get("$ref")
         # An anchor (#name) is found by other means than a path.
-        if isinstance(reference, str) and reference.startswith("#/") and _pointed(reference, root) is None:
+        if (
+            isinstance(reference, str)
+            and reference.startswith("#/")
+            and _pointed(reference, root) is None
+        ):
             yield f"it refers to {reference!r}, which is not in it"
         pattern = part.get("pattern")
         if isinstance(pattern, str) and not _compiles(pattern):
@@ -152,7 +160,9 @@ def _compiles(pattern: str) -> bool:
     try:
         re.compile(pattern)
     except (re.error, OverflowError, RecursionError):
-        return bool(re.search(r"\\[pPuc]|\\/|\(\?<", pattern))  # valid in the standard's dialect, unknown to Python's
+        return bool(
+            re.search(r"\\[pPuc]|\\/|\(\?<", pattern)
+        )  # valid in the standard's dialect, unknown to Python's
     return True
 
 
@@ -160,4 +170,6 @@ def _build(schema: Any, *, check_formats: bool = True) -> Validator:
     try:
         return build_validator(schema, check_formats=check_formats)
     except MissingExtraError as error:  # most of the kit works without it
-        raise MissingExtraError("checking tools", extra="testing", missing="jsonschema_rs") from error
+        raise MissingExtraError(
+            "checking tools", extra="testing", missing="jsonschema_rs"
+        ) from error

@@ -48,14 +48,21 @@ _VALUES: Payload = {
 }
 _OF_TYPE: Payload = {"str": "text", "int": 3, "float": 0.5, "bool": False, "list": [], "dict": {}}
 """Values of the other keys, by the beginning of their annotation."""
-_KERNEL_KEYS: Payload = {"session_id": "session-1", "parent_id": None, "timestamp": "2024-05-17T12:30:00+00:00"}
+_KERNEL_KEYS: Payload = {
+    "session_id": "session-1",
+    "parent_id": None,
+    "timestamp": "2024-05-17T12:30:00+00:00",
+}
 
 
 def ordinary_payload(event: str, **replaced: Any) -> Payload:
     """What an event usually carries; for an unknown event, what ``tool:pre`` carries."""
     known = CATALOGUE.get(event, CATALOGUE["tool:pre"])
     hints = known.payload.__annotations__
-    types = {key: re.split(r"\W", getattr(hints[key], "__forward_arg__", str(hints[key])))[0] for key in known.keys}
+    types = {
+        key: re.split(r"\W", getattr(hints[key], "__forward_arg__", str(hints[key])))[0]
+        for key in known.keys
+    }
     values = {key: _VALUES.get(key, _OF_TYPE.get(types[key], "text")) for key in known.keys}
     return {**copy.deepcopy(values), **_KERNEL_KEYS, **copy.deepcopy(NEUTRAL), **replaced}
 
@@ -85,8 +92,16 @@ def reaching_payloads(
             continue
         yield {**base, "tool_name": word}
         yield {**base, "tool_name": word, "tool_input": {**tool_input, **dict.fromkeys(keys, word)}}
-        yield {**base, "tool_input": dict.fromkeys(tool_input, word), "prompt": f"say {word}", "status": word}
-        yield {**base, **{key: f"a {word} b" for key, value in base.items() if isinstance(value, str)}}
+        yield {
+            **base,
+            "tool_input": dict.fromkeys(tool_input, word),
+            "prompt": f"say {word}",
+            "status": word,
+        }
+        yield {
+            **base,
+            **{key: f"a {word} b" for key, value in base.items() if isinstance(value, str)},
+        }
 
 
 def _triggering(base: Payload, trigger: str) -> Iterator[Payload]:
@@ -111,7 +126,12 @@ def odd_payloads(event: str, words: Iterable[str], *, briefly: bool = False) -> 
     base, looked_up = ordinary_payload(event), list(words)
     keys = list(dict.fromkeys([*(key for key in base if key not in NEUTRAL), *looked_up]))[:24]
     if briefly:
-        yield from ({}, {"": None, "unknown key": {"nested": [1, None]}}, dict.fromkeys(keys), dict.fromkeys(keys, 7))
+        yield from (
+            {},
+            {"": None, "unknown key": {"nested": [1, None]}},
+            dict.fromkeys(keys),
+            dict.fromkeys(keys, 7),
+        )
         return
     yield from near_misses(base, keys)
     for key, inner in base.items():
@@ -149,7 +169,9 @@ def session_events(tool_name: str, tool_input: Mapping[str, Any]) -> Iterator[tu
             calls += 1
             for event in ("provider:request", "llm:request", "llm:response", "provider:response"):
                 yield event, ordinary_payload(event, iteration=iteration)
-            yield from _tool_call(result, tool_name=tool_name, tool_input=tool_input, tool_call_id=f"call-{calls}")
+            yield from _tool_call(
+                result, tool_name=tool_name, tool_input=tool_input, tool_call_id=f"call-{calls}"
+            )
         for event in ("execution:end", "orchestrator:complete", "prompt:complete"):
             yield event, ordinary_payload(event)
     yield "session:end", ordinary_payload("session:end")

@@ -71,4 +71,6 @@ def without_service(value: Any) -> Any:
     if not _kept:
         return value
     text = json.dumps(value, default=repr)
-    return json.loads(text.replace(service_address(), SERVICE)) if service_address() in text else value
+    return (
+        json.loads(text.replace(service_address(), SERVICE)) if service_address() in text else value
+    )

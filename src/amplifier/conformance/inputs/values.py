@@ -64,7 +64,20 @@ ODD_VALUES: tuple[Any, ...] = (
 )
 """One of every type of JSON value, and the edge cases of each."""
 
-_ODD: tuple[Any, ...] = (None, 7, -1, 1.5, "", "text", "ünï ✓", [], {}, "nul\x00byte", ["a", None], LONG)
+_ODD: tuple[Any, ...] = (
+    None,
+    7,
+    -1,
+    1.5,
+    "",
+    "text",
+    "ünï ✓",
+    [],
+    {},
+    "nul\x00byte",
+    ["a", None],
+    LONG,
+)
 
 
 def near_misses(base: Mapping[str, Any], keys: Sequence[str]) -> Iterator[dict[str, Any]]:
@@ -96,14 +109,19 @@ def changed_inside(value: Any, words: Sequence[str] = ()) -> Iterator[Any]:
         for key in dict.fromkeys([*value, *words][:16]):
             yield {name: member for name, member in value.items() if name != key}
             yield from ({**value, key: each} for each in _ODD)
-            yield from ({**value, key: changed} for changed in changed_inside(value.get(key), words))
+            yield from (
+                {**value, key: changed} for changed in changed_inside(value.get(key), words)
+            )
         yield {**value, "unknown key": None}
 
 
 def with_texts(value: Any, change: Callable[[str], str]) -> Any:
     """A value with every text in it changed, except the name of a tool."""
     if isinstance(value, dict):
-        return {key: with_texts(member, change) if key != "tool_name" else member for key, member in value.items()}
+        return {
+            key: with_texts(member, change) if key != "tool_name" else member
+            for key, member in value.items()
+        }
     if isinstance(value, list):
         return [with_texts(member, change) for member in value]
     return change(value) if isinstance(value, str) else value
@@ -142,7 +160,13 @@ FORMATS = {
 """A text for each format that a schema may ask for; no address leads out of this machine."""
 
 
-_SUGGESTED = {"date": "date", "regex": "regex", "pattern": "regex", "email": "email", "timestamp": "date-time"}
+_SUGGESTED = {
+    "date": "date",
+    "regex": "regex",
+    "pattern": "regex",
+    "email": "email",
+    "timestamp": "date-time",
+}
 """What a property's name implies about its format, where its schema does not."""
 
 
@@ -221,18 +245,26 @@ class Values:
         if "properties" in found:
             yield from self.branches(found, name, least=least, depth=depth + 1)
 
-    def _of_kind(self, schema: dict[str, Any], kind: str, name: str, least: bool, depth: int) -> Iterator[Any]:
+    def _of_kind(
+        self, schema: dict[str, Any], kind: str, name: str, least: bool, depth: int
+    ) -> Iterator[Any]:
         if kind == "object":
             yield self._object(schema, least, depth)
             yield self._object(schema, True, depth)
         elif kind == "array":
             yield self._array(schema, name, least, depth)
-            yield from ([item] for item in self.alternatives(schema.get("items", {}), name, depth + 1)[:4])
+            yield from (
+                [item] for item in self.alternatives(schema.get("items", {}), name, depth + 1)[:4]
+            )
             yield []
         elif kind in ("integer", "number"):
             yield _number(schema, kind)
             bounds = [schema.get(key) for key in ("minimum", "maximum")]
-            yield from (each for each in bounds if isinstance(each, (int, float)) and abs(each) <= _MAX_NUMBER)
+            yield from (
+                each
+                for each in bounds
+                if isinstance(each, (int, float)) and abs(each) <= _MAX_NUMBER
+            )
             yield from (2, 7) if kind == "integer" else (2, 0.1, 1.5)
         elif kind in ("boolean", "null"):
             yield from (False, True) if kind == "boolean" else (None,)
@@ -250,13 +282,19 @@ class Values:
         required = required_of(schema)
         wanted = [name for name in properties if not least or name in required]
         wanted += [name for name in required if name not in properties]
-        return {name: self.plain(properties.get(name, {}), name, least=least, depth=depth + 1) for name in wanted}
+        return {
+            name: self.plain(properties.get(name, {}), name, least=least, depth=depth + 1)
+            for name in wanted
+        }
 
     def _array(self, schema: Mapping[str, Any], name: str, least: bool, depth: int) -> list[Any]:
         count = schema.get("minItems", 0 if least else 1)
         count = min(count, 50) if isinstance(count, int) else 1
         if isinstance(schema.get("prefixItems"), list):
-            return [self.plain(item, name, least=least, depth=depth + 1) for item in schema["prefixItems"]]
+            return [
+                self.plain(item, name, least=least, depth=depth + 1)
+                for item in schema["prefixItems"]
+            ]
         item = self.plain(schema.get("items", {}), name, least=least, depth=depth + 1)
         if schema.get("uniqueItems") is True and count > 1:
             others = self.alternatives(schema.get("items", {}), name, depth + 1)
@@ -286,7 +324,9 @@ class Values:
 def kinds_of(schema: Mapping[str, Any]) -> list[str]:
     """The types a schema allows, the guessed one if it names none."""
     kinds = schema.get("type")
-    named = [kind for kind in (kinds if isinstance(kinds, list) else [kinds]) if isinstance(kind, str)]
+    named = [
+        kind for kind in (kinds if isinstance(kinds, list) else [kinds]) if isinstance(kind, str)
+    ]
     if named:
         return named
     return ["object"] if "properties" in schema else ["array"] if "items" in schema else ["string"]
@@ -301,7 +341,9 @@ def properties_of(schema: Mapping[str, Any]) -> Mapping[str, Any]:
 def required_of(schema: Mapping[str, Any]) -> list[str]:
     """The keys a schema requires."""
     required = schema.get("required")
-    return [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
+    return (
+        [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
+    )
 
 
 def _without(schema: Mapping[str, Any], key: str) -> dict[str, Any]:
@@ -335,7 +377,9 @@ def _matching(pattern: str, schema: Mapping[str, Any]) -> str:
     # Often a prefix and something: the literal beginning of the pattern, then each of the shapes.
     literal = re.match(r"\^?([A-Za-z0-9 _:/@#-]*)", pattern)
     prefix = literal.group(1) if literal else ""
-    return next((prefix + text for text in SHAPED_TEXTS if expression.search(prefix + text)), "text")
+    return next(
+        (prefix + text for text in SHAPED_TEXTS if expression.search(prefix + text)), "text"
+    )
 
 
 def _of_length(text: str, schema: Mapping[str, Any]) -> str:
@@ -355,7 +399,11 @@ _MAX_WORDS = 6
 
 
 def sample_inputs(
-    schema: Mapping[str, Any] | None, file_name: str, *, words: Sequence[str] = (), choices: Sequence[str] = ()
+    schema: Mapping[str, Any] | None,
+    file_name: str,
+    *,
+    words: Sequence[str] = (),
+    choices: Sequence[str] = (),
 ) -> list[Input]:
     """A few valid inputs, such as a model would write: the required properties only, all, and all with each choice.
 
@@ -366,12 +414,16 @@ def sample_inputs(
         choices: Words that its source compares with.
     """
     if not schema:
-        guessed = {word: Values({}, file_name).plain({"type": "string"}, word) for word in words[:12]}
+        guessed = {
+            word: Values({}, file_name).plain({"type": "string"}, word) for word in words[:12]
+        }
         return _distinct([{}, guessed, dict.fromkeys(words[:12], 2)])
     return valid_inputs(schema, file_name, choices)[:_MAX_SAMPLES] or [{}]
 
 
-def valid_inputs(schema: Mapping[str, Any] | None, file_name: str, choices: Sequence[str] = ()) -> list[Input]:
+def valid_inputs(
+    schema: Mapping[str, Any] | None, file_name: str, choices: Sequence[str] = ()
+) -> list[Input]:
     """What the schema accepts: the least, everything, everything with each choice, and each alternative of each property on both.
 
     Args:
@@ -381,13 +433,18 @@ def valid_inputs(schema: Mapping[str, Any] | None, file_name: str, choices: Sequ
     """
     if not schema:
         return [{}]
-    accepts = acceptor(schema, check_formats=False)  # the author's own examples often have another form
+    accepts = acceptor(
+        schema, check_formats=False
+    )  # the author's own examples often have another form
     found = (each for each in _inputs(schema, file_name, choices) if isinstance(each, dict))
     return _distinct(each for each in found if accepts is None or accepts(each))[:_MAX_VALID]
 
 
 def invalid_inputs(
-    schema: Mapping[str, Any] | None, bases: Sequence[Input], words: Iterable[str], choices: Iterable[str] = ()
+    schema: Mapping[str, Any] | None,
+    bases: Sequence[Input],
+    words: Iterable[str],
+    choices: Iterable[str] = (),
 ) -> Iterator[Input]:
     """Inputs with one thing wrong: a key missing, one too many, a value of another type, at any depth.
 
@@ -405,7 +462,9 @@ def invalid_inputs(
             for given in ({**base, key: word}, {key: word}):
                 yield from (given, given)  # what works once may fail the second time
     yield from near_misses(base, keys)
-    yield from ({**base, key: _HUGE} for key in keys if "expr" in key.lower() or "formula" in key.lower())
+    yield from (
+        {**base, key: _HUGE} for key in keys if "expr" in key.lower() or "formula" in key.lower()
+    )
     for each in bases[1:]:
         yield from (each, each)
         yield from changed_inside(each)
@@ -418,7 +477,9 @@ def _distinct(values: Iterable[Any]) -> list[Any]:
 def _inputs(schema: Mapping[str, Any], file_name: str, choices: Sequence[str]) -> Iterator[Any]:
     values, top = Values(schema, file_name), {**resolved(schema, schema), "type": "object"}
     least, full = values.plain(top, least=True), values.plain(top)
-    if not isinstance(least, dict) or not isinstance(full, dict):  # a default or an example may be anything
+    if not isinstance(least, dict) or not isinstance(
+        full, dict
+    ):  # a default or an example may be anything
         return
     yield least
     yield full
@@ -433,11 +494,20 @@ def _inputs(schema: Mapping[str, Any], file_name: str, choices: Sequence[str]) -
         if kinds_of(part) == ["string"] and "enum" not in part:
             words = [word for word in harmless if word not in properties]
             yield from ({**full, name: word} for word in words[:_MAX_WORDS])
-        if kinds_of(part) == ["string"] and not {"enum", "const", "format", "pattern"} & part.keys():
+        if (
+            kinds_of(part) == ["string"]
+            and not {"enum", "const", "format", "pattern"} & part.keys()
+        ):
             alternatives[name] += harmless
-    for branch in (each for key in ("anyOf", "oneOf") if isinstance(top.get(key), list) for each in top[key]):
+    for branch in (
+        each for key in ("anyOf", "oneOf") if isinstance(top.get(key), list) for each in top[key]
+    ):
         yield values.plain({**top, **resolved(branch, schema), "type": "object"}, least=True)
-    yield from ({**least, name: full[name]} for name in properties if name not in required_of(top) and name in full)
+    yield from (
+        {**least, name: full[name]}
+        for name in properties
+        if name not in required_of(top) and name in full
+    )
     most = max((len(each) for each in alternatives.values()), default=0)
     for index in range(most):  # breadth first: every property gets its turn before the list is full
         for name, its_values in alternatives.items():

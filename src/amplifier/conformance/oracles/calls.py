@@ -84,7 +84,11 @@ async def check_method(
         return
     outcome = await mounted.call(getattr(instance, name), *args, **kwargs)
     if outcome.is_async is not None and outcome.is_async is not is_async:
-        what = f"returned {type(outcome.value).__name__} without being awaited" if is_async else "had to be awaited"
+        what = (
+            f"returned {type(outcome.value).__name__} without being awaited"
+            if is_async
+            else "had to be awaited"
+        )
         ctx.fault(clause, f"{name} is {'not async: it' if is_async else 'async: it'} {what}")
     elif isinstance(outcome.error, TypeError) and ctx.location_of(outcome.error) is None:
         ctx.fault(clause, f"{name} cannot be called as the contract demands: {outcome.error}")
@@ -104,11 +108,16 @@ _LONGEST = 60
 
 def first_difference(usual: str, other: str) -> str:
     """Two texts where they begin to differ, for a report: the other one, and what was expected."""
-    at = next((place for place, (one, two) in enumerate(zip(usual, other, strict=False)) if one != two), None)
+    at = next(
+        (place for place, (one, two) in enumerate(zip(usual, other, strict=False)) if one != two),
+        None,
+    )
     at = min(len(usual), len(other)) if at is None else at
     start = max(0, at - _AROUND)
     usual, other = (
-        ("…" if start else "") + text[start : at + _LONGEST] + ("…" if len(text) > at + _LONGEST else "")
+        ("…" if start else "")
+        + text[start : at + _LONGEST]
+        + ("…" if len(text) > at + _LONGEST else "")
         for text in (usual, other)
     )
     return f"{other}; expected {usual}"

@@ -26,7 +26,10 @@ _TOOLS = ("look", "count")
 def tool_specs() -> list[ToolSpec]:
     """The offered tools."""
     schema = {"type": "object", "properties": {"text": {"type": "string"}}}
-    return [ToolSpec(name=name, description=f"The tool {name}.", parameters=copy.deepcopy(schema)) for name in _TOOLS]
+    return [
+        ToolSpec(name=name, description=f"The tool {name}.", parameters=copy.deepcopy(schema))
+        for name in _TOOLS
+    ]
 
 
 def request_from(case: Mapping[str, Any]) -> ChatRequest:
@@ -57,16 +60,24 @@ def calls_of(response: ChatResponse) -> list[ToolCall]:
 def call_tuples(calls: Sequence[Any]) -> list[tuple[Any, Any, Any]]:
     """Calls as ids, names and arguments."""
     return [
-        (getattr(call, "id", None), getattr(call, "name", None), getattr(call, "arguments", None)) for call in calls
+        (getattr(call, "id", None), getattr(call, "name", None), getattr(call, "arguments", None))
+        for call in calls
     ]
 
 
 def continued(request: ChatRequest, response: ChatResponse, next_words: str) -> ChatRequest:
     """The next request of a conversation: the response, then results for its calls or the next user message."""
-    messages = [*copy.deepcopy(request.messages), Message(role="assistant", content=copy.deepcopy(response.content))]
+    messages = [
+        *copy.deepcopy(request.messages),
+        Message(role="assistant", content=copy.deepcopy(response.content)),
+    ]
     calls = calls_of(response)
     for call in calls:
-        messages.append(Message(role="tool", tool_call_id=call.id, name=call.name, content=f"result of {call.name}"))
+        messages.append(
+            Message(
+                role="tool", tool_call_id=call.id, name=call.name, content=f"result of {call.name}"
+            )
+        )
     if not calls:
         messages.append(Message(role="user", content=next_words))
     return ChatRequest(messages=messages, tools=copy.deepcopy(request.tools))
@@ -86,7 +97,10 @@ def problem_with(response: Any) -> tuple[str, str] | None:
         return "P4", f"complete returned {type(response).__name__}; expected a ChatResponse"
     content: Any = response.content  # anything may have been assigned since
     if not isinstance(content, list) or not all(hasattr(block, "type") for block in content):
-        return "P4", f"the content of a response is {str(response.content)[:120]!r}; expected a list of blocks"
+        return (
+            "P4",
+            f"the content of a response is {str(response.content)[:120]!r}; expected a list of blocks",
+        )
     usage = response.usage
     if not isinstance(usage, Usage):
         return "P5", f"a response came with usage {usage!r}; expected a Usage"
@@ -105,9 +119,15 @@ def _problem_with_json(response: ChatResponse) -> tuple[str, str] | None:
         again = from_dict(ChatResponse, json.loads(text))
     except (ValueError, TypeError) as error:
         return "P6", f"a response cannot be written and read as JSON: {error}"
-    before, after = [block.type for block in response.content], [block.type for block in again.content]
+    before, after = (
+        [block.type for block in response.content],
+        [block.type for block in again.content],
+    )
     if before != after:
-        return "P6", f"a response has blocks {before!r}; written and read as JSON they are {after!r}"
+        return (
+            "P6",
+            f"a response has blocks {before!r}; written and read as JSON they are {after!r}",
+        )
     return None
 
 
@@ -117,12 +137,18 @@ def _problem_with_calls(response: ChatResponse) -> tuple[str, str] | None:
     for call in calls:
         call_id: Any = call.id
         if not isinstance(call_id, str) or not call_id.strip():
-            return "P9", f"the call of {call.name!r} has the id {call_id!r}; expected a text that is not empty"
+            return (
+                "P9",
+                f"the call of {call.name!r} has the id {call_id!r}; expected a text that is not empty",
+            )
     ids = [call.id for call in calls]
     if len(set(ids)) < len(ids):
         return "P9", f"a response has calls with the ids {ids!r}; expected each once"
     if response.tool_calls and blocks:
-        listed, shown = call_tuples(response.tool_calls), [(block.id, block.name, block.input) for block in blocks]
+        listed, shown = (
+            call_tuples(response.tool_calls),
+            [(block.id, block.name, block.input) for block in blocks],
+        )
         if listed != shown:
             return "P10", f"a response lists the calls {listed!r}, and its blocks contain {shown!r}"
     return None

@@ -8,7 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from amplifier.conformance.target.turn_script import Answer, Call, LogEntry, RecordedTurn, results_in, text_of, words_of
+from amplifier.conformance.target.turn_script import (
+    Answer,
+    Call,
+    LogEntry,
+    RecordedTurn,
+    results_in,
+    text_of,
+    words_of,
+)
 from amplifier.conformance.target.turn_session import RESULT_KEYS
 
 Violation = tuple[str, str]
@@ -49,7 +57,10 @@ def _check_frame(turn: RecordedTurn) -> Iterator[Violation]:
             )
         late = [each for each in turn.log[position:] if each.kind in ("asked", "started")]
         if late:
-            yield "O5", f"after execution:end {'the model was asked' if late[0].kind == 'asked' else 'a tool was run'}"
+            yield (
+                "O5",
+                f"after execution:end {'the model was asked' if late[0].kind == 'asked' else 'a tool was run'}",
+            )
 
 
 def _ending(turn: RecordedTurn) -> str:
@@ -102,11 +113,25 @@ def _check_answer(turn: RecordedTurn) -> Iterator[Violation]:
         yield "O3", f"execute returned {outcome.value[:80]!r} without having called the model"
     if outcome.returned and turn.answers:
         last = turn.answers[-1][1]
-        if last.number and last.texts and not any(text.strip() in outcome.value for text in last.texts):
-            yield "O3", f"execute returned {outcome.value[:80]!r}; the model's last answer was {last.texts[-1][:80]!r}"
+        if (
+            last.number
+            and last.texts
+            and not any(text.strip() in outcome.value for text in last.texts)
+        ):
+            yield (
+                "O3",
+                f"execute returned {outcome.value[:80]!r}; the model's last answer was {last.texts[-1][:80]!r}",
+            )
         for thought in last.thoughts:
-            if len(thought.strip()) >= _MIN_THOUGHT and last.texts and thought.strip() in outcome.value:
-                yield "O3", f"execute returned {outcome.value[:80]!r}, of which {thought!r} is from a thinking block"
+            if (
+                len(thought.strip()) >= _MIN_THOUGHT
+                and last.texts
+                and thought.strip() in outcome.value
+            ):
+                yield (
+                    "O3",
+                    f"execute returned {outcome.value[:80]!r}, of which {thought!r} is from a thinking block",
+                )
 
 
 def repeated_answer_violations(turns: list[RecordedTurn]) -> Iterator[Violation]:
@@ -137,10 +162,16 @@ def _check_model_calls(turn: RecordedTurn) -> Iterator[Violation]:
         elif entry.kind == "asked":
             # A retry after an error belongs to the same request.
             if requests <= answered:
-                yield "O7", f"the model was asked (call {answered + 1}) without a provider:request before"
+                yield (
+                    "O7",
+                    f"the model was asked (call {answered + 1}) without a provider:request before",
+                )
                 return
             if responses < answered:
-                yield "O7", f"the model was asked again without a provider:response after its answer {answered}"
+                yield (
+                    "O7",
+                    f"the model was asked again without a provider:response after its answer {answered}",
+                )
                 return
     if responses < answered and not turn.is_cancelled and not turn.context_failed:
         yield "O7", f"provider:response was {_times(responses)} for {answered} answers of the model"
@@ -149,7 +180,10 @@ def _check_model_calls(turn: RecordedTurn) -> Iterator[Violation]:
 
 def _check_prompt(turn: RecordedTurn) -> Iterator[Violation]:
     asked = turn.positions("asked")
-    stored = [(position, text_of(each.data.get("content"))) for position, each in turn.entries("stored", "user")]
+    stored = [
+        (position, text_of(each.data.get("content")))
+        for position, each in turn.entries("stored", "user")
+    ]
     prompt = turn.script.prompt.strip()
     if asked and not any(position < asked[0] and prompt in text for position, text in stored):
         when = "had not yet been" if any(prompt in text for _, text in stored) else "was not"
@@ -169,7 +203,11 @@ def _check_tool_events(turn: RecordedTurn) -> Iterator[Violation]:
             yield from _check_payload(turn, event, each.data)
     names = {each.name for _, each in turn.entries("started")}
     for name in sorted(names):
-        pres = [position for position, each in turn.entries("event", "tool:pre") if each.data.get("tool_name") == name]
+        pres = [
+            position
+            for position, each in turn.entries("event", "tool:pre")
+            if each.data.get("tool_name") == name
+        ]
         for number, position in enumerate(turn.positions("started", name), 1):
             if sum(pre < position for pre in pres) < number:
                 yield "O8", f"the tool {name!r} was run without a tool:pre before it"
@@ -177,7 +215,11 @@ def _check_tool_events(turn: RecordedTurn) -> Iterator[Violation]:
         if turn.is_cancelled or turn.context_failed:
             continue
         # A loop may treat any other value than a ToolResult as an error.
-        returns = [at for at, each in turn.entries("returned", name) if not getattr(each.data["call"], "is_odd", False)]
+        returns = [
+            at
+            for at, each in turn.entries("returned", name)
+            if not getattr(each.data["call"], "is_odd", False)
+        ]
         if not _followed(turn, returns, "tool:post", name):
             yield "O8", f"the tool {name!r} returned, and no tool:post followed"
         if not _followed(turn, turn.positions("raised", name), "tool:error", name):
@@ -189,16 +231,29 @@ def _check_payload(turn: RecordedTurn, event: str, data: Mapping[str, Any]) -> I
     calls = turn.calls
     if not isinstance(name, str):
         yield "O8", f"{event} does not name the tool it is about (tool_name is {name!r})"
-    elif call_id is not None and calls and not any(call.id == call_id and call.tool == name for call in calls):
-        yield "O8", f"{event} is about the tool {name!r} and the call {call_id!r}, which do not belong together"
+    elif (
+        call_id is not None
+        and calls
+        and not any(call.id == call_id and call.tool == name for call in calls)
+    ):
+        yield (
+            "O8",
+            f"{event} is about the tool {name!r} and the call {call_id!r}, which do not belong together",
+        )
     if event == "tool:post" and not any(key in data for key in RESULT_KEYS):
-        yield "O8", "tool:post does not hold what the tool returned (neither tool_result nor result)"
+        yield (
+            "O8",
+            "tool:post does not hold what the tool returned (neither tool_result nor result)",
+        )
 
 
 def _followed(turn: RecordedTurn, positions: list[int], event: str, name: str) -> bool:
     """Whether each position has an event of its own after it."""
     events = [at for at, each in turn.entries("event", event) if each.data.get("tool_name") == name]
-    return all(sum(at < each for each in events) >= len(positions) - index for index, at in enumerate(positions))
+    return all(
+        sum(at < each for each in events) >= len(positions) - index
+        for index, at in enumerate(positions)
+    )
 
 
 # ── requests ──
@@ -217,7 +272,10 @@ def _check_requests(turn: RecordedTurn) -> Iterator[Violation]:
         request = asked.data["messages"]
         # A retry after an error may send the same request again.
         if not views and not any(before < at < position for at in turn.positions("failed")):
-            yield "O10", "a request was made without asking get_messages_for_request since the last one"
+            yield (
+                "O10",
+                "a request was made without asking get_messages_for_request since the last one",
+            )
             return
         missing = (
             _missing(views, request)
@@ -225,7 +283,10 @@ def _check_requests(turn: RecordedTurn) -> Iterator[Violation]:
             or _missing_results(turn, position, request)
         )
         if views and missing:
-            yield "O10", f"a request leaves out what get_messages_for_request gave for it: {missing}"
+            yield (
+                "O10",
+                f"a request leaves out what get_messages_for_request gave for it: {missing}",
+            )
             return
         if "earlier0x" in words_of(request) and views and "earlier0x" not in words_of(views):
             yield "O10", "a request shows messages that get_messages_for_request had left out"
@@ -247,19 +308,29 @@ def _missing(views: list[list[dict[str, Any]]], request: list[dict[str, Any]]) -
     return found
 
 
-def _missing_calls(turn: RecordedTurn, views: list[list[dict[str, Any]]], request: list[dict[str, Any]]) -> str | None:
+def _missing_calls(
+    turn: RecordedTurn, views: list[list[dict[str, Any]]], request: list[dict[str, Any]]
+) -> str | None:
     """A call of an assistant message in the view that the request does not contain."""
-    viewed = words_of([message for view in views[-1:] for message in view if message.get("role") == "assistant"])
+    viewed = words_of(
+        [message for view in views[-1:] for message in view if message.get("role") == "assistant"]
+    )
     shown = words_of([message for message in request if message.get("role") == "assistant"])
     ids = [call.id for call in turn.calls]
-    return next((f"the call {each!r}" for each in ids if each in viewed and each not in shown), None)
+    return next(
+        (f"the call {each!r}" for each in ids if each in viewed and each not in shown), None
+    )
 
 
-def _missing_results(turn: RecordedTurn, position: int, request: list[dict[str, Any]]) -> str | None:
+def _missing_results(
+    turn: RecordedTurn, position: int, request: list[dict[str, Any]]
+) -> str | None:
     """A result that was stored before the request and is not in it, because the view was too old."""
     stored = [call_id for at, call_id, _ in turn.stored_results if at < position]
     shown = {call_id for message in request for call_id, _ in results_in(message)}
-    return next((f"the result of {each!r}, stored before" for each in stored if each not in shown), None)
+    return next(
+        (f"the result of {each!r}, stored before" for each in stored if each not in shown), None
+    )
 
 
 def _shape(message: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -286,7 +357,9 @@ def _not_in_order(view: list[dict[str, Any]], request: list[dict[str, Any]]) -> 
 
 
 def _shows(message: Mapping[str, Any], role: Any, call_id: Any, text: str) -> bool:
-    if message.get("role") != role or (call_id and call_id not in [each for each, _ in results_in(message)]):
+    if message.get("role") != role or (
+        call_id and call_id not in [each for each, _ in results_in(message)]
+    ):
         return False
     shown = text_of(message.get("content")) or words_of(message.get("content"))
     return text.strip() in shown or bool(call_id)
@@ -312,19 +385,26 @@ def _check_transcript(turn: RecordedTurn) -> Iterator[Violation]:
             yield from _check_results(turn, position, stored_at, answer)
 
 
-def _check_stored(turn: RecordedTurn, position: int, stored_at: int | None, answer: Answer) -> Iterator[Violation]:
+def _check_stored(
+    turn: RecordedTurn, position: int, stored_at: int | None, answer: Answer
+) -> Iterator[Violation]:
     defined = answer.structured(also=())
     if stored_at is None:
         if not answer.number or turn.is_cancelled or turn.was_stopped:
             return
         if answer.calls or answer.texts or defined:
-            yield "O24", f"the model's answer {answer.texts or [call.id for call in answer.calls]} was not stored"
+            yield (
+                "O24",
+                f"the model's answer {answer.texts or [call.id for call in answer.calls]} was not stored",
+            )
         elif answer.structured():
             yield "O30", f"the model's answer {answer.structured()} was not stored"
         return
     # A loop may store an answer in several messages, and messages of its own beside it.
     until = min((at for at in turn.positions("answered") if at > position), default=len(turn.log))
-    places = {at for at in turn.positions("stored", "assistant") if position < at < until} | {stored_at}
+    places = {at for at in turn.positions("stored", "assistant") if position < at < until} | {
+        stored_at
+    }
     messages = [turn.log[at].data for at in sorted(places)]
     words = words_of(messages)
     for text in answer.texts:
@@ -339,7 +419,10 @@ def _check_stored(turn: RecordedTurn, position: int, stored_at: int | None, answ
         missing = _first_missing(expected, blocks)
         if missing is not None:
             what = f"a {missing['type']} block was not stored as it came: {missing}"
-            yield clause, f"{what}; stored was {str(contents[0] if len(contents) == 1 else contents)[:160]}"
+            yield (
+                clause,
+                f"{what}; stored was {str(contents[0] if len(contents) == 1 else contents)[:160]}",
+            )
             return
 
 
@@ -374,12 +457,18 @@ def _stored_at(turn: RecordedTurn, position: int, answer: Answer) -> int | None:
     return None
 
 
-def _check_results(turn: RecordedTurn, position: int, stored_at: int | None, answer: Answer) -> Iterator[Violation]:
+def _check_results(
+    turn: RecordedTurn, position: int, stored_at: int | None, answer: Answer
+) -> Iterator[Violation]:
     ids = [call.id for call in answer.calls]
     stored = [found for found in turn.stored_results if found[1] in ids]
     order = [call_id for _, call_id, _ in stored]
     if stored_at is None:
-        storing = [words_of(each.data) for _, each in turn.entries("storing", "assistant") if turn.is_cancelled]
+        storing = [
+            words_of(each.data)
+            for _, each in turn.entries("storing", "assistant")
+            if turn.is_cancelled
+        ]
         if stored and any(all(call_id in words for call_id in ids) for words in storing):
             return  # nothing shows whether the cancelled add_message stored the answer
         if stored:
@@ -389,7 +478,10 @@ def _check_results(turn: RecordedTurn, position: int, stored_at: int | None, ans
             yield "O13", f"the calls {ids} got no results"
         return
     if stored and stored[0][0] < stored_at:
-        yield "O11", f"the result of {stored[0][1]!r} was stored before the answer that asked for it"
+        yield (
+            "O11",
+            f"the result of {stored[0][1]!r} was stored before the answer that asked for it",
+        )
     asked = turn.next_asked(position)
     for call in answer.calls:
         if order.count(call.id) != 1:
@@ -408,7 +500,9 @@ def _fate(turn: RecordedTurn, call: Call) -> str:
     if call.does == "unknown":
         return "of a tool that does not exist"
     decisions = [
-        each.data["what"] for _, each in turn.entries("decision", "tool:pre") if each.data["number"] == call.number
+        each.data["what"]
+        for _, each in turn.entries("decision", "tool:pre")
+        if each.data["number"] == call.number
     ]
     if decisions:
         return f"for which a hook returned: {decisions[0]}"
@@ -416,25 +510,47 @@ def _fate(turn: RecordedTurn, call: Call) -> str:
     return f"whose tool {call.does}" if ran else "whose tool was not run"
 
 
-def _check_contents(turn: RecordedTurn, answer: Answer, results: dict[str, Any]) -> Iterator[Violation]:
-    finished = {each.data["call"].key for _, each in turn.entries("returned") if each.data["call"] is not None}
+def _check_contents(
+    turn: RecordedTurn, answer: Answer, results: dict[str, Any]
+) -> Iterator[Violation]:
+    finished = {
+        each.data["call"].key
+        for _, each in turn.entries("returned")
+        if each.data["call"] is not None
+    }
     for call in answer.calls:
-        if not call.is_marked or call.post in ("modify", "deny", "deny silently") or call.pre in _REFUSALS:
+        if (
+            not call.is_marked
+            or call.post in ("modify", "deny", "deny silently")
+            or call.pre in _REFUSALS
+        ):
             continue
         if turn.was_stopped and call.key not in finished:
             continue
         text = words_of(results[call.id])
         if call.mark in text:
             continue
-        others = [other.id for other in answer.calls if other.key != call.key and other.mark in text]
+        others = [
+            other.id for other in answer.calls if other.key != call.key and other.mark in text
+        ]
         if others:
             yield "O12", f"under the id {call.id!r} the result of the call {others[0]!r} was stored"
         else:
-            yield "O13", f"the result stored for {call.id!r} does not hold what the tool returned: {text[:120]!r}"
+            yield (
+                "O13",
+                f"the result stored for {call.id!r} does not hold what the tool returned: {text[:120]!r}",
+            )
         return
 
 
-_REFUSALS = ("deny", "deny silently", "ask no", "ask yes", "ask yes, inject", "ask yes, inject once")
+_REFUSALS = (
+    "deny",
+    "deny silently",
+    "ask no",
+    "ask yes",
+    "ask yes, inject",
+    "ask yes, inject once",
+)
 
 
 def hook_violations(turn: RecordedTurn) -> Iterator[Violation]:
@@ -452,11 +568,16 @@ def hook_violations(turn: RecordedTurn) -> Iterator[Violation]:
                 yield "O20", f"the model was asked although a hook had denied {decision.name}"
         if what in ("inject once", "inject into the result", "ask yes, inject once"):
             yield from _check_injected_once(turn, position, decision)
-        if what in ("inject", "inject as user", "ask yes, inject") and decision.name in ("tool:pre", "tool:post"):
+        if what in ("inject", "inject as user", "ask yes, inject") and decision.name in (
+            "tool:pre",
+            "tool:post",
+        ):
             yield from _check_injection(turn, position, decision)
 
 
-def _check_pre(turn: RecordedTurn, position: int, call: Call, decision: LogEntry) -> Iterator[Violation]:
+def _check_pre(
+    turn: RecordedTurn, position: int, call: Call, decision: LogEntry
+) -> Iterator[Violation]:
     runs = [each.data["input"] for _, each in turn.entries("started") if each.data["call"] == call]
     what = decision.data["what"]
     if what in ("deny", "deny silently"):
@@ -467,18 +588,30 @@ def _check_pre(turn: RecordedTurn, position: int, call: Call, decision: LogEntry
     elif what == "modify":
         wrong = [given for given in runs if given != {"key": call.new_key}]
         if wrong:
-            yield "O16", f"a hook changed what the tool is given to {call.new_key!r} at tool:pre, and it got {wrong[0]}"
+            yield (
+                "O16",
+                f"a hook changed what the tool is given to {call.new_key!r} at tool:pre, and it got {wrong[0]}",
+            )
     elif what.startswith("ask "):
-        answers = [each.data for _, each in turn.entries("approval") if decision.data["word"] in each.name]
+        answers = [
+            each.data for _, each in turn.entries("approval") if decision.data["word"] in each.name
+        ]
         if runs and "Allow" not in answers:
             how = "the user denied it" if answers else "the user was not asked"
             yield "O17", f"a hook asked for approval at tool:pre, {how}, and the tool was run"
         if not runs and "Allow" in answers:
-            yield "O17", "a hook asked for approval at tool:pre, the user allowed it, and the tool was not run"
+            yield (
+                "O17",
+                "a hook asked for approval at tool:pre, the user allowed it, and the tool was not run",
+            )
 
 
 def _reaches_model(turn: RecordedTurn, position: int, call: Call, word: str) -> bool:
-    requests = [asked.data for at, asked in turn.entries("asked") if at > position and asked.data is not None]
+    requests = [
+        asked.data
+        for at, asked in turn.entries("asked")
+        if at > position and asked.data is not None
+    ]
     return any(word in words_of(value) for value in (_result(turn, call), *requests))
 
 
@@ -486,11 +619,17 @@ def _check_post(turn: RecordedTurn, call: Call, decision: LogEntry) -> Iterator[
     text = words_of(_result(turn, call))
     what = decision.data["what"]
     if what == "modify" and text and (call.mark in text or call.new_mark not in text):
-        yield "O16", f"a hook changed the result to {call.new_mark!r} at tool:post, and stored was {text[:120]!r}"
+        yield (
+            "O16",
+            f"a hook changed the result to {call.new_mark!r} at tool:post, and stored was {text[:120]!r}",
+        )
     if what in ("deny", "deny silently") and call.mark in text:
         yield "O29", "a hook denied a result at tool:post, and it was stored all the same"
     elif what == "deny" and text and decision.data["word"] not in text:
-        yield "O29", f"a hook denied a result at tool:post, and stored was {text[:120]!r}, without its reason"
+        yield (
+            "O29",
+            f"a hook denied a result at tool:post, and stored was {text[:120]!r}, without its reason",
+        )
 
 
 def _result(turn: RecordedTurn, call: Call) -> Any:
@@ -507,10 +646,15 @@ def _check_injection(turn: RecordedTurn, position: int, decision: LogEntry) -> I
     elif len(stored) > 1:
         yield "O18", f"what a hook injected at {decision.name} was stored {len(stored)} times"
     elif asked is not None and stored[0] > asked:
-        yield "O18", f"what a hook injected at {decision.name} was stored only after the model had been asked again"
+        yield (
+            "O18",
+            f"what a hook injected at {decision.name} was stored only after the model had been asked again",
+        )
 
 
-def _check_injected_once(turn: RecordedTurn, position: int, decision: LogEntry) -> Iterator[Violation]:
+def _check_injected_once(
+    turn: RecordedTurn, position: int, decision: LogEntry
+) -> Iterator[Violation]:
     word = decision.data["word"]
     if any(word in words_of(each.data) for _, each in turn.entries("stored")):
         yield "O19", f"what a hook injected for one request only, at {decision.name}, was stored"
@@ -520,7 +664,10 @@ def _check_injected_once(turn: RecordedTurn, position: int, decision: LogEntry) 
     if later and not later[0] and decision.name != "prompt:submit":
         yield "O19", f"what a hook injected for the next request, at {decision.name}, was not in it"
     elif times > 1:
-        yield "O19", f"what a hook injected for one request, at {decision.name}, was in {times} of them"
+        yield (
+            "O19",
+            f"what a hook injected for one request, at {decision.name}, was in {times} of them",
+        )
 
 
 def error_violations(turn: RecordedTurn) -> Iterator[Violation]:
@@ -532,7 +679,10 @@ def error_violations(turn: RecordedTurn) -> Iterator[Violation]:
     if not isinstance(outcome.error, type(error)):
         yield "O21", f"the provider raised {type(error).__name__}, and execute {outcome}"
     if not turn.positions("event", "provider:error"):
-        yield "O26", f"the provider raised {type(error).__name__}, and no provider:error was emitted"
+        yield (
+            "O26",
+            f"the provider raised {type(error).__name__}, and no provider:error was emitted",
+        )
 
 
 def stop_violations(turn: RecordedTurn, *, is_on_island: bool = False) -> Iterator[Violation]:

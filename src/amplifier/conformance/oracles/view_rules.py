@@ -60,8 +60,14 @@ def is_whole(history: Sequence[Message], view: Any) -> bool:
     """Whether a view shows everything as it is, instructions aside."""
     if not isinstance(view, list):
         return False
-    rest = iter(message for message in view if isinstance(message, dict) and message.get("role") not in INSTRUCTIONS)
-    return all(any(shows(shown, wanted) for shown in rest) for wanted in history if not _rank(wanted))
+    rest = iter(
+        message
+        for message in view
+        if isinstance(message, dict) and message.get("role") not in INSTRUCTIONS
+    )
+    return all(
+        any(shows(shown, wanted) for shown in rest) for wanted in history if not _rank(wanted)
+    )
 
 
 def marks(view: Any) -> list[str]:
@@ -70,7 +76,9 @@ def marks(view: Any) -> list[str]:
     return [mark for mark in found if mark is not None]
 
 
-def view_violations(history: Sequence[Message], view: Any, budget: int | None = None) -> Iterator[Violation]:
+def view_violations(
+    history: Sequence[Message], view: Any, budget: int | None = None
+) -> Iterator[Violation]:
     """Every clause that a view breaks.
 
     Args:
@@ -78,8 +86,13 @@ def view_violations(history: Sequence[Message], view: Any, budget: int | None = 
         view: What was returned for a request.
         budget: The tokens it should fit into; None to leave that out.
     """
-    if not isinstance(view, list) or not all(isinstance(message, dict) and "role" in message for message in view):
-        yield "C7", f"get_messages_for_request returned {shortened(view)}; expected a list of messages"
+    if not isinstance(view, list) or not all(
+        isinstance(message, dict) and "role" in message for message in view
+    ):
+        yield (
+            "C7",
+            f"get_messages_for_request returned {shortened(view)}; expected a list of messages",
+        )
         return
     places = _Positions(history, view)
     yield from _order(history, view, places)
@@ -121,9 +134,9 @@ class _Positions:
                 places = [place for place in self.candidates[at] if place > last]
                 if places:
                     last = self.chosen[at] = places[0]
-                elif any(_is_surely(message, history[place]) for place in self.candidates[at]) and not any(
-                    _may_be_left_of(later, message) for later in history[last + 1 :]
-                ):
+                elif any(
+                    _is_surely(message, history[place]) for place in self.candidates[at]
+                ) and not any(_may_be_left_of(later, message) for later in history[last + 1 :]):
                     self.displaced.append(at)
 
     def shown(self) -> set[int]:
@@ -141,26 +154,34 @@ def _identity(message: Message) -> tuple[Any, ...]:
         repr(message.get("tool_call_id")),
         tuple(call_ids(message)),
         mark_of(message)
-        or (None if message.get("tool_call_id") or call_ids(message) else repr(message.get("content"))),
+        or (
+            None
+            if message.get("tool_call_id") or call_ids(message)
+            else repr(message.get("content"))
+        ),
     )
 
 
 def _is_marked(message: Message) -> bool:
-    return mark_of(message) is not None or bool(message.get("tool_call_id")) or bool(call_ids(message))
+    return (
+        mark_of(message) is not None or bool(message.get("tool_call_id")) or bool(call_ids(message))
+    )
 
 
 def _is_surely(shown: Message, message: Message) -> bool:
     """Whether a message of a view cannot be one that the context added, such as a summary that begins like it."""
     return (
-        bool(shown.get("tool_call_id") or call_ids(shown)) or shows(shown, message) or _may_be_left_of(message, shown)
+        bool(shown.get("tool_call_id") or call_ids(shown))
+        or shows(shown, message)
+        or _may_be_left_of(message, shown)
     )
 
 
 def _may_be_left_of(message: Message, shown: Message) -> bool:
     """Whether a message of a view may be what a context left of a message when it shortened it."""
-    if any(shown.get(key) != message.get(key) for key in ("role", "tool_call_id")) or call_ids(shown) != call_ids(
-        message
-    ):
+    if any(shown.get(key) != message.get(key) for key in ("role", "tool_call_id")) or call_ids(
+        shown
+    ) != call_ids(message):
         return False
     left, whole = _text(shown), _text(message)
     return not shown.get("content") or (left is not None and whole is not None and left in whole)
@@ -170,7 +191,11 @@ def _text(message: Message) -> str | None:
     """The text of a message, whole or in blocks; None if it has anything else."""
     content = message.get("content")
     if isinstance(content, list):
-        texts = [block["text"] for block in content if isinstance(block, dict) and isinstance(block.get("text"), str)]
+        texts = [
+            block["text"]
+            for block in content
+            if isinstance(block, dict) and isinstance(block.get("text"), str)
+        ]
         return "".join(texts) if len(texts) == len(content) else None
     return content if isinstance(content, str) else None
 
@@ -178,9 +203,14 @@ def _text(message: Message) -> str | None:
 # ── the clauses ──
 
 
-def _order(history: Sequence[Message], view: Sequence[Message], places: _Positions) -> Iterator[Violation]:
+def _order(
+    history: Sequence[Message], view: Sequence[Message], places: _Positions
+) -> Iterator[Violation]:
     for at in places.displaced[:1]:
-        yield "C10", f"the view shows {shortened(view[at])} after messages that came later, or more than once"
+        yield (
+            "C10",
+            f"the view shows {shortened(view[at])} after messages that came later, or more than once",
+        )
     newest_before = -1
     for at, place in enumerate(places.chosen):
         if place is None:
@@ -188,7 +218,10 @@ def _order(history: Sequence[Message], view: Sequence[Message], places: _Positio
         # Showing instructions earlier than they were given is common; showing them later changes their meaning.
         # Of equal instructions it may be the last one that is shown.
         if _rank(view[at]) and max(places.candidates[at]) < newest_before:
-            yield "C10", f"the view shows the instruction {shortened(view[at])} after messages that came later"
+            yield (
+                "C10",
+                f"the view shows the instruction {shortened(view[at])} after messages that came later",
+            )
             return
         if not _rank(view[at]):
             newest_before = max(newest_before, place)
@@ -212,7 +245,9 @@ def _ids(messages: Sequence[Message]) -> tuple[set[str], set[str]]:
     return called, answered
 
 
-def _systems(history: Sequence[Message], view: Sequence[Message], places: _Positions) -> Iterator[Violation]:
+def _systems(
+    history: Sequence[Message], view: Sequence[Message], places: _Positions
+) -> Iterator[Violation]:
     shown = [message for message in view if message["role"] == "system"]
     texts = "\n".join(str(message.get("content")) for message in shown)
     wanted = [(at, message) for at, message in enumerate(history) if message["role"] == "system"]
@@ -223,7 +258,10 @@ def _systems(history: Sequence[Message], view: Sequence[Message], places: _Posit
         joined = bool(shown) and str(message.get("content") or "") in texts
         if joined or at in places.shown() or any(shows(m, message) for m in shown):
             continue
-        yield "C11", f"the view leaves out the system message {shortened(message)}, number {at + 1} of {len(history)}"
+        yield (
+            "C11",
+            f"the view leaves out the system message {shortened(message)}, number {at + 1} of {len(history)}",
+        )
         return
 
 
@@ -238,15 +276,28 @@ def _newest(history: Sequence[Message], view: Sequence[Message]) -> Iterator[Vio
     if shows(last, newest) or (_identity(last) == _identity(newest) and _is_marked(newest)):
         return
     # What is left of a shortened message may be equal to an older message.
-    is_older = any(shows(last, message) for message in history[:-1]) and not _may_be_left_of(newest, last)
-    if last["role"] != newest["role"] or is_older or last.get("tool_call_id") != newest.get("tool_call_id"):
-        yield "C12", f"the view ends with {shortened(last)}; expected the newest message, {shortened(newest)}"
+    is_older = any(shows(last, message) for message in history[:-1]) and not _may_be_left_of(
+        newest, last
+    )
+    if (
+        last["role"] != newest["role"]
+        or is_older
+        or last.get("tool_call_id") != newest.get("tool_call_id")
+    ):
+        yield (
+            "C12",
+            f"the view ends with {shortened(last)}; expected the newest message, {shortened(newest)}",
+        )
 
 
-def _fit(history: Sequence[Message], view: Sequence[Message], places: _Positions, budget: int) -> Iterator[Violation]:
+def _fit(
+    history: Sequence[Message], view: Sequence[Message], places: _Positions, budget: int
+) -> Iterator[Violation]:
     unit = newest_unit(history)
     optional = [
-        message for message, place in zip(view, places.chosen, strict=True) if not _rank(message) and place not in unit
+        message
+        for message, place in zip(view, places.chosen, strict=True)
+        if not _rank(message) and place not in unit
     ]
     taken, all_of_it = total_size(optional), total_size(history)
     if total_size(view) >= all_of_it > SURELY_TOO_MUCH * budget:
@@ -264,7 +315,9 @@ def _fit(history: Sequence[Message], view: Sequence[Message], places: _Positions
 
 def _same(one: Any, other: Any) -> bool:
     if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_same(value, other[key]) for key, value in one.items())
+        return one.keys() == other.keys() and all(
+            _same(value, other[key]) for key, value in one.items()
+        )
     if isinstance(one, list) and isinstance(other, list):
         return len(one) == len(other) and all(map(_same, one, other))
     return bool(one == other) and isinstance(one, bool) is isinstance(other, bool)

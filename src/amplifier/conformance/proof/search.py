@@ -32,7 +32,12 @@ from amplifier.conformance.engine.job import reject_unknown, require_packages
 from amplifier.conformance.inputs.values import sample_inputs
 from amplifier.conformance.proof.world import CHOICES, FAULTY, KINDS, LAWS, Case, PlanWorld
 from amplifier.conformance.target.calls import child_processes, machine_load
-from amplifier.conformance.target.process import Resources, after_patience, mark_descendants, started_processes
+from amplifier.conformance.target.process import (
+    Resources,
+    after_patience,
+    mark_descendants,
+    started_processes,
+)
 from amplifier.errors import AmplifierError, ExecutionCancelled
 from amplifier.loading.found import SEARCH_PATH_VARIABLE
 from amplifier.plan import merge_plans
@@ -100,9 +105,16 @@ class Proof:
 
     def lines(self) -> list[str]:
         """The report as text."""
-        found = f"{len(self.broken)} of {len(LAWS)} laws broken" if self.broken else f"all {len(LAWS)} laws hold"
+        found = (
+            f"{len(self.broken)} of {len(LAWS)} laws broken"
+            if self.broken
+            else f"all {len(LAWS)} laws hold"
+        )
         lines = [f"{found} in {self.trials} sessions, {self.seconds:.0f} s (seed {self.seed})"]
-        lines += [f"  {mode}: cancelled at {done} of {count} awaits" for mode, (done, count) in self.points.items()]
+        lines += [
+            f"  {mode}: cancelled at {done} of {count} awaits"
+            for mode, (done, count) in self.points.items()
+        ]
         return lines + [line for each in self.broken for line in ("", *each.lines())]
 
 
@@ -149,7 +161,11 @@ def examine_plan(
     anchored = _with_absolute_sources(plan)
     with _elsewhere():
         search = _Search(
-            anchored, (seconds, sessions), seed, [mode for backend in backends for mode in _MODES[backend]], alarm
+            anchored,
+            (seconds, sessions),
+            seed,
+            [mode for backend in backends for mode in _MODES[backend]],
+            alarm,
         )
         search.run(case)
     return search.proof
@@ -188,25 +204,39 @@ class _Search:
             tools = self._tools()
             self._began = time.monotonic()  # what was imported until now does not count
             self._sweep(_plain_case(tools))
-            self._draw(_cases(tools, self._modes, max(count for _, count in self.proof.points.values())))
+            self._draw(
+                _cases(tools, self._modes, max(count for _, count in self.proof.points.values()))
+            )
         self.proof.seconds = time.monotonic() - self._began
 
     def _used(self) -> float:
         """How much of the budget is used, 1 for all of it."""
         seconds, sessions = self._most
-        return (time.monotonic() - self._began) / seconds if sessions is None else self.proof.trials / sessions
+        return (
+            (time.monotonic() - self._began) / seconds
+            if sessions is None
+            else self.proof.trials / sessions
+        )
 
     def _tools(self) -> dict[str, list[dict[str, Any]]]:
         """The tools that the plan offers to its model, with some inputs of each."""
         world = PlanWorld(self._plan, {"turns": []})
-        report = _run(world, {"mode": self._modes[0], "at": 0, "second": None}, self.proof.seed, self._alarm)
+        report = _run(
+            world, {"mode": self._modes[0], "at": 0, "second": None}, self.proof.seed, self._alarm
+        )
         if isinstance(report, str):
             raise AmplifierError(f"the plan cannot be run: the event loop was blocked at {report}")
         if not world.provider.requests:
             found = "; ".join(violation.detail for violation in report.violations)
-            raise AmplifierError(f"the plan cannot be run: {found or 'its loop does not ask its provider'}")
+            raise AmplifierError(
+                f"the plan cannot be run: {found or 'its loop does not ask its provider'}"
+            )
         offered = world.provider.requests[0].tools or ()
-        return {tool.name: sample_inputs(tool.parameters, _FILE) for tool in offered if tool.name != FAULTY}
+        return {
+            tool.name: sample_inputs(tool.parameters, _FILE)
+            for tool in offered
+            if tool.name != FAULTY
+        }
 
     def _sweep(self, plain: Case) -> None:
         """Cancel the plain conversation at every await, in an order drawn by the seed, as far as the budget goes."""
@@ -235,7 +265,9 @@ class _Search:
 
         quiet = quiet_settings(_DRAWN, Phase.generate)
         while self._used() < 1:
-            with contextlib.suppress(HypothesisException):  # it says that no case satisfies the condition
+            with contextlib.suppress(
+                HypothesisException
+            ):  # it says that no case satisfies the condition
                 find(cases, breaks, settings=quiet, random=random.Random(self._random.random()))
 
     def _trial(self, case: Case, plan: Mapping[str, Any] | None = None) -> _Found:
@@ -245,10 +277,18 @@ class _Search:
         world = PlanWorld(self._plan if plan is None else plan, case)
         report = _run(world, case["cancel"], self.proof.seed, self._alarm)
         if isinstance(report, str):
-            return _Found({"ends": f"the event loop was blocked for {_BLOCKED_SECONDS:g} s at {report}"}, report, 0)
+            return _Found(
+                {"ends": f"the event loop was blocked for {_BLOCKED_SECONDS:g} s at {report}"},
+                report,
+                0,
+            )
         laws = dict(map(_law_of, reversed(report.violations)))
         # The environment marks what is no child of this process.
-        if started_processes() > processes and "ends" not in laws and after_patience(self._resources.left_processes):
+        if (
+            started_processes() > processes
+            and "ends" not in laws
+            and after_patience(self._resources.left_processes)
+        ):
             laws["nothing left"] = "a process that was started in the session runs on after it"
         where = next((violation.where for violation in report.violations), "")
         return _Found(laws, where, sum(report.points.values()))
@@ -265,15 +305,21 @@ class _Search:
                 Broken(law=law, what=last.laws[law], case=least, modules=modules, where=last.where)
             )
 
-    def _reduced(self, law: str, case: Case, last: _Found) -> tuple[Mapping[str, Any], Case, _Found]:
+    def _reduced(
+        self, law: str, case: Case, last: _Found
+    ) -> tuple[Mapping[str, Any], Case, _Found]:
         """Leave out one step or one module after the other while the law still breaks."""
         until = self._used() + _REDUCTION_SHARE
         plan, again = self._plan, True
         while again:
             again = False
-            less = [(plan, smaller) for smaller in _with_less(case)] + [(fewer, case) for fewer in _with_fewer(plan)]
+            less = [(plan, smaller) for smaller in _with_less(case)] + [
+                (fewer, case) for fewer in _with_fewer(plan)
+            ]
             # With a step less the same await has another number; that is tried when nothing else helps.
-            elsewhere = [(fewer, moved) for fewer, smaller in less for moved in _cancelled_elsewhere(smaller)]
+            elsewhere = [
+                (fewer, moved) for fewer, smaller in less for moved in _cancelled_elsewhere(smaller)
+            ]
             for fewer, tried in [*less, *elsewhere]:
                 if self._used() > until:
                     break
@@ -321,11 +367,17 @@ class _Watch(TimeWatch):
             yield
             return
         before, began = signal.signal(signal.SIGALRM, self._ring), time.monotonic()
-        left, interval = signal.setitimer(signal.ITIMER_REAL, _BLOCKED_SECONDS / 5, _BLOCKED_SECONDS / 5)
+        left, interval = signal.setitimer(
+            signal.ITIMER_REAL, _BLOCKED_SECONDS / 5, _BLOCKED_SECONDS / 5
+        )
         try:
             yield
         finally:
-            signal.setitimer(signal.ITIMER_REAL, max(left - (time.monotonic() - began), 0.001) if left else 0, interval)
+            signal.setitimer(
+                signal.ITIMER_REAL,
+                max(left - (time.monotonic() - began), 0.001) if left else 0,
+                interval,
+            )
             signal.signal(signal.SIGALRM, before)
 
     def _ring(self, _signal: int, frame: FrameType | None) -> None:
@@ -333,7 +385,9 @@ class _Watch(TimeWatch):
         if any(each.f_code.co_filename.endswith(_IDLE) for each in stack):
             self.on_turn()
         elif time.monotonic() - self._last > _BLOCKED_SECONDS * machine_load():
-            own = next((each for each in stack if not _is_of_a_library(each.f_code.co_filename)), stack[0])
+            own = next(
+                (each for each in stack if not _is_of_a_library(each.f_code.co_filename)), stack[0]
+            )
             self.blocked = f"{own.f_code.co_filename}:{own.f_lineno} {own.f_code.co_name}"
             raise KeyboardInterrupt  # the one thing that loops and modules let through
 
@@ -366,12 +420,25 @@ def _plain_case(tools: Mapping[str, list[dict[str, Any]]]) -> Case:
     own: dict[str, list[Any]] = {FAULTY: [{"does": "nothing"}], "no_such_tool": [{}]}
     calls = [{"tool": name, "input": inputs[0]} for name, inputs in {**own, **tools}.items()]
     half = (len(calls) + 1) // 2
-    return {"turns": [[["I look.", *calls[:half]], calls[half:], ["Done."]]], "hooks": [], "approval": "allow"}
+    return {
+        "turns": [[["I look.", *calls[:half]], calls[half:], ["Done."]]],
+        "hooks": [],
+        "approval": "allow",
+    }
 
 
-def _cases(tools: Mapping[str, list[dict[str, Any]]], modes: Sequence[str], points: int) -> SearchStrategy[Case]:
-    own: dict[str, list[Any]] = {FAULTY: [{"does": does} for does in CHOICES["tool"]], "no_such_tool": [{}]}
-    calls = [{"tool": name, "input": given} for name, inputs in {**own, **tools}.items() for given in inputs]
+def _cases(
+    tools: Mapping[str, list[dict[str, Any]]], modes: Sequence[str], points: int
+) -> SearchStrategy[Case]:
+    own: dict[str, list[Any]] = {
+        FAULTY: [{"does": does} for does in CHOICES["tool"]],
+        "no_such_tool": [{}],
+    }
+    calls = [
+        {"tool": name, "input": given}
+        for name, inputs in {**own, **tools}.items()
+        for given in inputs
+    ]
     errors = st.sampled_from(CHOICES["provider"]).map(lambda name: {"error": name})
     answers = st.lists(st.just("Hm.") | st.sampled_from(calls), min_size=1, max_size=4) | errors
     hook = {"event": st.sampled_from(CHOICES["event"]), "does": st.sampled_from(CHOICES["hook"])}
@@ -404,7 +471,9 @@ def _with_less(case: Case) -> Iterator[Case]:
         smaller = _one_less(turn)
         for number, answer in enumerate(turn):
             if isinstance(answer, list) and len(answer) > 1:
-                smaller += [[*turn[:number], less, *turn[number + 1 :]] for less in _one_less(answer)]
+                smaller += [
+                    [*turn[:number], less, *turn[number + 1 :]] for less in _one_less(answer)
+                ]
         yield from ({**case, "turns": [*turns[:at], less, *turns[at + 1 :]]} for less in smaller)
 
 
@@ -438,7 +507,9 @@ def _with_absolute_sources(plan: Mapping[str, Any]) -> dict[str, Any]:
 def _elsewhere() -> Iterator[None]:
     """Work in a fresh folder, which is the home as well, and come back."""
     here, environment = Path.cwd(), dict(os.environ)
-    with tempfile.TemporaryDirectory(prefix="amplifier-proof-", ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(
+        prefix="amplifier-proof-", ignore_cleanup_errors=True
+    ) as folder:
         Path(folder, _FILE).write_text("A line.\nAnother line.\n", encoding="utf-8")
         for name in [name for name in os.environ if name.startswith(("XDG_", "AMPLIFIER_"))]:
             del os.environ[name]

@@ -65,7 +65,10 @@ KINDS: Final = {
     "NOISE": "nothing left",
 }
 """From the oracle of the cancellation sweep to the law."""
-_ERRORS = {error.__name__: error for error in (NetworkError, RateLimitError, ContextLengthError, StreamError)}
+_ERRORS = {
+    error.__name__: error
+    for error in (NetworkError, RateLimitError, ContextLengthError, StreamError)
+}
 CHOICES: Final[dict[str, tuple[str, ...]]] = {
     "provider": (*_ERRORS, "hang"),
     "tool": ("nothing", "raise", "hang", "much"),
@@ -102,10 +105,16 @@ class PlanWorld:
         self._found: list[tuple[str, str]] = []
         self._messages: list[dict[str, Any]] | None = None
         loop = (plan.get("session") or {}).get("orchestrator")
-        wanted = (loop.get("config") or {}).get("default_provider") if isinstance(loop, Mapping) else None
+        wanted = (
+            (loop.get("config") or {}).get("default_provider")
+            if isinstance(loop, Mapping)
+            else None
+        )
         self.provider: MockProvider = MockProvider(self._answer, name=wanted or "mock")
         tools = [*(plan.get("tools") or ()), MockTool(FAULTY, respond=self._use)]
-        agents = {name: {**agent, "providers": []} for name, agent in (plan.get("agents") or {}).items()}
+        agents = {
+            name: {**agent, "providers": []} for name, agent in (plan.get("agents") or {}).items()
+        }
         self._plan = merge_plans(
             {"session": {"deadlines": {"turn": _TURN_SECONDS}}},
             {**plan, "providers": [self.provider], "tools": tools, "agents": agents},
@@ -114,14 +123,19 @@ class PlanWorld:
     async def scenario(self) -> None:
         """Open the session, run the turns and one more, and close it."""
         session = AmplifierSession(self._plan, approval_system=MockApprovalSystem(self._approve))
-        hooks, misbehave = session.coordinator.hooks, partial(self._hook, session.coordinator.cancellation)
+        hooks, misbehave = (
+            session.coordinator.hooks,
+            partial(self._hook, session.coordinator.cancellation),
+        )
         hooks.register("*", self._record, priority=_FIRST_HANDLER, name="proof-record")
         for event in CHOICES["event"]:
             hooks.register(event, misbehave, name="proof-faults")
         try:
             async with session:
                 for failed in session.failures:
-                    self._note("cleanup", f"{failed.module_id} could not be mounted: {failed.error}")
+                    self._note(
+                        "cleanup", f"{failed.module_id} could not be mounted: {failed.error}"
+                    )
                 try:
                     for turn in self._case["turns"]:
                         await self._run_turn(session, turn)
@@ -149,14 +163,20 @@ class PlanWorld:
             pass  # a hook may deny at prompt:submit and at provider:request
         except AmplifierError as error:
             if type(error).__name__ not in injected:
-                self._note("errors", f"a turn raised {type(error).__name__}: {error}; injected was {injected or None}")
+                self._note(
+                    "errors",
+                    f"a turn raised {type(error).__name__}: {error}; injected was {injected or None}",
+                )
         session.coordinator.cancellation.reset()  # as an application does that goes on after a stop
 
     async def _go_on(self, session: AmplifierSession) -> None:
         self._answers, self._left_faults = [[_LAST]], []
         answer = await session.execute("Are you there?")
         if _LAST not in answer:
-            self._note("goes on", f"after the turns of the case, a turn whose model says {_LAST!r} returned {answer!r}")
+            self._note(
+                "goes on",
+                f"after the turns of the case, a turn whose model says {_LAST!r} returned {answer!r}",
+            )
 
     def _look_at_stop(self, session: AmplifierSession, began: int) -> None:
         report = session.last_stop
@@ -164,7 +184,10 @@ class PlanWorld:
         self._refuse_unstopped(report)
         for name in _unfinished(self._events[began:]):
             if f"tool call {name}" not in named:
-                self._note("stop report", f"the call of {name} was stopped, and last_stop names only {sorted(named)}")
+                self._note(
+                    "stop report",
+                    f"the call of {name} was stopped, and last_stop names only {sorted(named)}",
+                )
 
     def _look_at_closed(self, session: AmplifierSession) -> None:
         for failure in session.cleanup_failures:
@@ -173,13 +196,18 @@ class PlanWorld:
         if now.state == "closed":
             self._refuse_unstopped(session.last_stop)
         if now.state not in ("closed", "new") or now.cleanups:
-            self._note("cleanup", f"the session is {now.state} and has {now.cleanups} cleanups left")
+            self._note(
+                "cleanup", f"the session is {now.state} and has {now.cleanups} cleanups left"
+            )
 
     def _refuse_unstopped(self, report: StopReport | None) -> None:
         if report is None:
             self._note("stop report", "something was stopped, and session.last_stop is None")
         for part in () if report is None else report.would_not_stop:
-            self._note("stop report", f"{part.what} of {part.module or 'the session'} would not stop: {part.error}")
+            self._note(
+                "stop report",
+                f"{part.what} of {part.module or 'the session'} would not stop: {part.error}",
+            )
 
     def _note(self, law: str, what: str) -> None:
         self._found.append((law, what))
@@ -189,7 +217,10 @@ class PlanWorld:
     async def _answer(self, _request: Any) -> Any:
         answer = self._answers.pop(0) if self._answers else ["There is nothing more to say."]
         if isinstance(answer, list):
-            return [(part["tool"], self._numbered(part)) if isinstance(part, dict) else part for part in answer]
+            return [
+                (part["tool"], self._numbered(part)) if isinstance(part, dict) else part
+                for part in answer
+            ]
         await _misbehave(answer["error"])
         self._answers.insert(0, answer)  # a retry meets it again
         return _ERRORS[answer["error"]]("injected by the proof")
@@ -197,7 +228,11 @@ class PlanWorld:
     def _numbered(self, call: dict[str, Any]) -> dict[str, Any]:
         """The input of a call; that of the faulty tool distinguishes it from the others."""
         self._calls += 1
-        return {**call["input"], "number": self._calls} if call["tool"] == FAULTY else dict(call["input"])
+        return (
+            {**call["input"], "number": self._calls}
+            if call["tool"] == FAULTY
+            else dict(call["input"])
+        )
 
     async def _use(self, given: dict[str, Any]) -> str:
         self._runs += 1
@@ -216,7 +251,10 @@ class PlanWorld:
             return None
         self._left_faults.remove(fault)
         await _misbehave(fault["does"])
-        refusals = {"deny": "a hook denied it", "ask": f"the user, who was asked, did: {self._case.get('approval')}"}
+        refusals = {
+            "deny": "a hook denied it",
+            "ask": f"the user, who was asked, did: {self._case.get('approval')}",
+        }
         is_allowed = fault["does"] == "ask" and self._case.get("approval") == "allow"
         if event == "tool:pre" and fault["does"] in refusals and not is_allowed:
             self._refused[(data.get("tool_input") or {}).get("number")] = refusals[fault["does"]]
@@ -242,13 +280,24 @@ class PlanWorld:
     def _broken(self) -> Iterator[tuple[str, str]]:
         yield from self._found
         yield from (("events", what) for what in _event_problems(self._events))
-        ended = sum(name in _ENDS and data.get("tool_name") == FAULTY for name, data in self._events)
-        if ended < self._runs and not (self._stops or self._hangs or self._case.get("cancel", {}).get("at")):
-            yield "events", f"a tool was run {self._runs} times, and tool:post or tool:error came {ended} times"
+        ended = sum(
+            name in _ENDS and data.get("tool_name") == FAULTY for name, data in self._events
+        )
+        if ended < self._runs and not (
+            self._stops or self._hangs or self._case.get("cancel", {}).get("at")
+        ):
+            yield (
+                "events",
+                f"a tool was run {self._runs} times, and tool:post or tool:error came {ended} times",
+            )
         for number, request in enumerate(self.provider.requests, start=1):
             messages = [to_dict(message) for message in request.messages]
-            yield from (("calls", f"in request {number} {what}") for what in pair_problems(messages))
-        yield from (("calls", f"in the context {what}") for what in pair_problems(self._messages or []))
+            yield from (
+                ("calls", f"in request {number} {what}") for what in pair_problems(messages)
+            )
+        yield from (
+            ("calls", f"in the context {what}") for what in pair_problems(self._messages or [])
+        )
 
 
 async def _misbehave(does: str | None) -> None:
@@ -272,7 +321,11 @@ def pair_problems(messages: list[dict[str, Any]]) -> Iterator[str]:
             if waiting:
                 yield f"the calls {waiting} have no result before the next message"
             content = message.get("content")
-            blocks = [block for block in content if isinstance(block, Mapping)] if isinstance(content, list) else []
+            blocks = (
+                [block for block in content if isinstance(block, Mapping)]
+                if isinstance(content, list)
+                else []
+            )
             called = [str(block["id"]) for block in blocks if block.get("type") == "tool_call"]
             waiting = list(dict.fromkeys([*call_ids(message), *called]))
 
@@ -294,10 +347,15 @@ def _event_problems(events: list[Event]) -> Iterator[str]:
         framed = [name for name in names if name in (start, end)]
         if framed != [start, end] * (len(framed) // 2):
             yield f"{start} and {end} came as {framed}"
-    if "execution:start" in names[: names.index("session:start") if "session:start" in names else None]:
+    if (
+        "execution:start"
+        in names[: names.index("session:start") if "session:start" in names else None]
+    ):
         yield "execution:start was emitted before session:start"
     for at, name in enumerate(names):
-        if name == "provider:response" and names[: at + 1].count(name) > names[:at].count("provider:request"):
+        if name == "provider:response" and names[: at + 1].count(name) > names[:at].count(
+            "provider:request"
+        ):
             yield "provider:response was emitted more often than provider:request"
             break
     state: dict[Any, str] = {}

@@ -42,7 +42,9 @@ def worked_time(thread: int | None = None) -> float:
     while True:
         now, before = time.monotonic(), waited
         waited = cpu_wait(thread)
-        if waited == before:  # or the thread waited between the two readings, which then do not belong together
+        if (
+            waited == before
+        ):  # or the thread waited between the two readings, which then do not belong together
             return now - waited - _skipped[0]
 
 
@@ -231,11 +233,15 @@ def turns() -> int:
 
 def _may_act(thread: threading.Thread) -> bool:
     """Whether a thread may act on the loop; the loop itself knows about AnyIO's worker threads."""
-    if thread in (threading.current_thread(), threading.main_thread()) or thread.name.startswith(KIT_THREAD):
+    if thread in (threading.current_thread(), threading.main_thread()) or thread.name.startswith(
+        KIT_THREAD
+    ):
         return False
     if thread.name == POOLED_THREAD:
         return False
-    if hasattr(thread, "is_awaited"):  # of an asyncio island, which acts on its own only for someone who waits
+    if hasattr(
+        thread, "is_awaited"
+    ):  # of an asyncio island, which acts on its own only for someone who waits
         return bool(thread.is_awaited())
     # Private: the idle threads of trio's pool must not count as busy.
     worker = getattr(getattr(thread, "_target", None), "__self__", None)
@@ -248,7 +254,9 @@ def child_processes() -> set[int]:
     found: set[int] = set()
     for thread in threading.enumerate():
         with suppress(OSError):
-            found.update(map(int, (_THREADS / str(thread.native_id) / "children").read_text().split()))
+            found.update(
+                map(int, (_THREADS / str(thread.native_id) / "children").read_text().split())
+            )
     return found.difference(server_ids())
 
 
@@ -267,12 +275,17 @@ class _Watch(TimeWatch):
 
     def expired(self) -> list[anyio.CancelScope]:
         now = _real_monotonic()
-        return [limit.scope for limit in _limits if limit.until < now and not limit.scope.cancel_called]
+        return [
+            limit.scope for limit in _limits if limit.until < now and not limit.scope.cancel_called
+        ]
 
     def on_turn(self) -> None:
         global _turns  # noqa: PLW0603 — one loop after another counts here, and this is called at every turn
         _turns += 1
-        if _turns % _TURNS_BETWEEN_LOOKS == 0 and threading.current_thread() is threading.main_thread():
+        if (
+            _turns % _TURNS_BETWEEN_LOOKS == 0
+            and threading.current_thread() is threading.main_thread()
+        ):
             for limit in list(_limits):
                 limit.look()
 
@@ -290,7 +303,9 @@ def _has_trio_io() -> bool:
 
     counted: Any = trio.lowlevel.current_statistics().io_statistics
     waiting = ("tasks_waiting", "tasks_waiting_read", "tasks_waiting_write")
-    return sum(getattr(counted, name, 0) for name in waiting) > 1  # one waits for messages from threads
+    return (
+        sum(getattr(counted, name, 0) for name in waiting) > 1
+    )  # one waits for messages from threads
 
 
 # ── calls ──
@@ -352,17 +367,27 @@ def reraise_own_cancellation(error: BaseException) -> None:
     Foreign code may raise anything: an exit, a cancellation that it made up, or a group that holds the real one. None of these ends a
     cancelled call as it should, so the caller reports them.
     """
-    if isinstance(error, anyio.get_cancelled_exc_class()) and anyio.current_effective_deadline() == -math.inf:
+    if (
+        isinstance(error, anyio.get_cancelled_exc_class())
+        and anyio.current_effective_deadline() == -math.inf
+    ):
         raise error
 
 
 def _holds_cancellation(error: BaseException) -> bool:
     """Whether an error is a group with a cancellation in it: the call was cancelled and has not failed by itself."""
-    return isinstance(error, BaseExceptionGroup) and error.subgroup(anyio.get_cancelled_exc_class()) is not None
+    return (
+        isinstance(error, BaseExceptionGroup)
+        and error.subgroup(anyio.get_cancelled_exc_class()) is not None
+    )
 
 
 async def call_with_deadline(
-    function: Callable[..., Any], *args: Any, seconds: float = CALL_SECONDS, is_exact: bool = False, **kwargs: Any
+    function: Callable[..., Any],
+    *args: Any,
+    seconds: float = CALL_SECONDS,
+    is_exact: bool = False,
+    **kwargs: Any,
 ) -> Outcome:
     """Call foreign code, sync or async, for a limited time; raises only when it is cancelled from outside.
 

@@ -82,7 +82,13 @@ def call_and_kill(call: InterruptedCall, root: Path) -> bool:
     command = [sys.executable, "-m", "amplifier.conformance.target.interrupted"]
     # Not on the event loop's time: the kit may let that jump.
     try:
-        done = subprocess.run(command, input=to_json(call).encode(), capture_output=True, timeout=_SECONDS, check=False)
+        done = subprocess.run(
+            command,
+            input=to_json(call).encode(),
+            capture_output=True,
+            timeout=_SECONDS,
+            check=False,
+        )
     except subprocess.TimeoutExpired:
         return False
     before = done.stdout.decode(errors="replace").rpartition("\n")[2]

@@ -134,15 +134,24 @@ class Target:
         if tree is None or self.attribute != "mount" or self.definition("mount") is not None:
             return {}
         imports = [node for node in _module_level(tree.body) if isinstance(node, ast.ImportFrom)]
-        ours = [alias for node in imports if (node.module or "").startswith("amplifier") for alias in node.names]
-        marks = {alias.asname or alias.name: alias.name for alias in ours if alias.name in ("tool", "on")}
+        ours = [
+            alias
+            for node in imports
+            if (node.module or "").startswith("amplifier")
+            for alias in node.names
+        ]
+        marks = {
+            alias.asname or alias.name: alias.name for alias in ours if alias.name in ("tool", "on")
+        }
         marks |= {"amplifier.tool": "tool", "amplifier.on": "on"}
         found: dict[str, list[Definition]] = {}
         for node in reversed(list(_module_level(tree.body))):
             for decorator in getattr(node, "decorator_list", ()):
                 name = ast.unparse(decorator.func if isinstance(decorator, ast.Call) else decorator)
                 if name in marks:
-                    found.setdefault(marks[name], []).append(Definition(node=node, file=self.file, folder=self.folder))
+                    found.setdefault(marks[name], []).append(
+                        Definition(node=node, file=self.file, folder=self.folder)
+                    )
         return found
 
     def constant(self, name: str) -> Any:
@@ -167,7 +176,13 @@ def unknown_type(module_id: str) -> ModuleLoadError:
 def is_path(reference: str | Path) -> bool:
     """Whether a reference can only be meant as the path of a file or folder."""
     text = str(reference)
-    return isinstance(reference, Path) or text.endswith(".py") or "/" in text or os.sep in text or text in (".", "..")
+    return (
+        isinstance(reference, Path)
+        or text.endswith(".py")
+        or "/" in text
+        or os.sep in text
+        or text in (".", "..")
+    )
 
 
 def find_target(reference: str | Path, module_type: str | None = None) -> Target:
@@ -178,7 +193,10 @@ def find_target(reference: str | Path, module_type: str | None = None) -> Target
         ModuleLoadError: What was found cannot be a module, or its type is unknown.
     """
     if module_type is not None and module_type not in CONTRACTS:
-        raise ModuleLoadError(f"type {module_type!r}; expected one of {', '.join(CONTRACTS)}", module_id=str(reference))
+        raise ModuleLoadError(
+            f"type {module_type!r}; expected one of {', '.join(CONTRACTS)}",
+            module_id=str(reference),
+        )
     path = Path(reference).expanduser()
     if path.is_file():
         found = _from_file(str(reference), path.resolve())
@@ -195,7 +213,13 @@ def find_target(reference: str | Path, module_type: str | None = None) -> Target
     declared = (
         module_type
         or found.constant("__amplifier_module_type__")
-        or ("tool" if "tool" in functions else "hook" if functions else type_from_id(found.module_id))
+        or (
+            "tool"
+            if "tool" in functions
+            else "hook"
+            if functions
+            else type_from_id(found.module_id)
+        )
     )
     return attrs.evolve(found, module_type=declared if declared in CONTRACTS else None)
 
@@ -205,7 +229,9 @@ def find_target(reference: str | Path, module_type: str | None = None) -> Target
 
 def _from_file(reference: str, path: Path) -> Target:
     if path.suffix != ".py":
-        raise ModuleLoadError(f"{reference} is not a Python file; expected a folder, a .py file or a module id")
+        raise ModuleLoadError(
+            f"{reference} is not a Python file; expected a folder, a .py file or a module id"
+        )
     if path.name == "__init__.py":
         return _from_folder(reference, path.parent)
     return Target(
@@ -220,13 +246,21 @@ def _from_file(reference: str, path: Path) -> Target:
 
 def _from_folder(reference: str, folder: Path) -> Target:
     project, declared = _project_of(folder)
-    target = partial(Target, reference=reference, origin="folder", project=project, declared=declared)
+    target = partial(
+        Target, reference=reference, origin="folder", project=project, declared=declared
+    )
     for module_id, entry_point in declared.items():
         name, _, attribute = (part.strip() for part in entry_point.partition(":"))
         for base in (folder, folder / "src", folder.parent):
             if (file := _file_of(base, name)) is not None:
                 attribute = attribute or "mount"
-                return target(module_id=module_id, import_name=name, attribute=attribute, file=file, search_path=base)
+                return target(
+                    module_id=module_id,
+                    import_name=name,
+                    attribute=attribute,
+                    file=file,
+                    search_path=base,
+                )
     file = _package_in(folder)
     if file is None:
         raise ModuleNotFoundError(
@@ -234,14 +268,18 @@ def _from_folder(reference: str, folder: Path) -> Target:
         )
     package = file.parent if file.name == "__init__.py" else file
     module_id = _id_from(folder.name if folder.name.startswith(_PREFIXES) else package.stem)
-    return target(module_id=module_id, import_name=package.stem, file=file, search_path=package.parent)
+    return target(
+        module_id=module_id, import_name=package.stem, file=file, search_path=package.parent
+    )
 
 
 def _from_installed(reference: str) -> Target:
     found = ModuleLoader().locate(reference) if is_module_id(reference) else None
     if found is not None and found.root is not None:
         return _from_folder(reference, found.root.resolve())
-    module = found or FoundModule(module_id=_id_from(reference.rpartition(".")[2]), import_name=reference)
+    module = found or FoundModule(
+        module_id=_id_from(reference.rpartition(".")[2]), import_name=reference
+    )
     file = module.file
     if file is None:
         known = ", ".join(sorted({each.module_id for each in ModuleLoader().catalogue()})[:20])
@@ -256,13 +294,18 @@ def _from_installed(reference: str) -> Target:
         import_name=module.import_name,
         attribute=module.attribute or "mount",
         file=file.resolve(),
-        declared={module.module_id: f"{module.import_name}:{module.attribute}"} if module.distribution else {},
+        declared={module.module_id: f"{module.import_name}:{module.attribute}"}
+        if module.distribution
+        else {},
     )
 
 
 def _project_of(folder: Path) -> tuple[Path | None, dict[str, str]]:
     """The pyproject.toml beside or right above the package, and what it declares."""
-    places = [folder, *([folder.parent, folder.parent.parent] if (folder / "__init__.py").is_file() else [])]
+    places = [
+        folder,
+        *([folder.parent, folder.parent.parent] if (folder / "__init__.py").is_file() else []),
+    ]
     for place in places:
         file = place / "pyproject.toml"
         try:
@@ -273,8 +316,14 @@ def _project_of(folder: Path) -> tuple[Path | None, dict[str, str]]:
             project = tomllib.loads(text).get("project", {})
         except tomllib.TOMLDecodeError:
             return file, {}
-        points = project.get("entry-points", {}).get(_ENTRY_POINT_GROUP, {}) if isinstance(project, dict) else {}
-        return file, {str(key): str(value) for key, value in points.items()} if isinstance(points, dict) else {}
+        points = (
+            project.get("entry-points", {}).get(_ENTRY_POINT_GROUP, {})
+            if isinstance(project, dict)
+            else {}
+        )
+        return file, {str(key): str(value) for key, value in points.items()} if isinstance(
+            points, dict
+        ) else {}
     return None, {}
 
 
@@ -283,12 +332,18 @@ def _package_in(folder: Path) -> Path | None:
         return folder / "__init__.py"
     for base in (folder, folder / "src"):
         packages = sorted(base.glob("*/__init__.py"))
-        packages = [each for each in packages if each.parent.name not in ("tests", "test", "docs", "examples")]
+        packages = [
+            each
+            for each in packages
+            if each.parent.name not in ("tests", "test", "docs", "examples")
+        ]
         preferred = [each for each in packages if each.parent.name.startswith(_PREFIXES)]
         if preferred or packages:
             return (preferred or packages)[0]
     singles = [
-        each for each in sorted(folder.glob("*.py")) if _find_definition("mount", each, folder, set()) is not None
+        each
+        for each in sorted(folder.glob("*.py"))
+        if _find_definition("mount", each, folder, set()) is not None
     ]
     return singles[0] if len(singles) == 1 else None
 
@@ -322,13 +377,18 @@ def parsed(file: Path) -> ast.Module | None:
         return None
 
 
-def _find_definition(name: str, file: Path, folder: Path, seen: set[tuple[Path, str]]) -> Definition | None:
+def _find_definition(
+    name: str, file: Path, folder: Path, seen: set[tuple[Path, str]]
+) -> Definition | None:
     tree = parsed(file)
     if tree is None or (file, name) in seen:
         return None
     seen.add((file, name))
     for node in _module_level(tree.body):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) and node.name == name:
+        if (
+            isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
+            and node.name == name
+        ):
             return Definition(node=node, file=file, folder=folder)
         if isinstance(node, (ast.Assign, ast.AnnAssign)):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
@@ -338,7 +398,11 @@ def _find_definition(name: str, file: Path, folder: Path, seen: set[tuple[Path, 
             for alias in node.names:
                 if (alias.asname or alias.name) == name:
                     source = _imported_file(node, file)
-                    return None if source is None else _find_definition(alias.name, source, folder, seen)
+                    return (
+                        None
+                        if source is None
+                        else _find_definition(alias.name, source, folder, seen)
+                    )
     return None
 
 
@@ -424,7 +488,9 @@ def load(target: Target, config: dict[str, Any], plan: dict[str, Any]) -> Loaded
         BaseException: Whatever importing it raised.
     """
     ModuleLoader()  # the first one sets the hooks
-    if ModuleLoader.import_hook is not None:  # makes `amplifier_core` importable for published modules
+    if (
+        ModuleLoader.import_hook is not None
+    ):  # makes `amplifier_core` importable for published modules
         ModuleLoader.import_hook(target.import_name)
     module = _import(target)
     entry: Any = module

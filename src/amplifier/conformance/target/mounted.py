@@ -237,7 +237,11 @@ class MountedModule:
             self.returned = await answer if self.is_awaited else answer
         contract = CONTRACTS[self.loaded.module_type]  # type: ignore[index]  # checked when it was loaded
         result = self.returned
-        if result is None or isinstance(result, type) or contract.module_type in ("hook", "resolver"):
+        if (
+            result is None
+            or isinstance(result, type)
+            or contract.module_type in ("hook", "resolver")
+        ):
             return
         if isinstance(result, contract.protocol) and result not in self.instances.values():
             core.mounts.mount(contract.mount_point, result, None, OWNER)
@@ -256,10 +260,16 @@ class MountedModule:
         what it breaks then.
         """
         what = f"{_name_of(function, *args)}, cancelled at its deadline,"
-        with self.ctx.watchdog(waiting_seconds(seconds) + waiting_seconds(CANCEL_GRACE), clause, what=what):
+        with self.ctx.watchdog(
+            waiting_seconds(seconds) + waiting_seconds(CANCEL_GRACE), clause, what=what
+        ):
             outcome = await call_with_deadline(function, *args, seconds=seconds, **kwargs)
-        if outcome.overrun > CANCEL_GRACE and not any(fault.clause == "A8" for fault in self.ctx.faults):
-            self.ctx.fault("A8", f"{what} had not ended when the check gave it up", given=self.ctx.case)
+        if outcome.overrun > CANCEL_GRACE and not any(
+            fault.clause == "A8" for fault in self.ctx.faults
+        ):
+            self.ctx.fault(
+                "A8", f"{what} had not ended when the check gave it up", given=self.ctx.case
+            )
         self.note_success(outcome)
         return outcome
 
@@ -282,7 +292,9 @@ class MountedModule:
         """What the module mounted at the mount point of its type, by name."""
         point = CONTRACTS[self.loaded.module_type].mount_point  # type: ignore[index]  # checked when it was loaded
         mounts = self.session.coordinator.mounts
-        return {name or point: module for at, name, module in mounts.mounted_by(OWNER) if at == point}
+        return {
+            name or point: module for at, name, module in mounts.mounted_by(OWNER) if at == point
+        }
 
     @property
     def instance(self) -> Any:
@@ -292,7 +304,9 @@ class MountedModule:
     @property
     def mount_points(self) -> list[str]:
         """The mount points at which the module has mounted anything."""
-        return sorted({repr(point) for point, _, _ in self.session.coordinator.mounts.mounted_by(OWNER)})
+        return sorted(
+            {repr(point) for point, _, _ in self.session.coordinator.mounts.mounted_by(OWNER)}
+        )
 
     @property
     def registrations(self) -> list[Any]:
@@ -331,7 +345,9 @@ class MountedModule:
 
     def without_session(self, text: str) -> str:
         """A text in which placeholders replace the session id and the private directories."""
-        return text.replace(self.session.session_id, "<session>").replace(str(self.directory.parent), "<place>")
+        return text.replace(self.session.session_id, "<session>").replace(
+            str(self.directory.parent), "<place>"
+        )
 
     async def temporary_files_left(self) -> list[str]:
         """The names of temporary files that still exist a moment after the module was closed."""
@@ -450,11 +466,18 @@ class CheckContext:
         if beside is not None:
             directories: Any = nullcontext((beside.directory, beside.temporary))
         else:
-            directories = private_directories(None if neighbour is None else neighbour.directory.parent)
+            directories = private_directories(
+                None if neighbour is None else neighbour.directory.parent
+            )
         with ExitStack() as closing, directories as (directory, temporary):
             session = AmplifierSession(
-                {**self.loaded.plan, "session": {"orchestrator": "loop-stand-in", "context": "context-stand-in"}},
-                loader=ModuleLoader(modules={"loop-stand-in": _mount_no_loop, "context-stand-in": _mount_context}),
+                {
+                    **self.loaded.plan,
+                    "session": {"orchestrator": "loop-stand-in", "context": "context-stand-in"},
+                },
+                loader=ModuleLoader(
+                    modules={"loop-stand-in": _mount_no_loop, "context-stand-in": _mount_context}
+                ),
                 approval_system=MockApprovalSystem(),
                 display_system=MockDisplaySystem(),
             )
@@ -480,7 +503,9 @@ class CheckContext:
                 try:
                     yield mounted
                 finally:
-                    closing.enter_context(self.watchdog(CLEANUP_SECONDS * 2, "A12", "closing the session"))
+                    closing.enter_context(
+                        self.watchdog(CLEANUP_SECONDS * 2, "A12", "closing the session")
+                    )
                     await mounted.close()
 
     def fault(
@@ -502,7 +527,14 @@ class CheckContext:
             what_to_do = "Where you handle cancellation, end the block with a bare `raise`; in cleanup, catch Exception around what may fail."
             hint = f"The {type(error).__name__} raised at {location} replaces the cancellation. {what_to_do}"
         self.faults.append(
-            Fault(clause=clause, what=what, input=given, cancelled_at=cancelled_at, location=location, hint=hint)
+            Fault(
+                clause=clause,
+                what=what,
+                input=given,
+                cancelled_at=cancelled_at,
+                location=location,
+                hint=hint,
+            )
         )
 
     def expect(self, condition: object, clause: str, what: str, **details: Any) -> bool:
@@ -513,7 +545,9 @@ class CheckContext:
 
     def fill_input(self, given: Any) -> None:
         """Set the input of those faults that have none yet."""
-        self.faults[:] = [attrs.evolve(each, input=given) if each.input is None else each for each in self.faults]
+        self.faults[:] = [
+            attrs.evolve(each, input=given) if each.input is None else each for each in self.faults
+        ]
 
     def location_of(self, error: BaseException) -> str | None:
         """The innermost line of the module in a traceback."""
@@ -525,7 +559,10 @@ class CheckContext:
 
     @contextmanager
     def watchdog(
-        self, seconds: float = CALL_SECONDS + CANCEL_GRACE, clause: str = "A8", what: str = "a cancelled call"
+        self,
+        seconds: float = CALL_SECONDS + CANCEL_GRACE,
+        clause: str = "A8",
+        what: str = "a cancelled call",
     ) -> Iterator[None]:
         """End the process if the body takes longer: code that ignores its cancellation cannot be ended otherwise.
 
@@ -569,7 +606,9 @@ class CheckContext:
             if line is None or has_turned:
                 stop()
             blocked = f"the event loop was blocked for good in {what.partition(',')[0]}"
-            abort(Fault(clause="A17", what=blocked, input=self.case, case=self.token, location=line))
+            abort(
+                Fault(clause="A17", what=blocked, input=self.case, case=self.token, location=line)
+            )
 
         previous = signal.signal(signal.SIGALRM, ring)
         left, _ = signal.setitimer(signal.ITIMER_REAL, seconds)

@@ -97,22 +97,36 @@ class Resources:
 
     threads: frozenset[threading.Thread] = field(factory=lambda: frozenset(threading.enumerate()))
     descriptors: dict[int, str] = field(factory=lambda: dict(_open_descriptors()))
-    processes: frozenset[int] = field(factory=lambda: frozenset(each.pid for each in _own_processes()))
+    processes: frozenset[int] = field(
+        factory=lambda: frozenset(each.pid for each in _own_processes())
+    )
 
     def leaks(self) -> list[str]:
         """What exists now and did not then, one phrase each."""
         known = self.threads | _executor_threads()
-        threads = [each for each in threading.enumerate() if each not in known and not _is_pooled(each)]
-        descriptors = {fd: target for fd, target in _open_descriptors() if self.descriptors.get(fd) != target}
+        threads = [
+            each for each in threading.enumerate() if each not in known and not _is_pooled(each)
+        ]
+        descriptors = {
+            fd: target for fd, target in _open_descriptors() if self.descriptors.get(fd) != target
+        }
         return [
             *(f"the thread {thread.name!r}" for thread in threads),
-            *(f"the process {_command_line(each.pid)}" for each in _own_processes() if each.pid not in self.processes),
+            *(
+                f"the process {_command_line(each.pid)}"
+                for each in _own_processes()
+                if each.pid not in self.processes
+            ),
             *(f"the open file {target}" for target in descriptors.values()),
         ]
 
     def left_processes(self) -> list[int]:
         """The processes that run now and did not then."""
-        return [each.pid for each in _own_processes() if each.pid not in self.processes and each.is_alive]
+        return [
+            each.pid
+            for each in _own_processes()
+            if each.pid not in self.processes and each.is_alive
+        ]
 
     def leaks_after_patience(self) -> list[str]:
         """As `leaks`, once whatever is being closed has had the time to disappear."""
@@ -132,7 +146,11 @@ def after_patience(look: Callable[[], list[Any]]) -> list[Any]:
 
 def open_files() -> Counter[str]:
     """The paths of open files that exist, with the number of descriptors of each."""
-    return Counter(target for _, target in _open_descriptors() if target.startswith("/") and os.path.exists(target))  # noqa: PTH110 — a Path per descriptor
+    return Counter(
+        target
+        for _, target in _open_descriptors()
+        if target.startswith("/") and os.path.exists(target)  # noqa: PTH110 — a Path per descriptor
+    )
 
 
 def _is_pooled(thread: threading.Thread) -> bool:
@@ -199,7 +217,11 @@ def _command_line(pid: int) -> str:
         words = _read_words(pid, "cmdline")
     except OSError:
         return "that has ended meanwhile"
-    return repr(b" ".join(words).decode(errors="replace").strip()[:80]) if words[0] else "that was not waited for"
+    return (
+        repr(b" ".join(words).decode(errors="replace").strip()[:80])
+        if words[0]
+        else "that was not waited for"
+    )
 
 
 @contextmanager
@@ -239,7 +261,9 @@ def refused_access(root: Path) -> Iterator[list[str]]:
     def guard(original: Callable[..., Any]) -> Callable[..., Any]:
         def guarded(*args: Any, **kwargs: Any) -> Any:
             path = args[0] if args else kwargs.get("path", kwargs.get("file", "."))
-            if isinstance(path, (str, os.PathLike)) and str(Path(path).absolute()).startswith(str(root)):
+            if isinstance(path, (str, os.PathLike)) and str(Path(path).absolute()).startswith(
+                str(root)
+            ):
                 refused.append(str(path))
                 raise PermissionError(13, "Permission denied", str(path))
             return original(*args, **kwargs)
@@ -369,7 +393,9 @@ def _umask() -> int:
 
 
 def _signals() -> dict[str, Any]:
-    return {each.name: signal.getsignal(each) for each in signal.Signals if each != signal.SIGALRM}  # the kit's own
+    return {
+        each.name: signal.getsignal(each) for each in signal.Signals if each != signal.SIGALRM
+    }  # the kit's own
 
 
 def _set_signals(wanted: Mapping[str, Any]) -> None:
@@ -379,7 +405,9 @@ def _set_signals(wanted: Mapping[str, Any]) -> None:
 
 
 def _functions() -> dict[str, dict[str, Any]]:
-    return {name: dict(vars(sys.modules[name])) for name in _STANDARD_MODULES if name in sys.modules}
+    return {
+        name: dict(vars(sys.modules[name])) for name in _STANDARD_MODULES if name in sys.modules
+    }
 
 
 def _set_functions(wanted: Mapping[str, Mapping[str, Any]]) -> None:
@@ -389,13 +417,17 @@ def _set_functions(wanted: Mapping[str, Mapping[str, Any]]) -> None:
 
 def _loggers() -> dict[str, logging.Logger]:
     named = logging.root.manager.loggerDict
-    return {"": logging.root, **{name: each for name, each in named.items() if isinstance(each, logging.Logger)}}
+    return {
+        "": logging.root,
+        **{name: each for name, each in named.items() if isinstance(each, logging.Logger)},
+    }
 
 
 def _logging() -> dict[str, Any]:
     """Handlers of all loggers that exist, and what holds for all of them; a level or a logger of the module's own is its own."""
     found: dict[str, Any] = {
-        f"the handlers of {name or 'root'}": list(each.handlers) for name, each in _loggers().items()
+        f"the handlers of {name or 'root'}": list(each.handlers)
+        for name, each in _loggers().items()
     }
     silenced = [name for name, each in _loggers().items() if each.disabled]
     return {
@@ -481,7 +513,9 @@ PARTS: dict[str, Part] = {
     "the environment": Part(lambda: dict(os.environ), _set_environment),
     "the working directory": Part(_folder, os.chdir),
     "the umask": Part(_umask, os.umask),
-    "the locale": Part(partial(locale.setlocale, locale.LC_ALL), partial(locale.setlocale, locale.LC_ALL)),
+    "the locale": Part(
+        partial(locale.setlocale, locale.LC_ALL), partial(locale.setlocale, locale.LC_ALL)
+    ),
     "the time zone": Part(lambda: time.tzname, lambda _: time.tzset()),
     "the decimal context": _attributes(decimal.getcontext, *_DECIMALS),
     "what modules of the standard library hold": Part(_functions, _set_functions, may_grow=True),
@@ -492,7 +526,11 @@ PARTS: dict[str, Part] = {
     "the signal handlers": Part(_signals, _set_signals, is_lasting=True),
     "the logging configuration": Part(_logging, _set_logging, is_lasting=True, may_grow=True),
     "the warnings filters": Part(_filters, _set_filters, is_lasting=True),
-    "sys.path": Part(lambda: list(sys.path), lambda paths: sys.path.__setitem__(slice(None), paths), is_lasting=True),
+    "sys.path": Part(
+        lambda: list(sys.path),
+        lambda paths: sys.path.__setitem__(slice(None), paths),
+        is_lasting=True,
+    ),
     "the interpreter's hooks and streams": _attributes(
         lambda: SimpleNamespace(sys=sys, threading=threading),
         *(f"sys.{name}" for name in _HOOKS),
@@ -514,7 +552,11 @@ class ProcessState:
         found = {}
         for name, part in PARTS.items():
             before, now = self._read[name], part.read()
-            if before != now and (lasting or not part.is_lasting) and (how := _difference(before, now, part.may_grow)):
+            if (
+                before != now
+                and (lasting or not part.is_lasting)
+                and (how := _difference(before, now, part.may_grow))
+            ):
                 found[name] = how
         return found
 
@@ -522,7 +564,9 @@ class ProcessState:
         """Set what differs to what it was."""
         for name, part in PARTS.items():
             if part.read() != self._read[name]:
-                with suppress(OSError, ValueError):  # a folder that is gone, a signal in another thread
+                with suppress(
+                    OSError, ValueError
+                ):  # a folder that is gone, a signal in another thread
                     part.write(self._read[name])
 
 
@@ -531,7 +575,12 @@ def _difference(before: Any, now: Any, may_grow: bool) -> str:
         added = [_short(each) for each in now if each not in before]
         gone = [_short(each) for each in before if each not in now]
         return (
-            "; ".join([*(f"{each} is new" for each in added[:2]), *(f"{each} is gone" for each in gone[:2])])
+            "; ".join(
+                [
+                    *(f"{each} is new" for each in added[:2]),
+                    *(f"{each} is gone" for each in gone[:2]),
+                ]
+            )
             or "it has another order"
         )
     if not isinstance(before, dict):

@@ -52,7 +52,11 @@ def install_samples(directory: Path, target: Target) -> None:
     words = [text for text in texts_in(target) if _FOLDER.fullmatch(text) and not _is_id(text)]
     folders = [text for text in words if not Path(text).suffix and "amplifier_module" not in text]
     for text in folders[:_MOST_FOLDERS]:
-        bases += [Path(text).expanduser()] if text.startswith("~") else [directory / text, Path.home() / text]
+        bases += (
+            [Path(text).expanduser()]
+            if text.startswith("~")
+            else [directory / text, Path.home() / text]
+        )
     for base in dict.fromkeys(bases):
         for module_id in SAMPLES:
             package = f"amplifier_module_{module_id.replace('-', '_')}"
@@ -70,13 +74,34 @@ def settings_for(keys: list[str]) -> list[dict[str, Any]]:
     one: dict[str, Any] = {}
     for key in keys:
         words = set(re.split(r"[^a-z]+", key.lower()))
-        if words & {"overrides", "modules", "sources", "map", "mapping", "table", "registry", "known", "locations"}:
+        if words & {
+            "overrides",
+            "modules",
+            "sources",
+            "map",
+            "mapping",
+            "table",
+            "registry",
+            "known",
+            "locations",
+        }:
             one[key] = {module_id: f"{place}/{module_id}" for module_id in SAMPLES}
         elif words & {"index", "manifest", "catalog", "catalogue", "lockfile"}:
             one[key] = "{directory}/" + INDEX
         elif words & {"paths", "dirs", "directories", "folders", "roots", "places"}:
             one[key] = [place]
-        elif words & {"path", "dir", "directory", "folder", "root", "workspace", "base", "home", "store", "cache"}:
+        elif words & {
+            "path",
+            "dir",
+            "directory",
+            "folder",
+            "root",
+            "workspace",
+            "base",
+            "home",
+            "store",
+            "cache",
+        }:
             one[key] = place
     listed = {key: [value] if value == place else value for key, value in one.items()}
     return [settings for settings in (one, listed) if settings]
@@ -103,7 +128,11 @@ class Question:
         return {"module_id": self.module_id, "hint": self.hint}
 
     def __str__(self) -> str:
-        return f"{self.module_id!r}" if self.hint is None else f"{self.module_id!r} with {self.hint} as its hint"
+        return (
+            f"{self.module_id!r}"
+            if self.hint is None
+            else f"{self.module_id!r} with {self.hint} as its hint"
+        )
 
 
 def hints(directory: Path, module_id: str) -> dict[str, Any]:
@@ -122,7 +151,10 @@ def hints(directory: Path, module_id: str) -> dict[str, Any]:
 def questions_about(target: Target) -> list[Question]:
     """Ordinary questions: samples, ids that the source names, unknown ids, with hints and without."""
     ids = [*SAMPLES, *ids_in(texts_in(target)), *UNHEARD_OF]
-    hinted = [Question(SAMPLES[0], hint) for hint in ("a path", "a file URI", "a missing path", "a missing URI")]
+    hinted = [
+        Question(SAMPLES[0], hint)
+        for hint in ("a path", "a file URI", "a missing path", "a missing URI")
+    ]
     return [*(Question(each) for each in ids), *hinted]
 
 
@@ -149,7 +181,11 @@ def is_resolver(value: Any) -> bool:
 
 def methods_of(resolver: Any) -> list[Callable[..., Any]]:
     """The ways to ask it; the one that the loader prefers first."""
-    return [method for name in ("async_resolve", "resolve") if callable(method := getattr(resolver, name, None))]
+    return [
+        method
+        for name in ("async_resolve", "resolve")
+        if callable(method := getattr(resolver, name, None))
+    ]
 
 
 async def ask(method: Callable[..., Any], question: Question, directory: Path) -> Any:
@@ -174,4 +210,8 @@ def holds_a_package(folder: Path) -> bool:
     """Whether something can be imported from a directory, or as it."""
     if (folder / "__init__.py").is_file():
         return True
-    return any(folder.glob("*.py")) or any(folder.glob("*/__init__.py")) or any(folder.glob("src/*/__init__.py"))
+    return (
+        any(folder.glob("*.py"))
+        or any(folder.glob("*/__init__.py"))
+        or any(folder.glob("src/*/__init__.py"))
+    )

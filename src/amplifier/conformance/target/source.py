@@ -18,7 +18,18 @@ from amplifier.contracts import Clause
 _MAX_LITERALS = 60
 _MAX_PATTERN_LENGTH = 300
 _PROGRAM_STARTERS = frozenset(
-    {"subprocess", "system", "popen", "open_process", "run_process", "eval", "exec", "pexpect", "pty", "spawn"}
+    {
+        "subprocess",
+        "system",
+        "popen",
+        "open_process",
+        "run_process",
+        "eval",
+        "exec",
+        "pexpect",
+        "pty",
+        "spawn",
+    }
 )
 
 
@@ -37,7 +48,9 @@ def inputs_in(target: Target) -> list[str]:
 @functools.cache
 def texts_in(target: Target) -> list[str]:
     """Short text constants: names of modes, commands, actions."""
-    return _distinct(text for text in _texts(_nodes(target)) if 0 < len(text) <= 40 and "\n" not in text)
+    return _distinct(
+        text for text in _texts(_nodes(target)) if 0 < len(text) <= 40 and "\n" not in text
+    )
 
 
 @functools.cache
@@ -67,7 +80,11 @@ def patterns_in(target: Target) -> list[str]:
 
     They are data for handlers, which look at events and run nothing; a module that starts programs gets none of them.
     """
-    return [] if starts_programs(target) else _distinct(text for node in _nodes(target) for text in _listed(node))
+    return (
+        []
+        if starts_programs(target)
+        else _distinct(text for node in _nodes(target) for text in _listed(node))
+    )
 
 
 def _trees(target: Target) -> list[tuple[Path, ast.Module]]:
@@ -85,7 +102,11 @@ def _distinct(texts: Iterable[str]) -> list[str]:
 
 def _texts(nodes: Iterable[ast.AST | None]) -> Iterator[str]:
     """The values of those nodes that are text constants."""
-    return (node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str))
+    return (
+        node.value
+        for node in nodes
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    )
 
 
 def _name_of(node: ast.AST | None) -> str:
@@ -174,7 +195,9 @@ _MAIN_FUNCTIONS: dict[str, tuple[str, ...]] = {
 """Functions that do the work of a module, by its type: where to look when the clause itself names no function."""
 
 
-def source_location(subject: Target, module_type: str, clause: Clause, cancelled_at: str | None) -> str | None:
+def source_location(
+    subject: Target, module_type: str, clause: Clause, cancelled_at: str | None
+) -> str | None:
     """The line to look at, ``file:line``: the await of the module that was cancelled, else the function that keeps the promise."""
     at = None if cancelled_at is None else _line_in_module(subject, cancelled_at)
     if at is not None:
@@ -209,7 +232,10 @@ def _registered_handlers(subject: Target) -> list[str]:
     names = []
     for node in (node for _, tree in _trees(subject) for node in ast.walk(tree)):
         if isinstance(node, ast.Call) and _is_method(node, "register"):
-            given = [*node.args[1:2], *(word.value for word in node.keywords if word.arg == "handler")]
+            given = [
+                *node.args[1:2],
+                *(word.value for word in node.keywords if word.arg == "handler"),
+            ]
             names += [getattr(each, "attr", None) or getattr(each, "id", "") for each in given]
     return [name for name in names if name]
 

@@ -26,7 +26,9 @@ def fitting_command(reference: str) -> str | None:
         return f"amplifier validate mcp {shlex.quote(reference)}"
     path = Path(reference).expanduser()
     if not path.exists():
-        return f"amplifier validate mcp {shlex.quote(reference)}" if " " in reference.strip() else None
+        return (
+            f"amplifier validate mcp {shlex.quote(reference)}" if " " in reference.strip() else None
+        )
     package = path / "package.json"
     if path.is_dir() and "@modelcontextprotocol/sdk" in _dependencies(package):
         return f'amplifier validate mcp "npx -y {reference}"'
@@ -41,7 +43,11 @@ def fitting_command(reference: str) -> str | None:
         name = _tool_name(tree, imported)
         if name is not None:
             return f"amplifier validate python {shlex.quote(f'{file}:{name}')}"
-    return f"amplifier module validate {shlex.quote(str(files[0]))}" if path.is_dir() and len(files) == 1 else None
+    return (
+        f"amplifier module validate {shlex.quote(str(files[0]))}"
+        if path.is_dir() and len(files) == 1
+        else None
+    )
 
 
 def _dependencies(package: Path) -> dict[str, object]:
@@ -68,11 +74,21 @@ def _tool_name(tree: ast.Module, imported: set[str]) -> str | None:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             if any(_called(decorator) in makers for decorator in node.decorator_list):
                 return node.name
-        elif isinstance(node, ast.Assign) and _called(node.value) in makers and isinstance(node.targets[0], ast.Name):
+        elif (
+            isinstance(node, ast.Assign)
+            and _called(node.value) in makers
+            and isinstance(node.targets[0], ast.Name)
+        ):
             return node.targets[0].id
     return None
 
 
 def _called(node: ast.expr) -> str:
     called = node.func if isinstance(node, ast.Call) else node
-    return called.attr if isinstance(called, ast.Attribute) else called.id if isinstance(called, ast.Name) else ""
+    return (
+        called.attr
+        if isinstance(called, ast.Attribute)
+        else called.id
+        if isinstance(called, ast.Name)
+        else ""
+    )

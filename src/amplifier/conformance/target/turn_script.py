@@ -95,7 +95,10 @@ class Call:
     @property
     def arguments(self) -> dict[str, Any]:
         """The arguments that the model passes."""
-        return {"key": 7 if self.does == "misfits" else self.key, "note": {"about": [self.key, None]}}
+        return {
+            "key": 7 if self.does == "misfits" else self.key,
+            "note": {"about": [self.key, None]},
+        }
 
     @property
     def new_key(self) -> str:
@@ -124,7 +127,14 @@ class Call:
     @property
     def is_marked(self) -> bool:
         """Whether its result has to contain `mark`."""
-        return self.does in ("returns", "returns object", "returns list", "returns much", "returns blocks", "fails")
+        return self.does in (
+            "returns",
+            "returns object",
+            "returns list",
+            "returns much",
+            "returns blocks",
+            "fails",
+        )
 
 
 @attrs.frozen(kw_only=True)
@@ -176,11 +186,16 @@ class Answer:
         """
         kinds = {"think", "sealed", "reason", *also}
         found = [block_of(block, self.calls) for block in self.blocks if kinds & block.keys()]
-        return [{key: value for key, value in to_dict(block).items() if value is not None} for block in found]
+        return [
+            {key: value for key, value in to_dict(block).items() if value is not None}
+            for block in found
+        ]
 
     def response(self) -> ChatResponse:
         """The answer as a new ChatResponse."""
-        calls = [ToolCall(id=call.id, name=call.tool, arguments=call.arguments) for call in self.calls]
+        calls = [
+            ToolCall(id=call.id, name=call.tool, arguments=call.arguments) for call in self.calls
+        ]
         return ChatResponse(
             content=[block_of(block, self.calls) for block in self.blocks],
             tool_calls=calls or None,
@@ -222,9 +237,13 @@ def block_of(block: dict[str, Any], calls: list[Call]) -> ContentBlockUnion:
     if "sealed" in block:
         return RedactedThinkingBlock(data=str(block["sealed"]))
     if "reason" in block:
-        return ReasoningBlock(content=[{"type": "text", "text": str(block["reason"])}], summary=[str(block["reason"])])
+        return ReasoningBlock(
+            content=[{"type": "text", "text": str(block["reason"])}], summary=[str(block["reason"])]
+        )
     if "odd" in block:
-        return from_dict(UnknownBlock, {"type": "newfangled", "payload": {"text": str(block["odd"])}})
+        return from_dict(
+            UnknownBlock, {"type": "newfangled", "payload": {"text": str(block["odd"])}}
+        )
     call = next(call for call in calls if call.number == block["number"])
     return ToolCallBlock(id=call.id, name=call.tool, input=call.arguments)
 
@@ -247,21 +266,36 @@ def read_turns(case: dict[str, Any]) -> list[ScriptedTurn]:
                 elif "say" in block:
                     blocks.append({"say": f"{block['say']}say{answers}x"})
                 else:
-                    blocks.append({key: f"{value}{key}{answers}.{len(blocks)}x" for key, value in block.items()})
-            options = {key: answer[key] for key in ("request", "error", "stops", "steps") if key in answer}
+                    blocks.append(
+                        {
+                            key: f"{value}{key}{answers}.{len(blocks)}x"
+                            for key, value in block.items()
+                        }
+                    )
+            options = {
+                key: answer[key] for key in ("request", "error", "stops", "steps") if key in answer
+            }
             made.append(Answer(number=answers, blocks=blocks, calls=own, **options))
         turns.append(ScriptedTurn(prompt=turn["prompt"], answers=made, submit=turn.get("submit")))
     return turns
 
 
 def _call(block: dict[str, Any], number: int, before: list[Call]) -> Call:
-    options = {key: block[key] for key in ("does", "steps", "idle", "pre", "post", "stops") if key in block}
+    options = {
+        key: block[key] for key in ("does", "steps", "idle", "pre", "post", "stops") if key in block
+    }
     tool = UNKNOWN_TOOL if options.get("does") == "unknown" else block["call"]
     key = f"key{number}x"
     if block.get("twin") and before:  # the same call once more, under another id
         twin = before[-1]
         key, tool, options["does"] = twin.key, twin.tool, twin.does
-    return Call(number=number, tool=tool, id=f"{block.get('id', 'call_')}{9000 - number}", key=key, **options)
+    return Call(
+        number=number,
+        tool=tool,
+        id=f"{block.get('id', 'call_')}{9000 - number}",
+        key=key,
+        **options,
+    )
 
 
 @attrs.frozen
@@ -325,7 +359,10 @@ class RecordedTurn:
     @property
     def was_denied(self) -> bool:
         """A hook denied the turn or one of its model calls."""
-        return any(each.data["action"] == "deny" and each.name in _TURN_GATES for _, each in self.entries("decision"))
+        return any(
+            each.data["action"] == "deny" and each.name in _TURN_GATES
+            for _, each in self.entries("decision")
+        )
 
     @property
     def has_failed(self) -> bool:
@@ -336,13 +373,20 @@ class RecordedTurn:
     def went_through(self) -> bool:
         """Nothing ended the turn early."""
         return not (
-            self.is_cancelled or self.was_stopped or self.was_denied or self.has_failed or self.broke_on_odd_result
+            self.is_cancelled
+            or self.was_stopped
+            or self.was_denied
+            or self.has_failed
+            or self.broke_on_odd_result
         )
 
     @property
     def broke_on_odd_result(self) -> bool:
         """It raised after a tool had returned something else than a ToolResult, which is as much the tool's fault."""
-        odd = any(each.data["call"] is not None and each.data["call"].is_odd for _, each in self.entries("returned"))
+        odd = any(
+            each.data["call"] is not None and each.data["call"].is_odd
+            for _, each in self.entries("returned")
+        )
         return odd and self.outcome is not None and self.outcome.kind == "raised"
 
     @property
@@ -358,7 +402,9 @@ class RecordedTurn:
     @property
     def stored_results(self) -> list[tuple[int, str, Any]]:
         """The stored tool results: position, call id and result."""
-        return [(at, *found) for at, each in self.entries("stored") for found in results_in(each.data)]
+        return [
+            (at, *found) for at, each in self.entries("stored") for found in results_in(each.data)
+        ]
 
     def next_asked(self, position: int) -> int | None:
         """The position of the next model call after a position."""
@@ -406,7 +452,9 @@ def text_of(content: Any) -> str:
     if isinstance(content, str):
         return content
     if isinstance(content, list):
-        return "\n".join(str(each["text"]) for each in content if isinstance(each, Mapping) and "text" in each)
+        return "\n".join(
+            str(each["text"]) for each in content if isinstance(each, Mapping) and "text" in each
+        )
     return "" if content is None else words_of(content)
 
 

@@ -73,7 +73,9 @@ class ScriptedSession:
         gave_up: The clause that an endless loop breaks, if the turn was cut off for that.
     """
 
-    def __init__(self, mounted: MountedModule, case: dict[str, Any], *, endless: bool = False) -> None:
+    def __init__(
+        self, mounted: MountedModule, case: dict[str, Any], *, endless: bool = False
+    ) -> None:
         self.mounted = mounted
         self.case = case
         self.is_endless = endless
@@ -97,7 +99,11 @@ class ScriptedSession:
         core.mount("context", self.context)
         core.approval_system = scripted_approvals(self)
         for name in PROVIDERS[: case.get("providers", 1)]:
-            core.mount("providers", scripted_provider(self, name, streams=bool(case.get("streams"))), name=name)
+            core.mount(
+                "providers",
+                scripted_provider(self, name, streams=bool(case.get("streams"))),
+                name=name,
+            )
         for name in TOOLS:
             core.mount("tools", ScriptedTool(self, name), name=name)
         self._hooks = ScriptedHooks(self, core.hooks)
@@ -119,7 +125,11 @@ class ScriptedSession:
         return self.turns
 
     async def run_turn(
-        self, script: ScriptedTurn | None = None, *, seconds: float = SECONDS, with_coordinator: bool = True
+        self,
+        script: ScriptedTurn | None = None,
+        *,
+        seconds: float = SECONDS,
+        with_coordinator: bool = True,
     ) -> RecordedTurn:
         """Run one turn; its error is part of its outcome.
 
@@ -129,7 +139,10 @@ class ScriptedSession:
             with_coordinator: Pass the coordinator, which loops may do without.
         """
         self._begin(script)
-        execute, arguments = self.mounted.instance.execute, self.arguments(with_coordinator=with_coordinator)
+        execute, arguments = (
+            self.mounted.instance.execute,
+            self.arguments(with_coordinator=with_coordinator),
+        )
         with anyio.CancelScope() as scope:
             self.cancel = scope.cancel
             self.turn.outcome = await self.mounted.call(execute, **arguments, seconds=seconds)
@@ -172,7 +185,11 @@ class ScriptedSession:
         if not with_coordinator and not needs_coordinator(execute):
             del offered["coordinator"]
         accepted = accepted_keywords(execute)
-        return offered if accepted is None else {key: offered[key] for key in offered if key in accepted}
+        return (
+            offered
+            if accepted is None
+            else {key: offered[key] for key in offered if key in accepted}
+        )
 
     def cancel_from_now(self, suspension: int | None) -> None:
         """Cancel the turn at the n-th suspension from now; None for never."""
@@ -298,7 +315,10 @@ class ScriptedContext:
         await self._player.suspend("context.get_messages_for_request")
         self._maybe_fail("view")
         name = f"view{self._counts['view']}x"
-        view = [{"role": "user", "content": name}, *plain(self.messages[self._earlier :][-self._keeps :])]
+        view = [
+            {"role": "user", "content": name},
+            *plain(self.messages[self._earlier :][-self._keeps :]),
+        ]
         self._player.note("view", name, plain(view))
         return view
 
@@ -351,7 +371,9 @@ def scripted_provider(player: ScriptedSession, name: str, *, streams: bool) -> A
 
     double = MockProvider(respond, name=name)
     offered = ("name", "get_info", "list_models", "complete", "parse_tool_calls")
-    return double if streams else SimpleNamespace(**{each: getattr(double, each) for each in offered})
+    return (
+        double if streams else SimpleNamespace(**{each: getattr(double, each) for each in offered})
+    )
 
 
 class ScriptedTool:
@@ -391,7 +413,9 @@ class ScriptedTool:
         player = self._player
         if call is None:
             player.note("returned", self.name, {"call": None})
-            return ToolResult(success=True, output="called with an input that the model did not give")
+            return ToolResult(
+                success=True, output="called with an input that the model did not give"
+            )
         for step in range(call.steps):
             if call.stops and step == call.steps // 2:
                 player.stop()
@@ -400,7 +424,11 @@ class ScriptedTool:
             await anyio.lowlevel.checkpoint()
         if call.does.startswith("raises"):
             kind, _, message = call.does.removeprefix("raises ").partition(" ")
-            raise RAISED[kind](message) if message or kind != "OSError" else OSError(2, "No such file")
+            raise (
+                RAISED[kind](message)
+                if message or kind != "OSError"
+                else OSError(2, "No such file")
+            )
         player.note("returned", self.name, {"call": call})
         return result_of(call)
 
@@ -414,10 +442,14 @@ def result_of(call: Call) -> Any:
         "nothing": ToolResult(success=True, output=None),
         "empty": ToolResult(success=True, output=""),
         "zero": ToolResult(success=True, output=0),
-        "returns object": ToolResult(success=True, output={mark: mark, "list": [1, None, {"deep": "ä"}]}),
+        "returns object": ToolResult(
+            success=True, output={mark: mark, "list": [1, None, {"deep": "ä"}]}
+        ),
         "returns list": ToolResult(success=True, output=[mark, 2.5, {"a": None}]),
         "returns much": ToolResult(success=True, output=f"{mark} " + "word " * 2_000),
-        "returns blocks": ToolResult(success=True, output=mark, content=[TextBlock(text=f"{mark} as a block")]),
+        "returns blocks": ToolResult(
+            success=True, output=mark, content=[TextBlock(text=f"{mark} as a block")]
+        ),
         "returns None": None,
         "returns str": mark,
     }
@@ -451,7 +483,13 @@ class ScriptedHooks:
         self.reset()
         # The logging hook runs before every other.
         self._registered = [hooks.register("*", self._record, priority=FIRST, name="everything")]
-        for event in ("prompt:submit", "provider:request", "provider:response", "tool:pre", "tool:post"):
+        for event in (
+            "prompt:submit",
+            "provider:request",
+            "provider:response",
+            "tool:pre",
+            "tool:post",
+        ):
             self._registered.append(hooks.register(event, self._decide, name="scripted"))
 
     def unregister(self) -> None:
@@ -498,7 +536,13 @@ class ScriptedHooks:
         return self._answer(event, action, call.number, call.word(event), data, call)
 
     def _answer(
-        self, event: str, action: str | None, number: int, word: str, data: dict[str, Any], call: Call | None = None
+        self,
+        event: str,
+        action: str | None,
+        number: int,
+        word: str,
+        data: dict[str, Any],
+        call: Call | None = None,
     ) -> HookResult | None:
         if event != "prompt:submit" and (event, number) in self._answered:
             return None
@@ -522,7 +566,11 @@ def _hook_result(
             return HookResult(action="deny")
         case "inject" | "inject as user":
             role: Any = "user" if action == "inject as user" else "system"
-            return HookResult(action="inject_context", context_injection=f"mind {word}", context_injection_role=role)
+            return HookResult(
+                action="inject_context",
+                context_injection=f"mind {word}",
+                context_injection_role=role,
+            )
         case "inject once" | "inject into the result":
             return HookResult(
                 action="inject_context",
@@ -532,10 +580,14 @@ def _hook_result(
                 append_to_last_tool_result=action == "inject into the result",
             )
         case "ask yes" | "ask no":
-            return HookResult(action="ask_user", approval_prompt=f"{action.removeprefix('ask ')}: may it {word}?")
+            return HookResult(
+                action="ask_user", approval_prompt=f"{action.removeprefix('ask ')}: may it {word}?"
+            )
         case "ask yes, inject" | "ask yes, inject once":
             told = [ContextInjection(content=f"mind {word}", ephemeral=action.endswith("once"))]
-            return HookResult(action="ask_user", approval_prompt=f"yes: may it {word}?", context_injections=told)
+            return HookResult(
+                action="ask_user", approval_prompt=f"yes: may it {word}?", context_injections=told
+            )
         case "modify":
             changed = _modified(event, data, word, call)
             return HookResult(action="modify", data={**data, **changed}) if changed else None
@@ -550,7 +602,11 @@ def _modified(event: str, data: dict[str, Any], word: str, call: Call | None) ->
         return {}
     if event == "tool:pre":
         return {"tool_input": {"key": call.new_key}}
-    found = {key: data[key] for key in RESULT_KEYS if key in data and call.mark in words_of(shown(data[key]))}
+    found = {
+        key: data[key]
+        for key in RESULT_KEYS
+        if key in data and call.mark in words_of(shown(data[key]))
+    }
     return {key: _replaced(value, call.mark, call.new_mark) for key, value in found.items()}
 
 
@@ -565,9 +621,13 @@ def _replaced(value: Any, old: str, new: str) -> Any:
         return value.replace(old, new)
     if isinstance(value, ToolResult):
         error = None if value.error is None else _replaced(value.error, old, new)
-        return ToolResult(success=value.success, output=_replaced(value.output, old, new), error=error)
+        return ToolResult(
+            success=value.success, output=_replaced(value.output, old, new), error=error
+        )
     if isinstance(value, Mapping):
-        return {_replaced(key, old, new): _replaced(member, old, new) for key, member in value.items()}
+        return {
+            _replaced(key, old, new): _replaced(member, old, new) for key, member in value.items()
+        }
     if isinstance(value, (list, tuple)):
         return [_replaced(member, old, new) for member in value]
     return value

@@ -29,8 +29,20 @@ from amplifier.conformance.target.calls import Outcome
 from amplifier.conformance.target.locate import LoadedTarget
 from amplifier.conformance.target.mounted import CANARY, CheckContext, MountedModule, MountFailed
 from amplifier.conformance.target.process import files_below
-from amplifier.conformance.target.resolver_samples import Question, locate, questions_about, resolver_of, settings_for
-from amplifier.conformance.target.source import choices_in, environment_in, inputs_in, settings_in, texts_in
+from amplifier.conformance.target.resolver_samples import (
+    Question,
+    locate,
+    questions_about,
+    resolver_of,
+    settings_for,
+)
+from amplifier.conformance.target.source import (
+    choices_in,
+    environment_in,
+    inputs_in,
+    settings_in,
+    texts_in,
+)
 from amplifier.conformance.target.turn_session import ScriptedSession
 from amplifier.contracts import tool_schema
 from amplifier.errors import ContractError
@@ -98,7 +110,9 @@ def _tool_exercises(mounted: MountedModule) -> list[Operation]:
             _samples[key] = sample_inputs(schema, CANARY, words=words, choices=choices)
         for sample in _samples[key][:most]:
             given = {"tool": name, "input": sample}
-            found.append(Operation(f"execute of the tool {name!r}", given, partial(execute, name, sample)))
+            found.append(
+                Operation(f"execute of the tool {name!r}", given, partial(execute, name, sample))
+            )
     return found
 
 
@@ -123,7 +137,11 @@ def plain_request() -> ChatRequest:
     """A request with one message and one tool."""
     return ChatRequest(
         messages=[Message(role="user", content="Say something.")],
-        tools=[ToolSpec(name="look", description="Looks.", parameters={"type": "object", "properties": {}})],
+        tools=[
+            ToolSpec(
+                name="look", description="Looks.", parameters={"type": "object", "properties": {}}
+            )
+        ],
     )
 
 
@@ -144,16 +162,22 @@ def _provider_exercises(mounted: MountedModule) -> list[Operation]:
         if not hasattr(type(manager), "__aenter__"):
             return None  # another kind of stream than the contract's
         async with manager as chunks:
-            return [_comparable(chunk.response, mounted) async for chunk in chunks if isinstance(chunk, StreamChunk)][
-                -1:
-            ]
+            return [
+                _comparable(chunk.response, mounted)
+                async for chunk in chunks
+                if isinstance(chunk, StreamChunk)
+            ][-1:]
 
     if mounted.instance is None:
         return []
     request = to_dict(plain_request())
     found = [Operation("complete", request, complete), Operation("list_models", None, list_models)]
     found.append(Operation("get_info", None, get_info))
-    return [*found, Operation("stream", request, stream)] if hasattr(mounted.instance, "stream") else found
+    return (
+        [*found, Operation("stream", request, stream)]
+        if hasattr(mounted.instance, "stream")
+        else found
+    )
 
 
 def _comparable(response: Any, mounted: MountedModule) -> Any:
@@ -199,7 +223,10 @@ def _long(text: str) -> list[dict[str, Any]]:
 
 
 async def _views(mounted: MountedModule) -> list[Any]:
-    return [await mounted.instance.get_messages_for_request(token_budget=budget) for budget in (400, 2_000, None)]
+    return [
+        await mounted.instance.get_messages_for_request(token_budget=budget)
+        for budget in (400, 2_000, None)
+    ]
 
 
 # ── hooks ──
@@ -225,10 +252,16 @@ def _hook_exercises(mounted: MountedModule) -> list[Operation]:
     found: list[tuple[int, Operation]] = []
     for registration, event in _handled(mounted):
         name = f"the handler {registration.name!r} on {event}"
-        payloads = list(itertools.islice(reaching_payloads(event, words, choices, mounted.loaded.triggers), 0, 9))
+        payloads = list(
+            itertools.islice(
+                reaching_payloads(event, words, choices, mounted.loaded.triggers), 0, 9
+            )
+        )
         for rank, payload in enumerate([ordinary_payload(event), *payloads]):
             handle = partial(_handle, registration, event, payload)
-            found.append((rank, Operation(name, {"event": event, "data": payload}, handle, event in _ENDING)))
+            found.append(
+                (rank, Operation(name, {"event": event, "data": payload}, handle, event in _ENDING))
+            )
     # Every handler with its plain payload first, then what the words of its source suggest; events that end a session last.
     chosen = [operation for _, operation in sorted(found, key=lambda each: each[0])][:_MOST_EVENTS]
     return sorted(chosen, key=lambda operation: operation.is_last)
@@ -242,16 +275,25 @@ def _handled(mounted: MountedModule) -> list[tuple[Any, str]]:
     for registration in mounted.registrations:
         events = likely if registration.event == "*" else [registration.event]
         found += [(registration, event) for event in events]
-    return sorted(found, key=lambda each: likely.index(each[1]) if each[1] in likely else len(likely))
+    return sorted(
+        found, key=lambda each: likely.index(each[1]) if each[1] in likely else len(likely)
+    )
 
 
-async def _handle(registration: Any, event: str, payload: dict[str, Any], mounted: MountedModule) -> Any:
-    result = registration.handler(event, {**copy.deepcopy(payload), "session_id": mounted.session.session_id})
+async def _handle(
+    registration: Any, event: str, payload: dict[str, Any], mounted: MountedModule
+) -> Any:
+    result = registration.handler(
+        event, {**copy.deepcopy(payload), "session_id": mounted.session.session_id}
+    )
     if inspect.isawaitable(result):
         result = await result
     if not isinstance(result, HookResult):
         return repr(type(result))
-    return {key: getattr(result, key) for key in ("action", "reason", "context_injection", "user_message", "data")}
+    return {
+        key: getattr(result, key)
+        for key in ("action", "reason", "context_injection", "user_message", "data")
+    }
 
 
 # ── orchestrators ──
@@ -263,7 +305,12 @@ TURN: dict[str, Any] = {
             "prompt": "Look and tell.",
             "submit": "inject once",
             "answers": [
-                {"blocks": [{"call": "alpha", "steps": 2, "post": "inject"}, {"call": "beta", "post": "inject once"}]},
+                {
+                    "blocks": [
+                        {"call": "alpha", "steps": 2, "post": "inject"},
+                        {"call": "beta", "post": "inject once"},
+                    ]
+                },
                 {"blocks": [{"say": "Seen. "}]},
             ],
         }
@@ -278,12 +325,18 @@ _UNSTEADY = re.compile(r"time|date|duration|elapsed|_ms$|_at$|uuid|^id$|_id$")
 def _steady(value: Any) -> Any:
     """Stored messages without what differs from turn to turn: times and ids."""
     if isinstance(value, dict):
-        return {key: _steady(member) for key, member in value.items() if not _UNSTEADY.search(str(key))}
+        return {
+            key: _steady(member) for key, member in value.items() if not _UNSTEADY.search(str(key))
+        }
     return [_steady(member) for member in value] if isinstance(value, list) else value
 
 
 def _orchestrator_exercises(mounted: MountedModule) -> list[Operation]:
-    return [] if mounted.instance is None else [Operation("a turn with two tools", None, partial(_turn, TURN))]
+    return (
+        []
+        if mounted.instance is None
+        else [Operation("a turn with two tools", None, partial(_turn, TURN))]
+    )
 
 
 async def _turn(case: dict[str, Any], mounted: MountedModule) -> Any:
@@ -291,7 +344,11 @@ async def _turn(case: dict[str, Any], mounted: MountedModule) -> Any:
     try:
         answer = await session.execute_unguarded()
         asked = [entry.data for entry in session.turn.log if entry.kind == "asked"]
-        return {"answer": answer, "stored": _steady(session.context.messages), "asked": _steady(asked)}
+        return {
+            "answer": answer,
+            "stored": _steady(session.context.messages),
+            "asked": _steady(asked),
+        }
     finally:
         session.detach()
 
@@ -334,12 +391,17 @@ FOREIGN = "straße – 名前 ✓"
 """A text that not every encoding has."""
 
 
-def other_operations(mounted: MountedModule, text: str = "other text", number: int = 5) -> list[Operation]:
+def other_operations(
+    mounted: MountedModule, text: str = "other text", number: int = 5
+) -> list[Operation]:
     """The typical operations with another text and another number wherever the module takes any; of a provider and a context with earlier messages."""
     typical = [each for each in typical_operations(mounted) if not each.is_last]
     kind = mounted.loaded.module_type
     if kind in _WITH_TEXT and mounted.instance is not None:
-        return [Operation(name, {name: text}, partial(run, text)) for name, run in _WITH_TEXT[kind].items()]
+        return [
+            Operation(name, {name: text}, partial(run, text))
+            for name, run in _WITH_TEXT[kind].items()
+        ]
     found = []
     for operation in typical if kind in ("tool", "hook") else ():
         given = copy.deepcopy(operation.given)
@@ -347,21 +409,30 @@ def other_operations(mounted: MountedModule, text: str = "other text", number: i
             given["data"] = with_texts(given["data"], lambda each: f"{each} {text}")
             run = partial(_handle, operation.run.args[0], given["event"], given["data"])  # type: ignore[attr-defined]
         else:
-            given["input"] = _other_input(given["input"], schema_of(mounted.instances[given["tool"]]), text, number)
+            given["input"] = _other_input(
+                given["input"], schema_of(mounted.instances[given["tool"]]), text, number
+            )
             run = partial(execute, given["tool"], given["input"])
         if given != operation.given:
             found.append(Operation(operation.name, given, run))
     return found
 
 
-def _other_input(given: dict[str, Any], schema: dict[str, Any] | None, text: str, number: int) -> dict[str, Any]:
+def _other_input(
+    given: dict[str, Any], schema: dict[str, Any] | None, text: str, number: int
+) -> dict[str, Any]:
     """An input with a text in every text and another number in every number, as far as the schema accepts it."""
     found, accepts = dict(given), acceptor(schema)
     parts = properties_of(resolved(schema, schema)) if schema else {}
     for key, value in given.items():
         part = resolved(parts.get(key, {}), schema)
         changed: Any = value
-        if isinstance(value, str) and "enum" not in part and value != CANARY and kinds_of(part) == ["string"]:
+        if (
+            isinstance(value, str)
+            and "enum" not in part
+            and value != CANARY
+            and kinds_of(part) == ["string"]
+        ):
             changed = f"{text} {key}"
         elif isinstance(value, int) and not isinstance(value, bool):
             changed = number
@@ -375,7 +446,10 @@ def _other_input(given: dict[str, Any], schema: dict[str, Any] | None, text: str
 
 async def _complete_later(text: str, mounted: MountedModule) -> Any:
     request = plain_request()
-    request.messages[:0] = [Message(role="user", content=text), Message(role="assistant", content="Yes.")]
+    request.messages[:0] = [
+        Message(role="user", content=text),
+        Message(role="assistant", content="Yes."),
+    ]
     return _comparable(await mounted.instance.complete(request), mounted)
 
 
@@ -393,19 +467,27 @@ async def _store(text: str, mounted: MountedModule) -> Any:
         {"role": "assistant", "content": "Yes.", "metadata": {"n": 0.1}},
     ):
         await mounted.instance.add_message(message)
-    found = [await mounted.instance.get_messages(), await mounted.instance.get_messages_for_request()]
+    found = [
+        await mounted.instance.get_messages(),
+        await mounted.instance.get_messages_for_request(),
+    ]
     await mounted.instance.set_messages(_long(text))
     return [*found, *await _views(mounted)]
 
 
 async def _long_turn(text: str, mounted: MountedModule) -> Any:
-    calling = {"blocks": [{"call": "alpha", "post": "inject"}, {"call": "beta", "pre": "inject once"}]}
+    calling = {
+        "blocks": [{"call": "alpha", "post": "inject"}, {"call": "beta", "pre": "inject once"}]
+    }
     answers = [calling, calling, {"blocks": [{"call": "gamma"}]}, {"blocks": [{"say": "Seen. "}]}]
     return await _turn({"turns": [{"prompt": text, "answers": answers}]}, mounted)
 
 
 _WITH_TEXT: dict[str, dict[str, Callable[[str, MountedModule], Coroutine[Any, Any, Any]]]] = {
-    "provider": {"complete after other messages": _complete_later, "complete of a message": _complete_other},
+    "provider": {
+        "complete after other messages": _complete_later,
+        "complete of a message": _complete_other,
+    },
     "context": {"add_message and get_messages": _store},
     "orchestrator": {"a turn with tools after each of three answers": _long_turn},
 }
@@ -456,7 +538,9 @@ async def _works(ctx: CheckContext, config: dict[str, Any]) -> bool:
             # Failing calls are a matter for the checks, except where the settings exist to make them work.
             if module_type not in ("context", "resolver") and not is_served(config):
                 return True
-            outcomes = [await mounted.call(each.run, mounted) for each in typical_operations(mounted)]
+            outcomes = [
+                await mounted.call(each.run, mounted) for each in typical_operations(mounted)
+            ]
             if module_type == "resolver":
                 return any(outcome.value is not None for outcome in outcomes)
             return all(outcome.returned for outcome in outcomes)
@@ -480,12 +564,16 @@ def _secrets(loaded: LoadedTarget) -> dict[str, Any]:
 
 
 def _models(loaded: LoadedTarget) -> dict[str, Any]:
-    return {key: "test-model" for key in settings_in(loaded.target) if "model" in key.lower().split("_")}
+    return {
+        key: "test-model" for key in settings_in(loaded.target) if "model" in key.lower().split("_")
+    }
 
 
 def _addresses(loaded: LoadedTarget) -> dict[str, Any]:
     """The fake LLM server for every address."""
-    return {key: f"{SERVICE}/auto" for key in settings_in(loaded.target) if _is_one_of(key, _ADDRESSES)}
+    return {
+        key: f"{SERVICE}/auto" for key in settings_in(loaded.target) if _is_one_of(key, _ADDRESSES)
+    }
 
 
 def _is_one_of(key: str, words: tuple[str, ...]) -> bool:
@@ -495,7 +583,9 @@ def _is_one_of(key: str, words: tuple[str, ...]) -> bool:
 
 def is_secret(key: str) -> bool:
     """Whether a setting or variable of that name holds a key."""
-    return _is_one_of(key, _SECRETS) and not _is_one_of(key, ("max", "min", "limit", "budget", "count"))
+    return _is_one_of(key, _SECRETS) and not _is_one_of(
+        key, ("max", "min", "limit", "budget", "count")
+    )
 
 
 # ── the environment ──

@@ -53,7 +53,14 @@ _CONTROL_SECONDS = 1.1
 # The forms in which Python and Node report an error of the operating system.
 _SYSTEM_ERROR = re.compile(r"\[Errno \d+\] |\bE[A-Z]{3,}: ")
 _FRESH = "amplifier-1f0c47"
-_SLIPS = ("AttributeError", "NameError", "UnboundLocalError", "TypeError", "RecursionError", "ImportError")
+_SLIPS = (
+    "AttributeError",
+    "NameError",
+    "UnboundLocalError",
+    "TypeError",
+    "RecursionError",
+    "ImportError",
+)
 """Exceptions that nobody raises on purpose to report wrong input that the schema accepts."""
 
 
@@ -87,7 +94,10 @@ async def lists_its_tools(exam: Examination) -> None:
         for key in ("inputSchema", "outputSchema"):
             problem = schema_problem(tool[key]) if isinstance(tool.get(key), dict) else None
             if problem is not None:
-                exam.fault("S3", f"the {key} of {name!r} is not a valid JSON Schema of an object: {problem}")
+                exam.fault(
+                    "S3",
+                    f"the {key} of {name!r} is not a valid JSON Schema of an object: {problem}",
+                )
         if not str(tool.get("description") or "").strip():
             exam.fault("S16", f"the tool {name!r} has no description")
     await _compare_lists(exam, "when it is read again")
@@ -116,7 +126,9 @@ async def answers_its_schema(exam: Examination) -> None:
                 break
             reply = await _watched_call(exam, tool, given)
             tool.replies.append((given, reply))
-            _judge(exam, tool, given, reply, is_valid=tool.accepts is not None and tool.accepts(given))
+            _judge(
+                exam, tool, given, reply, is_valid=tool.accepts is not None and tool.accepts(given)
+            )
             await _look_for_hidden_failure(exam, tool, given, reply)
             if reply.kind == "late":
                 break
@@ -160,7 +172,12 @@ async def _watched_call(exam: Examination, tool: ExaminedTool, given: Input) -> 
             by_itself = _changed_files(before, quiet)
             found = [name for name in changed if name in again and name not in by_itself]
             if found:
-                exam.fault("S14", f"it declares readOnlyHint, and a call changed the file {found[0]!r}", tool, given)
+                exam.fault(
+                    "S14",
+                    f"it declares readOnlyHint, and a call changed the file {found[0]!r}",
+                    tool,
+                    given,
+                )
     return reply
 
 
@@ -168,7 +185,9 @@ def _changed_files(before: Files, after: Files) -> list[str]:
     return [name for name in {**before, **after} if before.get(name, b"-") != after.get(name, b"-")]
 
 
-def _judge(exam: Examination, tool: ExaminedTool, given: Input, reply: Reply, *, is_valid: bool) -> None:
+def _judge(
+    exam: Examination, tool: ExaminedTool, given: Input, reply: Reply, *, is_valid: bool
+) -> None:
     """Judge one reply by itself."""
     if reply.kind in ("late", "lost"):
         exam.fault("S5", f"a call {reply}", tool, given)
@@ -176,7 +195,13 @@ def _judge(exam: Examination, tool: ExaminedTool, given: Input, reply: Reply, *,
         exam.fault("S7", f"a call {reply}", tool, given)
     elif is_valid and reply.raised is not None and reply.raised.get("type") in _SLIPS:
         place = reply.raised.get("location")
-        exam.fault("S5", f"an input that the schema accepts raised {reply.text[:150]}", tool, given, location=place)
+        exam.fault(
+            "S5",
+            f"an input that the schema accepts raised {reply.text[:150]}",
+            tool,
+            given,
+            location=place,
+        )
     elif is_valid and reply.kind == "refused" and "-32603" in reply.text:
         exam.fault("S5", f"an input that the schema accepts {reply}", tool, given)
     if reply.kind != "result":
@@ -186,25 +211,48 @@ def _judge(exam: Examination, tool: ExaminedTool, given: Input, reply: Reply, *,
         exam.fault("S7", problem, tool, given)
 
 
-async def _look_for_hidden_failure(exam: Examination, tool: ExaminedTool, given: Input, reply: Reply) -> None:
+async def _look_for_hidden_failure(
+    exam: Examination, tool: ExaminedTool, given: Input, reply: Reply
+) -> None:
     """Report a successful result whose text is the failure of this very call.
 
     A tool that reads logs returns texts of errors, too. So it is one only if it quotes a text of the
     input, and another one that no earlier call has had as soon as that takes its place.
     """
-    if reply.kind != "result" or not _SYSTEM_ERROR.search(reply.text) or len(reply.text) > _LONGEST_FAILURE:
+    if (
+        reply.kind != "result"
+        or not _SYSTEM_ERROR.search(reply.text)
+        or len(reply.text) > _LONGEST_FAILURE
+    ):
         return
     for key, value in given.items():
-        if key in tool.fixed or not isinstance(value, str) or not _quotes(reply.text, value) or not exam.can_call(tool):
+        if (
+            key in tool.fixed
+            or not isinstance(value, str)
+            or not _quotes(reply.text, value)
+            or not exam.can_call(tool)
+        ):
             continue
         again = await exam.call(tool, {**given, key: _FRESH})
-        if again.kind == "result" and _SYSTEM_ERROR.search(again.text) and _quotes(again.text, _FRESH):
-            exam.fault("S6", f"a call succeeded, and its text reports a failure: {reply.text[:150]!r}", tool, given)
+        if (
+            again.kind == "result"
+            and _SYSTEM_ERROR.search(again.text)
+            and _quotes(again.text, _FRESH)
+        ):
+            exam.fault(
+                "S6",
+                f"a call succeeded, and its text reports a failure: {reply.text[:150]!r}",
+                tool,
+                given,
+            )
             return
 
 
 def _quotes(text: str, value: str) -> bool:
-    return bool(value) and re.search(f"""['"]([^'"]*[/\\\\])?{re.escape(value)}['"]""", text) is not None
+    return (
+        bool(value)
+        and re.search(f"""['"]([^'"]*[/\\\\])?{re.escape(value)}['"]""", text) is not None
+    )
 
 
 def _output_problem(schema: dict[str, Any], reply: Reply) -> str | None:
@@ -257,7 +305,9 @@ async def answers_anything(exam: Examination) -> None:
             if reply.is_failure and exam.link.subject.kind != "url":
                 exam.look("S17")
                 if exam.link.files() != files:
-                    exam.fault("S17", "it refused the input, and had changed a file before", tool, given)
+                    exam.fault(
+                        "S17", "it refused the input, and had changed a file before", tool, given
+                    )
             if reply.kind == "late":
                 break
 
@@ -323,17 +373,30 @@ async def keeps_calls_apart(exam: Examination) -> None:
         return
     exam.look("S8")
     for _ in range(3):
-        calls = [call for call in (alone * _AT_ONCE)[: max(_AT_ONCE, len(alone))] if exam.can_call(call[0], _AT_ONCE)]
+        calls = [
+            call
+            for call in (alone * _AT_ONCE)[: max(_AT_ONCE, len(alone))]
+            if exam.can_call(call[0], _AT_ONCE)
+        ]
         for (tool, given, answer), beside in zip(calls, await _at_once(exam, calls), strict=True):
             # A tool may refuse calls at once, or count them. The answer of another call is a mixture.
-            if beside is None or stable_text(beside) not in {other for *_, other in calls} - {answer}:
+            if beside is None or stable_text(beside) not in {other for *_, other in calls} - {
+                answer
+            }:
                 continue
             # State that moved on is no mixture: alone, the call must still give its old answer.
             if exam.can_call(tool) and stable_text(await exam.call(tool, given)) == answer:
-                exam.fault("S8", f"beside other calls it gave the answer of another call: it {beside}", tool, given)
+                exam.fault(
+                    "S8",
+                    f"beside other calls it gave the answer of another call: it {beside}",
+                    tool,
+                    given,
+                )
 
 
-async def _at_once(exam: Examination, calls: Sequence[tuple[ExaminedTool, Input, str]]) -> list[Reply | None]:
+async def _at_once(
+    exam: Examination, calls: Sequence[tuple[ExaminedTool, Input, str]]
+) -> list[Reply | None]:
     replies: list[Reply | None] = [None] * len(calls)
 
     async def make(index: int) -> None:
@@ -363,7 +426,9 @@ async def stops_when_cancelled(exam: Examination) -> None:
     if "S9" not in exam.examined:
         exam.explain("S9", "no call could be cancelled before its answer came")
     if "S10" not in exam.examined:
-        exam.explain("S10", "no call that was cancelled changes anything that read-only tools or files show")
+        exam.explain(
+            "S10", "no call that was cancelled changes anything that read-only tools or files show"
+        )
 
 
 async def _cancel(exam: Examination, tool: ExaminedTool, given: Input, usual: Reply) -> bool:
@@ -380,7 +445,9 @@ async def _cancel(exam: Examination, tool: ExaminedTool, given: Input, usual: Re
             exam.note_cut(tool)
             effect = _Effect(repeats=effect.repeats)
         before = await exam.state() if effect.parts else None
-        repeats = effect.repeats and not effect.parts and (await exam.call(tool, given)).kind == "result"
+        repeats = (
+            effect.repeats and not effect.parts and (await exam.call(tool, given)).kind == "result"
+        )
         late = len(exam.link.late_results)
         exam.count_call(tool)
         after = max(usual.seconds * share, 0.0005)
@@ -403,7 +470,12 @@ async def _cancel(exam: Examination, tool: ExaminedTool, given: Input, usual: Re
             break
         for seconds, questions in exam.link.late_results[late:]:
             if seconds > _LATE_RESULT and questions > 1:
-                exam.fault("S9", f"a cancelled call went on and sent its result after {seconds:.1f} s", tool, given)
+                exam.fault(
+                    "S9",
+                    f"a cancelled call went on and sent its result after {seconds:.1f} s",
+                    tool,
+                    given,
+                )
         if before is None or state is None:
             continue
         exam.look("S10")
@@ -424,7 +496,9 @@ async def _still_fails(exam: Examination, tool: ExaminedTool, given: Input) -> b
     return (await exam.call(tool, given)).is_failure
 
 
-async def _lasting_problem(exam: Examination, tool: ExaminedTool, given: Input, effect: _Effect) -> str | None:
+async def _lasting_problem(
+    exam: Examination, tool: ExaminedTool, given: Input, effect: _Effect
+) -> str | None:
     """Cancel a call once more and return what is in between; None if it passes, or if completed calls do the same."""
     for share in _MOMENTS:
         if not exam.can_call(tool, 4) or not exam.can_read(4):
@@ -475,7 +549,11 @@ class _Effect:
         changed = before.changes(state)
         for name in changed:
             shown = state.shown.get(name)
-            if self.after is not None and name in self.parts and shown != self.after.shown.get(name):
+            if (
+                self.after is not None
+                and name in self.parts
+                and shown != self.after.shown.get(name)
+            ):
                 return f"a cancelled call left {name} neither as before nor as after it: {shown!s:.120}"
         missing = [name for name in self.parts if name not in changed]
         done = [name for name in self.parts if name in changed]
@@ -516,8 +594,15 @@ async def _effect_of(exam: Examination, tool: ExaminedTool, given: Input) -> _Ef
             if len(seen) == 2 and not seen[0].changes(seen[1]):
                 break
         parts = seen[0].changes(seen[1])
-        if len(seen) == 4 and parts and not seen[0].changes(seen[2]) and not seen[1].changes(seen[3]):
-            return attrs.evolve(nothing, parts=tuple(parts), prepare=other, after=seen[1], seconds=seconds)
+        if (
+            len(seen) == 4
+            and parts
+            and not seen[0].changes(seen[2])
+            and not seen[1].changes(seen[3])
+        ):
+            return attrs.evolve(
+                nothing, parts=tuple(parts), prepare=other, after=seen[1], seconds=seconds
+            )
     return nothing
 
 
@@ -544,7 +629,9 @@ async def keeps_its_hints(exam: Examination) -> None:
             await _compare_around(exam, tool, given, clause)
     for clause, hint in (("S14", "readOnlyHint"), ("S15", "idempotentHint")):
         if clause not in exam.examined:
-            exam.explain(clause, f"no tool that was called declares {hint} and shows what it changes")
+            exam.explain(
+                clause, f"no tool that was called declares {hint} and shows what it changes"
+            )
 
 
 async def _compare_around(exam: Examination, tool: ExaminedTool, given: Input, clause: str) -> None:
@@ -575,7 +662,9 @@ async def _compare_around(exam: Examination, tool: ExaminedTool, given: Input, c
     found = [name for name in changed if name in again and name not in after.changes(quiet)]
     if found:
         what = (
-            "readOnlyHint, and a call" if clause == "S14" else "idempotentHint, and a second call with the same input"
+            "readOnlyHint, and a call"
+            if clause == "S14"
+            else "idempotentHint, and a second call with the same input"
         )
         exam.fault(clause, f"it declares {what} changed {found[0]}", tool, given)
 
@@ -618,19 +707,29 @@ async def does_not_grow(exam: Examination) -> None:
                 unit = " kB" if growth == "memory" else ""
                 noun = {"files": "open files", "processes": "processes"}.get(growth, growth)
                 count = _WINDOW * (len(measured) - 1)
-                exam.fault("S11", f"in {count} equal calls its {noun} grew from {pair}{unit}", tool, given)
+                exam.fault(
+                    "S11", f"in {count} equal calls its {noun} grew from {pair}{unit}", tool, given
+                )
     if "S11" not in exam.examined:
         exam.explain("S11", "no call was quick enough to be repeated often")
 
 
 def _growth(measured: Sequence[Usage]) -> str | None:
     """Return what has grown with the calls in every window."""
-    for name, least in (("files", _WINDOW // 2), ("threads", _WINDOW // 2), ("processes", _WINDOW // 2)):
+    for name, least in (
+        ("files", _WINDOW // 2),
+        ("threads", _WINDOW // 2),
+        ("processes", _WINDOW // 2),
+    ):
         if all(getattr(b, name) - getattr(a, name) >= least for a, b in pairwise(measured)):
             return name
     least = _MAX_MEMORY * _WINDOW
     pairs = pairwise(measured[1:])
-    return "memory" if len(measured) > 2 and all(b.memory - a.memory >= least for a, b in pairs) else None
+    return (
+        "memory"
+        if len(measured) > 2 and all(b.memory - a.memory >= least for a, b in pairs)
+        else None
+    )
 
 
 @_check

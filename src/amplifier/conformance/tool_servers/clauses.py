@@ -112,5 +112,7 @@ ONLY_MESSAGES = frozenset({"S13"})
 
 def clauses_of(kind: str) -> tuple[Clause, ...]:
     """Return the clauses that bind a subject of a kind."""
-    left_out = ONLY_MESSAGES if kind == "python" else ONLY_PROCESSES if kind == "url" else frozenset()
+    left_out = (
+        ONLY_MESSAGES if kind == "python" else ONLY_PROCESSES if kind == "url" else frozenset()
+    )
     return tuple(clause for clause in CLAUSES if clause.id not in left_out)

@@ -50,7 +50,9 @@ _DYING_SECONDS = 5.0
 _MAX_429_TRIES = 10
 
 # Folders in which package runners and interpreters keep copies of what they downloaded or compiled.
-_CACHES = frozenset({".npm", ".cache", "__pycache__", ".local", ".config", ".node-gyp", ".bun", ".deno"})
+_CACHES = frozenset(
+    {".npm", ".cache", "__pycache__", ".local", ".config", ".node-gyp", ".bun", ".deno"}
+)
 
 ReplyKind = Literal["result", "error", "refused", "invalid", "late", "lost"]
 
@@ -91,7 +93,9 @@ class Reply:
     def key(self) -> str:
         """A text that is equal for equal answers."""
         return json.dumps(
-            [self.kind, self.value if self.value is not None else self.text], sort_keys=True, default=repr
+            [self.kind, self.value if self.value is not None else self.text],
+            sort_keys=True,
+            default=repr,
         )
 
     def __str__(self) -> str:
@@ -171,7 +175,9 @@ class Link:
             cancelled, lists = self._cancelled.pop(message.id)
             if isinstance(message, JSONRPCResponse):
                 self.late_results.append((time.monotonic() - cancelled, self._lists - lists))
-        if isinstance(message, JSONRPCResponse) and isinstance(tools := message.result.get("tools"), list):
+        if isinstance(message, JSONRPCResponse) and isinstance(
+            tools := message.result.get("tools"), list
+        ):
             self._raw += json.loads(json.dumps(tools))
             # The SDK refuses a list with one invalid tool as a whole, and checks results by their schema.
             message.result["tools"] = [
@@ -201,7 +207,9 @@ class Link:
             if cursor is None:
                 break
         self._lists += 1
-        return [tool if isinstance(tool, dict) else {"name": "", "invalid": tool} for tool in self._raw]
+        return [
+            tool if isinstance(tool, dict) else {"name": "", "invalid": tool} for tool in self._raw
+        ]
 
     async def start(self, client: Client) -> None:
         """Take an entered client into use."""
@@ -222,19 +230,28 @@ class Link:
         text = ""
         try:
             with self._deadline(seconds):
-                result = await self._client.session.call_tool(tool, arguments, allow_input_required=True)
+                result = await self._client.session.call_tool(
+                    tool, arguments, allow_input_required=True
+                )
             taken = time.monotonic() - started
             if isinstance(result, CallToolResult):
                 return self._reply_of(result, taken)
             # The server asks for input. We decline, so the call ends here.
-            return Reply(kind="refused", text="it asked for input, which was declined", seconds=taken)
+            return Reply(
+                kind="refused", text="it asked for input, which was declined", seconds=taken
+            )
         except TimeoutError:
             kind, text = "late", "no answer"
         except MCPError as error:
             kind, text = ("lost" if error.code == CONNECTION_CLOSED else "refused"), error.message
         except (ValidationError, RuntimeError, ValueError) as error:
             kind, text = "invalid", str(error)
-        except (httpx2.HTTPError, OSError, anyio.ClosedResourceError, anyio.BrokenResourceError) as error:
+        except (
+            httpx2.HTTPError,
+            OSError,
+            anyio.ClosedResourceError,
+            anyio.BrokenResourceError,
+        ) as error:
             text = f"{type(error).__name__}: {error}"
         self.is_lost = self.is_lost or kind == "lost"
         if kind == "lost" and self.process is not None:
@@ -242,10 +259,15 @@ class Link:
             with anyio.move_on_after(_DYING_SECONDS):
                 await self.process.wait_for_death()
             text = self.how_it_ended() or text
-        return Reply(kind=kind, text=self.subject.without_secrets(text), seconds=time.monotonic() - started)
+        return Reply(
+            kind=kind, text=self.subject.without_secrets(text), seconds=time.monotonic() - started
+        )
 
     def _reply_of(self, result: CallToolResult, seconds: float) -> Reply:
-        content = [block.model_dump(mode="json", by_alias=True, exclude_none=True) for block in result.content]
+        content = [
+            block.model_dump(mode="json", by_alias=True, exclude_none=True)
+            for block in result.content
+        ]
         texts = [block["text"] for block in content if isinstance(block.get("text"), str)]
         meta = result.meta if isinstance(result.meta, dict) else {}
         raised = meta.get("amplifier/raised")
@@ -258,7 +280,9 @@ class Link:
             seconds=seconds,
         )
 
-    async def call_cancelled(self, tool: str, arguments: dict[str, Any], after: float, seconds: float) -> Reply | None:
+    async def call_cancelled(
+        self, tool: str, arguments: dict[str, Any], after: float, seconds: float
+    ) -> Reply | None:
         """Call a tool and cancel the call; return its reply if that came first."""
         with anyio.move_on_after(after):
             return await self.call(tool, arguments, seconds)
@@ -270,7 +294,9 @@ class Link:
             return
         count = max(1, int(self._rate))
         now = anyio.current_time()
-        due = now if len(self._calls_at) < count else max(now, self._calls_at[0] + count / self._rate)
+        due = (
+            now if len(self._calls_at) < count else max(now, self._calls_at[0] + count / self._rate)
+        )
         self._calls_at.append(due)
         if len(self._calls_at) > count:
             self._calls_at.popleft()
@@ -352,7 +378,9 @@ def _number(text: str, name: str) -> int:
 
 
 @asynccontextmanager
-async def open_link(subject: Subject, folder: Path, *, rate: float | None = None) -> AsyncIterator[Link]:
+async def open_link(
+    subject: Subject, folder: Path, *, rate: float | None = None
+) -> AsyncIterator[Link]:
     """Open a connection and read the list of tools.
 
     Args:
@@ -364,7 +392,13 @@ async def open_link(subject: Subject, folder: Path, *, rate: float | None = None
         SubjectProblem: The server cannot be used; the text says why.
     """
     # Some older servers end at a first message that they do not know.
-    modes = ("auto", "legacy") if subject.kind == "command" else ("legacy",) if subject.kind == "python" else ("auto",)
+    modes = (
+        ("auto", "legacy")
+        if subject.kind == "command"
+        else ("legacy",)
+        if subject.kind == "python"
+        else ("auto",)
+    )
     for mode in modes:
         link = Link(subject, folder, rate)
         opened = False
@@ -383,7 +417,9 @@ async def open_link(subject: Subject, folder: Path, *, rate: float | None = None
 
 @asynccontextmanager
 async def _entered(link: Link, streams: tuple[Any, Any], mode: Any) -> AsyncIterator[None]:
-    client = Client(_Streams(link, streams), mode=mode, message_handler=link._take_notice, cache=None)
+    client = Client(
+        _Streams(link, streams), mode=mode, message_handler=link._take_notice, cache=None
+    )
     with anyio.CancelScope(deadline=anyio.current_time() + OPENING_SECONDS) as scope:
         async with client:
             await link.start(client)
@@ -399,11 +435,15 @@ def _problem(link: Link, error: BaseException) -> SubjectProblem:
     if isinstance(error, SubjectProblem):
         return error
     ended = link.how_it_ended()
-    words = ended or link.subject.without_secrets(f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
+    words = ended or link.subject.without_secrets(
+        f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    )
     printed = f"; it printed {link.printed[0]!r}, which is not a message" if link.printed else ""
     noun = "Python object" if link.subject.kind == "python" else "MCP server"
     return SubjectProblem(
-        f"{link.subject.shown} cannot be used as an {noun}: {words}{printed}".replace("an Py", "a Py")
+        f"{link.subject.shown} cannot be used as an {noun}: {words}{printed}".replace(
+            "an Py", "a Py"
+        )
     )
 
 
@@ -411,7 +451,10 @@ class _Streams:
     """The streams of a transport as the SDK's client takes them, with our notes taken on the way."""
 
     def __init__(self, link: Link, streams: tuple[Any, Any]) -> None:
-        self._pair = (_Tapped(streams[0], received=link._note_received), _Tapped(streams[1], sent=link._note_sent))
+        self._pair = (
+            _Tapped(streams[0], received=link._note_received),
+            _Tapped(streams[1], sent=link._note_sent),
+        )
 
     async def __aenter__(self) -> tuple[Any, Any]:
         return self._pair
@@ -468,7 +511,9 @@ async def _program(link: Link) -> AsyncIterator[tuple[Any, Any]]:
         try:
             await process.wait_until_running()
         except OSError as error:
-            raise SubjectProblem(f"{link.subject.shown} cannot be started: {error.strerror or error}") from None
+            raise SubjectProblem(
+                f"{link.subject.shown} cannot be started: {error.strerror or error}"
+            ) from None
         inbox, received = anyio.create_memory_object_stream[Any](_MAX_WAITING)
         outbox, to_send = anyio.create_memory_object_stream[Any](_MAX_WAITING)
         with inbox, received, outbox, to_send:
@@ -493,14 +538,18 @@ def _start(link: Link) -> ServiceProcess:
     else:
         found = shutil.which(program, path=environment["PATH"])
     if found is None or not os.access(found, os.X_OK):
-        raise SubjectProblem(f"the program {program!r} was not found; install it, or name it with its path")
+        raise SubjectProblem(
+            f"the program {program!r} was not found; install it, or name it with its path"
+        )
     # The program runs in a fresh folder, so files are named from where the user stands.
     given = [_from_here(word, link.subject.folder) for word in arguments]
     words = [word.replace("{directory}", str(work)) for word in given]
     try:
         return ServiceProcess([found, *words], directory=str(work), environment=environment)
     except OSError as error:
-        raise SubjectProblem(f"{link.subject.shown} cannot be started: {error.strerror or error}") from None
+        raise SubjectProblem(
+            f"{link.subject.shown} cannot be started: {error.strerror or error}"
+        ) from None
 
 
 def _from_here(word: str, folder: Path) -> str:
@@ -531,7 +580,10 @@ async def _see_end(process: ServiceProcess) -> Ending:
 
 def _command_line(pid: int) -> str:
     words = read_proc(f"/proc/{pid}/cmdline", 4096).split(b"\0")
-    return " ".join(word.decode("utf-8", "backslashreplace") for word in words if word)[:120] or f"process {pid}"
+    return (
+        " ".join(word.decode("utf-8", "backslashreplace") for word in words if word)[:120]
+        or f"process {pid}"
+    )
 
 
 async def _read(link: Link, process: ServiceProcess, inbox: Any) -> None:
@@ -606,7 +658,9 @@ class _PatientTransport(httpx2.AsyncBaseTransport):
                 return response
             tries += 1
             if tries == _MAX_429_TRIES:
-                self._link.gave_up = f"the server answered HTTP 429 to {tries} tries; lower --rate or --max-calls"
+                self._link.gave_up = (
+                    f"the server answered HTTP 429 to {tries} tries; lower --rate or --max-calls"
+                )
                 self._link.is_lost = True
                 return response
             wanted = response.headers.get("Retry-After", "")

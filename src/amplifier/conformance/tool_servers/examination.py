@@ -104,11 +104,15 @@ class ExaminedTool:
         )
         made.accepts = acceptor(made.schema, check_formats=False)
         inputs = {
-            fingerprint(found): found for given in valid_inputs(made.schema, CANARY) if (found := made.fix(given))
+            fingerprint(found): found
+            for given in valid_inputs(made.schema, CANARY)
+            if (found := made.fix(given))
         }
         inputs = inputs or {"{}": made.fix({})}
         # The smallest come first, so that the first finding has the smallest input.
-        made.inputs = sorted(list(inputs.values())[:_MAX_INPUTS], key=lambda given: len(fingerprint(given)))
+        made.inputs = sorted(
+            list(inputs.values())[:_MAX_INPUTS], key=lambda given: len(fingerprint(given))
+        )
         return made
 
     def fix(self, given: Input) -> Input:
@@ -134,7 +138,9 @@ class State:
     def changes(self, later: State) -> list[str]:
         """Return the names of what differs in a later state. A reader counts if both have it."""
         both = self.shown.keys() & later.shown.keys()
-        names = [name for name in {**self.shown, **later.shown} if name in both or name.startswith(FILE)]
+        names = [
+            name for name in {**self.shown, **later.shown} if name in both or name.startswith(FILE)
+        ]
         return [name for name in names if self.shown.get(name) != later.shown.get(name)]
 
 
@@ -197,7 +203,14 @@ class Examination:
         self.examined.add(clause)
         self._seen[clause, name] += 1
         if self._seen[clause, name] == 1:
-            found = ServerFault(clause=clause, what=what, check=self.check, tool=name, given=given, location=location)
+            found = ServerFault(
+                clause=clause,
+                what=what,
+                check=self.check,
+                tool=name,
+                given=given,
+                location=location,
+            )
             self.faults.append(found)
 
     def is_known(self, clause: str, tool: ExaminedTool) -> bool:
@@ -287,7 +300,8 @@ class Examination:
             shown[f"{tool.name}({fingerprint(given)[:60]})"] = stable_text(reply)
         if self.link.subject.kind != "url":
             shown |= {
-                f"{FILE}{name}": _VOLATILE.sub("<volatile>", repr(data)) for name, data in self.link.files().items()
+                f"{FILE}{name}": _VOLATILE.sub("<volatile>", repr(data))
+                for name, data in self.link.files().items()
             }
         return State(shown)
 

@@ -36,7 +36,12 @@ class Adapted:
     """
 
     def __init__(
-        self, name: str, description: str, schema: dict[str, Any], call: Call, hints: dict[str, Any] | None = None
+        self,
+        name: str,
+        description: str,
+        schema: dict[str, Any],
+        call: Call,
+        hints: dict[str, Any] | None = None,
     ) -> None:
         self.listed: dict[str, Any] = {
             "name": name,
@@ -84,11 +89,15 @@ def _own(tool: Any) -> Adapted:
     async def call(given: dict[str, Any]) -> Any:
         result = await tool.execute(given)
         if not result.success:
-            raise Failure((result.error or {}).get("message") or json.dumps(result.error, default=repr))
+            raise Failure(
+                (result.error or {}).get("message") or json.dumps(result.error, default=repr)
+            )
         return result.output
 
     hints = getattr(tool, "annotations", None)
-    return Adapted(tool.name, tool.description, tool_schema(tool) or {"type": "object"}, call, hints)
+    return Adapted(
+        tool.name, tool.description, tool_schema(tool) or {"type": "object"}, call, hints
+    )
 
 
 async def _pydantic_ai(thing: Any) -> list[Adapted]:
@@ -96,7 +105,9 @@ async def _pydantic_ai(thing: Any) -> list[Adapted]:
     library = importlib.import_module("pydantic_ai")
     model = importlib.import_module("pydantic_ai.models.test").TestModel()
     toolsets = importlib.import_module("pydantic_ai.toolsets")
-    toolset = thing if isinstance(thing, toolsets.AbstractToolset) else toolsets.FunctionToolset([thing])
+    toolset = (
+        thing if isinstance(thing, toolsets.AbstractToolset) else toolsets.FunctionToolset([thing])
+    )
     context = library.RunContext(deps=None, model=model, usage=library.RunUsage())
 
     async def call(name: str, tool: Any, given: dict[str, Any]) -> Any:
@@ -124,7 +135,9 @@ def _openai_agents(tool: Any) -> Adapted:
 
     async def call(given: dict[str, Any]) -> Any:
         text = json.dumps(given)
-        context = make_context(context=None, tool_name=tool.name, tool_call_id="call_1", tool_arguments=text)
+        context = make_context(
+            context=None, tool_name=tool.name, tool_call_id="call_1", tool_arguments=text
+        )
         answer = await tool.on_invoke_tool(context, text)
         # The library's own way to report a failure to the model.
         if isinstance(answer, str) and answer.startswith(_AGENTS_FAILURE):
@@ -136,7 +149,9 @@ def _openai_agents(tool: Any) -> Adapted:
 
 def _langchain(tool: Any) -> Adapted:
     async def call(given: dict[str, Any]) -> Any:
-        message = await tool.ainvoke({"type": "tool_call", "id": "call_1", "name": tool.name, "args": given})
+        message = await tool.ainvoke(
+            {"type": "tool_call", "id": "call_1", "name": tool.name, "args": given}
+        )
         if getattr(message, "status", "success") == "error":
             raise Failure(str(message.content))
         return getattr(message, "content", message)
@@ -204,7 +219,9 @@ class Server:
         tool = self._tools.get(params.get("name", ""))
         with scope:
             if tool is None:
-                answer: dict[str, Any] = {"error": {"code": _NO_TOOL, "message": "there is no such tool"}}
+                answer: dict[str, Any] = {
+                    "error": {"code": _NO_TOOL, "message": "there is no such tool"}
+                }
             else:
                 answer = {"result": await _result_of(tool, params.get("arguments") or {})}
             self._send({"jsonrpc": "2.0", "id": number, **answer})
@@ -219,7 +236,11 @@ async def _result_of(tool: Adapted, given: dict[str, Any]) -> dict[str, Any]:
     except Exception as error:  # noqa: BLE001  # a foreign tool fails in any way, and the kit judges it
         raised = {"type": type(error).__name__, "location": _location(error)}
         text = f"{type(error).__name__}: {error}"
-        return {"content": [{"type": "text", "text": text}], "isError": True, "_meta": {"amplifier/raised": raised}}
+        return {
+            "content": [{"type": "text", "text": text}],
+            "isError": True,
+            "_meta": {"amplifier/raised": raised},
+        }
     text = value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
     return {"content": [{"type": "text", "text": text}]}
 

@@ -70,11 +70,21 @@ class Choice:
     def decide(self, subject: Subject, tools: Sequence[dict[str, Any]]) -> Permissions:
         """Sort the tools of a server by what may be done with them."""
         named = [tool for tool in tools if isinstance(tool.get("name"), str) and tool["name"]]
-        return decide(named, call=self.call, call_all=self.call_all, skip=self.skip, trusts_hints=subject.kind != "url")
+        return decide(
+            named,
+            call=self.call,
+            call_all=self.call_all,
+            skip=self.skip,
+            trusts_hints=subject.kind != "url",
+        )
 
     def words(self) -> list[str]:
         """Return the options that permit the same calls again."""
-        words = ["--call-all"] if self.call_all else [word for name in self.call for word in ("--call", name)]
+        words = (
+            ["--call-all"]
+            if self.call_all
+            else [word for name in self.call for word in ("--call", name)]
+        )
         return words + [word for name in self.skip for word in ("--skip", name)]
 
 
@@ -91,7 +101,9 @@ async def _opened(subject: Subject, choice: Choice) -> AsyncIterator[Link]:
     _require_packages(subject)
     # The SDK takes a second to import, in which the progress has to be shown.
     opening = await anyio.to_thread.run_sync(_import_connection)
-    with tempfile.TemporaryDirectory(prefix="amplifier-validate-", ignore_cleanup_errors=True) as root:
+    with tempfile.TemporaryDirectory(
+        prefix="amplifier-validate-", ignore_cleanup_errors=True
+    ) as root:
         folder = _furnished(root)
         rate = choice.rate if subject.kind == "url" else None
         async with opening.open_link(subject, folder, rate=rate) as link:
@@ -149,7 +161,13 @@ async def check_tools(
             for name in permissions.called
             if isinstance(by_name[name].get("inputSchema"), dict)
         ]
-        exam = Examination(link, tools, max_calls=choice.max_calls, call_seconds=choice.call_seconds, progress=progress)
+        exam = Examination(
+            link,
+            tools,
+            max_calls=choice.max_calls,
+            call_seconds=choice.call_seconds,
+            progress=progress,
+        )
         if replayed is not None:
             _narrow(exam, replayed[1])
         await checks.run_checks(exam, None if replayed is None else replayed[0])
@@ -188,7 +206,9 @@ def _read_replay(token: str, names: list[str]) -> tuple[str, Any]:
         step, case = "", None
     name = step.partition(":")[0]
     if name not in [*names, "server.ends"] or not isinstance(case, dict):
-        raise InvalidSelection(f"replay {token!r} is not what a report printed behind --replay; copy it whole")
+        raise InvalidSelection(
+            f"replay {token!r} is not what a report printed behind --replay; copy it whole"
+        )
     return name, case
 
 
@@ -216,7 +236,11 @@ def _report(
     clauses = clauses_of(subject.kind)
     outcomes = []
     for clause in clauses:
-        found = [_finding(subject, choice, fault, clause) for fault in exam.faults if fault.clause == clause.id]
+        found = [
+            _finding(subject, choice, fault, clause)
+            for fault in exam.faults
+            if fault.clause == clause.id
+        ]
         checks = {fault.check for fault in exam.faults if fault.clause == clause.id}
         status = "broken" if found else "kept" if clause.id in exam.examined else "not_checked"
         outcomes.append(
@@ -232,7 +256,9 @@ def _report(
             )
         )
     report = Report(
-        module=subject.shown if subject.kind == "python" else subject.without_secrets(exam.link.name),
+        module=subject.shown
+        if subject.kind == "python"
+        else subject.without_secrets(exam.link.name),
         type=_TYPES[subject.kind],
         source=subject.shown,
         verdict="conforms",
@@ -289,12 +315,16 @@ def _inert(value: Any) -> Any:
         return HIDDEN
 
 
-def _notes(subject: Subject, choice: Choice, exam: Examination, permissions: Permissions, report: Report) -> list[str]:
+def _notes(
+    subject: Subject, choice: Choice, exam: Examination, permissions: Permissions, report: Report
+) -> list[str]:
     notes = []
     if permissions.undecided:
         command = [*subject.command(choice.arguments_file), *choice.words()]
         names = ", ".join(permissions.undecided)
-        notes.append(f"neither called nor skipped: {names}; decide with {permissions.to_type(command)}")
+        notes.append(
+            f"neither called nor skipped: {names}; decide with {permissions.to_type(command)}"
+        )
     elif not permissions.called:
         notes.append("no tool was called, so only the list was examined")
     if exam.link.gave_up:
@@ -303,7 +333,11 @@ def _notes(subject: Subject, choice: Choice, exam: Examination, permissions: Per
     if choice.replay is None:
         reasons: dict[str, list[str]] = {}
         for clause in report.unexamined:
-            lost = "the connection was lost before" if exam.link.is_lost else "no permitted call shows it"
+            lost = (
+                "the connection was lost before"
+                if exam.link.is_lost
+                else "no permitted call shows it"
+            )
             reasons.setdefault(exam.reasons.get(clause, lost), []).append(clause)
         notes += [f"{reason}; not examined: {', '.join(ids)}" for reason, ids in reasons.items()]
     return notes
@@ -331,7 +365,9 @@ def read_arguments(text: str) -> Mapping[str, Mapping[str, Any]]:
         value = json.loads(text)
     except ValueError as error:
         raise InvalidSelection(f"--arguments: the file is not JSON: {error}") from error
-    if not isinstance(value, dict) or not all(isinstance(member, dict) for member in value.values()):
+    if not isinstance(value, dict) or not all(
+        isinstance(member, dict) for member in value.values()
+    ):
         raise InvalidSelection(
             '--arguments: expected an object by the names of tools, such as {"search": {"index": "books"}, "*": {}}'
         )

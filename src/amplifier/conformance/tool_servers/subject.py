@@ -70,9 +70,13 @@ class Subject:
                 raise SubjectProblem(f"--env {name}: there is no such variable here; set it first")
         for name in (name for value in self.headers.values() for name in _VARIABLE.findall(value)):
             if name not in os.environ:
-                raise SubjectProblem(f"--header names ${{{name}}}, and there is no such variable; set it first")
+                raise SubjectProblem(
+                    f"--header names ${{{name}}}, and there is no such variable; set it first"
+                )
         if self.kind == "python" and not re.fullmatch(r"[^:]+:[\w.]+", self.target):
-            raise SubjectProblem(f"{self.target!r} is not package:object, such as my_package.tools:search")
+            raise SubjectProblem(
+                f"{self.target!r} is not package:object, such as my_package.tools:search"
+            )
         self.words()
 
     # ── starting it ──
@@ -101,7 +105,10 @@ class Subject:
 
     def sent_headers(self) -> dict[str, str]:
         """Return the headers with the values of their variables."""
-        return {name: _VARIABLE.sub(lambda found: os.environ[found[1]], value) for name, value in self.headers.items()}
+        return {
+            name: _VARIABLE.sub(lambda found: os.environ[found[1]], value)
+            for name, value in self.headers.items()
+        }
 
     def fixed(self, tool: str, listed: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Return the arguments whose values the user has fixed for a tool.
@@ -112,7 +119,9 @@ class Subject:
         """
         for_all = self.arguments.get("*", {})
         if listed is not None:
-            for_all = {key: value for key, value in for_all.items() if key in _argument_names(listed)}
+            for_all = {
+                key: value for key, value in for_all.items() if key in _argument_names(listed)
+            }
         return {**for_all, **self.arguments.get(tool, {})}
 
     def reject_misfits(self, tools: Sequence[Mapping[str, Any]]) -> None:
@@ -134,7 +143,9 @@ class Subject:
                 # A tool without named arguments may take any.
                 if key not in keys and (keys or tool == "*"):
                     owner = "no tool has" if tool == "*" else f"{tool!r} does not have"
-                    raise SubjectProblem(f"--arguments fixes {key!r}, an argument that {owner}{suggestion(key, keys)}")
+                    raise SubjectProblem(
+                        f"--arguments fixes {key!r}, an argument that {owner}{suggestion(key, keys)}"
+                    )
 
     # ── showing it ──
 
@@ -143,12 +154,16 @@ class Subject:
         """The target without secrets."""
         if self.kind == "url":
             parts = urlsplit(self.target)
-            return redact_text(urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", "")))
+            return redact_text(
+                urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+            )
         if self.kind == "python":
             return self.target
         words = self.words()
         shown = [
-            HIDDEN if index and _SECRET_OPTION.match(words[index - 1]) and not word.startswith("-") else word
+            HIDDEN
+            if index and _SECRET_OPTION.match(words[index - 1]) and not word.startswith("-")
+            else word
             for index, word in enumerate(words)
         ]
         return self.without_secrets(redact_text(shlex.join(shown)))
@@ -173,7 +188,9 @@ class Subject:
         if not isinstance(given, dict):
             return given
         fixed = self.fixed(tool)
-        return {key: "(from --arguments)" if key in fixed else value for key, value in given.items()}
+        return {
+            key: "(from --arguments)" if key in fixed else value for key, value in given.items()
+        }
 
     def _secrets(self) -> list[str]:
         values = [os.environ.get(name, "") for name in self.env]
@@ -182,8 +199,13 @@ class Subject:
         values += [text for given in self.arguments.values() for text in _texts(given)]
         if self.kind == "url":
             parts = urlsplit(self.target)
-            values += [parts.password or "", *(pair.partition("=")[2] for pair in parts.query.split("&"))]
-        return sorted({value for value in values if len(value) >= _SHORTEST_SECRET}, key=len, reverse=True)
+            values += [
+                parts.password or "",
+                *(pair.partition("=")[2] for pair in parts.query.split("&")),
+            ]
+        return sorted(
+            {value for value in values if len(value) >= _SHORTEST_SECRET}, key=len, reverse=True
+        )
 
 
 def _argument_names(tool: Mapping[str, Any]) -> list[str]:

@@ -364,7 +364,9 @@ class ModuleCoordinator(Coordinator):
 
     # ── hook results ──
 
-    async def process_hook_result(self, result: HookResult, event: str, hook_name: str = "unknown") -> HookResult:
+    async def process_hook_result(
+        self, result: HookResult, event: str, hook_name: str = "unknown"
+    ) -> HookResult:
         """Carry out the approvals, injections and messages of a result.
 
         Returns:
@@ -412,7 +414,9 @@ class ModuleCoordinator(Coordinator):
         try:
             return await run_bounded(answer, self.deadlines.hook, operation, self.watch)
         except DeadlinePassed as late:
-            raise DeadlineExceeded(f"{operation}: {late}", operation=operation, seconds=late.seconds) from None
+            raise DeadlineExceeded(
+                f"{operation}: {late}", operation=operation, seconds=late.seconds
+            ) from None
 
     # ── cancellation, background work, cleanup ──
 
@@ -464,7 +468,9 @@ class ModuleCoordinator(Coordinator):
         host = await self.hosting.host(context_manager, name=name, owner=owner)
         return host.leave
 
-    async def run_shielded(self, fn: Callable[..., Awaitable[T]], *args: object, name: str | None = None) -> T:
+    async def run_shielded(
+        self, fn: Callable[..., Awaitable[T]], *args: object, name: str | None = None
+    ) -> T:
         """Run ``fn(*args)`` to its end before a cancellation of the caller is delivered."""
         name = name or getattr(fn, "__qualname__", None) or repr(fn)
         return await run_in_child(fn, *args, name=name, shield=True)
@@ -545,7 +551,9 @@ class ModuleCoordinator(Coordinator):
         spawn = None if self.hosting.group is None else self.hosting.spawn
         self.watch.start(spawn)
         notify = None if spawn is None else announce
-        self._cancellation.attach(loop, spawn or loop.spawn_timer, notify, self.closing_time, self.watch)
+        self._cancellation.attach(
+            loop, spawn or loop.spawn_timer, notify, self.closing_time, self.watch
+        )
 
     def begin_closing(self) -> TimeBudget:
         """Start the time of the closing, which everything in it shares."""

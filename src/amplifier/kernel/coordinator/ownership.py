@@ -216,7 +216,9 @@ class MountTable:
             TypeError: The name isn't a non-empty string.
         """
         if not isinstance(name, str) or not name:
-            raise TypeError(f"a capability's name must be a non-empty str such as 'agents.list', got {name!r}")
+            raise TypeError(
+                f"a capability's name must be a non-empty str such as 'agents.list', got {name!r}"
+            )
         self._put((_CAPABILITY, name), value, owner)
 
     # ── layers ──
@@ -334,7 +336,9 @@ class Contributions:
     def __init__(self) -> None:
         self._channels: dict[str, list[Contributor]] = {}
 
-    def register(self, channel: object, name: object, callback: object, owner: Owner | None) -> None:
+    def register(
+        self, channel: object, name: object, callback: object, owner: Owner | None
+    ) -> None:
         """Add a contributor. Names may be equal.
 
         Raises:
@@ -342,7 +346,9 @@ class Contributions:
         """
         channel, name = _require_text("channel", channel), _require_text("name", name)
         if not callable(callback):
-            raise TypeError(f"contributor {name!r} on channel {channel!r} needs a callable, got {callback!r}")
+            raise TypeError(
+                f"contributor {name!r} on channel {channel!r} needs a callable, got {callback!r}"
+            )
         contributor = Contributor(channel, name, callback, owner)
         self._channels.setdefault(channel, []).append(contributor)
 
@@ -433,7 +439,9 @@ class StepWrappers:
             TypeError: The wrapper isn't callable.
         """
         if not callable(wrapper):
-            raise TypeError(f"a step wrapper must be an async function (step, run), got {wrapper!r}")
+            raise TypeError(
+                f"a step wrapper must be an async function (step, run), got {wrapper!r}"
+            )
         registration = _WrapperRegistration(wrapper, owner)
         self._registered = (*self._registered, registration)
         return partial(self._remove, registration)
@@ -444,7 +452,9 @@ class StepWrappers:
 
     def unregister_owner(self, module: str | None) -> None:
         """Remove the wrappers of a module, or of all modules."""
-        self._registered = tuple(item for item in self._registered if not belongs_to(item.owner, module))
+        self._registered = tuple(
+            item for item in self._registered if not belongs_to(item.owner, module)
+        )
 
     async def run(
         self,

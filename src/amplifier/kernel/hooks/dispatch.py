@@ -176,13 +176,17 @@ class Dispatch:
                 is_armed = False
                 try:
                     answer: object = registration.handler(event, data)
-                    if answer is not None and (type(answer) is CoroutineType or isawaitable(answer)):
+                    if answer is not None and (
+                        type(answer) is CoroutineType or isawaitable(answer)
+                    ):
                         deadline.label = registration
                         deadline.arm(registration.seconds, now, answer)
                         is_armed = True
                         answer = await answer
                 except BaseException as exc:  # noqa: BLE001 — foreign code
-                    if self._handle_failure(registration, deadline.classify_exception(exc, is_armed=is_armed)):
+                    if self._handle_failure(
+                        registration, deadline.classify_exception(exc, is_armed=is_armed)
+                    ):
                         break
                     now = clock()
                     continue
@@ -195,7 +199,9 @@ class Dispatch:
                 if is_armed and began < deadline.until <= now:
                     if self._handle_failure(registration, deadline.reset_expired()):
                         break
-                elif (answer is not None or registration.is_gate) and self._process_answer(registration, answer):
+                elif (answer is not None or registration.is_gate) and self._process_answer(
+                    registration, answer
+                ):
                     break
             return self.result()
         finally:
@@ -258,7 +264,11 @@ class Dispatch:
         is_partial = registration.fields is not None
         denied = verdict.add(result, name, is_partial=is_partial, key=registration.seq)
         self.payload = verdict.payload
-        if self.event == TOOL_PRE and self.payload is not before and not _has_same_input(before, self.payload):
+        if (
+            self.event == TOOL_PRE
+            and self.payload is not before
+            and not _has_same_input(before, self.payload)
+        ):
             self._changed_by = registration
         return denied
 
@@ -355,7 +365,9 @@ def _has_same_input(before: JSON, after: JSON) -> bool:
 # ── log ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def _log_invalid(registration: Registration, answer: object, problem: Exception, outcome: str) -> ContractError:
+def _log_invalid(
+    registration: Registration, answer: object, problem: Exception, outcome: str
+) -> ContractError:
     """Log an answer that can't be understood, and return the same as an error."""
     text = f"returned {_shown(answer)}; expected a HookResult, a dict with its keys or None"
     if str(problem) != INVALID_RESPONSE:

@@ -72,7 +72,9 @@ class HookHost(Coordinator, Protocol):
         """Await the answer of foreign code within the deadline of a handler."""
 
 
-async def process_hook_result(coordinator: HookHost, result: HookResult, event: str, hook_name: str) -> HookResult:
+async def process_hook_result(
+    coordinator: HookHost, result: HookResult, event: str, hook_name: str
+) -> HookResult:
     """Carry out a result and return what is left for the orchestrator.
 
     Raises:
@@ -144,7 +146,9 @@ class Decision:
     remembered: bool = False
 
 
-async def _ask(coordinator: HookHost, result: HookResult, event: str, hook_name: str) -> HookResult | None:
+async def _ask(
+    coordinator: HookHost, result: HookResult, event: str, hook_name: str
+) -> HookResult | None:
     """Ask all gates of a result. Return the denial, or None if everything was allowed."""
     try:
         gates = gates_of(result, hook_name)
@@ -176,7 +180,9 @@ class Approvals:
         self._always: set[_Question] = set()
         self._order = anyio.Lock(fast_acquire=True)
 
-    async def ask(self, system: ApprovalSystem | None, gates: list[ApprovalGate], event: str) -> Decision:
+    async def ask(
+        self, system: ApprovalSystem | None, gates: list[ApprovalGate], event: str
+    ) -> Decision:
         """Ask every gate in order, each under its own deadline. The first denial decides."""
         decision = Decision(True, "")
         for gate in gates:
@@ -221,7 +227,9 @@ class Approvals:
             return Decision(False, "No approval system available")
         try:
             # The Protocol's method is async. A sync one is accepted all the same.
-            answer: object = call_foreign(system.request_approval, prompt, options, gate.timeout, gate.default)
+            answer: object = call_foreign(
+                system.request_approval, prompt, options, gate.timeout, gate.default
+            )
             if isawaitable(answer):
                 label = f"approval for hook {gate.hook_name!r}"
                 answer = await run_bounded(answer, gate.timeout, label, self._watch)
@@ -245,14 +253,18 @@ class Approvals:
         if chosen in _ALLOWING_ANSWERS:
             return Decision(True, "User allowed", remembered=chosen == "allow always")
         if chosen != "deny":
-            logger.warning("the approval system answered %r, which is not an allowing option: denied", answer)
+            logger.warning(
+                "the approval system answered %r, which is not an allowing option: denied", answer
+            )
         return Decision(False, f"User denied: {shown}")
 
 
 # ── injections ────────────────────────────────────────────────────────────────────────────────
 
 
-async def _inject(coordinator: HookHost, result: HookResult, event: str, hook_name: str) -> list[ContextInjection]:
+async def _inject(
+    coordinator: HookHost, result: HookResult, event: str, hook_name: str
+) -> list[ContextInjection]:
     """Store the durable injections of a result and return the ephemeral ones.
 
     The orchestrator shows ephemeral injections to the model once.

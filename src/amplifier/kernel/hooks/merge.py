@@ -208,7 +208,8 @@ class Verdict:
         self.ask(result, hook_name, key)
         if result.context_injections:
             self._injections += [
-                _injection(item, item.content, item.role, hook_name, self._event) for item in result.context_injections
+                _injection(item, item.content, item.role, hook_name, self._event)
+                for item in result.context_injections
             ]
         elif result.action == "inject_context":
             self._injections += _scalar_injection(result, hook_name, self._event)
@@ -273,7 +274,9 @@ def _copy_texts(result: HookResult, action: HookAction, data: dict[str, JSON] | 
     )
 
 
-def _update_aliases(names: tuple[str, ...], before: dict[str, JSON], after: dict[str, JSON]) -> None:
+def _update_aliases(
+    names: tuple[str, ...], before: dict[str, JSON], after: dict[str, JSON]
+) -> None:
     """Give all names of one value the value that a handler changed.
 
     A name that the handler left out keeps its value.

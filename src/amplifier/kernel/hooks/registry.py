@@ -74,7 +74,9 @@ _KERNEL_FIELDS = ("timestamp", "session_id", "parent_id", "parent_call_id")
 class TakeEvent(Protocol):
     """The way of an event into the stream of a turn."""
 
-    def __call__(self, event: str, payload: dict[str, JSON], /, *, may_wait: bool) -> Awaitable[None] | None:
+    def __call__(
+        self, event: str, payload: dict[str, JSON], /, *, may_wait: bool
+    ) -> Awaitable[None] | None:
         """Take the final payload of an event, and return the wait for room if there is none."""
 
 
@@ -231,7 +233,9 @@ class HookRegistry:
             TypeError: ``name`` isn't a str.
         """
         if not isinstance(name, str):
-            raise TypeError(f"unregister takes the name a handler was registered under, a str; got {name!r}")
+            raise TypeError(
+                f"unregister takes the name a handler was registered under, a str; got {name!r}"
+            )
         module = None if self._owner is None else self._owner.name
         matches = [
             registration
@@ -292,7 +296,10 @@ class HookRegistry:
             if not isinstance(event, str):
                 raise TypeError(f"list_handlers takes an event's name or None; got {event!r}")
             return {event: [handler.name for handler in self._handlers.get(event, ())]}
-        return {name: [handler.name for handler in handlers] for name, handlers in self._handlers.items()}
+        return {
+            name: [handler.name for handler in handlers]
+            for name, handlers in self._handlers.items()
+        }
 
     def has_handlers(self, event: str, field: str | None = None) -> bool:
         """Return whether an event has a handler, or one that receives the given field.
@@ -308,7 +315,8 @@ class HookRegistry:
         if field is None or is_kept_whole:
             return bool(handlers)
         return any(
-            not handler.on_demand and (handler.fields is None or field in handler.fields) for handler in handlers
+            not handler.on_demand and (handler.fields is None or field in handler.fields)
+            for handler in handlers
         )
 
     def registrations_of(self, module: str | None) -> list[Registration]:
@@ -403,7 +411,9 @@ class HookRegistry:
         if self._stream is not None:
             self._stream.stop_waiting()
 
-    def _payload_for(self, stream: _Stream, data: dict[str, JSON], *, is_stamped: bool) -> dict[str, JSON]:
+    def _payload_for(
+        self, stream: _Stream, data: dict[str, JSON], *, is_stamped: bool
+    ) -> dict[str, JSON]:
         if not is_stamped and self._defaults:
             data = {**self._defaults, **data}
         if stream.fields is not None:
@@ -430,7 +440,9 @@ class HookRegistry:
         dispatch = Dispatch(event, payload, owned, self._watch, limit)
         return await self._run(dispatch, handlers, is_terminal)
 
-    async def _run(self, dispatch: Dispatch, handlers: tuple[Registration, ...], is_terminal: bool) -> HookResult:
+    async def _run(
+        self, dispatch: Dispatch, handlers: tuple[Registration, ...], is_terminal: bool
+    ) -> HookResult:
         try:
             with Nesting(dispatch.event):
                 result = await dispatch.run(handlers)
@@ -447,7 +459,9 @@ class HookRegistry:
             failures.clear()
         return result
 
-    async def _report(self, event: str, registration: Registration, error: Exception, is_terminal: bool) -> None:
+    async def _report(
+        self, event: str, registration: Registration, error: Exception, is_terminal: bool
+    ) -> None:
         """Report to observers that a handler failed."""
         details: dict[str, JSON] = {
             "module_id": registration.module,
@@ -582,7 +596,9 @@ def _payload(event: object, data: object) -> dict[str, JSON]:
         return {}
     if isinstance(data, Mapping):
         return dict(data)
-    raise TypeError(f"the data of {event!r} must be a dict (or None), got {type(data).__name__}: {data!r:.80}")
+    raise TypeError(
+        f"the data of {event!r} must be a dict (or None), got {type(data).__name__}: {data!r:.80}"
+    )
 
 
 def _check_registration(

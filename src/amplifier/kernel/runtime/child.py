@@ -55,7 +55,9 @@ class _Outcome(Generic[T]):
     error: BaseException | None = None
 
 
-async def run_in_child(fn: Callable[..., Awaitable[T]], *args: object, name: str, shield: bool = False) -> T:
+async def run_in_child(
+    fn: Callable[..., Awaitable[T]], *args: object, name: str, shield: bool = False
+) -> T:
     """Run ``fn(*args)`` in a child task and return its result.
 
     Args:
@@ -87,7 +89,9 @@ async def run_in_child(fn: Callable[..., Awaitable[T]], *args: object, name: str
             was_cancelled = stop is not None and is_cancellation_type(stop)
             if outcome.has_begun or not (shield and was_cancelled):
                 break
-        if outcome.error is not None and (stop is None or _error_comes_first(outcome.error, stop, cancels, shield)):
+        if outcome.error is not None and (
+            stop is None or _error_comes_first(outcome.error, stop, cancels, shield)
+        ):
             raise outcome.error
         if stop is not None:
             if outcome.error is None or is_cancellation_type(outcome.error):
@@ -105,7 +109,9 @@ async def run_in_child(fn: Callable[..., Awaitable[T]], *args: object, name: str
         del outcome, stop
 
 
-def _error_comes_first(error: BaseException, stop: BaseException, cancels: int, shield: bool) -> bool:
+def _error_comes_first(
+    error: BaseException, stop: BaseException, cancels: int, shield: bool
+) -> bool:
     """Return whether the caller raises the error of the work rather than its own interruption."""
     if not is_cancellation_type(stop) or is_cancellation_type(error):
         return False
@@ -137,7 +143,9 @@ def is_native(stop: BaseException, cancels: int, *, shield: bool = False) -> boo
     return pending_cancels() - cancels > 1 or not stop.args
 
 
-async def _run(outcome: _Outcome[T], fn: Callable[..., Awaitable[T]], args: tuple[object, ...], shield: bool) -> None:
+async def _run(
+    outcome: _Outcome[T], fn: Callable[..., Awaitable[T]], args: tuple[object, ...], shield: bool
+) -> None:
     """Run the work and keep its result or error. This is the body of the child task."""
     outcome.has_begun = True
     try:

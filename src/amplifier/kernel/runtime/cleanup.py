@@ -82,7 +82,9 @@ class CleanupStack:
         """The steps in order of registration."""
         return list(self._entries.values())
 
-    def push(self, run: Callable[[], object], owner: str | None, what: str = "cleanup") -> CleanupEntry | None:
+    def push(
+        self, run: Callable[[], object], owner: str | None, what: str = "cleanup"
+    ) -> CleanupEntry | None:
         """Add a step, unless its module has added the same callable already.
 
         A module may both register a cleanup and return it from ``mount``.
@@ -193,7 +195,9 @@ def _failure(entry: CleanupEntry, error: BaseException) -> CleanupFailure:
     return CleanupFailure(entry.what, entry.module, error, overran)
 
 
-async def _run_step(deadline: ReusableDeadline, entry: CleanupEntry, seconds: float | None) -> BaseException | None:
+async def _run_step(
+    deadline: ReusableDeadline, entry: CleanupEntry, seconds: float | None
+) -> BaseException | None:
     """Run one step and return what it raises, so that the others run whatever it does."""
     try:
         answer = entry.run()

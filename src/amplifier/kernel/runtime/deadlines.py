@@ -80,7 +80,9 @@ def failure_words(error: BaseException) -> str:
     return f"{type(error).__name__}: {failure_text(error)}"
 
 
-async def run_bounded(awaitable: Awaitable[T], seconds: float | None, label: object, watch: Watchdog | None) -> T:
+async def run_bounded(
+    awaitable: Awaitable[T], seconds: float | None, label: object, watch: Watchdog | None
+) -> T:
     """Await one call of third-party code under a deadline.
 
     Raises:
@@ -285,7 +287,9 @@ class TimeBudget:
         """Cap a step at half the remaining time, since we don't know how many follow."""
         return min(seconds, self._left() / 2)
 
-    def share(self, seconds: float | None, steps_left: int = 1, reserve: float = 0.0) -> float | None:
+    def share(
+        self, seconds: float | None, steps_left: int = 1, reserve: float = 0.0
+    ) -> float | None:
         """Return the seconds for the next of ``steps_left`` steps.
 
         Args:

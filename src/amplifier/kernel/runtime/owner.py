@@ -42,7 +42,9 @@ class Owner:
             SessionStateError: The module was undone, or its session has closed.
         """
         if self.is_closed:
-            raise SessionStateError(f"{operation} of module {self.name!r} comes too late: its session is closed")
+            raise SessionStateError(
+                f"{operation} of module {self.name!r} comes too late: its session is closed"
+            )
         if self.is_undone and not undone_may:
             raise SessionStateError(
                 f"{operation} of module {self.name!r} is refused: everything the module had "

@@ -120,7 +120,9 @@ class TaskHost:
                 return was_ended
             if len(raised) == 1 or all(isinstance(error, KeyboardInterrupt) for error in raised):
                 raise raised[0]
-            raise BaseExceptionGroup(f"session {session_id!r} was ended by crashed background work", raised)
+            raise BaseExceptionGroup(
+                f"session {session_id!r} was ended by crashed background work", raised
+            )
         finally:
             # An exception that names its own frame is a reference cycle.
             del exc, raised
@@ -207,7 +209,9 @@ class TaskHost:
         if self.group is not None:
             self.group.cancel_scope.cancel()
 
-    async def crashed(self, name: str, owner: str | None, error: BaseException, fatal: bool) -> None:
+    async def crashed(
+        self, name: str, owner: str | None, error: BaseException, fatal: bool
+    ) -> None:
         """Report a task that raised. End the session if the task asked for that."""
         logger.error(
             "background task %r of %s crashed: %s",

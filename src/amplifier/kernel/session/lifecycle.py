@@ -84,7 +84,9 @@ class Lifecycle:
         """
         if self.state not in (State.NEW, State.CLOSED):
             change = f"from {self.state.value} to opening"
-            raise SessionStateError(f"session {self.session_id!r} cannot go {change}; {_ADVICE[self.state]}")
+            raise SessionStateError(
+                f"session {self.session_id!r} cannot go {change}; {_ADVICE[self.state]}"
+            )
 
     def require_turn(self) -> None:
         """Check that a turn can begin (L8).
@@ -132,5 +134,7 @@ class Lifecycle:
 inside_turns: ContextVar[tuple[object, ...]] = ContextVar("amplifier_inside_turns", default=())
 """The marks of the turns inside which the current task runs."""
 
-inside_closing_of: ContextVar[tuple[Lifecycle, ...]] = ContextVar("amplifier_inside_closing_of", default=())
+inside_closing_of: ContextVar[tuple[Lifecycle, ...]] = ContextVar(
+    "amplifier_inside_closing_of", default=()
+)
 """Sessions whose closing, or whose announcement of a stop, the current task runs."""

@@ -170,7 +170,9 @@ class Opening:
         if isinstance(loader, ModuleLoader):
             loader.acquire(self._coordinator)
             # No other session's resolver would have to be awaited.
-            self._loads_at_once = loader.coordinator is None or loader.coordinator is self._coordinator
+            self._loads_at_once = (
+                loader.coordinator is None or loader.coordinator is self._coordinator
+            )
         try:
             for kind, spec in self._modules():
                 await self._mount(kind, spec)
@@ -256,7 +258,9 @@ class Opening:
             config = call_foreign(dict, spec.config)
             if spec.thing is not None:
                 loaded: object = call_foreign(load_thing, kind, spec)
-            elif self._loads_at_once and coordinator.mounts.points["module-source-resolver"] is None:
+            elif (
+                self._loads_at_once and coordinator.mounts.points["module-source-resolver"] is None
+            ):
                 loaded = self._load_at_once(spec)
             else:
                 loaded = await self._load(spec)
@@ -310,7 +314,9 @@ class Opening:
 
     async def _load(self, spec: ModuleSpec) -> object:
         loader, coordinator = self._loader, self._coordinator
-        load: Callable[..., object] = partial(loader.load, spec.module, spec.config, source_hint=spec.source)
+        load: Callable[..., object] = partial(
+            loader.load, spec.module, spec.config, source_hint=spec.source
+        )
         if isinstance(loader, ModuleLoader):
             load = partial(load, user=coordinator)
             # A loader that was made before its session asks the session's resolver.
@@ -392,7 +398,9 @@ class Opening:
         mounts.instance = None
         return ready
 
-    def _accept_result(self, kind: str, result: object, view: ModuleCoordinator, owner: str) -> None:
+    def _accept_result(
+        self, kind: str, result: object, view: ModuleCoordinator, owner: str
+    ) -> None:
         """Mount the instance that a mount function returned, or register the cleanup."""
         if result is not None and not self._mount_instance(kind, result, owner):
             # An object that isn't callable is ignored.
@@ -426,7 +434,9 @@ class Opening:
             details["instance_id"] = failure.instance_id
         await self._coordinator.hooks.emit(MODULE_LOAD_FAILED, details)
 
-    async def _make_ready(self, kind: str, spec: ModuleSpec, view: ModuleCoordinator, on_session_ready: Ready) -> None:
+    async def _make_ready(
+        self, kind: str, spec: ModuleSpec, view: ModuleCoordinator, on_session_ready: Ready
+    ) -> None:
         label = f"on_session_ready of module {spec.module!r}"
         seconds = self._coordinator.deadlines.ready
         self._now = spec.module, "on_session_ready"

@@ -121,13 +121,17 @@ class AmplifierSession:
         plan = parse_plan(config)
         self._plan_once: PlanOnce | None = PlanOnce(config, plan)
         self.config: dict[str, Any] = cast("dict[str, Any]", config)
-        self.session_id: str = new_session_id() if session_id is None else validate_session_id(session_id)
+        self.session_id: str = (
+            new_session_id() if session_id is None else validate_session_id(session_id)
+        )
         self.parent_id: str | None = None if parent_id is None else validate_session_id(parent_id)
         self.is_resumed: bool = is_resumed
         self.status: SessionStatus = SessionStatus(session_id=self.session_id)
         self.failures: list[ModuleFailure] = []
         self.cleanup_failures: list[CleanupFailure] = []
-        self.coordinator: ModuleCoordinator = ModuleCoordinator(self, approval_system, display_system)
+        self.coordinator: ModuleCoordinator = ModuleCoordinator(
+            self, approval_system, display_system
+        )
         self.coordinator.deadlines = plan.deadlines
         self.loader: Any = ModuleLoader(self.coordinator) if loader is None else loader
         self.coordinator.loader = self.loader
@@ -212,9 +216,13 @@ class AmplifierSession:
         """
         if not self.initialized:
             state = self._lifecycle.state.value
-            raise SessionStateError(f"session {self.session_id!r} is {state}; read its messages while it is open")
+            raise SessionStateError(
+                f"session {self.session_id!r} is {state}; read its messages while it is open"
+            )
         context = cast("ContextManager", self.coordinator.get("context"))
-        messages = await self.coordinator.call_bounded(context.get_messages(), "context.get_messages")
+        messages = await self.coordinator.call_bounded(
+            context.get_messages(), "context.get_messages"
+        )
         return cast("list[dict[str, Any]]", messages)
 
     def wait_info(self) -> WaitInfo:
@@ -376,7 +384,9 @@ class AmplifierSession:
     # ── turns ──
 
     @overload
-    async def execute(self, prompt: Prompt, *, timeout: float | Inherited | None = DEFAULT) -> str: ...
+    async def execute(
+        self, prompt: Prompt, *, timeout: float | Inherited | None = DEFAULT
+    ) -> str: ...
     @overload
     async def execute(
         self, prompt: Prompt, *, timeout: float | Inherited | None = DEFAULT, result_type: type[T]
@@ -386,7 +396,11 @@ class AmplifierSession:
         self, prompt: Prompt, *, timeout: float | Inherited | None = DEFAULT, result_type: Any
     ) -> Any: ...
     async def execute(
-        self, prompt: Prompt, *, timeout: float | Inherited | None = DEFAULT, result_type: Any = None
+        self,
+        prompt: Prompt,
+        *,
+        timeout: float | Inherited | None = DEFAULT,
+        result_type: Any = None,
     ) -> Any:
         """Run one turn.
 
@@ -423,10 +437,16 @@ class AmplifierSession:
     @overload
     async def resume_turn(self, *, timeout: float | Inherited | None = DEFAULT) -> str: ...
     @overload
-    async def resume_turn(self, *, timeout: float | Inherited | None = DEFAULT, result_type: type[T]) -> T: ...
+    async def resume_turn(
+        self, *, timeout: float | Inherited | None = DEFAULT, result_type: type[T]
+    ) -> T: ...
     @overload
-    async def resume_turn(self, *, timeout: float | Inherited | None = DEFAULT, result_type: Any) -> Any: ...
-    async def resume_turn(self, *, timeout: float | Inherited | None = DEFAULT, result_type: Any = None) -> Any:
+    async def resume_turn(
+        self, *, timeout: float | Inherited | None = DEFAULT, result_type: Any
+    ) -> Any: ...
+    async def resume_turn(
+        self, *, timeout: float | Inherited | None = DEFAULT, result_type: Any = None
+    ) -> Any:
         """Continue the latest turn, which was interrupted before the model gave an answer.
 
         Tool calls that have results keep them. An interrupted tool call runs again if its tool
@@ -513,10 +533,14 @@ class AmplifierSession:
 
     def _require_own_loop(self) -> None:
         if self._loop is None or not self._loop.is_running_here():
-            raise SessionStateError(f"session {self.session_id!r} was opened on another event loop; use it there")
+            raise SessionStateError(
+                f"session {self.session_id!r} was opened on another event loop; use it there"
+            )
 
     @overload
-    def stream(self, prompt: Prompt, *, timeout: float | Inherited | None = DEFAULT) -> TurnStream[str]: ...
+    def stream(
+        self, prompt: Prompt, *, timeout: float | Inherited | None = DEFAULT
+    ) -> TurnStream[str]: ...
     @overload
     def stream(
         self, prompt: Prompt, *, timeout: float | Inherited | None = DEFAULT, result_type: type[T]
@@ -526,7 +550,11 @@ class AmplifierSession:
         self, prompt: Prompt, *, timeout: float | Inherited | None = DEFAULT, result_type: Any
     ) -> TurnStream[Any]: ...
     def stream(
-        self, prompt: Prompt, *, timeout: float | Inherited | None = DEFAULT, result_type: Any = None
+        self,
+        prompt: Prompt,
+        *,
+        timeout: float | Inherited | None = DEFAULT,
+        result_type: Any = None,
     ) -> TurnStream[Any]:
         """Run one turn and read its events.
 
@@ -537,7 +565,9 @@ class AmplifierSession:
         """
         return self._stream(partial(read_prompt, prompt), timeout, _answer_format(result_type))
 
-    def stream_text(self, prompt: Prompt, *, timeout: float | Inherited | None = DEFAULT) -> TextStream:
+    def stream_text(
+        self, prompt: Prompt, *, timeout: float | Inherited | None = DEFAULT
+    ) -> TextStream:
         """Run one turn and read its text: ``async for piece in session.stream_text(prompt)``.
 
         The texts of different model calls are separated by a blank line. An answer that isn't
@@ -565,11 +595,15 @@ class AmplifierSession:
             self._require_own_loop()
             await events.start(spawn)
 
-        events: TurnStream[str] = self._stream(partial(read_prompt, prompt), timeout, None, text_only=True)
+        events: TurnStream[str] = self._stream(
+            partial(read_prompt, prompt), timeout, None, text_only=True
+        )
         return TextStream(events, start)
 
     @overload
-    def stream_resumed_turn(self, *, timeout: float | Inherited | None = DEFAULT) -> TurnStream[str]: ...
+    def stream_resumed_turn(
+        self, *, timeout: float | Inherited | None = DEFAULT
+    ) -> TurnStream[str]: ...
     @overload
     def stream_resumed_turn(
         self, *, timeout: float | Inherited | None = DEFAULT, result_type: type[T]
@@ -609,11 +643,15 @@ class AmplifierSession:
         """
         steer = self.coordinator.get_capability("session.steer")
         if self._lifecycle.turn is None:
-            raise SessionStateError("no turn is running that would read the message; begin one with execute(prompt)")
+            raise SessionStateError(
+                "no turn is running that would read the message; begin one with execute(prompt)"
+            )
         if not callable(steer):
             loop = type(self.coordinator.get("orchestrator")).__name__
             reason = "it offers no capability 'session.steer'"
-            raise SessionStateError(f"orchestrator {loop} takes no messages while a turn runs: {reason}")
+            raise SessionStateError(
+                f"orchestrator {loop} takes no messages while a turn runs: {reason}"
+            )
         steer(message)
 
     # ── cancellation ──

@@ -46,7 +46,9 @@ the consumer may be that code, and would wait for itself.
 """
 
 # Buffers instead of streams, because a task that a turn leaves behind keeps its context.
-_inside_streamed: ContextVar[tuple[anyio.Semaphore, ...]] = ContextVar("amplifier_inside_streamed", default=())
+_inside_streamed: ContextVar[tuple[anyio.Semaphore, ...]] = ContextVar(
+    "amplifier_inside_streamed", default=()
+)
 """Buffers of the streamed turns inside which the current task runs."""
 
 
@@ -122,7 +124,9 @@ class TurnStream(Generic[T]):
 
     async def __aenter__(self) -> Self:
         if self._is_entered:
-            raise SessionStateError("a stream can be entered once; call session.stream(...) again for another turn")
+            raise SessionStateError(
+                "a stream can be entered once; call session.stream(...) again for another turn"
+            )
         group, task = anyio.create_task_group(), current_raw_task()
         self._prepare()
         self._entered_in = task
@@ -286,10 +290,14 @@ class TurnStream(Generic[T]):
 
     async def __anext__(self) -> TurnEvent:
         if not self._is_entered:
-            raise SessionStateError("enter the stream first: `async with session.stream(...) as events:`")
+            raise SessionStateError(
+                "enter the stream first: `async with session.stream(...) as events:`"
+            )
         self.require_reader()
         if self.is_left:
-            raise SessionStateError("a stream is read inside its `async with` block; this one has been left")
+            raise SessionStateError(
+                "a stream is read inside its `async with` block; this one has been left"
+            )
         if self._ready:
             await anyio.lowlevel.checkpoint_if_cancelled()
         else:
@@ -318,7 +326,9 @@ class TurnStream(Generic[T]):
         """Check that there is no second reader, and that the reader is on the turn's loop."""
         if self.is_read:
             rule = "a stream has one reader"
-            raise SessionStateError(f"{rule}, and another task is waiting for its next part; read it there only")
+            raise SessionStateError(
+                f"{rule}, and another task is waiting for its next part; read it there only"
+            )
         self.require_loop()
 
     def require_loop(self) -> None:
@@ -366,9 +376,13 @@ class TurnStream(Generic[T]):
         loop = self._coordinator.get("orchestrator")
         if getattr(loop, "reports_pieces", False) is not True:
             # Our providers report pieces to those who ask for this event by name.
-            self._stop_asking = hooks.register(LLM_STREAM_BLOCK_DELTA, _ask_for, name="session.stream")
+            self._stop_asking = hooks.register(
+                LLM_STREAM_BLOCK_DELTA, _ask_for, name="session.stream"
+            )
         if self._is_text_only:
-            hooks.stream_into(self._pass_on, self._wake_emitters, events=TEXT_EVENTS, fields=TEXT_FIELDS)
+            hooks.stream_into(
+                self._pass_on, self._wake_emitters, events=TEXT_EVENTS, fields=TEXT_FIELDS
+            )
         else:
             hooks.stream_into(self._pass_on, self._wake_emitters)
         # The task has a context of its own.
@@ -376,7 +390,9 @@ class TurnStream(Generic[T]):
         self._has_claimed = True
         self.has_turn.set()
 
-    def _pass_on(self, event: str, data: dict[str, Any], *, may_wait: bool) -> Awaitable[None] | None:
+    def _pass_on(
+        self, event: str, data: dict[str, Any], *, may_wait: bool
+    ) -> Awaitable[None] | None:
         """Hand an event over to the reader. Only a full buffer makes its emitter wait."""
         takes_room = may_wait and self.is_around_caller
         if self.is_left:

@@ -215,7 +215,9 @@ class Turn:
         method = "execute" if prompt is not None else "resume"
         execute = self._method(method)
         if self._answer_format is not None:
-            self._require(execute, method, "answer_format", "give typed answers", "leave result_type out")
+            self._require(
+                execute, method, "answer_format", "give typed answers", "leave result_type out"
+            )
         if isinstance(prompt, list):
             self._require(
                 execute,
@@ -324,7 +326,9 @@ class Turn:
             )
         return method or getattr(orchestrator, name)
 
-    def _require(self, execute: Execute, method: str, parameter: str, ability: str, otherwise: str) -> None:
+    def _require(
+        self, execute: Execute, method: str, parameter: str, ability: str, otherwise: str
+    ) -> None:
         """Check that a loop has a parameter. One that takes any keyword may ignore this one."""
         if parameter not in inspect.signature(execute).parameters:
             raise SessionStateError(

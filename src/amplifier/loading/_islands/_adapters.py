@@ -22,7 +22,19 @@ from amplifier.errors import ModuleLoadError, SessionStateError
 
 from ._portal import Island, Resident
 
-_DATA: Final = (str, bytes, int, float, bool, type(None), type, ModuleType, BaseException, set, frozenset)
+_DATA: Final = (
+    str,
+    bytes,
+    int,
+    float,
+    bool,
+    type(None),
+    type,
+    ModuleType,
+    BaseException,
+    set,
+    frozenset,
+)
 _FUNCTIONS: Final = (FunctionType, MethodType, partial, BuiltinFunctionType)
 _CLOSING_SECONDS: Final = 10.0
 """How long a stream that is left early may take to close: the kernel's deadline of a cleanup."""
@@ -40,7 +52,9 @@ class Contract:
     """
 
     def __init__(self, marks: str = "", awaited: str = "", callbacks: str = "") -> None:
-        self.marks, self.awaited, self.callbacks = (frozenset(each.split()) for each in (marks, awaited, callbacks))
+        self.marks, self.awaited, self.callbacks = (
+            frozenset(each.split()) for each in (marks, awaited, callbacks)
+        )
 
 
 _CONTRACTS: Final = (
@@ -51,7 +65,9 @@ _CONTRACTS: Final = (
     Contract("register emit", callbacks="register on"),  # hooks
     Contract("on_cancel trigger_callbacks", callbacks="on_cancel"),  # cancellation tokens
     Contract("complete get_info", "complete list_models"),  # providers
-    Contract("add_message get_messages", "add_message get_messages get_messages_for_request set_messages"),  # contexts
+    Contract(
+        "add_message get_messages", "add_message get_messages get_messages_for_request set_messages"
+    ),  # contexts
     Contract("execute description name", "execute"),  # tools
     Contract("async_resolve", "async_resolve"),  # source resolvers
 )
@@ -62,7 +78,13 @@ _ANY: Final = Contract()
 class Adapter:
     """An object of one side as the other side uses it."""
 
-    __slots__ = ("__weakref__", "_island_contract", "_island_entered", "_island_side", "_island_target")
+    __slots__ = (
+        "__weakref__",
+        "_island_contract",
+        "_island_entered",
+        "_island_side",
+        "_island_target",
+    )
 
     _island_contract: Contract
     _island_entered: list[Any]
@@ -70,7 +92,12 @@ class Adapter:
     _island_target: Any
 
     def __init__(self, side: Side, target: Any, contract: Contract) -> None:
-        for name, value in (("side", side), ("target", target), ("contract", contract), ("entered", [])):
+        for name, value in (
+            ("side", side),
+            ("target", target),
+            ("contract", contract),
+            ("entered", []),
+        ):
             object.__setattr__(self, f"_island_{name}", value)
 
     def __repr__(self) -> str:
@@ -160,7 +187,11 @@ class Side:
             return value
         if isinstance(value, Mapping | list | tuple):
             return _with_members(value, partial(self.shown, awaited=awaited))
-        home = getattr(value, "_island_side", None) if isinstance(value, FunctionType | Adapter) else None
+        home = (
+            getattr(value, "_island_side", None)
+            if isinstance(value, FunctionType | Adapter)
+            else None
+        )
         if home is not None and home.island is self.island:
             return value if home is self else value._island_target
         # A bound method is a new object each time it is looked up.
@@ -195,14 +226,16 @@ class Side:
         base = Managed if hasattr(kind, "__aenter__") else Adapter
         # From Python 3.12 on ``isinstance`` with a Protocol looks at the class only.
         members = {name: _member(name) for name in names if not name.startswith("_")}
-        return type(kind.__name__, (base,), {**members, "__slots__": (), "__module__": kind.__module__})(
-            self, value, contract
-        )
+        return type(
+            kind.__name__, (base,), {**members, "__slots__": (), "__module__": kind.__module__}
+        )(self, value, contract)
 
     def _function(self, fn: Callable[..., Any], awaited: bool, callbacks: bool) -> Any:
         def given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[], Any]:
             cross = partial(self.other.shown, awaited=callbacks)
-            return partial(fn, *map(cross, args), **{name: cross(value) for name, value in kwargs.items()})
+            return partial(
+                fn, *map(cross, args), **{name: cross(value) for name, value in kwargs.items()}
+            )
 
         def streaming(*args: Any, **kwargs: Any) -> Any:
             return self.stream(given(args, kwargs)())
@@ -215,7 +248,9 @@ class Side:
 
         bare = _bare(fn if isinstance(fn, _FUNCTIONS) else type(fn).__call__)
         is_stream = inspect.isasyncgenfunction(bare)
-        adapter: Any = streaming if is_stream else awaiting if awaited or _is_async(bare) else calling
+        adapter: Any = (
+            streaming if is_stream else awaiting if awaited or _is_async(bare) else calling
+        )
         functools.update_wrapper(adapter, fn, updated=())
         adapter._island_side, adapter._island_target = self, fn
         return adapter
@@ -261,7 +296,10 @@ async def _throw(generator: AsyncGenerator[Any, None], exc: BaseException) -> An
 def _with_members(value: Any, cross: Callable[[Any], Any]) -> Any:
     """A container with its members adapted; the container itself if there is nothing to adapt."""
     members = list(value.values()) if isinstance(value, Mapping) else list(value)
-    crossed = [member if isinstance(member, (*_DATA, Mapping, list, tuple)) else cross(member) for member in members]
+    crossed = [
+        member if isinstance(member, (*_DATA, Mapping, list, tuple)) else cross(member)
+        for member in members
+    ]
     if all(new is old for new, old in zip(crossed, members, strict=True)):
         return value
     if isinstance(value, Mapping):
@@ -272,7 +310,12 @@ def _with_members(value: Any, cross: Callable[[Any], Any]) -> Any:
 @functools.lru_cache(maxsize=1024)
 def _members(kind: Any) -> tuple[frozenset[str], bool]:
     """The names of a class's members, and whether it has async methods, so that its objects belong to a loop."""
-    members = (member for base in kind.__mro__ for name, member in vars(base).items() if not name.startswith("__"))
+    members = (
+        member
+        for base in kind.__mro__
+        for name, member in vars(base).items()
+        if not name.startswith("__")
+    )
     return frozenset(dir(kind)), hasattr(kind, "__aenter__") or any(map(_is_async, members))
 
 
@@ -300,7 +343,9 @@ def on_island(fn: Callable[..., Any], module_id: str) -> Callable[..., Any]:
     @functools.wraps(fn)
     async def calling(coordinator: Any, *args: Any) -> Any:
         here = _side_of(coordinator, module_id)
-        return here.shown(await here.call(partial(fn, here.other.shown(coordinator), *args)), awaited=True)
+        return here.shown(
+            await here.call(partial(fn, here.other.shown(coordinator), *args)), awaited=True
+        )
 
     @functools.wraps(fn)
     def entering(coordinator: Any, *args: Any) -> Any:  # a structured mount
@@ -323,7 +368,9 @@ def _side_of(coordinator: Any, module_id: str) -> Side:
             reason_code="mount_failed",
         )
     if coordinator.hosting.is_shut:
-        raise SessionStateError(f"session {coordinator.session_id!r} is closed; it starts no asyncio island any more")
+        raise SessionStateError(
+            f"session {coordinator.session_id!r} is closed; it starts no asyncio island any more"
+        )
 
     async def end() -> None:
         setattr(coordinator, _ISLAND, None)  # a session that is opened again gets another

@@ -184,7 +184,11 @@ class Island(threading.Thread):
         A call whose code waits for trio in turn does not count, unless it was cancelled: as many as trio is busy with for the island.
         """
         on_trio = sum(isinstance(work, _Call) for work in self._on_trio)
-        return self._is_stopping or len(self._waiting) > on_trio or any(call.is_cut_off for call in self._waiting)
+        return (
+            self._is_stopping
+            or len(self._waiting) > on_trio
+            or any(call.is_cut_off for call in self._waiting)
+        )
 
     def is_awaited_on(self, token: trio.lowlevel.TrioToken) -> bool:
         """Whether a task of that trio run waits for the island."""
@@ -192,7 +196,9 @@ class Island(threading.Thread):
 
     # ── calls ──
 
-    async def cross(self, fn: Callable[[], Any], *, to_trio: bool, resident: Resident | None = None) -> Any:
+    async def cross(
+        self, fn: Callable[[], Any], *, to_trio: bool, resident: Resident | None = None
+    ) -> Any:
         """Call a sync or async function on one side and wait for it; from the other side, or in place.
 
         A cancellation of the waiting task, native or by a scope, is passed on. The call begins even if the task is cancelled
@@ -210,13 +216,19 @@ class Island(threading.Thread):
             return await answer if isawaitable(answer) else answer
         if not to_trio and self._loop_ended.is_set():
             raise self._closed_error(None)
-        post, notify = (self._post_to_trio, self._post) if to_trio else (self._post, self._post_to_trio)
+        post, notify = (
+            (self._post_to_trio, self._post) if to_trio else (self._post, self._post_to_trio)
+        )
         call = _Call(fn, "trio" if to_trio else "asyncio", notify)
         waiting = set[_Call]() if to_trio else self._waiting
         held: BaseException | None = None
         is_native = False
         waiting.add(call)
-        post(partial(self.spawn, call, call.context) if resident is None else partial(resident.take, self, call))
+        post(
+            partial(self.spawn, call, call.context)
+            if resident is None
+            else partial(resident.take, self, call)
+        )
         try:
             while not call.done.is_set():
                 try:
@@ -226,7 +238,11 @@ class Island(threading.Thread):
                     with cancel_scope(shield=held is not None):
                         await call.done.wait()
                 except BaseException as exc:  # noqa: BLE001 — raised when the call has ended
-                    is_native = is_native or held is not None or anyio.current_effective_deadline() != -math.inf
+                    is_native = (
+                        is_native
+                        or held is not None
+                        or anyio.current_effective_deadline() != -math.inf
+                    )
                     if held is None:
                         post(call.cancel)
                     held = exc
@@ -242,7 +258,9 @@ class Island(threading.Thread):
             raise _spurious(error) if is_cut_off else error
         finally:
             waiting.discard(call)
-            call.error = error = held = None  # an exception that names its own frame is a reference cycle
+            call.error = error = held = (
+                None  # an exception that names its own frame is a reference cycle
+            )
 
     def call_trio_now(self, fn: Callable[[], Any]) -> Any:
         """Call a sync function on trio's thread and wait for it; from any thread."""
@@ -250,7 +268,9 @@ class Island(threading.Thread):
             return fn()
         context, values = _context_for("trio"), []
         try:
-            trio.from_thread.run_sync(lambda: values.append(context.run(fn)), trio_token=self._token)
+            trio.from_thread.run_sync(
+                lambda: values.append(context.run(fn)), trio_token=self._token
+            )
         except trio.RunFinishedError:
             raise self._closed_error(None) from None
         finally:
@@ -350,7 +370,12 @@ class Island(threading.Thread):
             run()
         except (SystemExit, KeyboardInterrupt) as exc:
             # Asyncio raises these out of the loop when a task that a module started by itself raises them.
-            logger.error("a background task of a module on %r raised %s", self, type(exc).__name__, exc_info=exc)
+            logger.error(
+                "a background task of a module on %r raised %s",
+                self,
+                type(exc).__name__,
+                exc_info=exc,
+            )
             return False
         except RuntimeError:
             if self._loop.is_closed():
@@ -372,7 +397,9 @@ class Island(threading.Thread):
 
     def _close(self, task: asyncio.Task[Any]) -> None:
         logger.error("%r: task %s ignores its cancellation; its coroutine is closed", self, task)
-        task.add_done_callback(lambda task: None if task.cancelled() else task.exception())  # or asyncio would log it
+        task.add_done_callback(
+            lambda task: None if task.cancelled() else task.exception()
+        )  # or asyncio would log it
         coroutine: Any = task.get_coro()
         try:
             coroutine.close()
@@ -391,7 +418,9 @@ def _spurious(exc: BaseException) -> SpuriousCancellation:
 def _context_for(library: str) -> contextvars.Context:
     """A copy of the caller's context variables for code that runs on the other side."""
     context = contextvars.copy_context()
-    context.run(sniffio.current_async_library_cvar.set, library)  # AnyIO asks it before it looks for a loop
+    context.run(
+        sniffio.current_async_library_cvar.set, library
+    )  # AnyIO asks it before it looks for a loop
     return context
 
 
@@ -399,5 +428,8 @@ def _take_changes(context: contextvars.Context) -> None:
     """Set the context variables that were changed on the other side."""
     here = contextvars.copy_context()
     for variable, value in context.items():
-        if here.get(variable, context) is not value and variable is not sniffio.current_async_library_cvar:
+        if (
+            here.get(variable, context) is not value
+            and variable is not sniffio.current_async_library_cvar
+        ):
             variable.set(value)

@@ -84,7 +84,8 @@ def read_options(
                 given[known[key].name] = known[key].kind.read(value)
             except PlanError as error:
                 problems += [
-                    (f"$.{key}", f"environment variable {variable}: {problem}") for _, problem in error.problems
+                    (f"$.{key}", f"environment variable {variable}: {problem}")
+                    for _, problem in error.problems
                 ]
     if problems:
         raise PlanError(problems, subject=f"invalid config of {module}")
@@ -100,12 +101,19 @@ def _unknown_key(module: str, key: str, known: Mapping[str, Key]) -> list[Proble
     all_of_them = f"known keys: {', '.join(known) or 'none'}"
     if meant is not None and known[meant].restricts:
         return [(f"$.{key}", f"unknown key; {did_you_mean(meant)}")]
-    if meant is None and _RESTRICTION.search(str(key)):  # often the key of another module for the same job
+    if meant is None and _RESTRICTION.search(
+        str(key)
+    ):  # often the key of another module for the same job
         return [(f"$.{key}", f"unknown key for a restriction; {all_of_them}")]
     if meant is not None:
         warn_of_misspelt_key(module, f"$.{key}", meant)
     else:
-        logger.warning("%s: $.%s: unknown key, ignored%s", module, key, suggestion(key, known) or f"; {all_of_them}")
+        logger.warning(
+            "%s: $.%s: unknown key, ignored%s",
+            module,
+            key,
+            suggestion(key, known) or f"; {all_of_them}",
+        )
     return []
 
 

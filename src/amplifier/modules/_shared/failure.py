@@ -36,14 +36,19 @@ class ToolFailure(Exception):
 
 def failure_from_os(error: OSError, subject: str) -> ToolFailure:
     """Make a failure of an error that the operating system reported about `subject`."""
-    kind, words = _KINDS.get(error.errno or 0, ("OSError", (error.strerror or type(error).__name__).lower()))
+    kind, words = _KINDS.get(
+        error.errno or 0, ("OSError", (error.strerror or type(error).__name__).lower())
+    )
     return ToolFailure(kind, f"{subject}: {words}" if subject else words)
 
 
 def shown(text: str, longest: int = _LONGEST_SHOWN) -> str:
     r"""Text that is JSON and short: bytes of a name that are no UTF-8, and lone surrogates, as ``\xff`` or ``\ud800``."""
     if not text.isascii():
-        text = "".join(_spelled(character) if "\ud800" <= character <= "\udfff" else character for character in text)
+        text = "".join(
+            _spelled(character) if "\ud800" <= character <= "\udfff" else character
+            for character in text
+        )
     return text if len(text) <= longest else f"{text[:longest]}… ({len(text)} characters)"
 
 

@@ -37,9 +37,32 @@ _VARIABLES: Final = (
     *("GIT_PROXY_COMMAND", "EDITOR", "VISUAL", "PAGER", "SSH_ASKPASS"),
 )
 _HOOKS: Final = (
-    *("applypatch-msg", "pre-applypatch", "post-applypatch", "pre-commit", "pre-merge-commit", "prepare-commit-msg"),
-    *("commit-msg", "post-commit", "pre-rebase", "post-checkout", "post-merge", "pre-push", "pre-receive", "update"),
-    *("proc-receive", "post-receive", "post-update", "reference-transaction", "push-to-checkout", "pre-auto-gc"),
+    *(
+        "applypatch-msg",
+        "pre-applypatch",
+        "post-applypatch",
+        "pre-commit",
+        "pre-merge-commit",
+        "prepare-commit-msg",
+    ),
+    *(
+        "commit-msg",
+        "post-commit",
+        "pre-rebase",
+        "post-checkout",
+        "post-merge",
+        "pre-push",
+        "pre-receive",
+        "update",
+    ),
+    *(
+        "proc-receive",
+        "post-receive",
+        "post-update",
+        "reference-transaction",
+        "push-to-checkout",
+        "pre-auto-gc",
+    ),
     *("post-rewrite", "sendemail-validate", "fsmonitor-watchman", "post-index-change"),
 )
 # What an interpreter runs of a folder that it is given.
@@ -54,7 +77,9 @@ def pointed_at(path: str) -> Iterator[str]:
         target = _path_in(text.removeprefix("gitdir: ")) if text.startswith("gitdir: ") else ""
         if not target:
             return
-        folder = os.path.realpath(f"{os.path.dirname(folder)}/{target}" if target[0] != "/" else target)  # noqa: PTH120
+        folder = os.path.realpath(
+            f"{os.path.dirname(folder)}/{target}" if target[0] != "/" else target  # noqa: PTH120
+        )
         yield folder
     common = _path_in(_text(f"{folder}/commondir"))
     if common:
@@ -127,7 +152,11 @@ def _files_in(value: str, worktree: str) -> Iterator[str]:
 @functools.lru_cache(maxsize=256)
 def _words(value: str) -> tuple[str, ...]:
     plain = re.sub(r"\$\{?\w+\}?", " ", value.lstrip("!"))
-    words = [value.strip(), *re.split(r"[\s'\"`;|&<>(){}=,$]+", plain), *re.split(r"[\n'\";|&<>(){}=,$]+", plain)]
+    words = [
+        value.strip(),
+        *re.split(r"[\s'\"`;|&<>(){}=,$]+", plain),
+        *re.split(r"[\n'\";|&<>(){}=,$]+", plain),
+    ]
     is_name = re.compile(r"[^-%\0][^\0]{,4000}")
     return tuple(dict.fromkeys(word.strip() for word in words if is_name.fullmatch(word.strip())))
 
@@ -140,7 +169,9 @@ _TOKEN: Final = re.compile(
     rf"|(?P<key>[A-Za-z][-A-Za-z0-9]*)[ \t]*(?:=[ \t]*(?P<value>(?:[^\\\"\n#;]|\\[^\n]|\\\n|{_QUOTED})*))?"
     r"|[#;][^\n]*|\s+|."
 )
-_PART: Final = re.compile(r"\\(?P<escaped>.)|(?P<quote>\")|(?P<blanks>\s+)|(?P<text>[^\\\"\s]+)", re.DOTALL)
+_PART: Final = re.compile(
+    r"\\(?P<escaped>.)|(?P<quote>\")|(?P<blanks>\s+)|(?P<text>[^\\\"\s]+)", re.DOTALL
+)
 _ESCAPES: Final = {"n": "\n", "t": "\t", "b": "\b", "\n": ""}
 
 
@@ -158,7 +189,9 @@ def settings(text: str) -> tuple[tuple[str, str | None], ...]:
             section += "" if name is None else "." + re.sub(r"\\(.)", r"\1", name)
         elif token["key"] is not None:
             value = token["value"]
-            found.append((f"{section}.{token['key'].lower()}", None if value is None else _value(value)))
+            found.append(
+                (f"{section}.{token['key'].lower()}", None if value is None else _value(value))
+            )
     return tuple(found)
 
 
@@ -186,7 +219,11 @@ def _naming_settings(text: str) -> tuple[tuple[str, str], ...]:
         name = folded.rpartition(".")[2]
         is_url = name in ("url", "pushurl")
         is_alias = folded.startswith("alias.")
-        if not value or (is_url and not _URL.match(value)) or (is_alias and not value.startswith("!")):
+        if (
+            not value
+            or (is_url and not _URL.match(value))
+            or (is_alias and not value.startswith("!"))
+        ):
             continue
         if folded in _WHOLE or _PROGRAM.fullmatch(folded):
             found.append((folded, value))
@@ -208,6 +245,8 @@ def _text(file: str) -> str:
         return ""
     try:
         is_regular = stat.S_ISREG(os.fstat(descriptor).st_mode)
-        return os.read(descriptor, _MAX_FILE).decode("utf-8", "surrogateescape") if is_regular else ""
+        return (
+            os.read(descriptor, _MAX_FILE).decode("utf-8", "surrogateescape") if is_regular else ""
+        )
     finally:
         os.close(descriptor)

@@ -87,7 +87,9 @@ class _Folder:
 
     @property
     def is_plain(self) -> bool:
-        return not (self.entries or self.is_repository or self.sockets or self.beginnings or self.is_closed)
+        return not (
+            self.entries or self.is_repository or self.sockets or self.beginnings or self.is_closed
+        )
 
 
 class Sweep:
@@ -122,7 +124,14 @@ class Sweep:
         """
         tops = tuple(sorted(set(roots)))
         with self._lock:
-            look = _Look(self._entries, self._known.pop(tops, {}), tops, frozenset(skip), most_folders, second_names)
+            look = _Look(
+                self._entries,
+                self._known.pop(tops, {}),
+                tops,
+                frozenset(skip),
+                most_folders,
+                second_names,
+            )
             look.run()
             self._known[tops] = look.seen
             if len(self._known) > _MAX_KNOWN:
@@ -200,7 +209,12 @@ class _Look:
             return None
         key = (found.st_dev, found.st_ino)
         folder = self._known.get(key)
-        if folder is None or folder.is_fresh or folder.ctime != found.st_ctime_ns or folder.path != path:
+        if (
+            folder is None
+            or folder.is_fresh
+            or folder.ctime != found.st_ctime_ns
+            or folder.path != path
+        ):
             if self._most is not None and len(self.seen) >= self._most:
                 return None
             is_fresh = found.st_ctime_ns >= self._recently
@@ -210,7 +224,13 @@ class _Look:
 
     def _list(self, path: str, ctime: int, *, is_fresh: bool) -> _Folder:
         entries, base = self._entries, path.rstrip("/")
-        folders, hits, links, beginnings, sockets = list[str](), list[str](), list[str](), list[str](), list[str]()
+        folders, hits, links, beginnings, sockets = (
+            list[str](),
+            list[str](),
+            list[str](),
+            list[str](),
+            list[str](),
+        )
         layout, is_closed = list[str](), False
         try:
             with os.scandir(path) as listing:
@@ -256,9 +276,14 @@ class _Look:
                 # The folder itself is to be changed, so each part of it is protected.
                 inside = [
                     *folder.folders,
-                    *(f"{folder.path}/{name}" for name in ("config", "config.worktree", "commondir")),
+                    *(
+                        f"{folder.path}/{name}"
+                        for name in ("config", "config.worktree", "commondir")
+                    ),
                 ]
-                self._repositories |= dict.fromkeys(path for path in inside if os.path.lexists(path))
+                self._repositories |= dict.fromkeys(
+                    path for path in inside if os.path.lexists(path)
+                )
         if is_git or kind == "place":
             for link in folder.links:
                 self._follow(link)
@@ -286,7 +311,9 @@ class _Look:
                 self._note_if_linked(path)
         if _is_dot_git(path):
             self._repositories[path] = None
-            self._repositories |= dict.fromkeys(each for each in pointed_at(path) if os.path.lexists(each))
+            self._repositories |= dict.fromkeys(
+                each for each in pointed_at(path) if os.path.lexists(each)
+            )
             self._lead(path, named_by_configuration(path.rpartition("/")[0]))
 
     def _note_beginning(self, link: str) -> None:
@@ -296,7 +323,10 @@ class _Look:
         found = [name for name in _names_in(target) if self._entries.is_entry(f"{link}/{name}")]
         if found:
             self._places[link] = None
-        self._lead(link, [os.path.realpath(f"{target}/{name}") for name in {*found, *names} if "*" not in name])
+        self._lead(
+            link,
+            [os.path.realpath(f"{target}/{name}") for name in {*found, *names} if "*" not in name],
+        )
 
     def _follow(self, link: str) -> None:
         try:
@@ -307,7 +337,10 @@ class _Look:
     def _lead(self, leader: str, paths: Iterable[str]) -> None:
         for path in paths:
             # Where the whole folder would be protected, nothing could be done.
-            if not any(is_below(path, top) and path != top for top in self._tops) or path in self._led:
+            if (
+                not any(is_below(path, top) and path != top for top in self._tops)
+                or path in self._led
+            ):
                 continue
             self._led[path] = leader
             if os.path.lexists(path):
@@ -335,7 +368,9 @@ class _Look:
         for (device, _), folder in self.seen.items():
             try:
                 with os.scandir(folder.path) as listing:
-                    found = [entry.path for entry in listing if (device, entry.inode()) in self._linked]
+                    found = [
+                        entry.path for entry in listing if (device, entry.inode()) in self._linked
+                    ]
             except OSError:
                 continue
             for path in found:

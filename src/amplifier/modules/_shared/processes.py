@@ -77,7 +77,10 @@ class ProcessTree:
 
     def wrappers(self) -> set[int]:
         """Ids of the wrapper that leads the group, and of the first process in its namespaces, as of the last look."""
-        return {self._leader, *(process.pid for process in self._seen if process.parent == self._leader)}
+        return {
+            self._leader,
+            *(process.pid for process in self._seen if process.parent == self._leader),
+        }
 
     def send(self, number: signal.Signals) -> list[int]:
         """Signal them all and return who was there to be signalled."""
@@ -128,7 +131,12 @@ class StartedProcess:
         stderr: int = subprocess.PIPE,
         bufsize: int = 0,
     ) -> None:
-        options: dict[str, Any] = {"stdin": stdin, "stdout": subprocess.PIPE, "stderr": stderr, "bufsize": bufsize}
+        options: dict[str, Any] = {
+            "stdin": stdin,
+            "stdout": subprocess.PIPE,
+            "stderr": stderr,
+            "bufsize": bufsize,
+        }
         options |= {"cwd": directory, "start_new_session": True}
         self.is_unstarted: bool = False
         self.process: subprocess.Popen[bytes]
@@ -148,16 +156,23 @@ class StartedProcess:
         specification = {
             **confinement,
             "arguments": [os.fsencode(argument) for argument in arguments],
-            "environment": {os.fsencode(name): os.fsencode(value) for name, value in environment.items()},
+            "environment": {
+                os.fsencode(name): os.fsencode(value) for name, value in environment.items()
+            },
         }
         # The supervisor and bubblewrap run outside of the sandbox: a command's variables for the linker are not for them.
         options["env"] = {}
         with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
-            code, given = (_in_memory(data, theirs) for data in (_supervisor_code(), marshal.dumps(specification)))
+            code, given = (
+                _in_memory(data, theirs)
+                for data in (_supervisor_code(), marshal.dumps(specification))
+            )
             self.news, status_of_supervisor = _pipe(ours, theirs)
             control_of_supervisor, self._control = _pipe(theirs, ours)
             passed = (code, given, status_of_supervisor, control_of_supervisor)
-            command = isolated_python_command("-c", BOOT, str(code), "supervise", *map(str, passed[1:]))
+            command = isolated_python_command(
+                "-c", BOOT, str(code), "supervise", *map(str, passed[1:])
+            )
             self.process = subprocess.Popen(command, pass_fds=passed, **options)
             ours.pop_all()
 
@@ -197,7 +212,11 @@ class StartedProcess:
         """Whether the program has ended."""
         if not self._is_supervised:
             return self.process.poll() is not None
-        if self._returncode is None and self.news is not None and (self._lines or _is_readable(self.news)):
+        if (
+            self._returncode is None
+            and self.news is not None
+            and (self._lines or _is_readable(self.news))
+        ):
             word, _, rest = self._next_line().partition(" ")
             if word == "error":
                 raise OSError(int(rest.partition(" ")[0]), rest.partition(" ")[2])
@@ -220,7 +239,9 @@ class StartedProcess:
             self.process.wait(_LAST_WAIT)
         except subprocess.TimeoutExpired:
             if self._is_supervised:
-                logger.warning("the supervisor %d of a command does not end, and is killed", self.process.pid)
+                logger.warning(
+                    "the supervisor %d of a command does not end, and is killed", self.process.pid
+                )
                 self.process.kill()
                 self.process.wait()
         if self.news is not None:
@@ -235,14 +256,20 @@ def _is_readable(descriptor: int) -> bool:
 
 
 def start(
-    arguments: Sequence[str], *, directory: str, environment: Mapping[str, str], confinement: Mapping[str, Any] | None
+    arguments: Sequence[str],
+    *,
+    directory: str,
+    environment: Mapping[str, str],
+    confinement: Mapping[str, Any] | None,
 ) -> StartedProcess:
     """Start a program, and wait until it is running.
 
     Raises:
         OSError: It could not be started.
     """
-    started = StartedProcess(arguments, directory=directory, environment=environment, confinement=confinement)
+    started = StartedProcess(
+        arguments, directory=directory, environment=environment, confinement=confinement
+    )
     try:
         started.wait_started()
     except OSError:
@@ -280,15 +307,26 @@ def can_supervise() -> bool:
 
 @functools.cache  # it starts a program, and the answer does not change
 def _supervisor_starts() -> bool:
-    if not sys.platform.startswith("linux") or not isolated_python() or getattr(sys, "frozen", False):
+    if (
+        not sys.platform.startswith("linux")
+        or not isolated_python()
+        or getattr(sys, "frozen", False)
+    ):
         return False
     try:
-        shell = start(["/bin/sh", "-c", "exit 7"], directory="/", environment={"PATH": os.defpath}, confinement={})
+        shell = start(
+            ["/bin/sh", "-c", "exit 7"],
+            directory="/",
+            environment={"PATH": os.defpath},
+            confinement={},
+        )
     except OSError:
         return False
     with shell.process:  # closes its pipes
         try:
-            if shell.news is not None and not shell.has_ended():  # its end may have been read along with its start
+            if (
+                shell.news is not None and not shell.has_ended()
+            ):  # its end may have been read along with its start
                 select.select([shell.news], [], [], _PROBING)
             return shell.has_ended() and shell.returncode == 7
         except OSError:
@@ -307,7 +345,9 @@ class ServiceProcess(StartedProcess):
         stdin, stdout, stderr: The numbers of our ends of its streams, which do not block.
     """
 
-    def __init__(self, arguments: Sequence[str], *, directory: str, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, arguments: Sequence[str], *, directory: str, environment: Mapping[str, str]
+    ) -> None:
         super().__init__(
             arguments,
             directory=directory,
@@ -318,7 +358,9 @@ class ServiceProcess(StartedProcess):
         self._start_error: OSError | None = None
         self._is_released = False
         child = self.process
-        self._pipes = [pipe for pipe in (child.stdin, child.stdout, child.stderr) if pipe is not None]
+        self._pipes = [
+            pipe for pipe in (child.stdin, child.stdout, child.stderr) if pipe is not None
+        ]
         self.stdin: int
         self.stdout: int
         self.stderr: int
@@ -381,7 +423,9 @@ class ServiceProcess(StartedProcess):
         with anyio.move_on_after(_KILLING):
             await self._wait_if_running()
         if self.group and not self.has_ended():
-            logger.warning("process %d was killed and is still there; it hangs in a system call", self.group)
+            logger.warning(
+                "process %d was killed and is still there; it hangs in a system call", self.group
+            )
         self._is_released = True
         await anyio.to_thread.run_sync(self.close)
 
@@ -415,7 +459,11 @@ class WorkerProcess(StartedProcess):
     def __init__(self, arguments: Sequence[str], stop: Stop, *, directory: str = "/") -> None:
         self._stop = stop
         self._lock = threading.Lock()
-        environment = {name: safe_search_path(os.environ[name]) for name in _FOR_THE_LINKER if name in os.environ}
+        environment = {
+            name: safe_search_path(os.environ[name])
+            for name in _FOR_THE_LINKER
+            if name in os.environ
+        }
         super().__init__(
             arguments,
             directory=directory,

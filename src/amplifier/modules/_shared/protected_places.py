@@ -55,45 +55,105 @@ ENTRIES: Final = {
     **dict.fromkeys((".hg", ".jj", ".sl", "_darcs", ".bzr", ".pijul"), _VERSIONS),
     **dict.fromkeys((".fslckout", "_FOSSIL_", ".fossil-settings"), _VERSIONS),
     ".amplifier": _AGENT,
-    **dict.fromkeys((".mcp.json", ".mcp", ".agents", ".agent", ".claude", ".claude.json", ".claude-plugin"), _AGENT),
-    **dict.fromkeys((".codex", ".gemini", ".qwen", ".opencode", "opencode.json", "opencode.jsonc"), _AGENT),
     **dict.fromkeys(
-        (".crush.json", "crush.json", ".crush", ".cursor", ".windsurf", ".kiro", ".roo", ".roomodes"), _AGENT
+        (".mcp.json", ".mcp", ".agents", ".agent", ".claude", ".claude.json", ".claude-plugin"),
+        _AGENT,
     ),
-    **dict.fromkeys((".cline", ".clinerules", ".kilocode", ".kilocodemodes", ".openhands", ".continue"), _AGENT),
-    **dict.fromkeys((".continuerc.json", ".aider*.yml", ".amazonq", ".augment", ".junie", ".trae", ".factory"), _AGENT),
     **dict.fromkeys(
-        (".goose", ".copilot", ".github/hooks", ".github/agents", ".pi", ".vibe", ".kimi", ".grok"), _AGENT
+        (".codex", ".gemini", ".qwen", ".opencode", "opencode.json", "opencode.jsonc"), _AGENT
     ),
-    **dict.fromkeys((".amp", ".qoder", ".lingma", ".iflow", ".warp", ".rovodev", ".serena", ".zencoder"), _AGENT),
-    **dict.fromkeys((".codebuddy", ".tabnine", ".firebender", "firebender.json", "gptme.toml"), _AGENT),
+    **dict.fromkeys(
+        (
+            ".crush.json",
+            "crush.json",
+            ".crush",
+            ".cursor",
+            ".windsurf",
+            ".kiro",
+            ".roo",
+            ".roomodes",
+        ),
+        _AGENT,
+    ),
+    **dict.fromkeys(
+        (".cline", ".clinerules", ".kilocode", ".kilocodemodes", ".openhands", ".continue"), _AGENT
+    ),
+    **dict.fromkeys(
+        (".continuerc.json", ".aider*.yml", ".amazonq", ".augment", ".junie", ".trae", ".factory"),
+        _AGENT,
+    ),
+    **dict.fromkeys(
+        (".goose", ".copilot", ".github/hooks", ".github/agents", ".pi", ".vibe", ".kimi", ".grok"),
+        _AGENT,
+    ),
+    **dict.fromkeys(
+        (".amp", ".qoder", ".lingma", ".iflow", ".warp", ".rovodev", ".serena", ".zencoder"), _AGENT
+    ),
+    **dict.fromkeys(
+        (".codebuddy", ".tabnine", ".firebender", "firebender.json", "gptme.toml"), _AGENT
+    ),
     # It has scripts for when a work tree is opened.
     "conductor.json": _AGENT,
     **dict.fromkeys((".vscode", "*.code-workspace", ".vscode-server", ".vs"), _EDITOR),
-    **dict.fromkeys((".idea", ".ijwb", ".aswb", ".clwb", ".run", ".fleet", ".zed", ".nova", ".helix"), _EDITOR),
-    **dict.fromkeys((".lapce", ".theia", ".devcontainer*", ".codesandbox", ".stackblitzrc", ".replit"), _EDITOR),
-    **dict.fromkeys((".gitpod.y*ml", "*.sublime-project", "*.sublime-workspace", ".kateproject*"), _EDITOR),
-    **dict.fromkeys((".vim", ".vimrc", "_vimrc", ".nvim", ".nvimrc", ".exrc", "_exrc", ".gvimrc"), _EDITOR),
-    **dict.fromkeys((".nvim.lua", ".lazy.lua", ".lvimrc", ".dir-locals.el", ".dir-locals-2.el"), _EDITOR),
+    **dict.fromkeys(
+        (".idea", ".ijwb", ".aswb", ".clwb", ".run", ".fleet", ".zed", ".nova", ".helix"), _EDITOR
+    ),
+    **dict.fromkeys(
+        (".lapce", ".theia", ".devcontainer*", ".codesandbox", ".stackblitzrc", ".replit"), _EDITOR
+    ),
+    **dict.fromkeys(
+        (".gitpod.y*ml", "*.sublime-project", "*.sublime-workspace", ".kateproject*"), _EDITOR
+    ),
+    **dict.fromkeys(
+        (".vim", ".vimrc", "_vimrc", ".nvim", ".nvimrc", ".exrc", "_exrc", ".gvimrc"), _EDITOR
+    ),
+    **dict.fromkeys(
+        (".nvim.lua", ".lazy.lua", ".lvimrc", ".dir-locals.el", ".dir-locals-2.el"), _EDITOR
+    ),
     # Emacs runs the Lisp in it when it restores a desktop.
     ".emacs.desktop": _EDITOR,
     # Eclipse, and what uses its Java tools: builders and annotation processors.
-    **dict.fromkeys((".project", ".settings", ".externalToolBuilders", ".classpath", ".factorypath"), _EDITOR),
+    **dict.fromkeys(
+        (".project", ".settings", ".externalToolBuilders", ".classpath", ".factorypath"), _EDITOR
+    ),
     **dict.fromkeys(("nbproject", ".spyproject", "*.Rproj", ".Rprofile", ".RData"), _EDITOR),
     # Language servers: each has the command line of a program, or code, which they run when a file is opened.
-    **dict.fromkeys(("rust-analyzer.toml", ".rust-analyzer.toml", ".neoconf.json", ".nlsp-settings"), _SERVER),
-    **dict.fromkeys((".luarc.json*", ".bsp", "buildServer.json", ".sourcekit-lsp", "omnisharp.json"), _SERVER),
-    **dict.fromkeys((".lsp", "hie.yaml", ".merlin", ".clangd", ".ccls", ".ycm_extra_conf.py"), _SERVER),
+    **dict.fromkeys(
+        ("rust-analyzer.toml", ".rust-analyzer.toml", ".neoconf.json", ".nlsp-settings"), _SERVER
+    ),
+    **dict.fromkeys(
+        (".luarc.json*", ".bsp", "buildServer.json", ".sourcekit-lsp", "omnisharp.json"), _SERVER
+    ),
+    **dict.fromkeys(
+        (".lsp", "hie.yaml", ".merlin", ".clangd", ".ccls", ".ycm_extra_conf.py"), _SERVER
+    ),
     ".ropeproject": _SERVER,
     **dict.fromkeys(
-        (".envrc", ".direnv", ".direnvrc", ".autoenv", ".autoenv*.zsh", ".autoenv.leave", ".env.leave"), _SHELL
+        (
+            ".envrc",
+            ".direnv",
+            ".direnvrc",
+            ".autoenv",
+            ".autoenv*.zsh",
+            ".autoenv.leave",
+            ".env.leave",
+        ),
+        _SHELL,
     ),
-    **dict.fromkeys((".mise", ".mise*.toml", ".mise.*.toml", "mise.toml", "mise.*.toml", ".rtx*.toml"), _SHELL),
-    **dict.fromkeys(("mise/config*.toml", "mise/conf.d", ".config/mise", ".config/mise*.toml"), _SHELL),
-    **dict.fromkeys((".miserc.toml", ".rvmrc", ".shadowenv.d", ".bash_enter", ".bash_leave"), _SHELL),
+    **dict.fromkeys(
+        (".mise", ".mise*.toml", ".mise.*.toml", "mise.toml", "mise.*.toml", ".rtx*.toml"), _SHELL
+    ),
+    **dict.fromkeys(
+        ("mise/config*.toml", "mise/conf.d", ".config/mise", ".config/mise*.toml"), _SHELL
+    ),
+    **dict.fromkeys(
+        (".miserc.toml", ".rvmrc", ".shadowenv.d", ".bash_enter", ".bash_leave"), _SHELL
+    ),
     # A version may be `path:./bin`.
     ".tool-versions": _SHELL,
-    **dict.fromkeys((".husky", ".huskyrc*", ".githooks", ".git-hooks", ".lefthook", ".lefthook-local"), _HOOKS),
+    **dict.fromkeys(
+        (".husky", ".huskyrc*", ".githooks", ".git-hooks", ".lefthook", ".lefthook-local"), _HOOKS
+    ),
     **dict.fromkeys(("lefthook.*", ".lefthook.*", "lefthook-local.*", ".lefthook-local.*"), _HOOKS),
     **dict.fromkeys(
         (
@@ -107,13 +167,23 @@ ENTRIES: Final = {
         ),
         _HOOKS,
     ),
-    **dict.fromkeys((".overcommit.yml", ".local-overcommit.yml", ".lintstagedrc*", "lint-staged.config.*"), _HOOKS),
-    **dict.fromkeys((".simple-git-hooks.*", "simple-git-hooks.*", ".rusty-hook.toml", "captainhook*.json"), _HOOKS),
+    **dict.fromkeys(
+        (".overcommit.yml", ".local-overcommit.yml", ".lintstagedrc*", "lint-staged.config.*"),
+        _HOOKS,
+    ),
+    **dict.fromkeys(
+        (".simple-git-hooks.*", "simple-git-hooks.*", ".rusty-hook.toml", "captainhook*.json"),
+        _HOOKS,
+    ),
     **dict.fromkeys(("grumphp.y*ml*", ".grumphp.y*ml*"), _HOOKS),
-    **dict.fromkeys((".yarnrc", ".yarnrc.yml", ".yarn/releases", ".yarn/plugins", ".yarn/sdks"), _PACKAGES),
+    **dict.fromkeys(
+        (".yarnrc", ".yarnrc.yml", ".yarn/releases", ".yarn/plugins", ".yarn/sdks"), _PACKAGES
+    ),
     **dict.fromkeys((".npmrc", ".pnpmfile.*js", "bunfig.toml", ".bundle/config"), _PACKAGES),
     **dict.fromkeys((".cargo/config", ".cargo/config.toml"), _TOOLCHAIN),
-    **dict.fromkeys(("rust-toolchain", "rust-toolchain.toml", ".prototools", "global.json"), _TOOLCHAIN),
+    **dict.fromkeys(
+        ("rust-toolchain", "rust-toolchain.toml", ".prototools", "global.json"), _TOOLCHAIN
+    ),
 }
 """Names that are protected at any depth, with the reason; ``a/b`` is a ``b`` in any ``a``."""
 
@@ -124,10 +194,45 @@ _ENTRIES_FOR_FILE_TOOLS: Final = {
 }
 
 _OF_HOME: Final = (
-    *(".profile", ".login", ".inputrc", ".pam_environment", ".xprofile", ".xinitrc", ".xsession", ".xsessionrc"),
-    *(".bashrc", ".bash_profile", ".bash_login", ".bash_logout", ".bash_aliases", ".cshrc", ".tcshrc", ".kshrc"),
-    *(".zshrc", ".zshenv", ".zprofile", ".zlogin", ".zlogout", ".gitconfig", ".emacs", ".emacs.d", ".tmux.conf"),
-    *(".ssh", ".gnupg", ".config", ".local/bin", ".local/share/applications", ".local/share/systemd"),
+    *(
+        ".profile",
+        ".login",
+        ".inputrc",
+        ".pam_environment",
+        ".xprofile",
+        ".xinitrc",
+        ".xsession",
+        ".xsessionrc",
+    ),
+    *(
+        ".bashrc",
+        ".bash_profile",
+        ".bash_login",
+        ".bash_logout",
+        ".bash_aliases",
+        ".cshrc",
+        ".tcshrc",
+        ".kshrc",
+    ),
+    *(
+        ".zshrc",
+        ".zshenv",
+        ".zprofile",
+        ".zlogin",
+        ".zlogout",
+        ".gitconfig",
+        ".emacs",
+        ".emacs.d",
+        ".tmux.conf",
+    ),
+    *(
+        ".ssh",
+        ".gnupg",
+        ".config",
+        ".local/bin",
+        ".local/share/applications",
+        ".local/share/systemd",
+    ),
     *(".cargo/bin", ".cargo/env", "Library/LaunchAgents", "Library/Application Support"),
 )
 """Places of a home folder that a login, a shell or a desktop obeys."""
@@ -187,7 +292,9 @@ class ProtectedPlaces:
 
     added: tuple[str, ...] = ()
     allowed: tuple[str, ...] = ()
-    sweep: Sweep = attrs.field(init=False, eq=False, repr=False, default=attrs.Factory(Sweep, takes_self=True))
+    sweep: Sweep = attrs.field(
+        init=False, eq=False, repr=False, default=attrs.Factory(Sweep, takes_self=True)
+    )
 
     def judge(self, path: str, *, root: str = "/") -> Judgement:
         """Judge a change of a file or folder, which need not exist.
@@ -250,11 +357,15 @@ class ProtectedPlaces:
         if self.is_allowed(path) or path.endswith(ASIDE):
             return False
         reason = _reason_by_name(names, {}, only_last=True)
-        return reason is not None or any(_matches(each, path, names, only_last=True) for each in self.added)
+        return reason is not None or any(
+            _matches(each, path, names, only_last=True) for each in self.added
+        )
 
     def is_allowed(self, path: str) -> bool:
         """Check whether the plan leaves a path unprotected."""
-        return bool(self.allowed) and any(_matches(pattern, path, _folded_names(path)) for pattern in self.allowed)
+        return bool(self.allowed) and any(
+            _matches(pattern, path, _folded_names(path)) for pattern in self.allowed
+        )
 
     def names_after(self, name: str) -> tuple[str, ...]:
         """Return the last names of entries that begin with a name and have two, such as ``hooks`` after ``.github``."""
@@ -275,7 +386,10 @@ def protected_places(coordinator: Coordinator) -> ProtectedPlaces:
     try:
         setting = record(_Setting, "a mapping with add and allow").read(value)
     except PlanError as error:
-        problems = [(f"$.session.protected_places{path.removeprefix('$')}", text) for path, text in error.problems]
+        problems = [
+            (f"$.session.protected_places{path.removeprefix('$')}", text)
+            for path, text in error.problems
+        ]
         raise PlanError(problems) from None
     return ProtectedPlaces(setting.add, setting.allow)
 
@@ -296,10 +410,22 @@ def _own_places(search_path: str) -> tuple[str, ...]:
     own = [prefix for prefix in (sys.prefix, sys.exec_prefix) if prefix not in base]
     own += [f"{prefix}/{name}" for prefix in base for name in ("bin", "lib", "lib64")]
     own += [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
-    own += [*site.getsitepackages(), site.getusersitepackages(), PACKAGE, isolated_python(), sys.executable]
-    own += [program for name in ("bwrap", "rg", "bash") if (program := find_program(name, path=search_path))]
+    own += [
+        *site.getsitepackages(),
+        site.getusersitepackages(),
+        PACKAGE,
+        isolated_python(),
+        sys.executable,
+    ]
+    own += [
+        program
+        for name in ("bwrap", "rg", "bash")
+        if (program := find_program(name, path=search_path))
+    ]
     real = dict.fromkeys(os.path.realpath(path) for path in own if path)
-    return tuple(path for path in real if not any(is_below(path, other) for other in real if other != path))
+    return tuple(
+        path for path in real if not any(is_below(path, other) for other in real if other != path)
+    )
 
 
 # ── names ─────────────────────────────────────────────────────────────────────────────────────────
@@ -312,7 +438,9 @@ def _folded_names(path: str) -> tuple[str, ...]:
 @functools.lru_cache(maxsize=1024)
 def _compiled(pattern: str) -> tuple[re.Pattern[str], ...]:
     # Brackets are parts of file names here.
-    return tuple(re.compile(translate(fold(name).replace("[", "[[]"))) for name in pattern.split("/") if name)
+    return tuple(
+        re.compile(translate(fold(name).replace("[", "[[]"))) for name in pattern.split("/") if name
+    )
 
 
 @functools.lru_cache(maxsize=4096)
@@ -341,8 +469,12 @@ def _matches(pattern: str, path: str, names: Sequence[str], *, only_last: bool =
 
 _LITERAL: Final = {fold(entry): entry for entry in ENTRIES if not {"*", "/"} & set(entry)}
 _PATTERNS: Final = tuple(entry for entry in ENTRIES if {"*", "/"} & set(entry))
-_LAST_NAMES: Final = frozenset(fold(entry.rsplit("/", 1)[-1]) for entry in ENTRIES if "*" not in entry)
-_LAST_PATTERNS: Final = re.compile("|".join(translate(fold(entry)) for entry in ENTRIES if "*" in entry))
+_LAST_NAMES: Final = frozenset(
+    fold(entry.rsplit("/", 1)[-1]) for entry in ENTRIES if "*" not in entry
+)
+_LAST_PATTERNS: Final = re.compile(
+    "|".join(translate(fold(entry)) for entry in ENTRIES if "*" in entry)
+)
 
 
 _NAMES_AFTER: Final[dict[str, tuple[str, ...]]] = {}
@@ -359,7 +491,9 @@ def _may_be_entry(name: str) -> bool:
     return last in _LAST_NAMES or _LAST_PATTERNS.match(last) is not None
 
 
-def _reason_by_name(names: Sequence[str], more: Mapping[str, str], *, only_last: bool = False) -> str | None:
+def _reason_by_name(
+    names: Sequence[str], more: Mapping[str, str], *, only_last: bool = False
+) -> str | None:
     for name in names[-1:] if only_last else names:
         if (entry := _LITERAL.get(name)) is not None:
             return f"{entry}: {ENTRIES[entry]}"
@@ -407,4 +541,8 @@ def _bare_repository(path: str, root: str) -> str | None:
 
 
 def _existing(folder: str) -> list[str]:
-    return [name for name in ("HEAD", "commondir", "objects", "refs") if os.path.lexists(f"{folder}/{name}")]
+    return [
+        name
+        for name in ("HEAD", "commondir", "objects", "refs")
+        if os.path.lexists(f"{folder}/{name}")
+    ]

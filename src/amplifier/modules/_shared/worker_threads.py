@@ -121,7 +121,10 @@ class Workers:
                         # Polling needs nothing of the thread, which may outlive the event loop that it would have to wake.
                         await poll_until(future.done)
                 if not future.done():
-                    logger.warning("%s: the thread hangs in a system call; it was asked to stop and left behind", what)
+                    logger.warning(
+                        "%s: the thread hangs in a system call; it was asked to stop and left behind",
+                        what,
+                    )
         has_ended = future.done() and not future.cancelled()
         if has_ended and (future.exception() is None or not scope.cancelled_caught):
             return future.result()

@@ -2,7 +2,15 @@
 
 from ._compaction import SOURCE, Compaction, as_dict, from_record
 from ._conversation import Conversation, checked_copy, require_role
-from ._entries import CORRECTION, STEERING, call_ids, count_tokens, is_aside, missing_results, open_calls
+from ._entries import (
+    CORRECTION,
+    STEERING,
+    call_ids,
+    count_tokens,
+    is_aside,
+    missing_results,
+    open_calls,
+)
 from ._shared_context import ContextOptions, SharedContext, Statistics
 
 __all__ = [

@@ -81,17 +81,27 @@ class Compaction:
 def shown_after(entries: Sequence[Entry], made: Compaction, chars_per_token: float) -> list[Entry]:
     """The view that a compaction leaves of a conversation, with what came after it."""
     # A result may come after its call was left out: then the call comes back.
-    late = {member for entry in entries[made.start :] for member in entry.part if member < made.start}
-    view = [_kept(entries[position], made, chars_per_token) for position in sorted({*made.kept, *late})]
+    late = {
+        member for entry in entries[made.start :] for member in entry.part if member < made.start
+    }
+    view = [
+        _kept(entries[position], made, chars_per_token) for position in sorted({*made.kept, *late})
+    ]
     if made.has_note:
         message = {"role": "user", "content": made.note(), "metadata": {"source": SOURCE}}
         # Behind the first prompt and before that of the turn in which the view goes on.
-        place = next((at for at, entry in enumerate(view) if entry.position == made.prompt), len(view))
+        place = next(
+            (at for at, entry in enumerate(view) if entry.position == made.prompt), len(view)
+        )
         if not any(entry.is_prompt for entry in view[:place]):
             place = len(view)
         view.insert(place, Entry(message=message, tokens=count_tokens(message, chars_per_token)))
     upto = max(made.start, made.upto)
-    view += [shorten_results(entry, chars_per_token) for entry in entries[made.start : upto] if not entry.is_orphan]
+    view += [
+        shorten_results(entry, chars_per_token)
+        for entry in entries[made.start : upto]
+        if not entry.is_orphan
+    ]
     view += [entry for entry in entries[upto:] if not entry.is_orphan]
     return view
 
@@ -167,7 +177,10 @@ class Cut:
         if prompt < 0:
             return []
         before = bisect.bisect_left(self._steering, start)
-        return [prompt, *(said for said in self._steering[max(before - 1, 0) : before] if said > prompt)]
+        return [
+            prompt,
+            *(said for said in self._steering[max(before - 1, 0) : before] if said > prompt),
+        ]
 
     def _more(self, asked: int) -> int:
         """What a message takes beyond what is shown of it anyway."""
@@ -251,10 +264,15 @@ def shorten_prompt(entry: Entry, chars_per_token: float) -> Entry:
     content = entry.message.get("content")
     if isinstance(content, list):
         label = f"message {entry.position + 1}: "
-        blocks = [_note_of_block(block, kind, label) if (kind := _kind(block)) in MEDIA else block for block in content]
+        blocks = [
+            _note_of_block(block, kind, label) if (kind := _kind(block)) in MEDIA else block
+            for block in content
+        ]
         if blocks != content:
             message = {**entry.message, "content": blocks}
-            entry = attrs.evolve(entry, message=message, tokens=count_tokens(message, chars_per_token), is_flat=False)
+            entry = attrs.evolve(
+                entry, message=message, tokens=count_tokens(message, chars_per_token), is_flat=False
+            )
     return _cut_entry(entry, _Rank.LAST, _FIRST_PROMPT, chars_per_token)
 
 
@@ -268,10 +286,16 @@ def _cut_entry(entry: Entry, rank: _Rank, most: int, chars_per_token: float) -> 
     stage = _Stage(rank, most, label=f"message {entry.position + 1}: ")
     message = _cut_message(entry.message, stage, most, _Rank.OLDER)
     tokens = count_tokens(message, chars_per_token)
-    return attrs.evolve(entry, message=message, tokens=tokens, is_flat=False) if tokens < entry.tokens else entry
+    return (
+        attrs.evolve(entry, message=message, tokens=tokens, is_flat=False)
+        if tokens < entry.tokens
+        else entry
+    )
 
 
-def shorten(entries: Sequence[Entry], budget: int, chars_per_token: float) -> tuple[list[dict[str, Any]], int]:
+def shorten(
+    entries: Sequence[Entry], budget: int, chars_per_token: float
+) -> tuple[list[dict[str, Any]], int]:
     """Copies of all these messages, cut to fit.
 
     Args:
@@ -285,7 +309,10 @@ def shorten(entries: Sequence[Entry], budget: int, chars_per_token: float) -> tu
     """
 
     def attempt(stage: _Stage, most: int) -> tuple[list[dict[str, Any]], int]:
-        cut = [_cut_message(entry.message, stage, most, rank) for entry, rank in zip(entries, ranks, strict=True)]
+        cut = [
+            _cut_message(entry.message, stage, most, rank)
+            for entry, rank in zip(entries, ranks, strict=True)
+        ]
         return cut, sum(count_tokens(message, chars_per_token) for message in cut)
 
     prompts = [at for at, entry in enumerate(entries) if entry.is_prompt]
@@ -331,7 +358,9 @@ def _cut_message(message: dict[str, Any], stage: _Stage, most: int, rank: _Rank)
         rank = _Rank.LAST
     elif role == "tool":
         rank = _Rank.RESULT
-    cut: dict[str, Any] = {name: value for name, value in message.items() if not stage.bare or name in _CONTRACT_FIELDS}
+    cut: dict[str, Any] = {
+        name: value for name, value in message.items() if not stage.bare or name in _CONTRACT_FIELDS
+    }
     content = message.get("content")
     if isinstance(content, list):
         cut["content"] = _cut_blocks(content, stage, most, rank)
@@ -349,7 +378,11 @@ def _cut_blocks(blocks: list[Any], stage: _Stage, most: int, rank: _Rank) -> lis
         kind = _kind(block)
         if not isinstance(kind, str) or kind not in _TEXT_BLOCKS:
             # A signed thought or a picture is of no use in part.
-            kept += [_note_of_block(block, kind)] if stage.bare and not isinstance(block, str) else [block]
+            kept += (
+                [_note_of_block(block, kind)]
+                if stage.bare and not isinstance(block, str)
+                else [block]
+            )
         elif (_Rank.RESULT if kind in RESULT_BLOCKS else rank) <= stage.rank:
             kept.append(_cut_value(block, most, stage.label))
         else:
@@ -398,9 +431,15 @@ def _cut_value(value: Any, most: int, label: str = "", depth: int = 0) -> Any:
         return value
     if isinstance(value, dict):
         if depth and (kind := value.get("type")) in MEDIA:  # in a result it is of no use in part
-            return value if count_tokens(value, 1) <= max(most, _LEAST_TEXT) else _note_of_block(value, kind)
+            return (
+                value
+                if count_tokens(value, 1) <= max(most, _LEAST_TEXT)
+                else _note_of_block(value, kind)
+            )
         return {
-            key: inner if depth == 0 and key in _WHOLE_KEYS else _cut_value(inner, most, label, depth + 1)
+            key: inner
+            if depth == 0 and key in _WHOLE_KEYS
+            else _cut_value(inner, most, label, depth + 1)
             for key, inner in value.items()
         }
     if isinstance(value, list | tuple):

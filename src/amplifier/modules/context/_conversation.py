@@ -15,7 +15,16 @@ from amplifier._internal.json import LEAVES, Frame, copy_json, rebuild
 from amplifier.models import Model, to_dict
 
 from ._compaction import Compaction, Cut, recent_from, shown_after
-from ._entries import NO_PROMPTS, STEERING, SYSTEM_ROLES, CallId, Entry, call_names, count_tokens, result_ids
+from ._entries import (
+    NO_PROMPTS,
+    STEERING,
+    SYSTEM_ROLES,
+    CallId,
+    Entry,
+    call_names,
+    count_tokens,
+    result_ids,
+)
 
 
 @final
@@ -47,7 +56,11 @@ class Conversation:
         results = result_ids(message)
         # Ids should be unique over a conversation. Where they are not, a result belongs to the latest call of its id.
         positions = self._call_positions
-        answers = tuple(dict.fromkeys(positions[call] for call in results if call in positions)) if results else ()
+        answers = (
+            tuple(dict.fromkeys(positions[call] for call in results if call in positions))
+            if results
+            else ()
+        )
         role, given = message["role"], message.get("metadata")
         metadata: dict[str, Any] = given if isinstance(given, dict) else {}
         named = metadata.get("source")
@@ -88,7 +101,9 @@ class Conversation:
     def _part(self, position: int, answers: Sequence[int]) -> tuple[int, ...]:
         """The positions of a call and all its results, which are shown or left out together."""
         if not answers:
-            return (position,)  # a tuple of numbers is nothing that the garbage collector has to look at
+            return (
+                position,
+            )  # a tuple of numbers is nothing that the garbage collector has to look at
         before = sorted({member for call in answers for member in self.entries[call].part})
         part = (*before, position)
         for member in before:
@@ -112,7 +127,15 @@ class Conversation:
 
         Thousands of messages take time to go through; this way they can be in a worker thread.
         """
-        for name in ("entries", "shown", "view", "journal", "tokens", "view_tokens", "_call_positions"):
+        for name in (
+            "entries",
+            "shown",
+            "view",
+            "journal",
+            "tokens",
+            "view_tokens",
+            "_call_positions",
+        ):
             setattr(self, name, getattr(other, name))
 
     # ── compactions ──
@@ -120,7 +143,11 @@ class Conversation:
     @property
     def latest(self) -> Compaction | None:
         """The compaction that the view follows."""
-        return next((made for made in reversed(self.journal) if not made.is_undone), None) if self.journal else None
+        return (
+            next((made for made in reversed(self.journal) if not made.is_undone), None)
+            if self.journal
+            else None
+        )
 
     @property
     def is_held(self) -> bool:
@@ -155,15 +182,21 @@ class Conversation:
             target: What it should come down to.
             reserve: What a summary or note may take of it.
         """
-        latest = attrs.evolve(self.latest or Compaction(), before_tokens=self.view_tokens, is_undone=False)
+        latest = attrs.evolve(
+            self.latest or Compaction(), before_tokens=self.view_tokens, is_undone=False
+        )
         upto = max(latest.upto, recent_from(self.view, target // 2))
         shorter = self.measured(attrs.evolve(latest, tier="results", upto=upto))
         if shorter.after_tokens > target:
             cut = Cut(self.after(shorter), self.chars_per_token)
-            found = cut.find(latest.start, budget=budget, limit=limit, target=target, reserve=reserve)
+            found = cut.find(
+                latest.start, budget=budget, limit=limit, target=target, reserve=reserve
+            )
             if found is not None:
                 start, kept, prompt = found
-                left = attrs.evolve(shorter, tier="left_out", start=start, kept=kept, prompt=prompt, has_note=True)
+                left = attrs.evolve(
+                    shorter, tier="left_out", start=start, kept=kept, prompt=prompt, has_note=True
+                )
                 made = self.measured(left)
                 if made.after_tokens > limit and not made.summary:
                     made = self.measured(attrs.evolve(left, has_note=False))
@@ -172,7 +205,9 @@ class Conversation:
 
     def measured(self, compaction: Compaction) -> Compaction:
         """A compaction with the tokens that its view would take."""
-        return attrs.evolve(compaction, after_tokens=sum(entry.tokens for entry in self.after(compaction)))
+        return attrs.evolve(
+            compaction, after_tokens=sum(entry.tokens for entry in self.after(compaction))
+        )
 
     def _make_view(self) -> None:
         latest = self.latest
@@ -186,7 +221,9 @@ class Conversation:
 
 def copies(entries: Sequence[Entry]) -> list[dict[str, Any]]:
     """Copies of stored messages, for others to keep."""
-    return [entry.message.copy() if entry.is_flat else copy_json(entry.message) for entry in entries]
+    return [
+        entry.message.copy() if entry.is_flat else copy_json(entry.message) for entry in entries
+    ]
 
 
 def require_role(message: Any) -> None:
@@ -196,9 +233,15 @@ def require_role(message: Any) -> None:
         ValueError: It is no dict, or has no role.
     """
     if not isinstance(message, dict):
-        raise ValueError(f"expected a message as a dict with a 'role' such as 'user', got a {type(message).__name__}")
+        raise ValueError(
+            f"expected a message as a dict with a 'role' such as 'user', got a {type(message).__name__}"
+        )
     if not isinstance(message.get("role"), str):
-        found = f"the role {message['role']!r}" if "role" in message else f"the keys {sorted(map(str, message))[:20]!r}"
+        found = (
+            f"the role {message['role']!r}"
+            if "role" in message
+            else f"the keys {sorted(map(str, message))[:20]!r}"
+        )
         raise ValueError(f"a message needs a 'role' such as 'user', as text; got {found}")
 
 
@@ -217,7 +260,9 @@ def checked_copy(message: Any) -> dict[str, Any]:
 
 def _holds_models(value: Any) -> bool:
     """Whether it is a content block or a tool call that was given as an object, or a list of such."""
-    return isinstance(value, Model) or (type(value) is list and any(isinstance(item, Model) for item in value))
+    return isinstance(value, Model) or (
+        type(value) is list and any(isinstance(item, Model) for item in value)
+    )
 
 
 def _as_json(value: Any, _: Sequence[Frame]) -> Any:

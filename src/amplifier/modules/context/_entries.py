@@ -73,7 +73,9 @@ RESULT_BLOCKS = frozenset({"tool_result"})
 def blocks_of(message: Mapping[str, Any]) -> Sequence[dict[str, Any]]:
     """The content blocks that are dicts."""
     content = message.get("content")
-    return [block for block in content if isinstance(block, dict)] if isinstance(content, list) else ()
+    return (
+        [block for block in content if isinstance(block, dict)] if isinstance(content, list) else ()
+    )
 
 
 @attrs.frozen
@@ -111,7 +113,9 @@ def _calls_of(message: Mapping[str, Any]) -> dict[CallId, OpenCall]:
             found.setdefault(call["id"], OpenCall(call["id"], name, arguments))
     for block in blocks_of(message):
         if _kind(block) in CALL_BLOCKS and _is_id(block.get("id")):
-            found.setdefault(block["id"], OpenCall(block["id"], _text(block.get("name")), block.get("input")))
+            found.setdefault(
+                block["id"], OpenCall(block["id"], _text(block.get("name")), block.get("input"))
+            )
     return found
 
 
@@ -144,7 +148,12 @@ def open_calls(messages: Sequence[Mapping[str, Any]]) -> list[OpenCall]:
 def missing_results(messages: Sequence[Mapping[str, Any]], content: str) -> list[dict[str, Any]]:
     """A message for each of the `open_calls`."""
     return [
-        {"role": "tool", "tool_call_id": call.id, **({"name": call.name} if call.name else {}), "content": content}
+        {
+            "role": "tool",
+            "tool_call_id": call.id,
+            **({"name": call.name} if call.name else {}),
+            "content": content,
+        }
         for call in open_calls(messages)
     ]
 
@@ -173,9 +182,15 @@ def _text(value: Any) -> str | None:
 # ── tokens ───────────────────────────────────────────────────────────────────────────────────────
 
 _NOT_JSON = 32  # bytes that count for a value without a JSON form
-_PICTURE_TOKENS = 1600  # what the large providers charge at most for one picture that they scale down
-_BASE64_PER_TOKEN = 67  # of a document: 50 bytes of PDF for a token, between one page of pictures and dense text
-_MOST_DOCUMENT_TOKENS = 50_000  # whatever its size, a document must not seem larger than a usual context window
+_PICTURE_TOKENS = (
+    1600  # what the large providers charge at most for one picture that they scale down
+)
+_BASE64_PER_TOKEN = (
+    67  # of a document: 50 bytes of PDF for a token, between one page of pictures and dense text
+)
+_MOST_DOCUMENT_TOKENS = (
+    50_000  # whatever its size, a document must not seem larger than a usual context window
+)
 MEDIA = ("image", "audio", "document")
 
 
@@ -215,7 +230,9 @@ def _without_media(blocks: list[Any]) -> tuple[list[Any], int]:
         for key in ("content", "output"):
             parts = block.get(key)
             if block.get("type") == "tool_result" and isinstance(parts, list):
-                media = [part for part in parts if isinstance(part, dict) and part.get("type") in MEDIA]
+                media = [
+                    part for part in parts if isinstance(part, dict) and part.get("type") in MEDIA
+                ]
                 tokens += sum(map(_media_tokens, media))
                 others = [part for part in parts if part not in media]
                 block = {**block, key: others}  # noqa: PLW2901 — a copy without pictures takes its place
@@ -226,7 +243,10 @@ def _without_media(blocks: list[Any]) -> tuple[list[Any], int]:
 def _json_size(value: Any) -> int:
     try:
         return len(orjson.dumps(value))
-    except (TypeError, RecursionError):  # integers beyond 64 bits, lone surrogates, values that are not JSON
+    except (
+        TypeError,
+        RecursionError,
+    ):  # integers beyond 64 bits, lone surrogates, values that are not JSON
         return _walked_size(value)
 
 

@@ -18,7 +18,15 @@ import anyio
 import attrs
 
 from amplifier._internal.json import copy_json
-from amplifier.contracts import Coordinator, CurrentCall, Hooks, Step, call_within, contained_failure, tool_schema
+from amplifier.contracts import (
+    Coordinator,
+    CurrentCall,
+    Hooks,
+    Step,
+    call_within,
+    contained_failure,
+    tool_schema,
+)
 from amplifier.contracts.cancellation import text_of as text_of_failure
 from amplifier.errors import PlanError
 from amplifier.events import (
@@ -61,7 +69,10 @@ class ContextOptions:
     max_tokens: int = option(whole_number(1), default=100_000)
     compaction_threshold: float = option(_share, default=0.8)
     compaction_target: float = option(
-        _share, default=attrs.Factory(lambda self: self.compaction_threshold * _TARGET_SHARE, takes_self=True)
+        _share,
+        default=attrs.Factory(
+            lambda self: self.compaction_threshold * _TARGET_SHARE, takes_self=True
+        ),
     )
     safety_margin: int = option(whole_number(0), default=1000)
     chars_per_token: float = option(number(0, above=True), default=4.0)
@@ -73,7 +84,9 @@ class ContextOptions:
     def __attrs_post_init__(self) -> None:
         if self.compaction_target > self.compaction_threshold:
             expected = f"expected at most the compaction_threshold ({self.compaction_threshold!r})"
-            raise PlanError([("$.compaction_target", f"{expected}, got {self.compaction_target!r}")])
+            raise PlanError(
+                [("$.compaction_target", f"{expected}, got {self.compaction_target!r}")]
+            )
 
 
 # ── summaries ────────────────────────────────────────────────────────────────────────────────────
@@ -131,7 +144,9 @@ class Summariser:
         self._provider = provider
         self.tokens: int = min(_MOST_TOKENS, target // 8)
         can_answer = inspect.iscoroutinefunction(getattr(provider, "complete", None))
-        self.is_there: bool = can_answer and options.summary_seconds is not None and self.tokens >= _LEAST_TOKENS
+        self.is_there: bool = (
+            can_answer and options.summary_seconds is not None and self.tokens >= _LEAST_TOKENS
+        )
 
     async def summarise(self, earlier: str, entries: Sequence[Entry], most_tokens: int) -> Summary:
         """Ask, under the deadline.
@@ -141,11 +156,16 @@ class Summariser:
             entries: What is left out now.
             most_tokens: What the request may take.
         """
-        given = "\n\n".join([*([f"Summary so far: {earlier}"] if earlier else []), *map(_shown, entries)])
+        given = "\n\n".join(
+            [*([f"Summary so far: {earlier}"] if earlier else []), *map(_shown, entries)]
+        )
         request = ChatRequest(
             messages=[
                 Message(role="system", content=_INSTRUCTIONS.format(self.tokens // 2)),
-                Message(role="user", content=cut_text(given, int(most_tokens * self._options.chars_per_token))),
+                Message(
+                    role="user",
+                    content=cut_text(given, int(most_tokens * self._options.chars_per_token)),
+                ),
             ],
             model=self._options.summary_model,
             max_output_tokens=4 * self.tokens,  # some models think first
@@ -172,7 +192,11 @@ class Summariser:
         turn = coordinator.turn_number
         call_id = f"summary-{turn}-{last}"  # the same when the turn is run again
         call = CurrentCall(
-            kind="model", session_id=coordinator.session_id, turn_number=turn, iteration=0, call_id=call_id
+            kind="model",
+            session_id=coordinator.session_id,
+            turn_number=turn,
+            iteration=0,
+            call_id=call_id,
         )
         return await coordinator.run_step(Step(call=call, arguments=request), ask)
 
@@ -180,14 +204,18 @@ class Summariser:
         """The answer, or one with the reason why there is none: a durable turn that is run again gets that answer, too."""
         provider: Any = self._provider
         try:
-            return await call_within(self._options.summary_seconds, "the provider", provider.complete, request)
+            return await call_within(
+                self._options.summary_seconds, "the provider", provider.complete, request
+            )
         except Exception as failure:  # noqa: BLE001 — a provider is foreign code
             text = f"{type(failure).__name__}: {text_of_failure(failure)}"[:500]
             return ChatResponse(content=[], finish_reason="error", metadata={_FAILURE: text})
 
 
 def _shown(entry: Entry) -> str:
-    message = {name: value for name, value in entry.message.items() if name not in ("role", "metadata")}
+    message = {
+        name: value for name, value in entry.message.items() if name not in ("role", "metadata")
+    }
     content = message.get("content")
     text = content if isinstance(content, str) else "(cannot be shown)"
     if len(message) > 1 or not isinstance(content, str):
@@ -246,7 +274,9 @@ class Calibration:
         self._latest = self._expected, reported
         if self._first is None or self._expected < self._first[0]:
             self._first = self._latest
-        estimates, reports = (late - first for late, first in zip(self._latest, self._first, strict=True))
+        estimates, reports = (
+            late - first for late, first in zip(self._latest, self._first, strict=True)
+        )
         if estimates >= _APART:
             self._rate = min(max(reports / estimates, _LEAST_RATE), _MOST_RATE)
         return True
@@ -333,7 +363,9 @@ class SharedContext:
 
         def listen() -> None:
             register = coordinator.hooks.register
-            coordinator.register_cleanup(register(PROVIDER_RESPONSE, self._learn, name=module, fields=("usage",)))
+            coordinator.register_cleanup(
+                register(PROVIDER_RESPONSE, self._learn, name=module, fields=("usage",))
+            )
 
         self._listen = listen
 
@@ -411,11 +443,19 @@ class SharedContext:
         latest, before = conversation.latest, (len(conversation.view), conversation.view_tokens)
         if latest is None:
             return False
-        if not await self._store_compaction(conversation.journal.index(latest), attrs.evolve(latest, is_undone=True)):
+        if not await self._store_compaction(
+            conversation.journal.index(latest), attrs.evolve(latest, is_undone=True)
+        ):
             return await self.uncompact()
         after = len(conversation.view), conversation.view_tokens
-        details = {"before_messages": before[0], "after_messages": after[0], "before_tokens": before[1]}
-        await self._emit(CONTEXT_COMPACTION, {**details, "after_tokens": after[1], "tier": "undone"})
+        details = {
+            "before_messages": before[0],
+            "after_messages": after[0],
+            "before_tokens": before[1],
+        }
+        await self._emit(
+            CONTEXT_COMPACTION, {**details, "after_tokens": after[1], "tier": "undone"}
+        )
         return True
 
     def compactions(self) -> list[Compaction]:
@@ -449,8 +489,12 @@ class SharedContext:
         return _Bounds(budget, int(budget * share), int(budget * self._options.compaction_target))
 
     def _draft(self, bounds: _Bounds, summariser: Summariser) -> Compaction | None:
-        reserve = summariser.tokens if summariser.is_there else min(_NOTE_TOKENS, bounds.target // 8)
-        made = self._conversation.draft(budget=bounds.budget, limit=bounds.limit, target=bounds.target, reserve=reserve)
+        reserve = (
+            summariser.tokens if summariser.is_there else min(_NOTE_TOKENS, bounds.target // 8)
+        )
+        made = self._conversation.draft(
+            budget=bounds.budget, limit=bounds.limit, target=bounds.target, reserve=reserve
+        )
         return attrs.evolve(made, is_asked=True) if made is not None and bounds.is_asked else made
 
     async def _count(self, provider: Any, bounds: _Bounds) -> None:
@@ -469,18 +513,25 @@ class SharedContext:
         try:
             with anyio.fail_after(_COUNT_SECONDS):
                 messages = [
-                    Message(**{**each, "content": each.get("content") or ""}) for each in copies(conversation.view)
+                    Message(**{**each, "content": each.get("content") or ""})
+                    for each in copies(conversation.view)
                 ]
                 counted = await count(ChatRequest(messages=messages, tools=self._tool_specs()))
         except BaseException as exc:
-            logger.debug("a provider cannot count tokens", exc_info=contained_failure(exc, "the provider"))
+            logger.debug(
+                "a provider cannot count tokens", exc_info=contained_failure(exc, "the provider")
+            )
         self._calibration.expect(tokens)
         self._can_count = _is_count(counted) and self._calibration.learn(counted, is_sure=True)
 
     def _tool_specs(self) -> list[ToolSpec]:
         tools = {} if self._coordinator is None else self._coordinator.get("tools")
         return [
-            ToolSpec(name=name, description=tool.description, parameters=tool_schema(tool) or {"type": "object"})
+            ToolSpec(
+                name=name,
+                description=tool.description,
+                parameters=tool_schema(tool) or {"type": "object"},
+            )
             for name, tool in tools.items()
         ]
 
@@ -492,7 +543,9 @@ class SharedContext:
         before = {"message_count": len(conversation.view), "token_count": conversation.view_tokens}
         await self._emit(CONTEXT_PRE_COMPACT, before)
         made, summary = await self._compact(bounds, summariser)
-        view, tokens = self._fitted(conversation.view if made is None else conversation.after(made), bounds.budget)
+        view, tokens = self._fitted(
+            conversation.view if made is None else conversation.after(made), bounds.budget
+        )
         await self._emit(CONTEXT_POST_COMPACT, {"message_count": len(view), "token_count": tokens})
         payload = {
             "before_messages": before["message_count"],
@@ -510,20 +563,32 @@ class SharedContext:
         await self._emit(CONTEXT_COMPACTION, payload)
         return view, tokens, payload
 
-    async def _compact(self, bounds: _Bounds, summariser: Summariser) -> tuple[Compaction | None, Summary]:
+    async def _compact(
+        self, bounds: _Bounds, summariser: Summariser
+    ) -> tuple[Compaction | None, Summary]:
         """Make one compaction and store it; None if nothing can be left out, or another call was faster."""
         conversation, summary = self._conversation, Summary()
         made = self._draft(bounds, summariser)
         if made is None or conversation.view_tokens <= bounds.limit:
             return None, summary
-        entries, latest, number = conversation.entries, conversation.latest, len(conversation.journal)
+        entries, latest, number = (
+            conversation.entries,
+            conversation.latest,
+            len(conversation.journal),
+        )
         if made.tier == "left_out" and summariser.is_there:
             shown = {entry.position for entry in conversation.after(made)}
-            gone = [entry for entry in conversation.view if entry.position >= 0 and entry.position not in shown]
+            gone = [
+                entry
+                for entry in conversation.view
+                if entry.position >= 0 and entry.position not in shown
+            ]
             if sum(entries[entry.position].tokens for entry in gone) > 2 * summariser.tokens:
                 summary = await summariser.summarise(made.summary, gone, bounds.budget // 2)
             if summary.text:
-                made = attrs.evolve(made, tier="summary", summary=summary.text, summarised=made.start, has_note=True)
+                made = attrs.evolve(
+                    made, tier="summary", summary=summary.text, summarised=made.start, has_note=True
+                )
                 made = conversation.measured(made)
         if conversation.entries is not entries or conversation.latest is not latest:
             return None, summary

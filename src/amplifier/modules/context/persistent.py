@@ -116,7 +116,9 @@ class StepJournal:
 
     def turn_number(self) -> int | None:
         """The number of the turn that was cut off, if the journal knows a call of it."""
-        numbers = [record["turn"] for record in self._known.values() if isinstance(record.get("turn"), int)]
+        numbers = [
+            record["turn"] for record in self._known.values() if isinstance(record.get("turn"), int)
+        ]
         return max(numbers, default=None)
 
     # ── the step wrapper ──
@@ -140,13 +142,17 @@ class StepJournal:
         position = _last_answer([entry.message for entry in self._context._conversation.entries])
 
         async def started() -> None:
-            await self._write(_record("started", step, position), f"Tool {step.call.tool_name!r} was not called")
+            await self._write(
+                _record("started", step, position), f"Tool {step.call.tool_name!r} was not called"
+            )
 
         step.before_start(started)
         result = await run()
         if isinstance(result, ToolResult):
             lost = f"The result of a call of tool {step.call.tool_name!r} is not kept"
-            await self._write({**_record("finished", step, position), "result": _as_dict(result)}, lost)
+            await self._write(
+                {**_record("finished", step, position), "result": _as_dict(result)}, lost
+            )
         return result
 
     async def _note_answer(self, step: Step, run: Callable[[], Awaitable[Any]]) -> Any:
@@ -160,10 +166,14 @@ class StepJournal:
     async def _write(self, record: dict[str, Any], lost: str) -> None:
         pending = self.pending
         try:
-            await self._context._change(lambda: self._stored.write_steps([*pending, record]), lambda: None)
+            await self._context._change(
+                lambda: self._stored.write_steps([*pending, record]), lambda: None
+            )
         except OSError as error:
             reason = error.strerror or str(error)
-            raise JournalError(self._stored.path, f"{reason}. {lost}, so the turn ends; resume it then") from error
+            raise JournalError(
+                self._stored.path, f"{reason}. {lost}, so the turn ends; resume it then"
+            ) from error
         self.pending = []
 
     # ── loops that make no steps ──
@@ -190,7 +200,9 @@ def _record(what: str, step: Step, position: int) -> dict[str, Any]:
 
 
 def _has_calls(response: ChatResponse) -> bool:
-    return bool(response.tool_calls) or any(isinstance(block, ToolCallBlock) for block in response.content)
+    return bool(response.tool_calls) or any(
+        isinstance(block, ToolCallBlock) for block in response.content
+    )
 
 
 def _as_dict(result: ToolResult) -> dict[str, Any]:
@@ -221,7 +233,9 @@ class PersistentOptions(ContextOptions):
             calls without a result stay open when the conversation is loaded, until the turn is resumed or the next begins.
     """
 
-    folder: Path = option(directory_name, key="path", default=attrs.Factory(default_sessions_directory))
+    folder: Path = option(
+        directory_name, key="path", default=attrs.Factory(default_sessions_directory)
+    )
     session_id: str
     resume_policy: ResumePolicy = option(choice("keep_file", "replace"), default="keep_file")
     durable_turns: bool = option(flag, default=False)
@@ -258,7 +272,10 @@ class PersistentContext(SharedContext):
     """
 
     def __init__(
-        self, options: PersistentOptions, hooks: Hooks | None = None, coordinator: Coordinator | None = None
+        self,
+        options: PersistentOptions,
+        hooks: Hooks | None = None,
+        coordinator: Coordinator | None = None,
     ) -> None:
         super().__init__(options, hooks, coordinator)
         self._options: PersistentOptions = options
@@ -299,7 +316,9 @@ class PersistentContext(SharedContext):
     def _load(self) -> tuple[Conversation, bool]:
         found = self._stored.open()
         try:
-            self.turn_number = sum(message["role"] == "user" and not is_aside(message) for message in found)
+            self.turn_number = sum(
+                message["role"] == "user" and not is_aside(message) for message in found
+            )
             journal = self._stored.read_compactions()
             notes = missing_results(found, INTERRUPTED)
             if self._journal is not None:
@@ -335,7 +354,9 @@ class PersistentContext(SharedContext):
 
     def _close_stored(self) -> None:
         try:
-            if self._journal is not None and not open_calls([entry.message for entry in self._conversation.entries]):
+            if self._journal is not None and not open_calls(
+                [entry.message for entry in self._conversation.entries]
+            ):
                 with suppress(OSError):  # records of calls that all have results do no harm
                     self._stored.remove_steps()
         finally:
@@ -376,7 +397,11 @@ class PersistentContext(SharedContext):
 
         def on_disk() -> None:
             if self._left_open:  # looked at again: another call may have been faster
-                notes.extend(missing_results([entry.message for entry in self._conversation.entries], INTERRUPTED))
+                notes.extend(
+                    missing_results(
+                        [entry.message for entry in self._conversation.entries], INTERRUPTED
+                    )
+                )
                 self._stored.append([encode_message(note)[0] for note in notes])
 
         def in_memory() -> None:
@@ -399,7 +424,10 @@ class PersistentContext(SharedContext):
         """
         given = [checked_copy(message) for message in messages]
         if self._was_loaded and self._options.resume_policy == "keep_file":
-            _logger.info("%s: set_messages is ignored, the conversation was loaded from here", self._stored.path)
+            _logger.info(
+                "%s: set_messages is ignored, the conversation was loaded from here",
+                self._stored.path,
+            )
             return
         await self._replace(given)
 
@@ -420,7 +448,9 @@ class PersistentContext(SharedContext):
         stored: list[Compaction] = []
 
         def on_disk() -> None:
-            if conversation.entries is entries and conversation.latest is latest:  # another change may have been faster
+            if (
+                conversation.entries is entries and conversation.latest is latest
+            ):  # another change may have been faster
                 self._stored.write_compaction(number, as_dict(made))
                 stored.append(made)
 
@@ -453,9 +483,13 @@ class PersistentContext(SharedContext):
                     f"the conversation of {self._options.session_id!r} in {self._stored.path} is not open, so nothing more can be stored in it; "
                     "a context is open from mount until its session is closed"
                 )
-            await run_shielded(self._coordinator, self._change_both, on_disk, in_memory, name="store messages")
+            await run_shielded(
+                self._coordinator, self._change_both, on_disk, in_memory, name="store messages"
+            )
 
-    async def _change_both(self, on_disk: Callable[[], None], in_memory: Callable[[], None]) -> None:
+    async def _change_both(
+        self, on_disk: Callable[[], None], in_memory: Callable[[], None]
+    ) -> None:
         await self._in_thread(on_disk)
         in_memory()
 
@@ -471,7 +505,9 @@ def _last_answer(messages: Sequence[dict[str, Any]]) -> int:
     return -1
 
 
-async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) -> Callable[[], Awaitable[None]]:
+async def mount(
+    coordinator: Coordinator, config: dict[str, Any] | None = None
+) -> Callable[[], Awaitable[None]]:
     """Open the session's conversation and mount it; see `PersistentOptions` for its configuration.
 
     Returns:
@@ -488,7 +524,10 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
             coordinator.register_step_wrapper(context.journal)
             for event in (TOOL_POST, TOOL_ERROR):
                 coordinator.hooks.register(
-                    event, context.journal.watch, name="context-persistent", fields=("tool_call_id",)
+                    event,
+                    context.journal.watch,
+                    name="context-persistent",
+                    fields=("tool_call_id",),
                 )
     except BaseException:
         await context.close()

@@ -53,6 +53,8 @@ class SimpleContext(SharedContext):
 
 async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) -> None:
     """Mount the context; see `ContextOptions` for its configuration."""
-    context = SimpleContext(read_options(ContextOptions, "context-simple", config), coordinator.hooks, coordinator)
+    context = SimpleContext(
+        read_options(ContextOptions, "context-simple", config), coordinator.hooks, coordinator
+    )
     await coordinator.mount("context", context)
     context.observe(coordinator, "context-simple")

@@ -27,10 +27,30 @@ _BLANK = re.compile(r"[ \t]+")
 _SINGLE = re.compile(r"'([^']*)'")
 _DOUBLE = re.compile(r'"([^"$`\\!]*)"')
 _KEYWORDS = frozenset(
-    {"if", "then", "else", "elif", "fi", "do", "done", "case", "esac", "while", "until", "for", "in"}
+    {
+        "if",
+        "then",
+        "else",
+        "elif",
+        "fi",
+        "do",
+        "done",
+        "case",
+        "esac",
+        "while",
+        "until",
+        "for",
+        "in",
+    }
     | {"select", "function", "time", "coproc"}
 )
-_NAMES = {"\n": "a line break", "\r": "a carriage return", "\0": "a NUL character", "'": "a quote", '"': "a quote"}
+_NAMES = {
+    "\n": "a line break",
+    "\r": "a carriage return",
+    "\0": "a NUL character",
+    "'": "a quote",
+    '"': "a quote",
+}
 
 _QUOTING = str.maketrans("", "", "'\"\\")
 _PIECE = re.compile(r"[^\s;&|<>()$`{}!#=*?\[\]~]+")
@@ -93,11 +113,16 @@ def _simple_words(text: str) -> tuple[tuple[str, ...], str | None]:
         if plain := _PLAIN.match(text, at):
             parts.append(plain[0])
             at = plain.end()
-        elif (quoted := _SINGLE.match(text, at) or _DOUBLE.match(text, at)) and quoted[1].isprintable():
+        elif (quoted := _SINGLE.match(text, at) or _DOUBLE.match(text, at)) and quoted[
+            1
+        ].isprintable():
             parts.append(quoted[1])
             at = quoted.end()
         else:
-            return (), f"{_NAMES.get(text[at]) or ascii(text[at])} may make it more than one simple command"
+            return (
+                (),
+                f"{_NAMES.get(text[at]) or ascii(text[at])} may make it more than one simple command",
+            )
         begun = True
     if begun:
         words.append("".join(parts))
@@ -149,7 +174,9 @@ def command_possibly(pattern: Sequence[str], command: Command) -> bool:
     """Whether the words occur anywhere in the command."""
     if command.doubt is None and _program(command.words[0]) not in _RUN_OTHERS:
         # The program is known; it may be named by its path.
-        return any(_words_match(pattern, (name, *command.words[1:])) for name in _both(command.words[0]))
+        return any(
+            _words_match(pattern, (name, *command.words[1:])) for name in _both(command.words[0])
+        )
     words = pattern[:-1] if pattern[-1] == ANY_MORE and len(pattern) > 1 else pattern
     for at in range(len(command.pieces)):
         rest = command.pieces[at + 1 : at + len(words)]
@@ -317,7 +344,9 @@ class Call:
     @property
     def is_stand_in(self) -> bool:
         """Whether another module than the built-in one mounted a tool of this name; names alone allow nothing then."""
-        return self.module is not None and self.module not in BUILT_IN_TOOLS.get(self.tool, (self.module,))
+        return self.module is not None and self.module not in BUILT_IN_TOOLS.get(
+            self.tool, (self.module,)
+        )
 
     @cached_property
     def command(self) -> Command | None:
@@ -353,7 +382,11 @@ def _words(value: Any) -> Any:
 
 
 def _are_names(value: Any) -> bool:
-    return isinstance(value, list | tuple) and bool(value) and all(isinstance(name, str) and name for name in value)
+    return (
+        isinstance(value, list | tuple)
+        and bool(value)
+        and all(isinstance(name, str) and name for name in value)
+    )
 
 
 def _read_command(value: Any) -> tuple[str, ...]:
@@ -371,7 +404,11 @@ _TOOL_NAMES = Kind(
     lambda value: (value,) if isinstance(value, str) else tuple(value),
 )
 _COMMAND = optional(
-    Kind("the words of a command such as 'git status'", lambda value: _are_names(_words(value)), _read_command)
+    Kind(
+        "the words of a command such as 'git status'",
+        lambda value: _are_names(_words(value)),
+        _read_command,
+    )
 )
 _EXAMPLE = Kind(
     "a command, or an input of the tool",
@@ -419,7 +456,10 @@ class Rule:
     def __attrs_post_init__(self) -> None:
         if not self.tools and not self.command:
             raise PlanError([("$.tool", f"is missing; expected {_TOOL_NAMES.expected}")])
-        problems = [*self._misfits("match", self.match), *self._misfits("not_match", self.not_match)]
+        problems = [
+            *self._misfits("match", self.match),
+            *self._misfits("not_match", self.not_match),
+        ]
         if problems:
             raise PlanError(problems)
 
@@ -433,13 +473,19 @@ class Rule:
                 is_sandboxed=bool(self.sandboxed),
             )
             wanted = key == "match"
-            if attrs.evolve(self, modules=("application",), match=(), not_match=()).applies(call) is wanted:
+            if (
+                attrs.evolve(self, modules=("application",), match=(), not_match=()).applies(call)
+                is wanted
+            ):
                 continue
             doubt = None if call.command is None or self.action != "allow" else call.command.doubt
             because = f": {doubt}, and no rule allows that" if wanted and doubt else ""
             verb = "does not apply" if wanted else "applies"
             said = example.get("command") or example
-            yield f"$.{key}[{number}]", f"the rule {verb} to {said!r}{because}; change the rule or the example"
+            yield (
+                f"$.{key}[{number}]",
+                f"the rule {verb} to {said!r}{because}; change the rule or the example",
+            )
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -453,11 +499,16 @@ class Rule:
         if self.modules is None:
             if self.action == "allow" and call.is_stand_in:
                 return False
-        elif not any(word_matches(pattern, call.module or "application") for pattern in self.modules):
+        elif not any(
+            word_matches(pattern, call.module or "application") for pattern in self.modules
+        ):
             return False
         if self.sandboxed is not None and self.sandboxed is not call.is_sandboxed:
             return False
-        if any(key not in call.given or not _same(call.given[key], value) for key, value in self.given.items()):
+        if any(
+            key not in call.given or not _same(call.given[key], value)
+            for key, value in self.given.items()
+        ):
             return False
         if self.read_only is not None and self.read_only != call.is_read_only:
             return False
@@ -477,18 +528,24 @@ class Rule:
             if not call.places:
                 is_match = path_certainly(self.path, call.paths[0])
             else:
-                is_match = _is_plain_path(call.paths[0]) and place_certainly(self.path, call.places[0], call.start)
+                is_match = _is_plain_path(call.paths[0]) and place_certainly(
+                    self.path, call.places[0], call.start
+                )
             if not is_match:
                 return False
         url = call.given.get("url")
         return self.host is None or (isinstance(url, str) and host_certainly(self.host, url))
 
     def _possibly(self, call: Call) -> bool:
-        if self.command is not None and (call.command is None or not command_possibly(self.command, call.command)):
+        if self.command is not None and (
+            call.command is None or not command_possibly(self.command, call.command)
+        ):
             return False
         if self.path is not None:
             path = self.path
-            if not any(path_possibly(path, given, call.base) for given in (*call.paths, *call.places)):
+            if not any(
+                path_possibly(path, given, call.base) for given in (*call.paths, *call.places)
+            ):
                 return False
         url = call.given.get("url")
         return self.host is None or (isinstance(url, str) and host_possibly(self.host, url))
@@ -505,8 +562,16 @@ class Rule:
         about += [] if self.modules is None else [f"of module {' or '.join(self.modules)}"]
         if self.command is not None:
             about.append(f"command {' '.join(self.command)!r}")
-        about += [f"{name} {value!r}" for name, value in (("path", self.path), ("host", self.host)) if value]
-        about += [] if self.sandboxed is None else ["inside a sandbox" if self.sandboxed else "outside of a sandbox"]
+        about += [
+            f"{name} {value!r}"
+            for name, value in (("path", self.path), ("host", self.host))
+            if value
+        ]
+        about += (
+            []
+            if self.sandboxed is None
+            else ["inside a sandbox" if self.sandboxed else "outside of a sandbox"]
+        )
         about += [f"{key} {value!r}" for key, value in self.given.items()]
         about += [] if self.read_only is None else [f"read_only {str(self.read_only).lower()}"]
         return f"rule for {', '.join(about)}"

@@ -68,7 +68,10 @@ _DURATIONS: Final = {
     _TURN: "gen_ai.invoke_agent.duration",
     _TOOL: "gen_ai.execute_tool.duration",
 }
-_COUNTS: Final = {_CHAT: "gen_ai.invoke_agent.inference_calls", _TOOL: "gen_ai.invoke_agent.tool_calls"}
+_COUNTS: Final = {
+    _CHAT: "gen_ai.invoke_agent.inference_calls",
+    _TOOL: "gen_ai.invoke_agent.tool_calls",
+}
 _TOKEN_USAGE: Final = "gen_ai.client.token.usage"
 _CACHE_HIT_RATE: Final = "amplifier.client.cache_hit_rate"
 _FIRST_CHUNK: Final = "gen_ai.client.operation.time_to_first_chunk"
@@ -81,11 +84,17 @@ _IN_SECONDS: Final = ("s", tuple(0.01 * 2**exponent for exponent in range(14)))
 _IN_LONG_SECONDS: Final = ("s", tuple(0.1 * 2**exponent for exponent in range(13)))
 _HISTOGRAMS: Final = {
     _TOKEN_USAGE: ("Tokens of a model call", *_IN_TOKENS),
-    _CACHE_HIT_RATE: ("Share of the input of a model call that the service read from its prompt cache", *_AS_SHARE),
+    _CACHE_HIT_RATE: (
+        "Share of the input of a model call that the service read from its prompt cache",
+        *_AS_SHARE,
+    ),
     _DURATIONS[_CHAT]: ("Duration of a model call, with its retries", *_IN_SECONDS),
     _DURATIONS[_TURN]: ("Duration of a turn of an agent", *_IN_LONG_SECONDS),
     _DURATIONS[_TOOL]: ("Duration of a tool call", *_IN_SECONDS),
-    _FIRST_CHUNK: ("From the beginning of a model call to the first piece of its answer", *_IN_SECONDS),
+    _FIRST_CHUNK: (
+        "From the beginning of a model call to the first piece of its answer",
+        *_IN_SECONDS,
+    ),
     _NEXT_CHUNK: ("Between two pieces of an answer", *_IN_SECONDS),
     _COUNTS[_CHAT]: ("Model calls of one turn", "{inference_call}", _CALLS),
     _COUNTS[_TOOL]: ("Tool calls of one turn", "{tool_call}", _CALLS),
@@ -109,7 +118,12 @@ def _input_messages(request: ChatRequest) -> list[dict[str, Any]]:
 
 
 def _system_instructions(request: ChatRequest) -> list[dict[str, Any]]:
-    return [part for message in request.messages if message.role in _INSTRUCTIONS for part in _parts(message)]
+    return [
+        part
+        for message in request.messages
+        if message.role in _INSTRUCTIONS
+        for part in _parts(message)
+    ]
 
 
 def _output_messages(response: ChatResponse) -> list[dict[str, Any]]:
@@ -124,7 +138,13 @@ def _text_message(role: str, text: Any) -> list[dict[str, Any]]:
 def _parts(message: Message) -> list[dict[str, Any]]:
     if isinstance(message.content, str):
         if message.tool_call_id is not None:
-            return [{"type": "tool_call_response", "id": message.tool_call_id, "response": message.content}]
+            return [
+                {
+                    "type": "tool_call_response",
+                    "id": message.tool_call_id,
+                    "response": message.content,
+                }
+            ]
         return [{"type": "text", "content": message.content}]
     return [_part(block) for block in message.content]
 
@@ -137,9 +157,18 @@ def _part(content: Any) -> dict[str, Any]:
     if kind == "thinking":
         return {"type": "reasoning", "content": block.get("thinking")}
     if kind == "tool_call":
-        return {"type": "tool_call", "id": block.get("id"), "name": block.get("name"), "arguments": block.get("input")}
+        return {
+            "type": "tool_call",
+            "id": block.get("id"),
+            "name": block.get("name"),
+            "arguments": block.get("input"),
+        }
     if kind == "tool_result":
-        return {"type": "tool_call_response", "id": block.get("tool_call_id"), "response": block.get("output")}
+        return {
+            "type": "tool_call_response",
+            "id": block.get("tool_call_id"),
+            "response": block.get("output"),
+        }
     return {"type": str(kind)}  # images and the like are too large for an attribute
 
 
@@ -168,7 +197,9 @@ class _OpenSpan:
     is_streamed: bool = False
 
     def set(self, attributes: Mapping[str, Any]) -> None:
-        self.span.set_attributes({key: value for key, value in attributes.items() if value is not None})
+        self.span.set_attributes(
+            {key: value for key, value in attributes.items() if value is not None}
+        )
 
     def fail(self, error_type: str, description: str | None = None) -> None:
         """Give the span the status of a failure."""
@@ -200,7 +231,9 @@ class SessionSpans:
         self._coordinator = coordinator
         self._tracer = tracer
         self._histograms = {
-            name: meter.create_histogram(name, unit, description, explicit_bucket_boundaries_advisory=buckets)
+            name: meter.create_histogram(
+                name, unit, description, explicit_bucket_boundaries_advisory=buckets
+            )
             for name, (description, unit, buckets) in _HISTOGRAMS.items()
         }
         self._captures = capture_content
@@ -229,7 +262,9 @@ class SessionSpans:
                 "amplifier.turn": self._coordinator.turn_number,
             }
         )
-        self._capture(opened, _INPUT_MESSAGES, lambda: _text_message("user", data.get("prompt", "")))
+        self._capture(
+            opened, _INPUT_MESSAGES, lambda: _text_message("user", data.get("prompt", ""))
+        )
         self._turn, self._cause, self._count = opened, None, dict.fromkeys(_COUNTS, 0)
         # Not detached: a turn has a context of its own, which ends with it.
         otel_context.attach(trace.set_span_in_context(opened.span))
@@ -244,7 +279,9 @@ class SessionSpans:
             turn.fail(_CANCELLED, _CANCELLED)
         elif status == "error":
             turn.fail(self._cause or _OTHER_ERROR)
-        self._capture(turn, _OUTPUT_MESSAGES, lambda: _text_message("assistant", data.get("response", "")))
+        self._capture(
+            turn, _OUTPUT_MESSAGES, lambda: _text_message("assistant", data.get("response", ""))
+        )
         for operation, name in _COUNTS.items():
             self._histograms[name].record(self._count[operation], {_AGENT_NAME: self._agent})
         self._end(turn)
@@ -301,7 +338,9 @@ class SessionSpans:
         return None if call is None else self._calls.get(call.call_id)
 
     def _begin_chat(self, step: Step) -> _OpenSpan:
-        request = step.arguments if isinstance(step.arguments, ChatRequest) else ChatRequest(messages=[])
+        request = (
+            step.arguments if isinstance(step.arguments, ChatRequest) else ChatRequest(messages=[])
+        )
         measured = {_PROVIDER_NAME: self._provider or _OTHER_ERROR}
         # A turn is a span of its first provider, because the conventions want one.
         if self._turn is not None and not any(self._count.values()):
@@ -327,7 +366,9 @@ class SessionSpans:
         opened.set(
             {
                 "gen_ai.tool.type": "function",
-                "gen_ai.tool.description": description[:_LONGEST_MESSAGE] if isinstance(description, str) else None,
+                "gen_ai.tool.description": description[:_LONGEST_MESSAGE]
+                if isinstance(description, str)
+                else None,
                 "gen_ai.tool.call.id": step.call.call_id,
                 **self._about(step),
                 "amplifier.resumed": step.is_resumed or None,
@@ -350,7 +391,9 @@ class SessionSpans:
             response_id = (result.metadata or {}).get("response_id")
             opened.set(
                 {
-                    "gen_ai.response.finish_reasons": None if result.finish_reason is None else [result.finish_reason],
+                    "gen_ai.response.finish_reasons": None
+                    if result.finish_reason is None
+                    else [result.finish_reason],
                     "gen_ai.response.id": response_id if isinstance(response_id, str) else None,
                 }
             )
@@ -367,7 +410,9 @@ class SessionSpans:
     def _note_usage(self, opened: _OpenSpan, usage: Usage) -> None:
         opened.set({name: getattr(usage, field) for field, name in _USAGE.items()})
         for kind, count in (("input", usage.input_tokens), ("output", usage.output_tokens)):
-            self._histograms[_TOKEN_USAGE].record(count, {**opened.measured, "gen_ai.token.type": kind})
+            self._histograms[_TOKEN_USAGE].record(
+                count, {**opened.measured, "gen_ai.token.type": kind}
+            )
         if usage.cache_read_tokens is not None and usage.input_tokens:
             share = usage.cache_read_tokens / usage.input_tokens
             self._histograms[_CACHE_HIT_RATE].record(share, opened.measured)
@@ -378,8 +423,13 @@ class SessionSpans:
             return
         self._cause, words = type(error).__qualname__, self._words(str(error))
         opened.fail(self._cause, words)
-        about = {"exception.type": f"{type(error).__module__}.{self._cause}", "exception.message": words}
-        opened.span.add_event("exception", {key: value for key, value in about.items() if value is not None})
+        about = {
+            "exception.type": f"{type(error).__module__}.{self._cause}",
+            "exception.message": words,
+        }
+        opened.span.add_event(
+            "exception", {key: value for key, value in about.items() if value is not None}
+        )
 
     # ── events ──
 
@@ -392,7 +442,10 @@ class SessionSpans:
 
     def abandon(self) -> None:
         """End what no event has ended, such as the turn of a loop that emits none."""
-        unfinished = [*reversed(self._calls.values()), *([] if self._turn is None else [self._turn])]
+        unfinished = [
+            *reversed(self._calls.values()),
+            *([] if self._turn is None else [self._turn]),
+        ]
         self._calls, self._turn = {}, None
         for opened in unfinished:
             opened.fail("abandoned", "the session reported no end")
@@ -400,7 +453,9 @@ class SessionSpans:
 
     # ── one span ──
 
-    def _open(self, operation: str, name: str, kind: SpanKind, measured: dict[str, str]) -> _OpenSpan:
+    def _open(
+        self, operation: str, name: str, kind: SpanKind, measured: dict[str, str]
+    ) -> _OpenSpan:
         attributes = {"gen_ai.operation.name": operation, **measured}
         if operation in self._count:
             self._count[operation] += 1
@@ -411,13 +466,21 @@ class SessionSpans:
         failed = {} if opened.error_type is None else {_ERROR_TYPE: opened.error_type}
         opened.span.end()
         duration = perf_counter() - opened.started
-        self._histograms[_DURATIONS[opened.operation]].record(duration, {**opened.measured, **failed})
+        self._histograms[_DURATIONS[opened.operation]].record(
+            duration, {**opened.measured, **failed}
+        )
 
     def _capture(self, opened: _OpenSpan, attribute: str, content: Callable[[], Any]) -> None:
         """Give a span a content as an attribute, if the configuration asks for it; secrets are removed before it is cut."""
         if self._captures and opened.span.is_recording():
             text = json.dumps(redact_secrets(content()), ensure_ascii=False, default=str)
-            opened.set({attribute: text if len(text) <= self._longest else f"{text[: self._longest]}{_CUT}"})
+            opened.set(
+                {
+                    attribute: text
+                    if len(text) <= self._longest
+                    else f"{text[: self._longest]}{_CUT}"
+                }
+            )
 
     def _words(self, message: Any) -> str | None:
         """An error's message, which may quote what was asked and answered."""

@@ -20,7 +20,13 @@ import anyio.to_thread
 import attrs
 
 from amplifier._internal.json import canonical_dumps
-from amplifier.contracts import ApprovalProvider, ApprovalQuestion, Coordinator, current_call, note_question
+from amplifier.contracts import (
+    ApprovalProvider,
+    ApprovalQuestion,
+    Coordinator,
+    current_call,
+    note_question,
+)
 from amplifier.contracts.questions import one_line, render_prompt
 from amplifier.errors import ApprovalTimeoutError, ModelError
 from amplifier.events import APPROVAL_DENIED, APPROVAL_GRANTED, APPROVAL_REQUIRED, TOOL_PRE
@@ -65,16 +71,30 @@ FREE_TOOLS = frozenset({"read_file", "list_directory", "glob", "grep", "recall",
 """Built-in tools that change nothing outside the session; every other tool needs approval unless the plan allows it."""
 
 DEFAULT_RULES = (
-    Rule(action="allow", tools=("bash",), command=("pwd",), reason="it only prints the working directory"),
+    Rule(
+        action="allow",
+        tools=("bash",),
+        command=("pwd",),
+        reason="it only prints the working directory",
+    ),
     Rule(action="allow", tools=("bash",), command=("ls", "*"), reason="it only lists names"),
-    Rule(action="allow", tools=("bash",), command=("echo", "*"), reason="it only prints its arguments"),
+    Rule(
+        action="allow",
+        tools=("bash",),
+        command=("echo", "*"),
+        reason="it only prints its arguments",
+    ),
 )
 """As in the published module, but for simple commands only."""
 
 
 def _requires_approval(value: Any) -> bool | None:
     """The member of the published module's form, ``{"require_approval": true}``; None for every other value."""
-    if isinstance(value, Mapping) and value.keys() == {"require_approval"} and flag.accepts(value["require_approval"]):
+    if (
+        isinstance(value, Mapping)
+        and value.keys() == {"require_approval"}
+        and flag.accepts(value["require_approval"])
+    ):
         return bool(value["require_approval"])
     return None
 
@@ -82,7 +102,13 @@ def _requires_approval(value: Any) -> bool | None:
 _TOOL_ACTION = Kind(
     "'allow', 'ask', 'deny' or an object with require_approval",
     lambda value: is_action(value) or _requires_approval(value) is not None,
-    lambda value: ACTIONS[value] if isinstance(value, str) else "ask" if _requires_approval(value) else "allow",
+    lambda value: (
+        ACTIONS[value]
+        if isinstance(value, str)
+        else "ask"
+        if _requires_approval(value)
+        else "allow"
+    ),
 )
 _TOOLS = Kind(
     "an object of tool names",
@@ -92,10 +118,12 @@ _TOOLS = Kind(
 _DEFAULT_TIMEOUT = 300.0
 # The published module's own default is null.
 _TIMEOUT = attrs.evolve(
-    optional(seconds, null="for the default"), convert=lambda value: _DEFAULT_TIMEOUT if value is None else value
+    optional(seconds, null="for the default"),
+    convert=lambda value: _DEFAULT_TIMEOUT if value is None else value,
 )
 _DEFAULT_ACTION = attrs.evolve(
-    choice("allow", "continue", "deny"), convert=lambda value: "deny" if value == "deny" else "allow"
+    choice("allow", "continue", "deny"),
+    convert=lambda value: "deny" if value == "deny" else "allow",
 )
 _RULE = record(Rule, "an object with at least action")
 
@@ -123,7 +151,9 @@ class ApprovalOptions:
     tools: Mapping[str, Action] = option(_TOOLS, default=attrs.Factory(dict), restricts=True)
     unknown_tools: Action = option(choice(*get_args(Action)), default="ask", restricts=True)
     timeout: float = option(_TIMEOUT, default=_DEFAULT_TIMEOUT, aliases=("default_timeout",))
-    on_timeout: ApprovalDefault = option(_DEFAULT_ACTION, key="default_action", default="deny", restricts=True)
+    on_timeout: ApprovalDefault = option(
+        _DEFAULT_ACTION, key="default_action", default="deny", restricts=True
+    )
     remember: bool = option(flag, default=True)
     policy_driven_only: bool = option(flag, default=False, restricts=True)
     priority: int = option(whole_number(), default=80)
@@ -223,7 +253,9 @@ class ApprovalHook:
         self._coordinator = coordinator
         self._rules: tuple[Rule, ...] = options.rules or ()
         self._provider: ApprovalProvider | None = None
-        self._remembered: dict[str, bool] = {}  # what the provider has answered for the rest of the session
+        self._remembered: dict[
+            str, bool
+        ] = {}  # what the provider has answered for the rest of the session
         self._protected: ProtectedPlaces = protected_places(coordinator)
         self._first_start = ""
         self._judged: OrderedDict[str, tuple[str, bool]] = OrderedDict()
@@ -269,7 +301,10 @@ class ApprovalHook:
         Raises:
             PlanError: A rule is wrong; those before stay.
         """
-        self._rules = (*(self._options.rules or ()), *(read_approval_options({"rules": list(rules)}).rules or ()))
+        self._rules = (
+            *(self._options.rules or ()),
+            *(read_approval_options({"rules": list(rules)}).rules or ()),
+        )
 
     # ── deciding ──
 
@@ -315,7 +350,13 @@ class ApprovalHook:
                 self._judged.popitem(last=False)
 
     def _call(self, name: str, given: Mapping[str, Any]) -> Call:
-        call = Call(name, given, self._base(), module=self._module_of(name), is_read_only=self._is_read_only(name))
+        call = Call(
+            name,
+            given,
+            self._base(),
+            module=self._module_of(name),
+            is_read_only=self._is_read_only(name),
+        )
         call.is_sandboxed = not call.is_stand_in and self._is_sandboxed(name)
         return call
 
@@ -348,7 +389,11 @@ class ApprovalHook:
         if call.is_read_only:
             return UNPROTECTED
         found = [self._protected.judge(place, root=call.start) for place in call.places]
-        return max(found, key=lambda each: ("none", "ask", "refuse").index(each.verdict), default=UNPROTECTED)
+        return max(
+            found,
+            key=lambda each: ("none", "ask", "refuse").index(each.verdict),
+            default=UNPROTECTED,
+        )
 
     def _runs_at_client(self, call: Call) -> bool:
         tool = self._coordinator.get("tools", call.tool)
@@ -368,7 +413,9 @@ class ApprovalHook:
         options = self._options
         if (rule := strictest(self._rules, call)) is not None:
             verb = {"allow": "allowed", "ask": "asked for", "deny": "forbidden"}[rule.action]
-            by = " by the plan" if any(rule is each for each in options.rules or ()) else ""  # not by `set_rules`
+            by = (
+                " by the plan" if any(rule is each for each in options.rules or ()) else ""
+            )  # not by `set_rules`
             return _Decision(rule.action, f"{verb}{by}: {one_line(str(rule), 300)}")
         action = options.tools.get(call.tool)
         if action is not None and not (action == "allow" and call.is_stand_in):
@@ -386,7 +433,9 @@ class ApprovalHook:
         if self._runs_at_client(call):  # a server offers it for its client
             return _Decision("allow", "", is_reported=False)
         rule = strictest(options.default_rules, call)
-        if rule is not None and (call.is_sandboxed or call.command is None or _is_of_system(call.command.words[0])):
+        if rule is not None and (
+            call.is_sandboxed or call.command is None or _is_of_system(call.command.words[0])
+        ):
             return _Decision(rule.action, f"{rule.action} by default: {rule.reason}")
         if call.tool in FREE_TOOLS and not call.is_stand_in:
             return _Decision("allow", "", is_reported=False)
@@ -433,7 +482,9 @@ class ApprovalHook:
     def _base(self) -> str:
         try:
             return str(self._coordinator.get_capability("session.working_dir") or Path.cwd())
-        except OSError:  # the working directory was deleted; relative patterns still match at any depth
+        except (
+            OSError
+        ):  # the working directory was deleted; relative patterns still match at any depth
             return "/"
 
     # ── asking and reporting ──
@@ -444,9 +495,18 @@ class ApprovalHook:
         options = self._options
         module = self._module_of(tool)
         source = None if module is None or module in BUILT_IN_TOOLS.get(tool, ()) else module
-        place = None if call is None else self._hidden_place(call, is_protected=decision.is_protected)
-        is_unconfined = call is not None and call.tool == "bash" and call.command is not None and not call.is_sandboxed
-        prompt = render_prompt(tool, given, decision.reason, module=source, place=place, is_unconfined=is_unconfined)
+        place = (
+            None if call is None else self._hidden_place(call, is_protected=decision.is_protected)
+        )
+        is_unconfined = (
+            call is not None
+            and call.tool == "bash"
+            and call.command is not None
+            and not call.is_sandboxed
+        )
+        prompt = render_prompt(
+            tool, given, decision.reason, module=source, place=place, is_unconfined=is_unconfined
+        )
         if len(prompt) > options.max_question_chars:
             reason = (
                 f"a person has to allow this call, and the question would have {len(prompt)} characters, more than the "
@@ -456,10 +516,14 @@ class ApprovalHook:
             return HookResult(action="deny", reason=reason)
         if self._provider is not None:
             about = (place, is_unconfined)
-            return await self._ask_provider(self._provider, tool, given, prompt, data, module, about)
+            return await self._ask_provider(
+                self._provider, tool, given, prompt, data, module, about
+            )
         arguments = given if isinstance(given, Mapping) else {"input": given}
         note_question(
-            ApprovalQuestion(text=prompt, tool=tool, arguments=arguments, module=module, reason=decision.reason)
+            ApprovalQuestion(
+                text=prompt, tool=tool, arguments=arguments, module=module, reason=decision.reason
+            )
         )
         return HookResult(
             action="ask_user",
@@ -490,10 +554,17 @@ class ApprovalHook:
     ) -> HookResult:
         key = _key(tool, given, module, about_call)
         if key in self._remembered:
-            answer = _Answer(self._remembered[key], "decided earlier in this session", remembered=True)
+            answer = _Answer(
+                self._remembered[key], "decided earlier in this session", remembered=True
+            )
         else:
             risk = "high" if isinstance(given, Mapping) and "command" in given else "medium"
-            about = {"tool_name": tool, "action": prompt.split("\n", 1)[0], "risk_level": risk, "prompt": prompt}
+            about = {
+                "tool_name": tool,
+                "action": prompt.split("\n", 1)[0],
+                "risk_level": risk,
+                "prompt": prompt,
+            }
             await self._coordinator.hooks.emit(APPROVAL_REQUIRED, {**self._about(data), **about})
             details = dict(given) if isinstance(given, dict) else {"input": given}
             if about_call[0] is not None:
@@ -501,7 +572,9 @@ class ApprovalHook:
             timeout = self._options.timeout
             answer = await self._answer(
                 provider,
-                ApprovalRequest(tool_name=tool, action=prompt, details=details, risk_level=risk, timeout=timeout),
+                ApprovalRequest(
+                    tool_name=tool, action=prompt, details=details, risk_level=risk, timeout=timeout
+                ),
             )
             if answer.remembered:
                 self._remembered[key] = answer.allowed
@@ -529,15 +602,29 @@ class ApprovalHook:
             return _Answer(allowed, reason, remembered)
         allowed = options.on_timeout == "allow"
         return _Answer(
-            allowed, f"no answer within {options.timeout:g} s - {'allowed' if allowed else 'denied'} by default"
+            allowed,
+            f"no answer within {options.timeout:g} s - {'allowed' if allowed else 'denied'} by default",
         )
 
     async def _report(
-        self, allowed: bool, tool: str, reason: str, data: dict[str, Any], *, remembered: bool = False
+        self,
+        allowed: bool,
+        tool: str,
+        reason: str,
+        data: dict[str, Any],
+        *,
+        remembered: bool = False,
     ) -> None:
         """Emit the decision; the kernel reports those of its own approval system."""
-        details = {**self._about(data), "tool_name": tool, "reason": reason, "remembered": remembered}
-        await self._coordinator.hooks.emit(APPROVAL_GRANTED if allowed else APPROVAL_DENIED, details)
+        details = {
+            **self._about(data),
+            "tool_name": tool,
+            "reason": reason,
+            "remembered": remembered,
+        }
+        await self._coordinator.hooks.emit(
+            APPROVAL_GRANTED if allowed else APPROVAL_DENIED, details
+        )
 
     def _about(self, data: dict[str, Any]) -> dict[str, Any]:
         return {"hook_name": MODULE, "event": TOOL_PRE, "tool_call_id": data.get("tool_call_id")}
@@ -558,7 +645,9 @@ def _is_of_system(program: str) -> bool:
 _LEEWAY = 30.0
 
 
-async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) -> Callable[[], None]:
+async def mount(
+    coordinator: Coordinator, config: dict[str, Any] | None = None
+) -> Callable[[], None]:
     """Register the hook for every tool call; see `ApprovalOptions` and the module's reference page for the configuration.
 
     Returns:
@@ -583,7 +672,9 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
     coordinator.register_capability("approval.set_rules", hook.set_rules)
     coordinator.register_capability("approval.rule_for_call", hook.rule_for_call)
     coordinator.register_capability("approval.judged_place", hook.judged_place)
-    _logger.info("tools are approved by %s: %d rules, then defaults", MODULE, len(options.rules or ()))
+    _logger.info(
+        "tools are approved by %s: %d rules, then defaults", MODULE, len(options.rules or ())
+    )
 
     def close() -> None:
         unregister()
@@ -604,14 +695,20 @@ def rule_for_call(call: Call) -> dict[str, Any] | None:
     """
     rule: dict[str, Any] = {"tool": call.tool, "action": "allow"}
     if call.command is not None or call.tool == "bash":
-        rule |= {"command": [] if call.command is None else [*call.command.words], "sandboxed": call.is_sandboxed}
+        rule |= {
+            "command": [] if call.command is None else [*call.command.words],
+            "sandboxed": call.is_sandboxed,
+        }
     elif call.tool in _EDITS:
         rule |= {"tool": _EDITS, "path": ([*call.places, *call.paths] or [""])[0]}
     words = [*rule.get("command", []), rule.get("path", "")]
     if {"*", "?"} & set("".join(words)) or not rule.get("command", True):
         return None
     made = Rule(
-        action="allow", tools=(call.tool,), command=tuple(rule.get("command", ())) or None, path=rule.get("path")
+        action="allow",
+        tools=(call.tool,),
+        command=tuple(rule.get("command", ())) or None,
+        path=rule.get("path"),
     )
     return rule if made.applies(call) else None
 
@@ -620,7 +717,10 @@ _EDITS: Final = ["write_file", "edit_file"]
 _EDIT_RULES: Final = [{"tool": _EDITS, "path": "**", "action": "allow"}]
 MODES: Final[Mapping[str, tuple[str, list[dict[str, Any]]]]] = {
     "ask": ("you are asked before anything is changed", []),
-    "edits": ("files of this folder are edited without a question, but for protected places", _EDIT_RULES),
+    "edits": (
+        "files of this folder are edited without a question, but for protected places",
+        _EDIT_RULES,
+    ),
     "plan": (
         "nothing is changed; the agent reads and proposes",
         [

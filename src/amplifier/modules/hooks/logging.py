@@ -104,16 +104,22 @@ def _read_template(value: Any) -> Path:
     except ValueError as error:
         raise PlanError([("$", f"{error}; write {{{{ and }}}} for literal braces")]) from error
     # Only the bare names: attributes and conversions could put unchecked text into the path.
-    wrong = [name for name, spec, conversion in fields if name not in _PLACEHOLDERS or spec or conversion]
+    wrong = [
+        name for name, spec, conversion in fields if name not in _PLACEHOLDERS or spec or conversion
+    ]
     if wrong:
-        problem = f"expected only {{session_id}} and {{project}} in braces, got {wrong[0]!r} in {value!r}"
+        problem = (
+            f"expected only {{session_id}} and {{project}} in braces, got {wrong[0]!r} in {value!r}"
+        )
         raise PlanError([("$", problem)])
     return Path(value)
 
 
 _TEMPLATE = attrs.evolve(file_name, convert=_read_template)
 _LEVEL = attrs.evolve(
-    choice(*LEVELS), accepts=lambda value: isinstance(value, str) and value.upper() in LEVELS, convert=str.upper
+    choice(*LEVELS),
+    accepts=lambda value: isinstance(value, str) and value.upper() in LEVELS,
+    convert=str.upper,
 )
 
 
@@ -151,9 +157,9 @@ class LogOptions:
 
     def wants(self, event: str) -> bool:
         """Whether events of that name are written."""
-        return any(fnmatch.fnmatchcase(event, pattern) for pattern in self.include_events) and not any(
-            fnmatch.fnmatchcase(event, pattern) for pattern in self.exclude_events
-        )
+        return any(
+            fnmatch.fnmatchcase(event, pattern) for pattern in self.include_events
+        ) and not any(fnmatch.fnmatchcase(event, pattern) for pattern in self.exclude_events)
 
 
 def read_log_options(coordinator: Coordinator, config: Mapping[str, Any] | None) -> LogOptions:
@@ -164,7 +170,9 @@ def read_log_options(coordinator: Coordinator, config: Mapping[str, Any] | None)
     """
     # The user's state directory may contain braces, which are not placeholders.
     sessions = str(default_sessions_directory()).replace("{", "{{").replace("}", "}}")
-    options = read_options(LogOptions, MODULE, config, path=Path(sessions, "{session_id}", "events.jsonl"))
+    options = read_options(
+        LogOptions, MODULE, config, path=Path(sessions, "{session_id}", "events.jsonl")
+    )
     template = str(options.path)
     if "{session_id}" in template:
         try:
@@ -185,15 +193,28 @@ def _project(coordinator: Coordinator) -> str:
 
 # ── lines ────────────────────────────────────────────────────────────────────────────────────────
 
-_KERNEL_KEYS = tuple(key for key in COMMON_KEYS if key != "parent_call_id")  # that one is text of a model
+_KERNEL_KEYS = tuple(
+    key for key in COMMON_KEYS if key != "parent_call_id"
+)  # that one is text of a model
 _SCHEMA = {"name": "amplifier.log", "ver": "1.0.0"}
 TOP_LEVEL = (
-    *("session_id", "status", "duration_ms", "error", "module", "component"),  # the first only from another host
+    *(
+        "session_id",
+        "status",
+        "duration_ms",
+        "error",
+        "module",
+        "component",
+    ),  # the first only from another host
     *("request_id", "span_id", "parent_span_id", "redaction"),
 )
-_FAILURES = frozenset({MODULE_LOAD_FAILED, MODULE_ON_SESSION_READY_FAILED, MODULE_CRASHED, CLEANUP_FAILED})
+_FAILURES = frozenset(
+    {MODULE_LOAD_FAILED, MODULE_ON_SESSION_READY_FAILED, MODULE_CRASHED, CLEANUP_FAILED}
+)
 _FAILURES |= {HOOK_FAILED, HOOK_TIMEOUT}
-_WARNINGS = frozenset({PROVIDER_RETRY, PROVIDER_THROTTLE, PROVIDER_TOOL_SEQUENCE_REPAIRED, APPROVAL_DENIED})
+_WARNINGS = frozenset(
+    {PROVIDER_RETRY, PROVIDER_THROTTLE, PROVIDER_TOOL_SEQUENCE_REPAIRED, APPROVAL_DENIED}
+)
 _WARNINGS |= {POLICY_VIOLATION, MODULE_UNRESPONSIVE}
 
 _MARGIN = 1024  # what is redacted after the limit of a text, so that a secret at the limit is still complete
@@ -220,7 +241,11 @@ def write_line(event: str, level: str, data: dict[str, Any], options: LogOptions
     """The line of one event, newline included; `data` is not changed."""
     # The kernel's own fields contain no secrets; redacting them would be a third of the cost of a small event.
     common: dict[str, Any] = {key: data[key] for key in _KERNEL_KEYS if type(data.get(key)) is str}
-    rest = {key: value for key, value in data.items() if key not in common and not (key == "raw" and options.strip_raw)}
+    rest = {
+        key: value
+        for key, value in data.items()
+        if key not in common and not (key == "raw" and options.strip_raw)
+    }
     if rest.get("parent_id", "") is None:  # as in every session without a parent
         del rest["parent_id"]
     longest, most = options.max_field_chars, options.max_line_bytes
@@ -233,7 +258,9 @@ def write_line(event: str, level: str, data: dict[str, Any], options: LogOptions
             kept = _short_members(kept, most)
         kept = redact_secrets(kept)
         line = _encode(_record(event, level, common, kept))
-        if size <= limit < len(line):  # long texts of objects that were not strings before redaction
+        if (
+            size <= limit < len(line)
+        ):  # long texts of objects that were not strings before redaction
             line = _encode(_record(event, level, common, kept := _cut(kept, limit)))
         if len(line) <= most:
             return line
@@ -326,7 +353,10 @@ def _encode(record: dict[str, Any]) -> bytes:
         return orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE)
     except TypeError:  # sets, bytes, third-party objects, numbers beyond 64 bits, lone surrogates
         shown = ToolResult(output=record).safe_hook_presentation()["output"]
-        return json.dumps(shown, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+        return (
+            json.dumps(shown, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+            + b"\n"
+        )
 
 
 # ── the file ─────────────────────────────────────────────────────────────────────────────────────
@@ -378,7 +408,9 @@ class EventFile:
             found = os.fstat(file)
             if not stat.S_ISREG(found.st_mode):
                 raise OSError(errno.EINVAL, "not a regular file", str(self.path))
-            self._needs_newline = found.st_size > 0 and os.pread(file, 1, found.st_size - 1) != b"\n"
+            self._needs_newline = (
+                found.st_size > 0 and os.pread(file, 1, found.st_size - 1) != b"\n"
+            )
         except BaseException:
             os.close(file)
             raise
@@ -423,7 +455,9 @@ class EventFile:
             pass
         except OSError as error:
             if not self._has_warned:
-                _logger.warning("%s cannot be rotated: %s; it grows beyond max_bytes", self.path, error)
+                _logger.warning(
+                    "%s cannot be rotated: %s; it grows beyond max_bytes", self.path, error
+                )
             self._has_warned = True
         return file if self._is_newest(file) else self._open_newest()
 
@@ -448,7 +482,9 @@ class EventFile:
         free = next(number for number in range(1, len(numbers) + 2) if number not in numbers)
         for number in range(min(free, self._keep) - 1, 0, -1):
             self._part(number).replace(self._part(number + 1))
-        self.path.replace(self._part(1))  # last: from now on another writer may rename the next file
+        self.path.replace(
+            self._part(1)
+        )  # last: from now on another writer may rename the next file
 
     def _part(self, number: int) -> Path:
         return self.path.with_name(f"{self.path.name}.{number}")
@@ -515,7 +551,9 @@ class EventLog:
 
     def _note_loss(self, error: OSError) -> None:
         if self.lost == 0 and self._last_error is None:
-            _logger.warning("events cannot be written to %s: %s; the session goes on", self.options.path, error)
+            _logger.warning(
+                "events cannot be written to %s: %s; the session goes on", self.options.path, error
+            )
         self._last_error = error
         self.lost += 1
 
@@ -526,15 +564,23 @@ class EventLog:
             self._file.open()
 
         try:
-            await Workers(threads=1, timeout=_OPENING_SECONDS).run(work, what=f"opening {self.options.path}")
+            await Workers(threads=1, timeout=_OPENING_SECONDS).run(
+                work, what=f"opening {self.options.path}"
+            )
         except (OSError, ToolFailure) as error:
-            _logger.warning("no events will be written to %s: %s; the session goes on", self.options.path, error)
+            _logger.warning(
+                "no events will be written to %s: %s; the session goes on", self.options.path, error
+            )
             self._last_error = error if isinstance(error, OSError) else TimeoutError(str(error))
 
     def listen(self, events: Iterable[str]) -> None:
         """Listen to events, each once, if the options include them."""
         for event in events:
-            if event not in self._registered and "*" not in self._registered and self.options.wants(event):
+            if (
+                event not in self._registered
+                and "*" not in self._registered
+                and self.options.wants(event)
+            ):
                 fields = _REQUEST_FIELDS if event == PROVIDER_REQUEST else None
                 self._registered[event] = self._hooks.register(
                     event, self, priority=self.options.priority, name=MODULE, fields=fields
@@ -544,7 +590,10 @@ class EventLog:
         """Listen to the events other modules announce, as a contribution or, as older modules do, as a capability."""
         if not self.options.auto_discover:
             return
-        announced = [coordinator.get_capability(_CHANNEL), *await coordinator.collect_contributions(_CHANNEL)]
+        announced = [
+            coordinator.get_capability(_CHANNEL),
+            *await coordinator.collect_contributions(_CHANNEL),
+        ]
         for names in announced:
             if isinstance(names, str):
                 self.listen([names])
@@ -560,12 +609,16 @@ class EventLog:
         self._file.close()
         if self.lost and registered:
             reason = self._last_error
-            _logger.warning("%d events were not written to %s: %s", self.lost, self.options.path, reason)
+            _logger.warning(
+                "%d events were not written to %s: %s", self.lost, self.options.path, reason
+            )
         elif was_open:
             _logger.debug("%d events were written to %s", self.written, self.options.path)
 
 
-async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) -> Callable[[], None]:
+async def mount(
+    coordinator: Coordinator, config: dict[str, Any] | None = None
+) -> Callable[[], None]:
     """Start writing events; see `LogOptions` and the module's reference page for the configuration.
 
     Returns:

@@ -70,7 +70,9 @@ class OtelOptions:
     events: bool = option(flag, default=True)
 
 
-async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) -> Callable[[], None] | None:
+async def mount(
+    coordinator: Coordinator, config: dict[str, Any] | None = None
+) -> Callable[[], None] | None:
     """Trace the session, if the application has set up OpenTelemetry by now; otherwise nothing is registered.
 
     Args:
@@ -107,11 +109,20 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
         _register(coordinator, EXECUTION_END, spans.end_turn, ("response", "status")),
         _register(coordinator, PROVIDER_REQUEST, spans.name_provider, ("provider",)),
         _register(coordinator, CONTENT_BLOCK_DELTA, spans.note_chunk, ()),
-        _register(coordinator, LLM_REQUEST, lambda data: spans.name_model(data, REQUEST_MODEL), ("model",)),
-        _register(coordinator, LLM_RESPONSE, lambda data: spans.name_model(data, RESPONSE_MODEL), ("model",)),
+        _register(
+            coordinator, LLM_REQUEST, lambda data: spans.name_model(data, REQUEST_MODEL), ("model",)
+        ),
+        _register(
+            coordinator,
+            LLM_RESPONSE,
+            lambda data: spans.name_model(data, RESPONSE_MODEL),
+            ("model",),
+        ),
     ]
     if options.events:
-        registered += _add_events(coordinator, spans, (name for name, role in TRACE_ROLES.items() if role == "event"))
+        registered += _add_events(
+            coordinator, spans, (name for name, role in TRACE_ROLES.items() if role == "event")
+        )
     registered.append(coordinator.register_step_wrapper(spans.wrap))
     coordinator.session_state[MODULE] = (spans, registered)
 
@@ -131,12 +142,19 @@ async def on_session_ready(coordinator: Coordinator) -> None:
     spans, registered = state
     for names in await coordinator.collect_contributions(_CHANNEL):
         if isinstance(names, Iterable) and not isinstance(names, str):
-            own = (name for name in names if isinstance(name, str) and name and name not in TRACE_ROLES)
+            own = (
+                name for name in names if isinstance(name, str) and name and name not in TRACE_ROLES
+            )
             registered += _add_events(coordinator, spans, own)
 
 
-def _add_events(coordinator: Coordinator, spans: Any, events: Iterable[str]) -> list[Callable[[], None]]:
-    return [_register(coordinator, event, partial(_add_event, spans, event), _SHOWN) for event in dict.fromkeys(events)]
+def _add_events(
+    coordinator: Coordinator, spans: Any, events: Iterable[str]
+) -> list[Callable[[], None]]:
+    return [
+        _register(coordinator, event, partial(_add_event, spans, event), _SHOWN)
+        for event in dict.fromkeys(events)
+    ]
 
 
 def _add_event(spans: Any, event: str, data: Mapping[str, Any]) -> None:
@@ -144,7 +162,10 @@ def _add_event(spans: Any, event: str, data: Mapping[str, Any]) -> None:
 
 
 def _register(
-    coordinator: Coordinator, event: str, handle: Callable[[Mapping[str, Any]], None], fields: Collection[str]
+    coordinator: Coordinator,
+    event: str,
+    handle: Callable[[Mapping[str, Any]], None],
+    fields: Collection[str],
 ) -> Callable[[], None]:
     async def handler(_event: str, data: dict[str, Any]) -> HookResult:
         try:

@@ -27,7 +27,15 @@ from amplifier.errors import PlanError
 from amplifier.events import ALL_EVENTS, CATALOGUE, LLM_STREAM_ABORTED, OUR_EVENTS
 from amplifier.models import HookResult, ToolResult
 
-from .._shared.configuration import Kind, choices, list_of, option, read_options, texts, whole_number
+from .._shared.configuration import (
+    Kind,
+    choices,
+    list_of,
+    option,
+    read_options,
+    texts,
+    whole_number,
+)
 from .._shared.failure import ToolFailure
 from .._shared.worker_threads import Workers
 
@@ -57,8 +65,28 @@ _DELTAS = frozenset(name for name in ALL_EVENTS if name.endswith(":delta"))
 
 STRUCTURAL = frozenset(
     {
-        *("session_id", "parent_id", "timestamp", "parent", "lvl", "level", "tool_name", "provider", "orchestrator"),
-        *("status", "type", "ts", "seq", "turn_id", "span_id", "parent_span_id", "model", "usage.cost_usd"),
+        *(
+            "session_id",
+            "parent_id",
+            "timestamp",
+            "parent",
+            "lvl",
+            "level",
+            "tool_name",
+            "provider",
+            "orchestrator",
+        ),
+        *(
+            "status",
+            "type",
+            "ts",
+            "seq",
+            "turn_id",
+            "span_id",
+            "parent_span_id",
+            "model",
+            "usage.cost_usd",
+        ),
         *("tool_call_id", "parallel_group_id", "module_id", "hook_name", "event", "redaction"),
     }
 )
@@ -70,7 +98,9 @@ STRUCTURAL = frozenset(
 
 _RULES = attrs.evolve(
     choices("secrets", "pii-basic", "pii"),
-    convert=lambda rules: tuple(dict.fromkeys("pii-basic" if rule == "pii" else rule for rule in rules)),
+    convert=lambda rules: tuple(
+        dict.fromkeys("pii-basic" if rule == "pii" else rule for rule in rules)
+    ),
 )
 _PATHS = attrs.evolve(
     list_of(
@@ -112,7 +142,9 @@ class RedactionOptions:
     enabled_events: tuple[str, ...] = option(
         texts(), default=(*ALL_EVENTS, *OUR_EVENTS, LLM_STREAM_ABORTED), restricts=True
     )
-    skip_events: tuple[str, ...] = option(texts(), default=(*WORKING_EVENTS, *_DELTAS), restricts=True)
+    skip_events: tuple[str, ...] = option(
+        texts(), default=(*WORKING_EVENTS, *_DELTAS), restricts=True
+    )
     additional_events: tuple[str, ...] = option(texts(), default=(), restricts=True)
     keys: tuple[str, ...] = option(texts(), default=(), restricts=True)
     literals: tuple[str, ...] = option(_LITERALS, default=(), restricts=True)
@@ -123,7 +155,12 @@ class RedactionOptions:
     def __attrs_post_init__(self) -> None:
         if not (self.rules or self.literals or self.prefixes):
             raise PlanError(
-                [("$.rules", f"expected {_RULES.expected}, got an empty list without literals or prefixes")]
+                [
+                    (
+                        "$.rules",
+                        f"expected {_RULES.expected}, got an empty list without literals or prefixes",
+                    )
+                ]
             )
 
     @property
@@ -144,8 +181,12 @@ def read_redaction_options(config: Mapping[str, Any] | None) -> RedactionOptions
 
 PERSONAL = "[REDACTED:PII]"
 
-_LOCAL = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789.!#$%&'*+/=?^_`{|}~-")
-_DOMAIN = re.compile(r"@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63}){0,8}\.[A-Za-z]{2,24}(?![A-Za-z0-9-])")
+_LOCAL = frozenset(
+    "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789.!#$%&'*+/=?^_`{|}~-"
+)
+_DOMAIN = re.compile(
+    r"@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63}){0,8}\.[A-Za-z]{2,24}(?![A-Za-z0-9-])"
+)
 _DOMAIN_ANY_LETTER = re.compile(r"@[\w-]{1,63}(?:\.[\w-]{1,63}){0,8}\.[^\W\d_]{2,24}(?![\w-])")
 # With a country code, or in the North American grouping; digits alone may be any number.
 _TELEPHONE = re.compile(
@@ -177,7 +218,9 @@ def _redact_addresses(text: str) -> str:
     for found in pattern.finditer(text):
         begin = found.start()
         # Not before the end of the previous match, so that no character is examined twice.
-        while begin > done and (text[begin - 1] in _LOCAL or (text[begin - 1] > "\x7f" and text[begin - 1].isalnum())):
+        while begin > done and (
+            text[begin - 1] in _LOCAL or (text[begin - 1] > "\x7f" and text[begin - 1].isalnum())
+        ):
             begin -= 1
         if begin == found.start():
             continue
@@ -209,7 +252,9 @@ class Redactor:
         self._allowed_members = frozenset(steps[0] for steps in paths if len(steps) == 1)
         self._allowed_below = [steps for steps in paths if len(steps) > 1]
         literals = sorted(map(re.escape, self._options.literals), key=len, reverse=True)
-        prefixes = [rf"(?<![\w]){re.escape(prefix)}[\w.~+/=-]*+" for prefix in self._options.prefixes]
+        prefixes = [
+            rf"(?<![\w]){re.escape(prefix)}[\w.~+/=-]*+" for prefix in self._options.prefixes
+        ]
         self._own = re.compile("|".join([*literals, *prefixes])) if literals or prefixes else None
 
     def redact(self, payload: dict[str, Any]) -> dict[str, Any] | None:
@@ -226,8 +271,14 @@ class Redactor:
         if _is_json(payload):
             return None if redacted == searched else {**redacted, **copy_json(kept)}
         # Redaction converted objects of other classes, so a comparison shows nothing.
-        plain: dict[str, Any] = ToolResult(output={**redacted, **kept}).safe_hook_presentation()["output"]
-        return plain if _holds_mark({key: value for key, value in plain.items() if key not in kept}) else None
+        plain: dict[str, Any] = ToolResult(output={**redacted, **kept}).safe_hook_presentation()[
+            "output"
+        ]
+        return (
+            plain
+            if _holds_mark({key: value for key, value in plain.items() if key not in kept})
+            else None
+        )
 
     # ── texts ──
 
@@ -235,7 +286,11 @@ class Redactor:
         def visit(leaf: Any, frames: Sequence[Frame]) -> Any:
             if frames and frames[-1].keys is not None:
                 self._redact_key(frames[-1])
-            return self._redact_own(leaf) if isinstance(leaf, str) and not is_media(leaf, frames) else leaf
+            return (
+                self._redact_own(leaf)
+                if isinstance(leaf, str) and not is_media(leaf, frames)
+                else leaf
+            )
 
         return rebuild(value, visit, subject="", max_depth=_DEEPEST, mark=True)
 
@@ -244,7 +299,9 @@ class Redactor:
         key = frame.keys[frame.at]
         if isinstance(key, str) and (redacted := self._redact_own(key)) != key:
             # Two members must not get the same name.
-            frame.keys[frame.at] = f"{redacted} ({frame.at})" if redacted in frame.keys else redacted
+            frame.keys[frame.at] = (
+                f"{redacted} ({frame.at})" if redacted in frame.keys else redacted
+            )
 
     def _redact_own(self, text: str) -> str:
         if self._own is not None:
@@ -257,7 +314,12 @@ def _put_back(source: Any, target: Any, names: Sequence[str]) -> Any:
     if not names:
         return copy_json(source)
     name, rest = names[0], names[1:]
-    if not isinstance(source, dict) or not isinstance(target, dict) or name not in source or name not in target:
+    if (
+        not isinstance(source, dict)
+        or not isinstance(target, dict)
+        or name not in source
+        or name not in target
+    ):
         return target
     return {**target, name: _put_back(source[name], target[name], rest)}
 
@@ -324,7 +386,9 @@ class RedactionHook:
                 redacted = self._redactor.redact(data)
         except ToolFailure as failure:
             return _withheld(event, str(failure))
-        except Exception as error:  # the payload may contain third-party objects that fail when read
+        except (
+            Exception
+        ) as error:  # the payload may contain third-party objects that fail when read
             _logger.exception("the payload of %r cannot be redacted", event)
             return _withheld(event, type(error).__name__)
         if redacted is None:
@@ -334,11 +398,14 @@ class RedactionHook:
 
 def _withheld(event: str, why: str) -> HookResult:
     return HookResult(
-        action="deny", reason=f"{MODULE}: the payload of {event} could not be searched for secrets ({why})"
+        action="deny",
+        reason=f"{MODULE}: the payload of {event} could not be searched for secrets ({why})",
     )
 
 
-async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) -> Callable[[], None]:
+async def mount(
+    coordinator: Coordinator, config: dict[str, Any] | None = None
+) -> Callable[[], None]:
     """Start redacting events; see `RedactionOptions` and the module's reference page for the configuration.
 
     Returns:

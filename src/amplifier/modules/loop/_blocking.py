@@ -16,7 +16,9 @@ BLOCKING_SECONDS = 1.0
 _last = threading.local()
 
 
-class named_if_blocking(Coroutine[Any, Any, _T]):  # reads like a function: await named_if_blocking(…)
+class named_if_blocking(
+    Coroutine[Any, Any, _T]
+):  # reads like a function: await named_if_blocking(…)
     """Await a tool's coroutine, and log the tool if one step of it keeps the event loop busy.
 
     Neither backend has a hook for this that costs nothing while nothing blocks: asyncio's debug mode

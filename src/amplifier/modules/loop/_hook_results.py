@@ -41,7 +41,9 @@ class HookResults:
             self._deferred = [item for item in self._deferred if item is not durable]
         if left.action == "inject_context":
             self._ephemeral.extend(left.context_injections)
-            left = HookResult(action="modify" if getattr(left, "modified", False) else "continue", data=left.data)
+            left = HookResult(
+                action="modify" if getattr(left, "modified", False) else "continue", data=left.data
+            )
         return left
 
     async def store_deferred(self) -> None:
@@ -55,7 +57,9 @@ class HookResults:
         ephemeral, self._ephemeral = self._ephemeral, []
         return ephemeral
 
-    def _take_durable(self, result: HookResult, event: str) -> tuple[HookResult, tuple[HookResult, str] | None]:
+    def _take_durable(
+        self, result: HookResult, event: str
+    ) -> tuple[HookResult, tuple[HookResult, str] | None]:
         """Put durable injections aside, before questions are asked: those of other calls may come meanwhile.
 
         Returns:

@@ -23,12 +23,29 @@ import attrs
 from amplifier._internal.json import copy_json
 from amplifier.contracts import ContextManager, Coordinator, Provider, contain_errors
 from amplifier.errors import ContractError, SessionStateError
-from amplifier.models import ChatResponse, ContextInjection, Message, Role, ToolCall, ToolResult, ToolSpec, to_dict
+from amplifier.models import (
+    ChatResponse,
+    ContextInjection,
+    Message,
+    Role,
+    ToolCall,
+    ToolResult,
+    ToolSpec,
+    to_dict,
+)
 from amplifier.models.prompts import attachments_of, read_prompt, text_of_prompt
 from amplifier.models.turns import INTERRUPTED, assistant_message, result_message
 
 from .._shared.session import run_shielded
-from ..context import CORRECTION, STEERING, call_ids, count_tokens, is_aside, missing_results, open_calls
+from ..context import (
+    CORRECTION,
+    STEERING,
+    call_ids,
+    count_tokens,
+    is_aside,
+    missing_results,
+    open_calls,
+)
 
 
 def checked_messages(context: ContextManager, method: str, messages: Any) -> list[dict[str, Any]]:
@@ -41,7 +58,8 @@ def checked_messages(context: ContextManager, method: str, messages: Any) -> lis
         return messages
     name = type(context).__name__
     raise ContractError(
-        f"context {name} returned {type(messages).__name__} from {method}(); expected a list of messages", module=name
+        f"context {name} returned {type(messages).__name__} from {method}(); expected a list of messages",
+        module=name,
     )
 
 
@@ -100,7 +118,9 @@ class RequestPrefix:
         self._tools: Any = None
         self._messages: list[dict[str, Any]] = []
 
-    def follow(self, tools: Sequence[ToolSpec] | None, messages: list[dict[str, Any]]) -> PrefixBreak | None:
+    def follow(
+        self, tools: Sequence[ToolSpec] | None, messages: list[dict[str, Any]]
+    ) -> PrefixBreak | None:
         """Take the next request, without what is shown once only; returns what of the one before it cannot be used again."""
         described = [to_dict(tool) for tool in tools or ()]
         before, self._messages = self._messages, messages
@@ -111,10 +131,17 @@ class RequestPrefix:
             return PrefixBreak("tools", 0, _tokens(known) + sum(map(_tokens, messages)))
         if messages[: len(before)] == before:  # thousands of them, and nearly always
             return None
-        same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, messages, strict=False)))
+        same = sum(
+            1
+            for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, messages, strict=False))
+        )
         changed = (*before[same : same + 1], *messages[same : same + 1])
         is_instruction = any(message.get("role") in ("system", "developer") for message in changed)
-        return PrefixBreak("instructions" if is_instruction else "messages", same, sum(map(_tokens, messages[same:])))
+        return PrefixBreak(
+            "instructions" if is_instruction else "messages",
+            same,
+            sum(map(_tokens, messages[same:])),
+        )
 
 
 def _tokens(value: Any) -> int:
@@ -149,7 +176,9 @@ def _models(messages: list[dict[str, Any]]) -> list[Message]:
 
 
 def _fill(model: Any, message: dict[str, Any]) -> None:
-    given = copy_json(message)  # a context of third parties may return what it stores, and change it later
+    given = copy_json(
+        message
+    )  # a context of third parties may return what it stores, and change it later
     model.__init__(**(given if given.get("content") is not None else {**given, "content": ""}))
 
 
@@ -176,7 +205,10 @@ class RequestMessages:
     def call_ids(self) -> set[Any]:
         """The ids of the tool calls in them."""
         return {
-            call_id for message in self._messages if message.get("role") == "assistant" for call_id in call_ids(message)
+            call_id
+            for message in self._messages
+            if message.get("role") == "assistant"
+            for call_id in call_ids(message)
         }
 
     def add_ephemeral(self, injections: Sequence[ContextInjection]) -> None:
@@ -238,9 +270,13 @@ class Steering:
         if not isinstance(message, str) or not message.strip():
             raise ValueError(f"expected a message that is text, got {message!r:.80}")
         if not self._is_open:
-            raise SessionStateError("no turn is running that would read the message; begin one with execute(prompt)")
+            raise SessionStateError(
+                "no turn is running that would read the message; begin one with execute(prompt)"
+            )
         if len(self.waiting) >= _MOST:
-            raise SessionStateError(f"{_MOST} messages wait for the next step already; wait, or stop the turn")
+            raise SessionStateError(
+                f"{_MOST} messages wait for the next step already; wait, or stop the turn"
+            )
         self.waiting.append(message)
 
 
@@ -249,7 +285,9 @@ def closing_messages(stored: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
     Instructions and injections of hooks do not show whether there was an answer; the last message before them does.
     """
-    last: dict[str, Any] = next((message for message in reversed(stored) if not is_aside(message)), {})
+    last: dict[str, Any] = next(
+        (message for message in reversed(stored) if not is_aside(message)), {}
+    )
     role = last.get("role")
     results = missing_results(stored, INTERRUPTED) if role in ("assistant", "tool") else []
     if not results and role not in ("user", "tool", "function"):
@@ -293,7 +331,10 @@ def unfinished_turn(stored: list[dict[str, Any]]) -> UnfinishedTurn | None:
         prompt=prompt,
         attachments=attachments,
         iterations=sum(message.get("role") == "assistant" for message in turn),
-        calls=[ToolCall(id=str(call.id), name=call.name or "", arguments=_input(call.arguments)) for call in calls],
+        calls=[
+            ToolCall(id=str(call.id), name=call.name or "", arguments=_input(call.arguments))
+            for call in calls
+        ],
     )
 
 
@@ -332,7 +373,9 @@ class Transcript:
         prefix: How the latest request of the loop began.
     """
 
-    def __init__(self, context: ContextManager, coordinator: Coordinator, prefix: RequestPrefix) -> None:
+    def __init__(
+        self, context: ContextManager, coordinator: Coordinator, prefix: RequestPrefix
+    ) -> None:
         self._context = context
         self._prefix = prefix
         self._coordinator = coordinator
@@ -342,10 +385,14 @@ class Transcript:
     async def stored(self) -> list[dict[str, Any]]:
         """The whole conversation."""
         with contain_errors(self._who):
-            return checked_messages(self._context, "get_messages", await self._context.get_messages())
+            return checked_messages(
+                self._context, "get_messages", await self._context.get_messages()
+            )
 
     async def close_unanswered(
-        self, stored: list[dict[str, Any]], known_result: Callable[[ToolCall], Awaitable[ToolResult | None]]
+        self,
+        stored: list[dict[str, Any]],
+        known_result: Callable[[ToolCall], Awaitable[ToolResult | None]],
     ) -> None:
         """Close what an earlier turn left without an answer.
 
@@ -359,7 +406,9 @@ class Transcript:
         calls = {call.id: call for call in open_calls(stored)}
         for message in closing_messages(stored):
             if (found := calls.get(message.get("tool_call_id", ""))) is not None:
-                call = ToolCall(id=str(found.id), name=found.name or "", arguments=_input(found.arguments))
+                call = ToolCall(
+                    id=str(found.id), name=found.name or "", arguments=_input(found.arguments)
+                )
                 if (result := await known_result(call)) is not None:
                     message = result_message(call, result)  # noqa: PLW2901
             await self.add(message)
@@ -368,7 +417,9 @@ class Transcript:
         """What the model is to be shown."""
         with contain_errors(self._who):
             given = await self._context.get_messages_for_request(provider=provider)
-            return RequestMessages(checked_messages(self._context, "get_messages_for_request", given), self._prefix)
+            return RequestMessages(
+                checked_messages(self._context, "get_messages_for_request", given), self._prefix
+            )
 
     async def add(self, message: dict[str, Any]) -> None:
         """Store a message that is neither an answer nor a result."""
@@ -411,13 +462,17 @@ class Transcript:
         What a cancelled write has stored is not known, so the context itself is asked first.
         """
         if self._open:
-            await run_shielded(self._coordinator, self._settle, results, name="store the results of a turn")
+            await run_shielded(
+                self._coordinator, self._settle, results, name="store the results of a turn"
+            )
 
     async def _settle(self, results: dict[str, ToolResult]) -> None:
         with anyio.CancelScope(shield=True, deadline=anyio.current_time() + _SETTLING_SECONDS):
             owed = {call.id for call in open_calls(await self.stored())}
             for call in self._open:
                 if call.id in owed:
-                    interrupted = ToolResult(success=False, error={"message": INTERRUPTED, "type": "Interrupted"})
+                    interrupted = ToolResult(
+                        success=False, error={"message": INTERRUPTED, "type": "Interrupted"}
+                    )
                     await self.add(result_message(call, results.get(call.id, interrupted)))
             self._open = []

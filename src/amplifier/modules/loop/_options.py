@@ -8,7 +8,15 @@ from typing import Any
 import attrs
 
 from .._shared import configuration
-from .._shared.configuration import any_text, choice, delay, no_limit_or_seconds, option, optional, whole_number
+from .._shared.configuration import (
+    any_text,
+    choice,
+    delay,
+    no_limit_or_seconds,
+    option,
+    optional,
+    whole_number,
+)
 
 
 @attrs.frozen(kw_only=True)
@@ -55,7 +63,11 @@ class TurnOptions:
 
 
 def read_options(
-    orchestrator: str, config: Mapping[str, Any] | None, *, streaming: bool = False, select_tools: bool = False
+    orchestrator: str,
+    config: Mapping[str, Any] | None,
+    *,
+    streaming: bool = False,
+    select_tools: bool = False,
 ) -> TurnOptions:
     """Read a loop's configuration.
 
@@ -63,5 +75,10 @@ def read_options(
         PlanError: The configuration is wrong; it lists all problems.
     """
     return configuration.read_options(
-        TurnOptions, orchestrator, config, orchestrator=orchestrator, streaming=streaming, select_tools=select_tools
+        TurnOptions,
+        orchestrator,
+        config,
+        orchestrator=orchestrator,
+        streaming=streaming,
+        select_tools=select_tools,
     )

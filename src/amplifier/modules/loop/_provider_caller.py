@@ -183,7 +183,11 @@ class ProviderCaller:
                 return await self._ask_once(request)
             except LLMError as exc:
                 attempt += 1
-                if not exc.retryable or attempt > self._options.max_retries or self._is_too_long(exc):
+                if (
+                    not exc.retryable
+                    or attempt > self._options.max_retries
+                    or self._is_too_long(exc)
+                ):
                     await self._emit_error(exc)
                     raise
                 delay = self._delay(attempt, exc)
@@ -231,7 +235,8 @@ class ProviderCaller:
             if isinstance(calls, list) and all(isinstance(call, ToolCall) for call in calls):
                 return response, self._with_own_ids([_own(call) for call in calls])
             raise ContractError(
-                f"{self._who} parsed {calls!r:.80} as tool calls; expected a list of ToolCall", module=self.name
+                f"{self._who} parsed {calls!r:.80} as tool calls; expected a list of ToolCall",
+                module=self.name,
             )
         except Exception as exc:
             await self._emit_error(exc)
@@ -244,7 +249,9 @@ class ProviderCaller:
         if own == blocks and calls == (response.tool_calls or []):
             return response
         named, left = copy.copy(response), iter(own)
-        named.content = [next(left) if isinstance(block, ToolCallBlock) else block for block in response.content]
+        named.content = [
+            next(left) if isinstance(block, ToolCallBlock) else block for block in response.content
+        ]
         named.tool_calls = calls or response.tool_calls
         return named
 
@@ -270,7 +277,10 @@ class ProviderCaller:
         return (exc.retry_after or 0.0) > self._options.max_retry_after
 
     async def _emit_error(self, exc: Exception) -> None:
-        details = {"provider": self.name, "error": {"type": type(exc).__name__, "message": text_of(exc)}}
+        details = {
+            "provider": self.name,
+            "error": {"type": type(exc).__name__, "message": text_of(exc)},
+        }
         await self._hooks.emit(PROVIDER_ERROR, details)
 
     def _delay(self, attempt: int, exc: LLMError) -> float:
@@ -326,12 +336,24 @@ class ProviderCaller:
             start = {"block_index": index, "block_type": block.type, "total_blocks": total}
             await self._hooks.emit(CONTENT_BLOCK_START, start)
             if isinstance(block, TextBlock) and block.text:
-                delta = {"block_index": index, "block_type": "text", "delta": block.text, "total_blocks": total}
+                delta = {
+                    "block_index": index,
+                    "block_type": "text",
+                    "delta": block.text,
+                    "total_blocks": total,
+                }
                 await self._hooks.emit(CONTENT_BLOCK_DELTA, delta)
-            details = {"block_index": index, "block": self._shown(block), "total_blocks": total, "usage": usage}
+            details = {
+                "block_index": index,
+                "block": self._shown(block),
+                "total_blocks": total,
+                "usage": usage,
+            }
             await self._hooks.emit(CONTENT_BLOCK_END, details)
             if isinstance(block, ThinkingBlock):
-                await self._hooks.emit(THINKING_FINAL, {"block_index": index, "text": block.thinking})
+                await self._hooks.emit(
+                    THINKING_FINAL, {"block_index": index, "text": block.thinking}
+                )
 
     def _shown(self, block: ContentBlockUnion) -> dict[str, Any] | None:
         return to_dict(block) if self._is_heard(CONTENT_BLOCK_END, "block") else None
@@ -344,10 +366,14 @@ class ProviderCaller:
         self._reported.begin_attempt()
         opening = stream(request)
         if not hasattr(opening, "__aenter__"):
-            raise self._broken_contract("returned", opening, "an async context manager from stream()")
+            raise self._broken_contract(
+                "returned", opening, "an async context manager from stream()"
+            )
         async with opening as chunks:
             if not hasattr(chunks, "__aiter__"):
-                raise self._broken_contract("opened", chunks, "an async iterator of chunks from stream()")
+                raise self._broken_contract(
+                    "opened", chunks, "an async iterator of chunks from stream()"
+                )
             # To the very end, past the response: no one closes an async generator that is left half-way.
             async for chunk in chunks:
                 kind = getattr(chunk, "kind", None)  # a provider may have a chunk class of its own
@@ -356,11 +382,15 @@ class ProviderCaller:
                 if kind == "response":
                     response = chunk.response
                     if not isinstance(response, ChatResponse):
-                        raise self._broken_contract("ended its stream with", response, "a ChatResponse")
+                        raise self._broken_contract(
+                            "ended its stream with", response, "a ChatResponse"
+                        )
                 else:
                     if kind == "block_end" and isinstance(chunk.block, ToolCallBlock):
                         calls.append(chunk.block)
-                        chunk = StreamChunk(kind=kind, index=chunk.index, block=self._with_own_ids(calls)[-1])  # noqa: PLW2901
+                        chunk = StreamChunk(  # noqa: PLW2901
+                            kind=kind, index=chunk.index, block=self._with_own_ids(calls)[-1]
+                        )
                     await self._take(chunk)
         if response is not None:
             if self._reported.is_void:
@@ -372,7 +402,9 @@ class ProviderCaller:
         )
 
     def _broken_contract(self, did: str, found: object, expected: str) -> ContractError:
-        return ContractError(f"{self._who} {did} {type(found).__name__}; expected {expected}", module=self.name)
+        return ContractError(
+            f"{self._who} {did} {type(found).__name__}; expected {expected}", module=self.name
+        )
 
     async def _take(self, chunk: StreamChunk) -> None:
         if self._reported.is_void:
@@ -388,17 +420,33 @@ class ProviderCaller:
         reported = self._reported
         reported.note(chunk)
         # Most events are pieces, and without listeners nothing is made of them.
-        emit, is_heard, index, kind = self._hooks.emit, self._is_heard, chunk.index, chunk.block_type
+        emit, is_heard, index, kind = (
+            self._hooks.emit,
+            self._is_heard,
+            chunk.index,
+            chunk.block_type,
+        )
         if chunk.kind == "block_delta":
-            details: dict[str, Any] = {"block_index": index, "block_type": kind, "delta": chunk.text}
-            left = await emit(CONTENT_BLOCK_DELTA, details) if is_heard(CONTENT_BLOCK_DELTA) else HookResult()
+            details: dict[str, Any] = {
+                "block_index": index,
+                "block_type": kind,
+                "delta": chunk.text,
+            }
+            left = (
+                await emit(CONTENT_BLOCK_DELTA, details)
+                if is_heard(CONTENT_BLOCK_DELTA)
+                else HookResult()
+            )
             reported.add_piece(left, details)
             if kind in ("thinking", "reasoning") and is_heard(THINKING_DELTA):
                 await emit(THINKING_DELTA, {"block_index": index, "delta": chunk.text})
         elif chunk.kind == "block_start":
             start: dict[str, Any] = {"block_index": index, "block_type": kind}
             if chunk.tool_name is not None:
-                start["metadata"] = {"tool_name": chunk.tool_name, "is_answer": chunk.tool_name == self._answer_tool}
+                start["metadata"] = {
+                    "tool_name": chunk.tool_name,
+                    "is_answer": chunk.tool_name == self._answer_tool,
+                }
             await emit(CONTENT_BLOCK_START, start)
         elif chunk.kind == "block_end" and chunk.block is not None:
             details = {"block_index": index, "block": self._shown(chunk.block)}
@@ -442,7 +490,11 @@ class _Reported:
     def add_block(self, left: HookResult, details: dict[str, Any]) -> None:
         """Add a block that listeners have received whole."""
         block = (left.data or details).get("block")
-        if left.action != "deny" and details["block_index"] not in self._in_pieces and isinstance(block, dict):
+        if (
+            left.action != "deny"
+            and details["block_index"] not in self._in_pieces
+            and isinstance(block, dict)
+        ):
             self._add(block.get("text") if block.get("type") == "text" else None)
 
     def _add(self, text: object) -> None:
@@ -456,7 +508,9 @@ def _own(call: ToolCall) -> ToolCall:
     return own
 
 
-_receiving: ContextVar[ReceivedStream | None] = ContextVar("amplifier_received_stream", default=None)
+_receiving: ContextVar[ReceivedStream | None] = ContextVar(
+    "amplifier_received_stream", default=None
+)
 _OURS = {"tool_use": "tool_call"}
 
 
@@ -473,7 +527,12 @@ class ReceivedStream:
         take: Called with each chunk.
     """
 
-    def __init__(self, hooks: Hooks, begin: Callable[[], None], take: Callable[[StreamChunk], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        hooks: Hooks,
+        begin: Callable[[], None],
+        take: Callable[[StreamChunk], Awaitable[None]],
+    ) -> None:
         self._hooks = hooks
         self._begin = begin
         self._take = take
@@ -507,18 +566,29 @@ class ReceivedStream:
         name = data.get("name")
         await self._take(
             StreamChunk(
-                kind="block_start", index=index, block_type=kind, tool_name=name if isinstance(name, str) else None
+                kind="block_start",
+                index=index,
+                block_type=kind,
+                tool_name=name if isinstance(name, str) else None,
             )
         )
 
     async def _delta(self, _: str, data: dict[str, Any]) -> None:
         index, text = data.get("block_index"), data.get("text")
         if _receiving.get() is self and index in self._blocks and isinstance(text, str):
-            await self._take(StreamChunk(kind="block_delta", index=index, block_type=self._blocks[index], text=text))
+            await self._take(
+                StreamChunk(
+                    kind="block_delta", index=index, block_type=self._blocks[index], text=text
+                )
+            )
 
     def ends(self, response: ChatResponse) -> list[StreamChunk]:
         """The chunks that end the blocks, which only the response has whole; those that were not streamed come as one piece."""
-        open_blocks, free, chunks = sorted(self._blocks.items()), max(self._blocks, default=-1) + 1, []
+        open_blocks, free, chunks = (
+            sorted(self._blocks.items()),
+            max(self._blocks, default=-1) + 1,
+            [],
+        )
         for block in response.content:
             known = next((item for item in open_blocks if item[1] == block.type), None)
             if known is not None:
@@ -528,8 +598,14 @@ class ReceivedStream:
                 index, free = free, free + 1
                 chunks.append(StreamChunk(kind="block_start", index=index, block_type=block.type))
                 if isinstance(block, TextBlock) and block.text:
-                    chunks.append(StreamChunk(kind="block_delta", index=index, block_type="text", text=block.text))
-            chunks.append(StreamChunk(kind="block_end", index=index, block_type=block.type, block=block))
+                    chunks.append(
+                        StreamChunk(
+                            kind="block_delta", index=index, block_type="text", text=block.text
+                        )
+                    )
+            chunks.append(
+                StreamChunk(kind="block_end", index=index, block_type=block.type, block=block)
+            )
         return chunks
 
     @property

@@ -95,7 +95,9 @@ def interrupted(reason: str) -> str:
     return _INTERRUPTED.format(reason=reason)
 
 
-async def why_not_repeated(call: ToolCall, tools: Mapping[str, Tool], hook_results: HookResults) -> str | None:
+async def why_not_repeated(
+    call: ToolCall, tools: Mapping[str, Tool], hook_results: HookResults
+) -> str | None:
     """Why a call that may have been running must not run again, as text for the model; None if it may."""
     tool = tools.get(call.name)
     if tool is None:
@@ -108,7 +110,9 @@ async def why_not_repeated(call: ToolCall, tools: Mapping[str, Tool], hook_resul
     if repeatable is None:
         question = _question(call)
         if len(question) > _LONGEST_SHOWN:
-            return interrupted("its input is too long to be shown to a person, who would have to allow it")
+            return interrupted(
+                "its input is too long to be shown to a person, who would have to allow it"
+            )
         gate = ApprovalGate(hook_name="resume", prompt=question)
         note_question(
             ApprovalQuestion(
@@ -183,7 +187,11 @@ class Attempt:
 
     def about(self) -> dict[str, Any]:
         """What events report about it."""
-        return {"tool_name": self.tool_name, "tool_call_id": self.call.id, "parallel_group_id": self.group_id}
+        return {
+            "tool_name": self.tool_name,
+            "tool_call_id": self.call.id,
+            "parallel_group_id": self.group_id,
+        }
 
     def as_resumed(self) -> dict[str, str]:
         """For the event ``turn:resumed``: its outcome is ``kept``, ``started`` (for the first time), ``repeated`` or ``interrupted``."""
@@ -249,9 +257,15 @@ class ToolRunner:
     @property
     def results(self) -> dict[str, ToolResult]:
         """Results so far by call id, of the calls that are running."""
-        return {attempt.call.id: attempt.result for attempt in self._running if attempt.result is not None}
+        return {
+            attempt.call.id: attempt.result
+            for attempt in self._running
+            if attempt.result is not None
+        }
 
-    async def run(self, calls: list[ToolCall], iteration: int, *, are_resumed: bool = False) -> list[Attempt]:
+    async def run(
+        self, calls: list[ToolCall], iteration: int, *, are_resumed: bool = False
+    ) -> list[Attempt]:
         """Run the calls, at the same time where there are several; store each result once those of the calls before it are stored.
 
         Args:
@@ -268,7 +282,13 @@ class ToolRunner:
         """
         group_id = str(uuid.uuid4())
         attempts = self._running = [
-            Attempt(call, self._step(call, iteration, is_resumed=are_resumed), group_id, call.name, call.arguments)
+            Attempt(
+                call,
+                self._step(call, iteration, is_resumed=are_resumed),
+                group_id,
+                call.name,
+                call.arguments,
+            )
             for call in calls
         ]
         if len(attempts) == 1:
@@ -290,7 +310,9 @@ class ToolRunner:
 
         async def run_and_store(attempt: Attempt) -> None:
             try:  # an answer takes no slot: one that waited for another, which waits for a slot, would wait for ever
-                await self._run_one(attempt, _Slot(attempt, None if self._is_answer(attempt) else limiter))
+                await self._run_one(
+                    attempt, _Slot(attempt, None if self._is_answer(attempt) else limiter)
+                )
             finally:
                 for event in (attempt.entered, attempt.judged, attempt.started, attempt.left):
                     event.set()
@@ -326,19 +348,28 @@ class ToolRunner:
         async def refuse() -> ToolResult:
             return unknown
 
-        result = await self._coordinator.run_step(self._step(call, 0, is_resumed=True), refuse, admit=refuse)
+        result = await self._coordinator.run_step(
+            self._step(call, 0, is_resumed=True), refuse, admit=refuse
+        )
         return result if isinstance(result, ToolResult) and result is not unknown else None
 
     async def _run_one(self, attempt: Attempt, slot: _Slot | None) -> None:
         try:
             result = await self._coordinator.run_step(
-                attempt.step, partial(self._execute, attempt), admit=partial(self._admit, attempt), limiter=slot
+                attempt.step,
+                partial(self._execute, attempt),
+                admit=partial(self._admit, attempt),
+                limiter=slot,
             )
         except (anyio.get_cancelled_exc_class(), KeyboardInterrupt):
-            if attempt.has_begun and attempt.result is None:  # perhaps while hooks decided, or a user was asked
+            if (
+                attempt.has_begun and attempt.result is None
+            ):  # perhaps while hooks decided, or a user was asked
                 running = refusal("cancelled while it was running", "Cancelled")
                 attempt.result = running if attempt.has_run else _not_started(attempt.step)
-                await self._emit_error(attempt, attempt.result)  # a terminal event: delivered all the same
+                await self._emit_error(
+                    attempt, attempt.result
+                )  # a terminal event: delivered all the same
             raise
         if not isinstance(result, ToolResult):
             raise ContractError(
@@ -383,12 +414,19 @@ class ToolRunner:
         about = current_call() or attempt.step.call
         try:
             arguments = copy.deepcopy(call.arguments)
-            found = await call_within(seconds, f"reconcile of tool {call.name!r}", reconcile, arguments, about)
+            found = await call_within(
+                seconds, f"reconcile of tool {call.name!r}", reconcile, arguments, about
+            )
         except DeadlineExceeded:
             logger.warning("reconcile of tool %r did not return within %g s", call.name, seconds)
             return Unknown()
         except Exception as exc:  # noqa: BLE001 — a tool is third-party code; what it does not find out is not known
-            logger.warning("reconcile of tool %r (%s) failed with %s", call.name, _class_of(tool), _written_out(exc))
+            logger.warning(
+                "reconcile of tool %r (%s) failed with %s",
+                call.name,
+                _class_of(tool),
+                _written_out(exc),
+            )
             return Unknown()
         if isinstance(found, Done | NotDone | Unknown):
             return found
@@ -433,14 +471,19 @@ class ToolRunner:
                 await earlier.started.wait()
         if applied.action == "modify" and applied.data is not None:
             attempt.given = applied.data.get("tool_input", attempt.given)
-        if self._tools.get(name) is not tool:  # hooks and users decided about the one that was there before
+        if (
+            self._tools.get(name) is not tool
+        ):  # hooks and users decided about the one that was there before
             return refusal(
-                f"the tool {name!r} was replaced or removed while hooks decided about this call", "UnknownTool"
+                f"the tool {name!r} was replaced or removed while hooks decided about this call",
+                "UnknownTool",
             )
         given = attempt.given
         if not isinstance(given, dict):
             attempt.given = {}
-            return refusal(f"arguments must be a JSON object, got {type(given).__name__}", "BadArguments")
+            return refusal(
+                f"arguments must be a JSON object, got {type(given).__name__}", "BadArguments"
+            )
         if (problem := await self.schemas.problem(name, given)) is not None:
             return refusal(f"arguments do not fit the tool's schema: {problem}", "BadArguments")
         return None
@@ -465,7 +508,8 @@ class ToolRunner:
             if isinstance(selected, str) and selected != call.name:
                 attempt.tool_name, source = selected, "hook"
         await self._hooks.emit(
-            TOOL_SELECTED, {"tool_name": attempt.tool_name, "tool_call_id": call.id, "source": source}
+            TOOL_SELECTED,
+            {"tool_name": attempt.tool_name, "tool_call_id": call.id, "source": source},
         )
         return None
 
@@ -491,13 +535,17 @@ class ToolRunner:
         who = f"tool {name!r}"
         try:
             result = await call_within(seconds, who, self._run_tool, name, given)
-        except NoOneToAskError:  # by a session of the tool's own: this turn, too, is left to be resumed
+        except (
+            NoOneToAskError
+        ):  # by a session of the tool's own: this turn, too, is left to be resumed
             raise
         except BudgetError as exc:  # the tool was not called
             return refusal(text_of(exc), type(exc).__name__), True
         except Exception as exc:  # noqa: BLE001 — a tool is third-party code; its failure is an answer for the model
             if isinstance(exc, DeadlineExceeded) and exc.operation == who:
-                return refusal(f"the tool did not return within {seconds:g} s and was cancelled", "Timeout"), True
+                return refusal(
+                    f"the tool did not return within {seconds:g} s and was cancelled", "Timeout"
+                ), True
             logger.warning("tool %r (%s) failed with %s", name, _class_of(tool), _written_out(exc))
             return refusal(text_of(exc), type(exc).__name__), True
         if isinstance(result, ToolResult):
@@ -515,14 +563,25 @@ class ToolRunner:
 
     async def _after(self, attempt: Attempt, result: ToolResult) -> ToolResult:
         shown: Any = result.safe_hook_presentation() if self._is_heard(TOOL_POST) else result
-        details = {**attempt.about(), "tool_input": attempt.given, "tool_result": shown, "result": shown}
-        applied = await self._hook_results.apply(await self._hooks.emit(TOOL_POST, details), TOOL_POST, defer=True)
+        details = {
+            **attempt.about(),
+            "tool_input": attempt.given,
+            "tool_result": shown,
+            "result": shown,
+        }
+        applied = await self._hook_results.apply(
+            await self._hooks.emit(TOOL_POST, details), TOOL_POST, defer=True
+        )
         if applied.action == "deny":
-            return refusal(f"the result was withheld: {applied.reason or 'no reason given'}", "Withheld")
+            return refusal(
+                f"the result was withheld: {applied.reason or 'no reason given'}", "Withheld"
+            )
         return _modified_result(result, shown, applied)
 
     async def _emit_error(self, attempt: Attempt, result: ToolResult) -> None:
-        await self._hooks.emit(TOOL_ERROR, {**attempt.about(), "tool_input": attempt.given, "error": result.error})
+        await self._hooks.emit(
+            TOOL_ERROR, {**attempt.about(), "tool_input": attempt.given, "error": result.error}
+        )
 
 
 def _without_questions(emitted: HookResult) -> HookResult:
@@ -550,7 +609,9 @@ def _class_of(tool: Any) -> str:
 
 def _written_out(exc: Exception) -> str:
     """An exception with its traceback, as text: what tools raise is known to carry credentials, which are taken out here."""
-    return redact_text(f"{type(exc).__name__}: {text_of(exc)}\n{''.join(traceback.format_exception(exc))}")
+    return redact_text(
+        f"{type(exc).__name__}: {text_of(exc)}\n{''.join(traceback.format_exception(exc))}"
+    )
 
 
 def _own(result: ToolResult) -> ToolResult:
@@ -581,7 +642,12 @@ def _modified_result(result: ToolResult, shown: dict[str, Any], applied: HookRes
             return _own(new)
         if isinstance(new, dict) and new.keys() <= {"success", "output", "error", "content"}:
             return ToolResult(
-                **{**new, "content": result.content if new.get("content") == shown.get("content") else None}
+                **{
+                    **new,
+                    "content": result.content
+                    if new.get("content") == shown.get("content")
+                    else None,
+                }
             )
         return ToolResult(success=result.success, output=new, error=result.error)
     return result
@@ -611,10 +677,16 @@ class ToolSchemas:
         for name, tool in self._tools.items():
             try:
                 parameters = copy_json(self._schema(name, tool))
-                specs.append(ToolSpec(name=name, description=tool.description, parameters=parameters))
+                specs.append(
+                    ToolSpec(name=name, description=tool.description, parameters=parameters)
+                )
             except BaseException as exc:  # a tool's properties are foreign code
                 failure = contained_failure(exc)
-                logger.error("tool %r cannot describe itself and is not offered to the model", name, exc_info=failure)
+                logger.error(
+                    "tool %r cannot describe itself and is not offered to the model",
+                    name,
+                    exc_info=failure,
+                )
         return specs
 
     async def problem(self, name: str, given: dict[str, Any]) -> str | None:
@@ -626,7 +698,9 @@ class ToolSchemas:
             return self._problem(name, validator, given)
         except BaseException as exc:  # noqa: BLE001 — a Rust extension; its panics are no Exception
             failure = contained_failure(exc)
-            logger.warning("the input of tool %r cannot be checked against its schema: %s", name, failure)
+            logger.warning(
+                "the input of tool %r cannot be checked against its schema: %s", name, failure
+            )
             return None
 
     async def _built(self, name: str) -> Validator | str | None:
@@ -640,11 +714,17 @@ class ToolSchemas:
             return await anyio.to_thread.run_sync(_validator, written, abandon_on_cancel=True)
         return f"it could not be read within {_SECONDS_TO_BUILD:g} s"
 
-    def _problem(self, name: str, validator: Validator | str | None, given: dict[str, Any]) -> str | None:
+    def _problem(
+        self, name: str, validator: Validator | str | None, given: dict[str, Any]
+    ) -> str | None:
         if isinstance(validator, str):
             if name not in self._reported:
                 self._reported.add(name)
-                logger.warning("the schema of tool %r cannot be used, and inputs are not checked: %s", name, validator)
+                logger.warning(
+                    "the schema of tool %r cannot be used, and inputs are not checked: %s",
+                    name,
+                    validator,
+                )
             return None
         problems = [] if validator is None else validator.problems(given, 5)
         return "; ".join(f"{_path(place)}: {message}" for place, message in problems) or None
@@ -659,7 +739,9 @@ class ToolSchemas:
         return self._schemas[name]
 
 
-@lru_cache(maxsize=1024)  # every turn reads the schemas anew, and they are nearly always those of the turn before
+@lru_cache(
+    maxsize=1024
+)  # every turn reads the schemas anew, and they are nearly always those of the turn before
 def _validator(schema: bytes) -> Validator | str | None:
     """A validator, or what is wrong with the schema, as text; None if the package that validates is not there."""
     return _validator_of(orjson.loads(schema))

@@ -12,7 +12,15 @@ from typing import Any
 import anyio
 import attrs
 
-from amplifier.contracts import ContextManager, Coordinator, CurrentCall, Hooks, Provider, Step, Tool
+from amplifier.contracts import (
+    ContextManager,
+    Coordinator,
+    CurrentCall,
+    Hooks,
+    Provider,
+    Step,
+    Tool,
+)
 from amplifier.errors import (
     ContentFilterError,
     ContextLengthError,
@@ -101,7 +109,9 @@ class Turn:
         if answer_format is not None:
             # The turn itself reports that there is no provider, after its first events.
             provider = providers.get(options.default_provider or next(iter(providers), ""))
-            self._answer = TypedAnswer(answer_format, provider, tools, options.answer_mode, options.answer_attempts)
+            self._answer = TypedAnswer(
+                answer_format, provider, tools, options.answer_mode, options.answer_attempts
+            )
             if self._answer.tool is not None:
                 tools = {**tools, self._answer.tool.name: self._answer.tool}
         self._runner = ToolRunner(
@@ -131,7 +141,9 @@ class Turn:
             ResultError: The answer does not fit the type that was asked for.
             ContainedError: Provider or context raised something that is no ``Exception``.
         """
-        return await self._run(prompt, attachments_of(blocks), partial(self._converse, prompt, blocks))
+        return await self._run(
+            prompt, attachments_of(blocks), partial(self._converse, prompt, blocks)
+        )
 
     async def resume(self) -> str:
         """Go on with the turn at the end of the conversation, which was cut off.
@@ -149,9 +161,13 @@ class Turn:
                 "there is no turn to resume: the conversation is empty or ends with an answer of the model; begin a turn "
                 "with execute(prompt)"
             )
-        return await self._run(unfinished.prompt, unfinished.attachments, partial(self._go_on, unfinished))
+        return await self._run(
+            unfinished.prompt, unfinished.attachments, partial(self._go_on, unfinished)
+        )
 
-    async def _run(self, prompt: str, attachments: list[dict[str, Any]], work: Callable[[], Awaitable[None]]) -> str:
+    async def _run(
+        self, prompt: str, attachments: list[dict[str, Any]], work: Callable[[], Awaitable[None]]
+    ) -> str:
         status, keeps_calls = "error", False
         self._steering.open()
         try:
@@ -184,14 +200,20 @@ class Turn:
             try:
                 await self._hooks.emit(EXECUTION_END, {"response": self._text, "status": status})
             finally:  # on asyncio a native cancel that waited for the handlers of the first is raised out of it
-                outcome = {"completed": "success" if self._finished else "incomplete"}.get(status, status)
-                outcome = "refused" if self._is_refused and outcome in ("success", "error") else outcome
+                outcome = {"completed": "success" if self._finished else "incomplete"}.get(
+                    status, status
+                )
+                outcome = (
+                    "refused" if self._is_refused and outcome in ("success", "error") else outcome
+                )
                 about = {"orchestrator": self._options.orchestrator, "turn_count": self._iteration}
                 await self._hooks.emit(ORCHESTRATOR_COMPLETE, {**about, "status": outcome})
 
     async def _refused(self, reason: str, message: str) -> None:
         self._is_refused = True
-        await self._hooks.emit(PROVIDER_REFUSAL, {**self._about, "reason": reason, "message": message})
+        await self._hooks.emit(
+            PROVIDER_REFUSAL, {**self._about, "reason": reason, "message": message}
+        )
 
     def _is_stopping(self) -> bool:
         return self._coordinator.cancellation.is_cancelled
@@ -208,12 +230,18 @@ class Turn:
         except (InvalidRequestError, ContextLengthError) as error:
             if self._iteration == 1 and attachments_of(blocks):
                 await self._transcript.withdraw_attachments(blocks)
-                error.add_note("The conversation keeps notes in place of the images and files of this prompt.")
+                error.add_note(
+                    "The conversation keeps notes in place of the images and files of this prompt."
+                )
             raise
 
-    async def _submit(self, prompt: str, blocks: list[dict[str, Any]]) -> tuple[str, list[dict[str, Any]]]:
+    async def _submit(
+        self, prompt: str, blocks: list[dict[str, Any]]
+    ) -> tuple[str, list[dict[str, Any]]]:
         """Let hooks forbid or change the prompt."""
-        emitted = await self._hooks.emit(PROMPT_SUBMIT, _prompt_payload(prompt, attachments_of(blocks)))
+        emitted = await self._hooks.emit(
+            PROMPT_SUBMIT, _prompt_payload(prompt, attachments_of(blocks))
+        )
         # Before anything of this turn is stored, which injections are; but not for a prompt that is denied.
         if emitted.action != "deny":
             await self._open()
@@ -221,7 +249,10 @@ class Turn:
         if applied.action == "deny":
             raise self._denied(PROMPT_SUBMIT, applied.reason)
         if applied.action == "modify" and applied.data is not None:
-            prompt, blocks = str(applied.data.get("prompt", prompt)), changed_blocks(blocks, applied.data)
+            prompt, blocks = (
+                str(applied.data.get("prompt", prompt)),
+                changed_blocks(blocks, applied.data),
+            )
         return prompt, blocks
 
     async def _go_on(self, unfinished: UnfinishedTurn) -> None:
@@ -235,7 +266,11 @@ class Turn:
             resumed = await self._runner.run(unfinished.calls, self._iteration, are_resumed=True)
             await self._hook_results.store_deferred()
         await self._hooks.emit(
-            TURN_RESUMED, {"iteration": unfinished.iterations, "calls": [attempt.as_resumed() for attempt in resumed]}
+            TURN_RESUMED,
+            {
+                "iteration": unfinished.iterations,
+                "calls": [attempt.as_resumed() for attempt in resumed],
+            },
         )
         if self._answer is None or not await self._take_final_result(self._answer, resumed):
             await self._instruct()
@@ -245,7 +280,9 @@ class Turn:
         name, provider = choose_provider(self._providers, self._options.default_provider)
         tool = None if self._answer is None else self._answer.tool
         answer_tool = None if tool is None else tool.name
-        return ProviderCaller(name, provider, self._hooks, self._options, self._is_stopping, answer_tool)
+        return ProviderCaller(
+            name, provider, self._hooks, self._options, self._is_stopping, answer_tool
+        )
 
     async def _iterate(self, caller: ProviderCaller) -> None:
         """Ask the model and run its tools until it answers without tool calls."""
@@ -263,7 +300,9 @@ class Turn:
         """Add the messages that have arrived since the latest request to the conversation."""
         while waiting := self._steering.waiting:
             message = waiting.popleft()
-            await self._transcript.add({"role": "user", "content": message, "metadata": {"source": STEERING}})
+            await self._transcript.add(
+                {"role": "user", "content": message, "metadata": {"source": STEERING}}
+            )
             details = {
                 "orchestrator": self._options.orchestrator,
                 "content": message,
@@ -289,14 +328,21 @@ class Turn:
 
     async def _collect_instructions(self) -> None:
         """Those of the plan, and what modules contribute to the channel ``instructions``."""
-        given = [self._options.system_prompt, *await self._coordinator.collect_contributions("instructions")]
-        self._instructions = "\n\n".join(text for text in given if isinstance(text, str) and text) or None
+        given = [
+            self._options.system_prompt,
+            *await self._coordinator.collect_contributions("instructions"),
+        ]
+        self._instructions = (
+            "\n\n".join(text for text in given if isinstance(text, str) and text) or None
+        )
 
     async def _instruct(self) -> None:
         """Store the instructions, if others were in force: of those in a conversation the latest are shown."""
         if self._lacks_instructions:
             metadata = {"source": INSTRUCTIONS}
-            await self._transcript.add({"role": "system", "content": self._instructions, "metadata": metadata})
+            await self._transcript.add(
+                {"role": "system", "content": self._instructions, "metadata": metadata}
+            )
 
     async def _step(self, caller: ProviderCaller) -> bool:
         """One model call and the tools it asks for; False when the turn is over."""
@@ -339,13 +385,18 @@ class Turn:
         self._text = text_of(response)
         await self._transcript.add_answer(response, calls)
         # What is only kept for `session.last_turn` need not be written out.
-        is_heard, is_read = self._is_heard(PROVIDER_RESPONSE), self._is_heard(PROVIDER_RESPONSE, "response")
+        is_heard, is_read = (
+            self._is_heard(PROVIDER_RESPONSE),
+            self._is_heard(PROVIDER_RESPONSE, "response"),
+        )
         await self._hooks.emit(
             PROVIDER_RESPONSE,
             {
                 **self._about,
                 "response": to_dict(response) if is_read else None if is_heard else response,
-                "usage": to_dict(response.usage) if is_heard and response.usage is not None else response.usage,
+                "usage": to_dict(response.usage)
+                if is_heard and response.usage is not None
+                else response.usage,
                 "tool_calls": bool(calls),
                 "iteration": self._iteration,
             },
@@ -360,21 +411,29 @@ class Turn:
             if correction is None:
                 await self._complete()
                 return False
-            await self._transcript.add({"role": "user", "content": correction, "metadata": {"source": CORRECTION}})
+            await self._transcript.add(
+                {"role": "user", "content": correction, "metadata": {"source": CORRECTION}}
+            )
             return True
         ran = await self._runner.run(calls, self._iteration)
         await self._hook_results.store_deferred()
         return self._answer is None or not await self._take_final_result(self._answer, ran)
 
-    async def _tell_cache_break(self, messages: RequestMessages, request: ChatRequest, caller: ProviderCaller) -> None:
+    async def _tell_cache_break(
+        self, messages: RequestMessages, request: ChatRequest, caller: ProviderCaller
+    ) -> None:
         broken = messages.cache_break(request.tools)
         if broken is not None:
             cost = caller.price_of_input(request, broken.tokens)
-            await self._hooks.emit(CONTEXT_CACHE_BREAK, {**attrs.asdict(broken), "cost_usd": cost and str(cost)})
+            await self._hooks.emit(
+                CONTEXT_CACHE_BREAK, {**attrs.asdict(broken), "cost_usd": cost and str(cost)}
+            )
 
     async def _take_final_result(self, answer: TypedAnswer, ran: list[Attempt]) -> bool:
         """Whether the model has given its answer with the tool for it."""
-        given = [made for made in ran if answer.tool is not None and made.call.name == answer.tool.name]
+        given = [
+            made for made in ran if answer.tool is not None and made.call.name == answer.tool.name
+        ]
         for made in given:
             # The call was accepted in an earlier process: a step wrapper has kept its result, and the tool was not called.
             if not made.has_begun and made.result is not None and made.result.success:
@@ -488,13 +547,18 @@ class TurnOrchestrator:
         **_: Any,
     ) -> str:
         """Go on with the turn that was cut off, and return what `execute` would."""
-        turn, self._answered = self._turn(context, providers, tools, hooks, coordinator, answer_format), None
+        turn, self._answered = (
+            self._turn(context, providers, tools, hooks, coordinator, answer_format),
+            None,
+        )
         return await self._run(turn, context, turn.resume())
 
     def _turn(self, context: ContextManager, *rest: Any) -> Turn:
         return Turn(self._options, self._prefix, self._steering, context, *rest)
 
-    async def _run(self, turn: Turn, context: ContextManager, work: Coroutine[Any, Any, str]) -> str:
+    async def _run(
+        self, turn: Turn, context: ContextManager, work: Coroutine[Any, Any, str]
+    ) -> str:
         try:
             return await work
         finally:

@@ -44,7 +44,9 @@ class FinalResultTool:
     async def execute(self, input: dict[str, Any]) -> ToolResult:  # noqa: A002 — the contract's name
         """Accept the answer, or show the model what is wrong with it; after one that was accepted, no other."""
         if self.answer is not None:
-            message = "not used: the answer had been given already, with an earlier call of this tool"
+            message = (
+                "not used: the answer had been given already, with an earlier call of this tool"
+            )
             return ToolResult(success=False, error={"message": message, "type": "AnswerGiven"})
         try:
             self._format.read_value(input)
@@ -85,7 +87,9 @@ class TypedAnswer:
         if self.tool is not None:
             return None
         described = {"name": self._format.name, "schema": self._format.schema}
-        return ResponseFormatJsonSchema(json_schema=described, strict=_is_strict(self._format.schema))
+        return ResponseFormatJsonSchema(
+            json_schema=described, strict=_is_strict(self._format.schema)
+        )
 
     def accepted(self) -> str | None:
         """The answer that the model gave with the tool, as JSON text; None if it has not yet."""
@@ -110,7 +114,11 @@ class TypedAnswer:
             self._format.read_text(text)
         except ResultError as error:
             self.use_attempt(error)
-            how = "Reply with the corrected JSON only." if self.tool is None else f"Call the tool {self.tool.name}."
+            how = (
+                "Reply with the corrected JSON only."
+                if self.tool is None
+                else f"Call the tool {self.tool.name}."
+            )
             return f"{error}\n{how}"
         return None
 
@@ -135,7 +143,11 @@ class TypedAnswer:
         except ResultError as error:
             self.use_attempt(error)
         else:  # it fits; a hook denied the call
-            self.use_attempt(ResultError([("$", "the answer was denied by a hook")], result_type=self._format.name))
+            self.use_attempt(
+                ResultError(
+                    [("$", "the answer was denied by a hook")], result_type=self._format.name
+                )
+            )
 
 
 def _is_native(provider: Provider, *, has_tools: bool) -> bool:
@@ -152,8 +164,14 @@ def _is_strict(schema: Any) -> bool:
     members = schema.get("properties")
     if schema.get("type") == "object":
         required = schema.get("required", [])
-        if not isinstance(members, dict) or set(members) != set(required) or schema.get("additionalProperties"):
+        if (
+            not isinstance(members, dict)
+            or set(members) != set(required)
+            or schema.get("additionalProperties")
+        ):
             return False
     return all(
-        _is_strict(value) for key, value in schema.items() if key not in ("enum", "const", "default", "examples")
+        _is_strict(value)
+        for key, value in schema.items()
+        if key not in ("enum", "const", "default", "examples")
     )

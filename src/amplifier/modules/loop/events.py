@@ -20,4 +20,6 @@ class EventLoop(TurnOrchestrator):
 async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) -> None:
     """Mount the loop; see `TurnOptions` for its configuration."""
     await mount_loop(coordinator, EventLoop(read_options("loop-events", config, select_tools=True)))
-    coordinator.register_contributor("observability.events", "loop-events", lambda: ["tool:selecting", "tool:selected"])
+    coordinator.register_contributor(
+        "observability.events", "loop-events", lambda: ["tool:selecting", "tool:selected"]
+    )

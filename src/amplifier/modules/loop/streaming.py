@@ -19,4 +19,6 @@ class StreamingLoop(TurnOrchestrator):
 
 async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) -> None:
     """Mount the loop; see `TurnOptions` for its configuration."""
-    await mount_loop(coordinator, StreamingLoop(read_options("loop-streaming", config, streaming=True)))
+    await mount_loop(
+        coordinator, StreamingLoop(read_options("loop-streaming", config, streaming=True))
+    )

@@ -33,10 +33,25 @@ from weakref import WeakSet
 import attrs
 
 import amplifier.errors as error_classes
-from amplifier._internal.json import REDACTED, Frame, canonical_dumps, copy_json, format_path, rebuild, redact_secrets
+from amplifier._internal.json import (
+    REDACTED,
+    Frame,
+    canonical_dumps,
+    copy_json,
+    format_path,
+    rebuild,
+    redact_secrets,
+)
 from amplifier._internal.regular_files import make_folders, read_file, replace_file
 from amplifier.errors import LLMError, ModelError, PlanError, ReplayMismatchError
-from amplifier.models import ChatRequest, ChatResponse, ProviderInfo, StreamChunk, from_dict, to_dict
+from amplifier.models import (
+    ChatRequest,
+    ChatResponse,
+    ProviderInfo,
+    StreamChunk,
+    from_dict,
+    to_dict,
+)
 
 from ._local_answers import Answer
 
@@ -119,7 +134,9 @@ def _secret_values(value: Any) -> Iterator[str]:
 # ── what is compared ─────────────────────────────────────────────────────────────────────────────
 
 
-def canonical_request(request: ChatRequest, scrubber: Scrubber, ignore: Iterable[str]) -> dict[str, Any]:
+def canonical_request(
+    request: ChatRequest, scrubber: Scrubber, ignore: Iterable[str]
+) -> dict[str, Any]:
     """The request as it is compared and written: plain JSON that shares nothing with the request."""
     given = _without_unseen(to_dict(request))
     given["messages"] = [_without_unseen(message) for message in copy_json(given["messages"])]
@@ -139,16 +156,29 @@ def canonical_request(request: ChatRequest, scrubber: Scrubber, ignore: Iterable
 
 
 def _without_unseen(value: dict[str, Any]) -> dict[str, Any]:
-    return {key: member for key, member in value.items() if key not in _NOT_COMPARED and member is not None}
+    return {
+        key: member
+        for key, member in value.items()
+        if key not in _NOT_COMPARED and member is not None
+    }
 
 
 def _number_calls(messages: list[dict[str, Any]]) -> None:
     """Number the ids of tool calls: those of messages, of their blocks and of their ``tool_calls``."""
     numbers: dict[str, str] = {}
     for message in messages:
-        lists = [listed for key in ("content", "tool_calls") if isinstance(listed := message.get(key), list)]
-        for part in [message, *(part for listed in lists for part in listed if isinstance(part, dict))]:
-            is_call = part.get("type") in ("tool_call", "tool_use", "function") or "arguments" in part
+        lists = [
+            listed
+            for key in ("content", "tool_calls")
+            if isinstance(listed := message.get(key), list)
+        ]
+        for part in [
+            message,
+            *(part for listed in lists for part in listed if isinstance(part, dict)),
+        ]:
+            is_call = (
+                part.get("type") in ("tool_call", "tool_use", "function") or "arguments" in part
+            )
             for key in ("tool_call_id", "id") if is_call else ("tool_call_id",):
                 if isinstance(part.get(key), str):
                     part[key] = numbers.setdefault(part[key], f"call-{len(numbers) + 1}")
@@ -162,7 +192,9 @@ def digest(value: Any) -> str:
 # ── differences ──────────────────────────────────────────────────────────────────────────────────
 
 
-def first_difference(recorded: Any, asked: Any, path: tuple[str | int, ...] = ()) -> tuple[str, str, str] | None:
+def first_difference(
+    recorded: Any, asked: Any, path: tuple[str | int, ...] = ()
+) -> tuple[str, str, str] | None:
     """The first difference in the order of the recorded value; None if the values are equal.
 
     Returns:
@@ -239,9 +271,13 @@ class Exchange:
         """Whether there is something to replay; an answer that was cut off is none."""
         return bool(self.answer) and "chunk" not in self.answer[-1]
 
-    def finish(self, end: ChatResponse | LLMError, chunks: Iterable[StreamChunk], scrubber: Scrubber) -> None:
+    def finish(
+        self, end: ChatResponse | LLMError, chunks: Iterable[StreamChunk], scrubber: Scrubber
+    ) -> None:
         """Note the answer and the pieces that came before it."""
-        last = scrubber.scrub(_error_line(end) if isinstance(end, LLMError) else {"response": to_dict(end)})
+        last = scrubber.scrub(
+            _error_line(end) if isinstance(end, LLMError) else {"response": to_dict(end)}
+        )
         self.answer = [*_chunk_lines(chunks, _content(last), scrubber), last]
 
     def replayed(self, scrubber: Scrubber) -> Answer:
@@ -263,8 +299,13 @@ def _content(last: Line) -> list[Any]:
     return list(last["response"]["content"]) if "response" in last else []
 
 
-def _chunk_lines(chunks: Iterable[StreamChunk], content: list[Any], scrubber: Scrubber) -> Iterator[Line]:
-    lines = [{key: value for key, value in to_dict(chunk).items() if value is not None} for chunk in chunks]
+def _chunk_lines(
+    chunks: Iterable[StreamChunk], content: list[Any], scrubber: Scrubber
+) -> Iterator[Line]:
+    lines = [
+        {key: value for key, value in to_dict(chunk).items() if value is not None}
+        for chunk in chunks
+    ]
     texts: dict[int, str] = {}
     for line in lines:
         texts[line.get("index", 0)] = texts.get(line.get("index", 0), "") + line.get("text", "")
@@ -281,7 +322,9 @@ def _chunk_lines(chunks: Iterable[StreamChunk], content: list[Any], scrubber: Sc
 def _error_line(error: LLMError) -> Line:
     # A class that another package derived from ours is not known when the recording is replayed.
     kind = next(one for one in type(error).__mro__ if one.__module__ == LLMError.__module__)
-    fields = {name: value for name in _ERROR_FIELDS if (value := getattr(error, name, None)) is not None}
+    fields = {
+        name: value for name in _ERROR_FIELDS if (value := getattr(error, name, None)) is not None
+    }
     return {"error": kind.__name__, "message": str(error), **fields}
 
 
@@ -292,8 +335,15 @@ def _decoded(line: Line, content: list[Any]) -> Any:
         ModelError, TypeError, ValueError: The line is none of them.
     """
     if "chunk" in line:
-        chunk = {"kind": line["chunk"], **{key: value for key, value in line.items() if key != "chunk"}}
-        if chunk["kind"] == "block_end" and "block" not in chunk and chunk.get("index", 0) < len(content):
+        chunk = {
+            "kind": line["chunk"],
+            **{key: value for key, value in line.items() if key != "chunk"},
+        }
+        if (
+            chunk["kind"] == "block_end"
+            and "block" not in chunk
+            and chunk.get("index", 0) < len(content)
+        ):
             chunk["block"] = content[chunk.get("index", 0)]
         return from_dict(StreamChunk, chunk)
     if "response" in line:
@@ -301,7 +351,9 @@ def _decoded(line: Line, content: list[Any]) -> Any:
     kind = getattr(error_classes, line["error"], None)
     if not (isinstance(kind, type) and issubclass(kind, LLMError)):
         raise ValueError(f"expected an error of amplifier.errors, found {line['error']!r:.80}")
-    fields = {key: value for key, value in line.items() if key not in ("error", "message", "retry_after")}
+    fields = {
+        key: value for key, value in line.items() if key not in ("error", "message", "retry_after")
+    }
     if "delay_multiplier" in fields:
         fields["delay_multiplier"] = _NO_WAIT
     return kind(line.get("message", ""), **fields)
@@ -345,18 +397,24 @@ class Cassette:
     @property
     def exchanges(self) -> list[Exchange]:
         """What belongs into the file, ordered by place, so that two recordings of one run have the same order."""
-        complete = [exchange for exchange in (*(self.recorded or ()), *self.new) if exchange.is_complete]
+        complete = [
+            exchange for exchange in (*(self.recorded or ()), *self.new) if exchange.is_complete
+        ]
         return sorted(complete, key=lambda exchange: exchange.place)
 
     def takes(self, mode: str, run: str | None) -> bool:
         """Whether a new session belongs to it."""
         if mode != self.mode:
             return False
-        return (run is not None and run == self.run) or (bool(self.sessions) and (run == self.run or self.records))
+        return (run is not None and run == self.run) or (
+            bool(self.sessions) and (run == self.run or self.records)
+        )
 
     def place(self, number: int) -> str:
         """The place of a session; a file with one session is replayed in each of several."""
-        if number == 1 or not (self.records or any(one.place.startswith("main-") for one in self.recorded or ())):
+        if number == 1 or not (
+            self.records or any(one.place.startswith("main-") for one in self.recorded or ())
+        ):
             return "main"
         return f"main-{number}"
 
@@ -373,7 +431,9 @@ class Cassette:
             messages = canonical_dumps(asked.request["messages"])
 
             def similarity(one: Exchange) -> tuple[bool, int]:
-                return one.place == asked.place, _common_prefix(canonical_dumps(one.request["messages"]), messages)
+                return one.place == asked.place, _common_prefix(
+                    canonical_dumps(one.request["messages"]), messages
+                )
 
             nearest = max(candidates, key=similarity)
             difference = first_difference(nearest.request, asked.request)
@@ -427,14 +487,18 @@ class Cassette:
                 raise PlanError([("$.cassette", problem)]) from error
         return exchanges
 
-    def _read_line(self, number: int, text: str, parts: dict[str, dict[str, Any]], exchanges: list[Exchange]) -> None:
+    def _read_line(
+        self, number: int, text: str, parts: dict[str, dict[str, Any]], exchanges: list[Exchange]
+    ) -> None:
         line = json.loads(text)
         kind = next(iter(line), "") if isinstance(line, dict) else ""
         if number == 1:
             if kind != "cassette" or line["cassette"] != _VERSION:
                 raise ValueError(f'expected {{"cassette": {_VERSION}}}, found {text[:80]}')
         elif kind not in _KINDS:
-            raise ValueError(f"expected one of {', '.join(_KINDS)} as the first member, found {kind!r:.80}")
+            raise ValueError(
+                f"expected one of {', '.join(_KINDS)} as the first member, found {kind!r:.80}"
+            )
         elif kind == "provider":
             from_dict(ProviderInfo, line["info"])
             self.providers[line["provider"]] = line["info"]
@@ -446,7 +510,9 @@ class Cassette:
                 values = [parts[part][name] for name in line[section]]
                 if values or section == "messages":
                     request[section] = values
-            exchanges.append(Exchange(place=line["request"], provider=line["provider"], request=request))
+            exchanges.append(
+                Exchange(place=line["request"], provider=line["provider"], request=request)
+            )
         elif not exchanges or exchanges[-1].is_complete:
             raise ValueError("expected a request before the answer")
         else:
@@ -480,7 +546,9 @@ class Cassette:
                     if name not in written:
                         written.add(name)
                         yield {kind: name, "value": value}
-            line["settings"] = {key: value for key, value in exchange.request.items() if key not in _PARTS}
+            line["settings"] = {
+                key: value for key, value in exchange.request.items() if key not in _PARTS
+            }
             yield line
             yield from exchange.answer
 

@@ -55,7 +55,11 @@ def _messages(entries: list[Entry], *, has_developer: bool) -> list[dict[str, An
     """Messages in order; images in tool results, which the API does not accept there, follow in a user message."""
     messages: list[dict[str, Any]] = []
     images: list[dict[str, Any]] = []
-    answers = [at for at, entry in enumerate(entries) if isinstance(entry, MessageEntry) and entry.role == "assistant"]
+    answers = [
+        at
+        for at, entry in enumerate(entries)
+        if isinstance(entry, MessageEntry) and entry.role == "assistant"
+    ]
     last_answer = answers[-1] if answers else -1
     for at, entry in enumerate(entries):
         if isinstance(entry, ToolResultEntry):
@@ -65,7 +69,9 @@ def _messages(entries: list[Entry], *, has_developer: bool) -> list[dict[str, An
             messages.append({"role": "user", "content": images})
             images = []
         is_prompt = entry.role == "user" and at > last_answer
-        if (message := _message(entry, has_developer=has_developer, is_prompt=is_prompt)) is not None:
+        if (
+            message := _message(entry, has_developer=has_developer, is_prompt=is_prompt)
+        ) is not None:
             messages.append(message)
     return [*messages, {"role": "user", "content": images}] if images else messages
 
@@ -87,7 +93,9 @@ def _message(entry: MessageEntry, *, has_developer: bool, is_prompt: bool) -> di
     if entry.role == "assistant":
         return _assistant(entry.blocks)
     role = "system" if entry.role == "developer" and not has_developer else entry.role
-    parts = [part for block in entry.blocks if (part := _part(block, is_prompt=is_prompt)) is not None]
+    parts = [
+        part for block in entry.blocks if (part := _part(block, is_prompt=is_prompt)) is not None
+    ]
     if not parts:
         return None
     if all(part.keys() == {"type", "text"} for part in parts):
@@ -110,7 +118,11 @@ def _assistant(blocks: list[ContentBlockUnion]) -> dict[str, Any] | None:
             message[field] = "".join(reasoning)
     if calls:
         message["tool_calls"] = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": as_text(call.input)}}
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": as_text(call.input)},
+            }
             for call in calls
         ]
     return message if text or calls else None
@@ -136,7 +148,10 @@ def _document(block: UnknownBlock, *, is_prompt: bool) -> dict[str, Any]:
     """
     name, source = document_name(block), document_source(block)
     if source.get("media_type") == PDF and isinstance(source.get("data"), str):
-        return {"type": "file", "file": {"filename": name, "file_data": f"data:{PDF};base64,{source['data']}"}}
+        return {
+            "type": "file",
+            "file": {"filename": name, "file_data": f"data:{PDF};base64,{source['data']}"},
+        }
     if source.get("type") == "text" and isinstance(source.get("data"), str):
         return {"type": "text", "text": source["data"]}
     found = source.get("url") or source.get("media_type") or sorted(source)
@@ -144,7 +159,10 @@ def _document(block: UnknownBlock, *, is_prompt: bool) -> dict[str, Any]:
         raise InvalidRequestError(
             f"the document {name!r} ({found!r:.80}) cannot be sent: the Chat Completions API takes PDF files as base64 only"
         )
-    return {"type": "text", "text": f"[document {name!r} left out: this service takes PDF files only]"}
+    return {
+        "type": "text",
+        "text": f"[document {name!r} left out: this service takes PDF files only]",
+    }
 
 
 def document_name(block: UnknownBlock) -> str:
@@ -161,15 +179,23 @@ def document_source(block: UnknownBlock) -> dict[str, Any]:
 
 def _image(block: ImageBlock) -> dict[str, Any]:
     detail = block.source.get("detail")
-    return {"type": "image_url", "image_url": {"url": image_url(block), **({"detail": detail} if detail else {})}}
+    return {
+        "type": "image_url",
+        "image_url": {"url": image_url(block), **({"detail": detail} if detail else {})},
+    }
 
 
 def _response_format(request: ChatRequest) -> dict[str, Any] | None:
     if isinstance(request.response_format, ResponseFormatJsonSchema):
         name, schema, strict = read_json_schema(request.response_format)
         described: dict[str, Any] = {"name": name, "schema": schema}
-        return {"type": "json_schema", "json_schema": described | ({} if strict is None else {"strict": strict})}
-    return {"type": "json_object"} if isinstance(request.response_format, ResponseFormatJson) else None
+        return {
+            "type": "json_schema",
+            "json_schema": described | ({} if strict is None else {"strict": strict}),
+        }
+    return (
+        {"type": "json_object"} if isinstance(request.response_format, ResponseFormatJson) else None
+    )
 
 
 def image_url(block: ImageBlock) -> str:
@@ -197,7 +223,9 @@ def counted(usage: dict[str, Any], *, input_name: str, output_name: str) -> dict
     return {
         "input_tokens": usage.get(f"{input_name}_tokens") or 0,
         "output_tokens": usage.get(f"{output_name}_tokens") or 0,
-        "cache_read_tokens": input_details.get("cached_tokens", usage.get("prompt_cache_hit_tokens")),
+        "cache_read_tokens": input_details.get(
+            "cached_tokens", usage.get("prompt_cache_hit_tokens")
+        ),
         "cache_write_tokens": input_details.get("cache_write_tokens"),
         "reasoning_tokens": output_details.get("reasoning_tokens"),
     }
@@ -280,7 +308,9 @@ class ChatCompletionsReader(ResponseReader):
         if self._open_field != field:
             chunks += self._end_text()
             self._open_field = field
-            chunks.append(self.blocks.start("text", "thinking" if field in REASONING_FIELDS else "text"))
+            chunks.append(
+                self.blocks.start("text", "thinking" if field in REASONING_FIELDS else "text")
+            )
         return chunks + self.blocks.add("text", text)
 
     def _end_text(self) -> list[StreamChunk]:
@@ -343,7 +373,11 @@ class ConfiguredModels(ModelCatalogue):
     def listed(self, given: dict[str, Any]) -> ModelInfo:
         """A member of the server's list; some servers include the context window."""
         known = self.look_up(given["id"])
-        window = given.get("max_model_len") or given.get("context_length") or (given.get("meta") or {}).get("n_ctx")
+        window = (
+            given.get("max_model_len")
+            or given.get("context_length")
+            or (given.get("meta") or {}).get("n_ctx")
+        )
         if isinstance(window, int) and window > 0:
             known.context_window = window
         return known
@@ -368,7 +402,9 @@ class ChatCompletions(WireFormat):
     parallel_tool_calls: bool | None = None
     seed: int | None = None
 
-    def encode(self, conversation: Conversation, request: ChatRequest, call: CallOptions) -> EncodedRequest:
+    def encode(
+        self, conversation: Conversation, request: ChatRequest, call: CallOptions
+    ) -> EncodedRequest:
         """Encode a request as JSON."""
         messages = _messages(conversation.entries, has_developer=self.has_developer)
         body: dict[str, Any] = {"model": call.model, "messages": messages}
@@ -388,7 +424,9 @@ class ChatCompletions(WireFormat):
             choice = call.tool_choice
             if choice is not None:
                 body["tool_choice"] = (
-                    {"type": "function", "function": {"name": choice[0]}} if isinstance(choice, tuple) else choice
+                    {"type": "function", "function": {"name": choice[0]}}
+                    if isinstance(choice, tuple)
+                    else choice
                 )
             if self.parallel_tool_calls is not None:
                 body["parallel_tool_calls"] = self.parallel_tool_calls

@@ -37,7 +37,13 @@ ResultPart: TypeAlias = TextBlock | ImageBlock | UnknownBlock
 
 # Blocks that no service accepts from the assistant, and from the other roles.
 _NOT_FROM_ASSISTANT = (ToolResultBlock, ImageBlock)
-_ONLY_FROM_ASSISTANT = (ToolResultBlock, ToolCallBlock, ThinkingBlock, RedactedThinkingBlock, ReasoningBlock)
+_ONLY_FROM_ASSISTANT = (
+    ToolResultBlock,
+    ToolCallBlock,
+    ThinkingBlock,
+    RedactedThinkingBlock,
+    ReasoningBlock,
+)
 
 NO_RESULT = "[no result was recorded for this call]"
 
@@ -107,19 +113,28 @@ def used_ids(request: ChatRequest) -> set[str]:
 def calls_in(message: Message) -> list[ToolCall]:
     """The calls of an assistant message, in blocks or under ``tool_calls``, in order and each once."""
     blocks = _blocks(message.content)
-    return list({call.id: call for call in calls_among([*blocks, *_listed_calls(message, blocks)])}.values())
+    return list(
+        {call.id: call for call in calls_among([*blocks, *_listed_calls(message, blocks)])}.values()
+    )
 
 
 def _in_order(
-    entries: list[Entry], asked: set[str], results: dict[str, ToolResultEntry], repairs: list[dict[str, Any]]
+    entries: list[Entry],
+    asked: set[str],
+    results: dict[str, ToolResultEntry],
+    repairs: list[dict[str, Any]],
 ) -> list[Entry]:
     ordered: list[Entry] = []
     used: set[str] = set()
     for entry in entries:
         if isinstance(entry, ToolResultEntry):
             if entry.call_id not in asked:
-                repairs.append({"tool_call_id": entry.call_id, "repair": "result without a call became text"})
-                note = TextBlock(text=f"[result of a tool call that is not in this conversation: {entry.call_id!r}]")
+                repairs.append(
+                    {"tool_call_id": entry.call_id, "repair": "result without a call became text"}
+                )
+                note = TextBlock(
+                    text=f"[result of a tool call that is not in this conversation: {entry.call_id!r}]"
+                )
                 ordered.append(MessageEntry("user", [note, *entry.parts]))
             continue
         words = _without_second_calls(entry, used, repairs)
@@ -134,13 +149,17 @@ def _in_order(
     return ordered
 
 
-def _without_second_calls(words: MessageEntry, used: set[str], repairs: list[dict[str, Any]]) -> MessageEntry:
+def _without_second_calls(
+    words: MessageEntry, used: set[str], repairs: list[dict[str, Any]]
+) -> MessageEntry:
     """Remove calls whose id was used before: there is one result, and it belongs to the first."""
     kept: list[ContentBlockUnion] = []
     for block in words.blocks:
         if isinstance(block, ToolCallBlock):
             if block.id in used:
-                repairs.append({"tool_call_id": block.id, "repair": "second call of one id left out"})
+                repairs.append(
+                    {"tool_call_id": block.id, "repair": "second call of one id left out"}
+                )
                 continue
             used.add(block.id)
         kept.append(block)
@@ -158,7 +177,9 @@ def _normal(message: Message) -> list[Entry]:
     role: Role = message.role  # type: ignore[assignment]  # the other two roles returned above
     if role == "assistant":
         blocks += _listed_calls(message, blocks)
-    results: list[Entry] = [_result(block) for block in blocks if isinstance(block, ToolResultBlock)]
+    results: list[Entry] = [
+        _result(block) for block in blocks if isinstance(block, ToolResultBlock)
+    ]
     misplaced = _NOT_FROM_ASSISTANT if role == "assistant" else _ONLY_FROM_ASSISTANT
     words = [block for block in blocks if not isinstance(block, misplaced)]
     return [*results, MessageEntry(role, words)] if words else results
@@ -182,7 +203,9 @@ def _results(message: Message) -> list[Entry]:
 
 
 def _result(block: ToolResultBlock) -> ToolResultEntry:
-    return ToolResultEntry(block.tool_call_id, _parts(block.output), bool(block.extra.get("is_error")))
+    return ToolResultEntry(
+        block.tool_call_id, _parts(block.output), bool(block.extra.get("is_error"))
+    )
 
 
 def _parts(output: Any) -> list[ResultPart]:
@@ -208,7 +231,11 @@ def _part(item: Any) -> ResultPart:
 
 def _note_of_audio(source: Any) -> str:
     """What a model gets instead of audio in a tool's result, which the services of these providers do not accept there."""
-    media_type, data = (source.get(key) for key in ("media_type", "data")) if isinstance(source, dict) else (None, None)
+    media_type, data = (
+        (source.get(key) for key in ("media_type", "data"))
+        if isinstance(source, dict)
+        else (None, None)
+    )
     size = f", {len(data) * 3 // 4} bytes" if isinstance(data, str) else ""
     return f"[audio left out: {str(media_type)[:80] if media_type else 'of unknown type'}{size}; only text and images can be sent]"
 

@@ -81,7 +81,8 @@ _CONTEXT = re.compile(
     re.IGNORECASE,
 )
 _FILTERED = re.compile(
-    r"content.?(filter|management policy|policy)|safety (system|reasons)|flagged|usage policies", re.IGNORECASE
+    r"content.?(filter|management policy|policy)|safety (system|reasons)|flagged|usage policies",
+    re.IGNORECASE,
 )
 _QUOTA = re.compile(r"credit balance|exceeded your current quota|billing", re.IGNORECASE)
 
@@ -117,16 +118,22 @@ class CallContext:
         return kind(f"{self.provider} {words}", provider=self.provider, model=self.model, **fields)
 
 
-def error_from_status(context: CallContext, status: int, headers: Mapping[str, str], body: Any) -> LLMError:
+def error_from_status(
+    context: CallContext, status: int, headers: Mapping[str, str], body: Any
+) -> LLMError:
     """The error for a response with an error status."""
     codes, message = _codes_and_message(body)
     if 300 <= status < 400:
         where = context.clean(headers.get("location", "elsewhere"))
-        words = f"redirects to {where}; redirects are not followed, set base_url to the right address"
+        words = (
+            f"redirects to {where}; redirects are not followed, set base_url to the right address"
+        )
         return context.error(ConfigurationError, words, status_code=status)
     kind = _refined(_kind_of(status), codes, message)
     # A 5xx status stays a server error whatever the body calls it.
-    if status >= 500 and not issubclass(kind, ProviderUnavailableError | LLMTimeoutError | RateLimitError):
+    if status >= 500 and not issubclass(
+        kind, ProviderUnavailableError | LLMTimeoutError | RateLimitError
+    ):
         kind = ProviderUnavailableError
     shown = message or "no message"
     named = f" ({codes[0]})" if codes else ""

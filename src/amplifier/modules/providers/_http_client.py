@@ -19,7 +19,13 @@ from typing import Any, final
 import anyio
 import httpx2
 
-from amplifier.errors import InvalidRequestError, LLMError, LLMTimeoutError, NetworkError, StreamError
+from amplifier.errors import (
+    InvalidRequestError,
+    LLMError,
+    LLMTimeoutError,
+    NetworkError,
+    StreamError,
+)
 
 from ._error_mapping import CallContext, error_from_status
 from ._wire_format import read_json
@@ -84,7 +90,9 @@ class Deadlines:
 class HttpResponse:
     """An HTTP response whose body is being read."""
 
-    def __init__(self, response: httpx2.Response, deadlines: Deadlines, context: CallContext) -> None:
+    def __init__(
+        self, response: httpx2.Response, deadlines: Deadlines, context: CallContext
+    ) -> None:
         self._response = response
         self._deadlines = deadlines
         self._context = context
@@ -111,7 +119,9 @@ class HttpResponse:
                 return None
         self._left -= len(chunk)
         if self._left < 0:
-            raise self._context.error(StreamError, f"sent more than {MAX_BODY_BYTES} bytes", retryable=False)
+            raise self._context.error(
+                StreamError, f"sent more than {MAX_BODY_BYTES} bytes", retryable=False
+            )
         return chunk
 
     async def receive_json(self) -> Any:
@@ -143,7 +153,9 @@ class HttpResponse:
             explained: Any = read_json(text)
         except ValueError:
             explained = text
-        return error_from_status(self._context, self._response.status_code, self._response.headers, explained)
+        return error_from_status(
+            self._context, self._response.status_code, self._response.headers, explained
+        )
 
     async def drain(self) -> None:
         """Read the few bytes after a complete response, so that the connection can be reused."""
@@ -175,14 +187,21 @@ class HttpClient:
     """
 
     def __init__(
-        self, base_url: str, headers: Mapping[str, str], *, connect_timeout: float, keep_connections: bool = True
+        self,
+        base_url: str,
+        headers: Mapping[str, str],
+        *,
+        connect_timeout: float,
+        keep_connections: bool = True,
     ) -> None:
         self._client = httpx2.AsyncClient(
             base_url=base_url,
             headers=headers,
             verify=_certificates(),
             timeout=httpx2.Timeout(None, connect=connect_timeout),
-            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=100 if keep_connections else 0),
+            limits=httpx2.Limits(
+                max_connections=None, max_keepalive_connections=100 if keep_connections else 0
+            ),
         )
 
     @asynccontextmanager
@@ -201,7 +220,9 @@ class HttpClient:
             LLMError: There is no response, or its status is an error.
         """
         deadlines = Deadlines(context)
-        request = self._client.build_request(method, path, content=_encoded(body), headers=_JSON if body else None)
+        request = self._client.build_request(
+            method, path, content=_encoded(body), headers=_JSON if body else None
+        )
         with _errors(context, NetworkError), deadlines.waiting("waiting for an answer"):
             response = await self._client.send(request, stream=True)
         opened = HttpResponse(response, deadlines, context)
@@ -223,7 +244,9 @@ _JSON = {"Content-Type": "application/json"}
 
 def _encoded(body: dict[str, Any] | None) -> bytes | None:
     try:
-        return None if body is None else json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
+        return (
+            None if body is None else json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
+        )
     except (TypeError, ValueError) as exc:
         raise InvalidRequestError(f"the request cannot be written as JSON: {exc}") from exc
 

@@ -19,9 +19,24 @@ import anyio.to_thread
 import attrs
 
 from amplifier.contracts import Coordinator
-from amplifier.errors import InvalidRequestError, LLMError, MissingExtraError, ModuleLoadError, PlanError, StreamError
+from amplifier.errors import (
+    InvalidRequestError,
+    LLMError,
+    MissingExtraError,
+    ModuleLoadError,
+    PlanError,
+    StreamError,
+)
 from amplifier.events import LLM_REQUEST, LLM_RESPONSE, PROVIDER_TOOL_SEQUENCE_REPAIRED
-from amplifier.models import ChatRequest, ChatResponse, ConfigField, ModelInfo, ProviderInfo, StreamChunk, Usage
+from amplifier.models import (
+    ChatRequest,
+    ChatResponse,
+    ConfigField,
+    ModelInfo,
+    ProviderInfo,
+    StreamChunk,
+    Usage,
+)
 
 from ._conversation import Conversation, read_conversation
 from ._error_mapping import CallContext, error_from_stream_event
@@ -92,7 +107,10 @@ class Prices:
     def most(self, model: str, input_tokens: int, output_tokens: int) -> Decimal | None:
         """The most that so many tokens may cost in US dollars; None if unknown. Writing input into a cache may cost extra."""
         counted = {"input_tokens": input_tokens, "output_tokens": output_tokens}
-        plain, written = self.cost(model, counted), self.cost(model, {**counted, "cache_write_tokens": input_tokens})
+        plain, written = (
+            self.cost(model, counted),
+            self.cost(model, {**counted, "cache_write_tokens": input_tokens}),
+        )
         return None if plain is None else max(plain, written or plain)
 
     def cost(self, model: str, counted: Mapping[str, int | None]) -> Decimal | None:
@@ -100,7 +118,9 @@ class Prices:
         if self._library is None or not model:
             return None
         try:
-            usage = self._library.Usage(**{name: counted[name] for name in _PRICED if counted.get(name)})
+            usage = self._library.Usage(
+                **{name: counted[name] for name in _PRICED if counted.get(name)}
+            )
             price = self._library.calc_price(usage, model_ref=model, **self._where).total_price
         except LookupError:
             return None
@@ -169,7 +189,14 @@ class Service:
             id=self.name,
             display_name=self.display_name,
             credential_env_vars=[key],
-            capabilities=["tools", "streaming", "thinking", "vision", "json_mode", *self.capabilities],
+            capabilities=[
+                "tools",
+                "streaming",
+                "thinking",
+                "vision",
+                "json_mode",
+                *self.capabilities,
+            ],
             defaults={
                 "model": options.default_model,
                 "context_window": options.context_window or model.context_window,
@@ -236,13 +263,21 @@ class HttpProvider(StreamingProvider):
             async with self._client.open("GET", self._catalogue.path, None, context) as response:
                 return self._catalogue.read(await response.receive_json())
         except (LLMError, LookupError, TypeError, AttributeError, ValueError) as exc:
-            logger.warning("%s: the list of models could not be read (%s); it has the configured one", self.name, exc)
+            logger.warning(
+                "%s: the list of models could not be read (%s); it has the configured one",
+                self.name,
+                exc,
+            )
             return configured
 
     def output_limit(self, request: ChatRequest, **kwargs: Any) -> int | None:
         """The most output tokens of a call with these arguments, for budgets."""
-        known = self._catalogue.look_up(kwargs.get("model") or request.model or self._options.default_model)
-        return resolve_call_options(self._options, request, kwargs, known.max_output_tokens).max_tokens
+        known = self._catalogue.look_up(
+            kwargs.get("model") or request.model or self._options.default_model
+        )
+        return resolve_call_options(
+            self._options, request, kwargs, known.max_output_tokens
+        ).max_tokens
 
     def estimate_cost(
         self, request: ChatRequest, *, input_tokens: int, output_tokens: int, **kwargs: Any
@@ -263,16 +298,22 @@ class HttpProvider(StreamingProvider):
         call = self._call_options(request, kwargs)
         encoded = self._encode(read_conversation(request.messages), request, call)
         body = {name: value for name, value in encoded.body.items() if name in _COUNTED}
-        async with self._client.open("POST", path, body, self._context(call.model, _LISTING_SECONDS)) as response:
+        async with self._client.open(
+            "POST", path, body, self._context(call.model, _LISTING_SECONDS)
+        ) as response:
             counted = (await response.receive_json())["input_tokens"]
         return int(counted)
 
     def _call_options(self, request: ChatRequest, kwargs: dict[str, Any]) -> CallOptions:
-        known = self._catalogue.look_up(kwargs.get("model") or request.model or self._options.default_model)
+        known = self._catalogue.look_up(
+            kwargs.get("model") or request.model or self._options.default_model
+        )
         usual_limit = known.max_output_tokens if self._wire_format.always_limits else None
         return resolve_call_options(self._options, request, kwargs, usual_limit)
 
-    def _encode(self, conversation: Conversation, request: ChatRequest, call: CallOptions) -> EncodedRequest:
+    def _encode(
+        self, conversation: Conversation, request: ChatRequest, call: CallOptions
+    ) -> EncodedRequest:
         try:
             encoded = self._wire_format.encode(conversation, request, call)
         except InvalidRequestError as error:
@@ -282,10 +323,15 @@ class HttpProvider(StreamingProvider):
         return encoded
 
     async def _chunks(self, request: ChatRequest, kwargs: dict[str, Any]) -> Chunks:
-        call, conversation = self._call_options(request, kwargs), read_conversation(request.messages)
+        call, conversation = (
+            self._call_options(request, kwargs),
+            read_conversation(request.messages),
+        )
         if conversation.repairs:
             repairs = {"repair_count": len(conversation.repairs), "repairs": conversation.repairs}
-            await self._hooks.emit(PROVIDER_TOOL_SEQUENCE_REPAIRED, {"provider": self.name, **repairs})
+            await self._hooks.emit(
+                PROVIDER_TOOL_SEQUENCE_REPAIRED, {"provider": self.name, **repairs}
+            )
         encoded = self._encode(conversation, request, call)
         context = self._context(call.model, call.timeout, self._options.idle_timeout)
         reader = self._wire_format.reader(conversation.call_ids)
@@ -293,13 +339,19 @@ class HttpProvider(StreamingProvider):
         await self._emit_request(call.model, request, lambda: encoded.body)
         began = anyio.current_time()
         try:
-            async with self._client.open("POST", self._wire_format.path, encoded.body, context) as http:
+            async with self._client.open(
+                "POST", self._wire_format.path, encoded.body, context
+            ) as http:
                 if http.is_event_stream:
                     parser = SseParser()
                     data: bytes | None = b""
                     while data is not None:
                         data = await http.receive()
-                        events = _checked(context, parser.end) if data is None else _checked(context, parser.feed, data)
+                        events = (
+                            _checked(context, parser.end)
+                            if data is None
+                            else _checked(context, parser.feed, data)
+                        )
                         for event in events:
                             if self._raw:
                                 received.append(event.data)
@@ -328,13 +380,19 @@ class HttpProvider(StreamingProvider):
         await super().aclose()
         await self._client.aclose()
 
-    def _context(self, model: str | None, timeout: float | None, idle_timeout: float | None = None) -> CallContext:
+    def _context(
+        self, model: str | None, timeout: float | None, idle_timeout: float | None = None
+    ) -> CallContext:
         return CallContext(self.name, model, self._options.api_key, timeout, idle_timeout)
 
-    def _response(self, reader: ResponseReader, call: CallOptions, encoded: EncodedRequest) -> ChatResponse:
+    def _response(
+        self, reader: ResponseReader, call: CallOptions, encoded: EncodedRequest
+    ) -> ChatResponse:
         used: dict[str, Any] = {"input_tokens": 0, "output_tokens": 0, **reader.counted}
         cost = self._prices.cost(reader.model or call.model, used) if reader.counted else None
-        usage = Usage(**used, total_tokens=used["input_tokens"] + used["output_tokens"], cost_usd=cost)
+        usage = Usage(
+            **used, total_tokens=used["input_tokens"] + used["output_tokens"], cost_usd=cost
+        )
         return reader.response(usage, encoded.degradation)
 
 
@@ -395,11 +453,16 @@ def _build_client(service: Service, options: ProviderOptions) -> HttpClient:
     service.prices.load()
     headers = {
         name.lower(): value
-        for source in (service.headers, options.extra_headers)  # of two that differ in case only, the latter
+        for source in (
+            service.headers,
+            options.extra_headers,
+        )  # of two that differ in case only, the latter
         for name, value in source.items()
     }
     wrong = [
-        ascii(name) for name, value in headers.items() if not f"{name}{value}".isascii() or not value.isprintable()
+        ascii(name)
+        for name, value in headers.items()
+        if not f"{name}{value}".isascii() or not value.isprintable()
     ]
     if wrong:
         problem = f"a header holds only printable ASCII characters, but {', '.join(wrong)} has others; was the key copied whole and alone?"
@@ -408,7 +471,9 @@ def _build_client(service: Service, options: ProviderOptions) -> HttpClient:
     # llama.cpp's server closes a connection right after a stream, without announcing it: a request that still uses the
     # connection is lost. Connecting anew costs little without TLS.
     keep_connections = bool(service.base_url) or address.startswith("https:")
-    return client(address, headers, connect_timeout=options.connect_timeout, keep_connections=keep_connections)
+    return client(
+        address, headers, connect_timeout=options.connect_timeout, keep_connections=keep_connections
+    )
 
 
 def import_client(module: str, extra: str) -> type[HttpClient]:

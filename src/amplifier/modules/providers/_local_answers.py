@@ -122,7 +122,9 @@ class LocalAnswerProvider(StreamingProvider):
             for chunk in _chunks_of(answer) if answer.chunks is None else answer.chunks:
                 if chunk.kind == "block_delta":
                     # A checkpoint even without a pause: a long answer must be cancellable between two words.
-                    await (anyio.sleep(answer.pause) if answer.pause else anyio.lowlevel.checkpoint())
+                    await (
+                        anyio.sleep(answer.pause) if answer.pause else anyio.lowlevel.checkpoint()
+                    )
                 yield chunk
             if answer.error is not None:
                 raise answer.error
@@ -130,7 +132,9 @@ class LocalAnswerProvider(StreamingProvider):
             await self._emit_response(model, began, None, error=error)
             raise
         response = answer.response
-        await self._emit_response(model, began, to_dict(response) if self._raw else None, usage=response.usage)
+        await self._emit_response(
+            model, began, to_dict(response) if self._raw else None, usage=response.usage
+        )
         yield StreamChunk(kind="response", response=response)
 
 
@@ -155,7 +159,9 @@ def _text_of(block: Any) -> str:
     if isinstance(block, ToolCallBlock):
         return canonical_dumps(block.input)
     if isinstance(block, ReasoningBlock):
-        return "".join(part["text"] for part in block.summary if isinstance(part, dict) and "text" in part)
+        return "".join(
+            part["text"] for part in block.summary if isinstance(part, dict) and "text" in part
+        )
     return ""
 
 
@@ -175,9 +181,16 @@ _BYTES_PER_TOKEN = 4
 
 def estimated_usage(request: ChatRequest, content: Iterable[Any]) -> Usage:
     """Estimate the usage of a request and its answer, as contexts do; the cost is 0."""
-    asked = sum(_tokens(message.content) for message in request.messages) + _tokens(request.tools or [])
+    asked = sum(_tokens(message.content) for message in request.messages) + _tokens(
+        request.tools or []
+    )
     answered = _tokens(list(content))
-    return Usage(input_tokens=asked, output_tokens=answered, total_tokens=asked + answered, cost_usd=Decimal(0))
+    return Usage(
+        input_tokens=asked,
+        output_tokens=answered,
+        total_tokens=asked + answered,
+        cost_usd=Decimal(0),
+    )
 
 
 def _tokens(content: Any) -> int:

@@ -47,12 +47,22 @@ def _text_format(request: ChatRequest) -> dict[str, Any] | None:
         name, schema, strict = read_json_schema(request.response_format)
         described: dict[str, Any] = {"type": "json_schema", "name": name, "schema": schema}
         return {"format": described | ({} if strict is None else {"strict": strict})}
-    return {"format": {"type": "json_object"}} if isinstance(request.response_format, ResponseFormatJson) else None
+    return (
+        {"format": {"type": "json_object"}}
+        if isinstance(request.response_format, ResponseFormatJson)
+        else None
+    )
 
 
 def _items(entry: Entry) -> list[dict[str, Any]]:
     if isinstance(entry, ToolResultEntry):
-        return [{"type": "function_call_output", "call_id": entry.call_id, "output": _output(entry.parts)}]
+        return [
+            {
+                "type": "function_call_output",
+                "call_id": entry.call_id,
+                "output": _output(entry.parts),
+            }
+        ]
     if entry.role == "assistant":
         return [item for block in entry.blocks if (item := _assistant_item(block)) is not None]
     parts = [part for block in entry.blocks if (part := _part(block)) is not None]
@@ -78,7 +88,12 @@ def _assistant_item(block: ContentBlockUnion) -> dict[str, Any] | None:
         case ToolCallBlock():
             item_id = {"id": block.extra["item_id"]} if block.extra.get("item_id") else {}
             arguments = as_text(block.input)
-            call = {"type": "function_call", "call_id": block.id, "name": block.name, "arguments": arguments}
+            call = {
+                "type": "function_call",
+                "call_id": block.id,
+                "name": block.name,
+                "arguments": arguments,
+            }
             return call | item_id
         case UnknownBlock():
             return to_dict(block)
@@ -150,7 +165,9 @@ class ResponsesApiReader(ResponseReader):
         if kind in _BLOCK_DELTAS:
             return self.blocks.add(data["output_index"], data["delta"])
         if kind in _TEXT_DELTAS:
-            return self._add_text((data["output_index"], data.get("content_index", 0)), data["delta"])
+            return self._add_text(
+                (data["output_index"], data.get("content_index", 0)), data["delta"]
+            )
         if kind == "response.output_item.done":
             return self._end(data["output_index"], data["item"])
         if kind in _ENDS:
@@ -201,10 +218,14 @@ class ResponsesApiReader(ResponseReader):
         if item["type"] == "function_call":
             arguments = item.get("arguments") or self.blocks.text(index)
             more = {"item_id": item["id"]} if item.get("id") else {}
-            return chunks + self.end_call(index, item.get("call_id"), item["name"], arguments, **more)
+            return chunks + self.end_call(
+                index, item.get("call_id"), item["name"], arguments, **more
+            )
         return [*chunks, self.blocks.end(index, _block(item))]
 
-    def _end_part(self, key: tuple[int, int], part: dict[str, Any], item: dict[str, Any]) -> list[StreamChunk]:
+    def _end_part(
+        self, key: tuple[int, int], part: dict[str, Any], item: dict[str, Any]
+    ) -> list[StreamChunk]:
         more = {name: item[name] for name in ("phase",) if item.get(name)}
         more |= {name: part[name] for name in ("annotations",) if part.get(name)}
         if part["type"] == "refusal":
@@ -218,9 +239,15 @@ class ResponsesApiReader(ResponseReader):
 
 def _block(item: dict[str, Any]) -> ContentBlockUnion:
     if item["type"] == "reasoning":
-        kept = {name: item[name] for name in ("id", "encrypted_content", "status") if item.get(name)}
-        return ReasoningBlock(content=item.get("content") or [], summary=item.get("summary") or [], **kept)
-    block: ContentBlockUnion = from_dict(ContentBlockUnion, item)  # an item of another type, kept as received
+        kept = {
+            name: item[name] for name in ("id", "encrypted_content", "status") if item.get(name)
+        }
+        return ReasoningBlock(
+            content=item.get("content") or [], summary=item.get("summary") or [], **kept
+        )
+    block: ContentBlockUnion = from_dict(
+        ContentBlockUnion, item
+    )  # an item of another type, kept as received
     return block
 
 
@@ -241,10 +268,14 @@ class ResponsesApi(WireFormat):
     reasoning_summary: str | None = None
     parallel_tool_calls: bool | None = None
 
-    def encode(self, conversation: Conversation, request: ChatRequest, call: CallOptions) -> EncodedRequest:
+    def encode(
+        self, conversation: Conversation, request: ChatRequest, call: CallOptions
+    ) -> EncodedRequest:
         """Encode a request as JSON."""
         items = [item for entry in conversation.entries for item in _items(entry)]
-        encoded = EncodedRequest({"model": call.model, "input": items, "store": False, "stream": True})
+        encoded = EncodedRequest(
+            {"model": call.model, "input": items, "store": False, "stream": True}
+        )
         body = encoded.body
         body["include"] = ["reasoning.encrypted_content"]
         if request.tools:
@@ -254,13 +285,17 @@ class ResponsesApi(WireFormat):
                     "name": spec.name,
                     "description": spec.description or "",
                     "parameters": spec.parameters,
-                    "strict": bool(spec.extra.get("strict", False)),  # the default is true, which few schemas satisfy
+                    "strict": bool(
+                        spec.extra.get("strict", False)
+                    ),  # the default is true, which few schemas satisfy
                 }
                 for spec in request.tools
             ]
             if call.tool_choice is not None:
                 choice = call.tool_choice
-                body["tool_choice"] = {"type": "function", "name": choice[0]} if isinstance(choice, tuple) else choice
+                body["tool_choice"] = (
+                    {"type": "function", "name": choice[0]} if isinstance(choice, tuple) else choice
+                )
             if self.parallel_tool_calls is not None:
                 body["parallel_tool_calls"] = self.parallel_tool_calls
         reasoning = {"effort": call.reasoning_effort, "summary": self.reasoning_summary}
@@ -268,12 +303,17 @@ class ResponsesApi(WireFormat):
             "max_output_tokens": call.max_tokens,
             "temperature": call.temperature,
             "top_p": call.top_p,
-            "reasoning": {name: value for name, value in reasoning.items() if value is not None} or None,
+            "reasoning": {name: value for name, value in reasoning.items() if value is not None}
+            or None,
             "text": _text_format(request),
         }
         body |= {name: value for name, value in optional.items() if value is not None}
         if request.stop:
             encoded.degradations.append(
-                Degradation(requested="stop", actual="not sent", reason="the Responses API has no stop sequences")
+                Degradation(
+                    requested="stop",
+                    actual="not sent",
+                    reason="the Responses API has no stop sequences",
+                )
             )
         return encoded

@@ -105,7 +105,9 @@ class AnswerStreams:
             try:
                 self._start_soon(self._close, call, name="close an unfinished stream")
             except Exception as exc:  # noqa: BLE001 — a coordinator without a task group; `aclose` closes it
-                logger.debug("an unfinished stream stays open until the provider is closed: %s", exc)
+                logger.debug(
+                    "an unfinished stream stays open until the provider is closed: %s", exc
+                )
 
     async def _close(self, call: _Call) -> None:
         if self._take(call):
@@ -119,7 +121,16 @@ class AnswerStreams:
 class AnswerStream:
     """One streamed response; can be read once, as a context manager or as an iterator."""
 
-    __slots__ = ("__weakref__", "_call", "_chunks", "_is_cut_off", "_is_managed", "_is_over", "_streams", "_thread")
+    __slots__ = (
+        "__weakref__",
+        "_call",
+        "_chunks",
+        "_is_cut_off",
+        "_is_managed",
+        "_is_over",
+        "_streams",
+        "_thread",
+    )
 
     def __init__(self, streams: AnswerStreams, manager: Manager) -> None:
         self._streams = streams
@@ -202,7 +213,9 @@ class AnswerStream:
 def is_announced(hooks: Any, request: ChatRequest) -> bool:
     """Whether a handler waits for the published events of a stream by their name, and the request does not forbid them."""
     handlers = hooks.list_handlers() if hasattr(hooks, "list_handlers") else {}
-    return not _ANNOUNCED.isdisjoint(handlers) and (request.metadata or {}).get("stream") is not False
+    return (
+        not _ANNOUNCED.isdisjoint(handlers) and (request.metadata or {}).get("stream") is not False
+    )
 
 
 async def announced(chunks: Chunks, hooks: Any) -> Chunks:
@@ -213,14 +226,26 @@ async def announced(chunks: Chunks, hooks: Any) -> Chunks:
     try:
         async with aclosing(chunks):
             async for chunk in chunks:
-                index, kind = chunk.index, _PUBLISHED.get(chunk.block_type or "", chunk.block_type or "")
-                about: dict[str, Any] = {**request, "block_index": index, "block_type": types.get(index, kind)}
+                index, kind = (
+                    chunk.index,
+                    _PUBLISHED.get(chunk.block_type or "", chunk.block_type or ""),
+                )
+                about: dict[str, Any] = {
+                    **request,
+                    "block_index": index,
+                    "block_type": types.get(index, kind),
+                }
                 if chunk.kind == "block_start":
                     types[index] = kind
                     name = {} if chunk.tool_name is None else {"name": chunk.tool_name}
                     await hooks.emit(LLM_STREAM_BLOCK_START, {**about, "block_type": kind, **name})
-                elif chunk.kind == "block_delta" and chunk.text and about["block_type"] != "tool_use":
-                    await hooks.emit(LLM_STREAM_BLOCK_DELTA, {**about, "sequence": counts[index], "text": chunk.text})
+                elif (
+                    chunk.kind == "block_delta" and chunk.text and about["block_type"] != "tool_use"
+                ):
+                    await hooks.emit(
+                        LLM_STREAM_BLOCK_DELTA,
+                        {**about, "sequence": counts[index], "text": chunk.text},
+                    )
                     counts[index] += 1
                 elif chunk.kind == "block_end":
                     await hooks.emit(LLM_STREAM_BLOCK_END, about)
@@ -269,7 +294,9 @@ class StreamingProvider(ABC):
             async for chunk in chunks:
                 if chunk.response is not None:
                     return chunk.response
-        raise ContractError(f"provider {self.name!r} ended its stream without a response", module=self.name)
+        raise ContractError(
+            f"provider {self.name!r} ended its stream without a response", module=self.name
+        )
 
     def stream(self, request: ChatRequest, **kwargs: Any) -> AnswerStream:
         """Send a request and stream the response; the last chunk has the whole of it, leaving early closes the call.
@@ -282,22 +309,40 @@ class StreamingProvider(ABC):
             LLMError: The call failed, while reading chunks.
         """
         chunks = self._chunks(request, kwargs)
-        return self._streams.stream(announced(chunks, self._hooks) if is_announced(self._hooks, request) else chunks)
+        return self._streams.stream(
+            announced(chunks, self._hooks) if is_announced(self._hooks, request) else chunks
+        )
 
     def parse_tool_calls(self, response: ChatResponse) -> list[ToolCall]:
         """The tool calls of a response; if it lists none, those among its content blocks."""
-        return list(response.tool_calls) if response.tool_calls is not None else calls_among(response.content)
+        return (
+            list(response.tool_calls)
+            if response.tool_calls is not None
+            else calls_among(response.content)
+        )
 
     async def aclose(self) -> None:
         """Close unfinished streams; idempotent."""
         await self._streams.aclose()
 
-    async def _emit_request(self, model: str, request: ChatRequest, sent: Callable[[], Any]) -> None:
-        about: dict[str, Any] = {"provider": self.name, "model": model, "message_count": len(request.messages)}
+    async def _emit_request(
+        self, model: str, request: ChatRequest, sent: Callable[[], Any]
+    ) -> None:
+        about: dict[str, Any] = {
+            "provider": self.name,
+            "model": model,
+            "message_count": len(request.messages),
+        }
         await self._hooks.emit(LLM_REQUEST, {**about, "raw": sent()} if self._raw else about)
 
     async def _emit_response(
-        self, model: str, began: float, received: Any, *, usage: Usage | None = None, error: LLMError | None = None
+        self,
+        model: str,
+        began: float,
+        received: Any,
+        *,
+        usage: Usage | None = None,
+        error: LLMError | None = None,
     ) -> None:
         about: dict[str, Any] = {
             "provider": self.name,
@@ -308,9 +353,16 @@ class StreamingProvider(ABC):
         if usage is not None:
             names = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
             counted = {name: count for name in names if (count := getattr(usage, name)) is not None}
-            about["usage"] = {**counted, "cost_usd": None if usage.cost_usd is None else str(usage.cost_usd)}
+            about["usage"] = {
+                **counted,
+                "cost_usd": None if usage.cost_usd is None else str(usage.cost_usd),
+            }
         if error is not None:
-            about["error"] = {"type": type(error).__name__, "message": str(error), "retryable": error.retryable}
+            about["error"] = {
+                "type": type(error).__name__,
+                "message": str(error),
+                "retryable": error.retryable,
+            }
         await self._hooks.emit(LLM_RESPONSE, {**about, "raw": received} if self._raw else about)
 
 

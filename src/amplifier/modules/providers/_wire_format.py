@@ -65,17 +65,23 @@ class ProviderOptions:
     api_key: str | None = option(optional(secret), default=None)
     base_url: str | None = option(optional(url), default=None)
     default_model: str = option(text, aliases=("model",))
-    max_tokens: int | None = option(optional(whole_number(1)), default=None, aliases=("max_output_tokens",))
+    max_tokens: int | None = option(
+        optional(whole_number(1)), default=None, aliases=("max_output_tokens",)
+    )
     context_window: int | None = option(optional(whole_number(1)), default=None)
     temperature: float | None = option(optional(number(0, 2)), default=None)
     top_p: float | None = option(optional(number(0, 1)), default=None)
-    reasoning_effort: str | None = option(optional(choice(*EFFORTS)), default=None, aliases=("effort",))
+    reasoning_effort: str | None = option(
+        optional(choice(*EFFORTS)), default=None, aliases=("effort",)
+    )
     timeout: float | None = option(no_limit_or_seconds, default=1800.0)
     idle_timeout: float | None = option(no_limit_or_seconds, default=120.0)
     connect_timeout: float = option(seconds, default=10.0)
     priority: float = option(number(), default=100)
     raw: bool = option(flag, default=False)
-    extra_headers: Mapping[str, str] = option(mapping_of_secrets("an object of texts"), default=attrs.Factory(dict))
+    extra_headers: Mapping[str, str] = option(
+        mapping_of_secrets("an object of texts"), default=attrs.Factory(dict)
+    )
     extra_request_params: Mapping[str, Any] = option(mapping, default=attrs.Factory(dict))
 
 
@@ -135,7 +141,9 @@ class WireFormat(ABC):
     reader: ClassVar[type[ResponseReader]]
 
     @abstractmethod
-    def encode(self, conversation: Conversation, request: ChatRequest, call: CallOptions) -> EncodedRequest:
+    def encode(
+        self, conversation: Conversation, request: ChatRequest, call: CallOptions
+    ) -> EncodedRequest:
         """Encode a request as JSON."""
 
 
@@ -162,15 +170,22 @@ class ModelCatalogue(ABC):
 
 
 def resolve_call_options(
-    options: ProviderOptions, request: ChatRequest, keywords: Mapping[str, Any], default_max: int | None
+    options: ProviderOptions,
+    request: ChatRequest,
+    keywords: Mapping[str, Any],
+    default_max: int | None,
 ) -> CallOptions:
     """Keywords take precedence over the request, the request over the configuration."""
 
     def first(*values: Any) -> Any:
         return next((value for value in values if value is not None), None)
 
-    asked = first(keywords.get("max_tokens"), keywords.get("max_output_tokens"), request.max_output_tokens)
-    effort = first(keywords.get("reasoning_effort"), request.reasoning_effort, options.reasoning_effort)
+    asked = first(
+        keywords.get("max_tokens"), keywords.get("max_output_tokens"), request.max_output_tokens
+    )
+    effort = first(
+        keywords.get("reasoning_effort"), request.reasoning_effort, options.reasoning_effort
+    )
     return CallOptions(
         model=first(keywords.get("model"), request.model, options.default_model),
         max_tokens=first(asked, options.max_tokens, default_max),
@@ -194,7 +209,13 @@ def read_tool_choice(given: Any) -> ToolChoice | None:
         given = given.get("type") or given.get("mode")
     if not isinstance(given, str):
         return None
-    return "required" if given == "any" else given if given in ("auto", "none", "required") else (given,)
+    return (
+        "required"
+        if given == "any"
+        else given
+        if given in ("auto", "none", "required")
+        else (given,)
+    )
 
 
 def read_json_schema(format_: ResponseFormatJsonSchema) -> tuple[str, dict[str, Any], bool | None]:
@@ -315,7 +336,9 @@ def _refuse(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not JSON")
 
 
-_DECODER = json.JSONDecoder(parse_constant=_refuse)  # made once: with an option, `json.loads` makes one per call
+_DECODER = json.JSONDecoder(
+    parse_constant=_refuse
+)  # made once: with an option, `json.loads` makes one per call
 
 
 def read_json(text: str | bytes) -> Any:
@@ -355,7 +378,9 @@ class ContentBlocks:
         index = len(self._finished)
         self._finished.append(None)
         self._open[key] = _OpenBlock(index, block_type)
-        return StreamChunk(kind="block_start", index=index, block_type=block_type, tool_name=tool_name or None)
+        return StreamChunk(
+            kind="block_start", index=index, block_type=block_type, tool_name=tool_name or None
+        )
 
     def add(self, key: Hashable, text: str) -> list[StreamChunk]:
         """Add text to a block; half of a surrogate pair waits for the other half."""
@@ -363,7 +388,11 @@ class ContentBlocks:
         shown = block.add(text)
         if not shown:
             return []
-        return [StreamChunk(kind="block_delta", index=block.index, block_type=block.block_type, text=shown)]
+        return [
+            StreamChunk(
+                kind="block_delta", index=block.index, block_type=block.block_type, text=shown
+            )
+        ]
 
     def text(self, key: Hashable) -> str:
         """Everything added to an open block."""
@@ -373,7 +402,9 @@ class ContentBlocks:
         """Complete a block."""
         opened = self._open.pop(key)
         self._finished[opened.index] = block
-        return StreamChunk(kind="block_end", index=opened.index, block_type=opened.block_type, block=block)
+        return StreamChunk(
+            kind="block_end", index=opened.index, block_type=opened.block_type, block=block
+        )
 
     def drop(self, key: Hashable) -> None:
         """Discard an open block."""
@@ -459,14 +490,21 @@ class ResponseReader(ABC):
         return []
 
     def end_call(
-        self, key: Hashable, call_id: str | None, name: str, arguments: str | dict[str, Any], **extra: Any
+        self,
+        key: Hashable,
+        call_id: str | None,
+        name: str,
+        arguments: str | dict[str, Any],
+        **extra: Any,
     ) -> list[StreamChunk]:
         """Complete a call.
 
         Invalid arguments are stored, and `response` raises an error for them: only at the end is it known whether the
         model wrote invalid JSON or was cut off by the token limit.
         """
-        given = _without_halves(arguments if isinstance(arguments, dict) else _read_arguments(arguments))
+        given = _without_halves(
+            arguments if isinstance(arguments, dict) else _read_arguments(arguments)
+        )
         if given is None:
             self._unreadable = self._unreadable or (name, str(arguments))
             self.blocks.drop(key)
@@ -484,7 +522,11 @@ class ResponseReader(ABC):
         if self._unreadable is not None:
             name, text = self._unreadable
             was_cut = self.finish_reason in self.cut_short
-            why = "the answer was cut off; allow more output tokens" if was_cut else "expected a JSON object"
+            why = (
+                "the answer was cut off; allow more output tokens"
+                if was_cut
+                else "expected a JSON object"
+            )
             raise InvalidToolCallError(
                 f"the model called {name!r} with arguments that cannot be read ({why}): {text[:200]!r}",
                 tool_name=name,
@@ -492,7 +534,9 @@ class ResponseReader(ABC):
                 retryable=not was_cut,  # sampling again may succeed; the same token limit will not
             )
         content = self.blocks.finished
-        if self.finish_reason in self.refusals and not any(isinstance(b, TextBlock | ToolCallBlock) for b in content):
+        if self.finish_reason in self.refusals and not any(
+            isinstance(b, TextBlock | ToolCallBlock) for b in content
+        ):
             raise ContentFilterError(f"the service refused to answer ({self.finish_reason})")
         calls = calls_among(content)
         return ChatResponse(

@@ -68,7 +68,14 @@ _VERSION_HEADER = "2023-06-01"
 _GOOD_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _CACHE_MARK = {"type": "ephemeral"}
 _UNMARKABLE = ("thinking", "redacted_thinking")
-_BUDGETS = {"minimal": 1024, "low": 4096, "medium": 10_000, "high": 16_000, "xhigh": 24_000, "max": 28_000}
+_BUDGETS = {
+    "minimal": 1024,
+    "low": 4096,
+    "medium": 10_000,
+    "high": 16_000,
+    "xhigh": 24_000,
+    "max": 28_000,
+}
 _LEAST_BUDGET = 1024
 _CONTINUED = "[the conversation continues]"
 _JSON_ONLY = "Answer with one JSON value and nothing else: no words around it, no code fence."
@@ -98,7 +105,9 @@ class AnthropicOptions(ProviderOptions):
     enable_prompt_caching: bool = option(flag, default=True)
 
 
-async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) -> Callable[[], Awaitable[None]] | None:
+async def mount(
+    coordinator: Coordinator, config: dict[str, Any] | None = None
+) -> Callable[[], Awaitable[None]] | None:
     """Mount the provider, or log a warning if there is no key.
 
     Raises:
@@ -107,7 +116,9 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
         ModuleLoadError: There is no key, and the session is strict.
     """
     environment = {"api_key": _KEY, "base_url": _URL}
-    options = read_options(AnthropicOptions, _MODULE, config, environment=environment, default_model=DEFAULT_MODEL)
+    options = read_options(
+        AnthropicOptions, _MODULE, config, environment=environment, default_model=DEFAULT_MODEL
+    )
     service = Service(
         module=_MODULE,
         extra="anthropic",
@@ -192,7 +203,10 @@ def _turn(entry: Entry) -> tuple[str, list[dict[str, Any]]]:
         return "user", [_result(entry)]
     if entry.role in ("system", "developer"):
         texts = [block.text for block in entry.blocks if isinstance(block, TextBlock)]
-        return "user", [{"type": "text", "text": f"<system-reminder>\n{text}\n</system-reminder>"} for text in texts]
+        return "user", [
+            {"type": "text", "text": f"<system-reminder>\n{text}\n</system-reminder>"}
+            for text in texts
+        ]
     return entry.role, [block for given in entry.blocks if (block := _block(given)) is not None]
 
 
@@ -208,7 +222,12 @@ def _block(block: ContentBlockUnion) -> dict[str, Any] | None:
         case RedactedThinkingBlock():
             return {"type": "redacted_thinking", "data": block.data}
         case ToolCallBlock():
-            return {"type": "tool_use", "id": tool_use_id(block.id), "name": block.name, "input": block.input}
+            return {
+                "type": "tool_use",
+                "id": tool_use_id(block.id),
+                "name": block.name,
+                "input": block.input,
+            }
         case ImageBlock():
             return {"type": "image", "source": block.source}
         case UnknownBlock():
@@ -218,7 +237,9 @@ def _block(block: ContentBlockUnion) -> dict[str, Any] | None:
 
 
 def _text(block: TextBlock) -> dict[str, Any]:
-    kept = {name: block.extra[name] for name in ("cache_control", "citations") if block.extra.get(name)}
+    kept = {
+        name: block.extra[name] for name in ("cache_control", "citations") if block.extra.get(name)
+    }
     return {"type": "text", "text": block.text, **kept}
 
 
@@ -238,14 +259,23 @@ def tool_use_id(given: str) -> str:
     """A valid id for the service: its own ids unchanged, others with invalid characters replaced and a hash appended."""
     if _GOOD_ID.fullmatch(given):
         return given
-    return re.sub(r"[^A-Za-z0-9_-]", "_", given)[:64] + "_" + hashlib.sha256(given.encode()).hexdigest()[:12]
+    return (
+        re.sub(r"[^A-Za-z0-9_-]", "_", given)[:64]
+        + "_"
+        + hashlib.sha256(given.encode()).hexdigest()[:12]
+    )
 
 
 def _tool(spec: ToolSpec) -> dict[str, Any]:
-    tool: dict[str, Any] = {"name": spec.name, "input_schema": {"type": "object", **spec.parameters}}
+    tool: dict[str, Any] = {
+        "name": spec.name,
+        "input_schema": {"type": "object", **spec.parameters},
+    }
     if spec.description:
         tool["description"] = spec.description
-    return tool | {name: spec.extra[name] for name in ("cache_control", "strict") if name in spec.extra}
+    return tool | {
+        name: spec.extra[name] for name in ("cache_control", "strict") if name in spec.extra
+    }
 
 
 def _tool_choice(call: CallOptions) -> dict[str, Any]:
@@ -255,7 +285,9 @@ def _tool_choice(call: CallOptions) -> dict[str, Any]:
     return {"type": "any" if choice == "required" else choice}
 
 
-def _set_response_format(encoded: EncodedRequest, request: ChatRequest, system: list[dict[str, Any]]) -> None:
+def _set_response_format(
+    encoded: EncodedRequest, request: ChatRequest, system: list[dict[str, Any]]
+) -> None:
     if isinstance(request.response_format, ResponseFormatJsonSchema):
         _, schema, _ = read_json_schema(request.response_format)
         encoded.body["output_config"] = {"format": {"type": "json_schema", "schema": schema}}
@@ -284,7 +316,9 @@ def _set_thinking(encoded: EncodedRequest, call: CallOptions, options: Anthropic
     if thinks_adaptively(call.model):
         body["thinking"] = {"type": "adaptive", "display": options.thinking_display}
         if effort not in (None, "none"):
-            body.setdefault("output_config", {})["effort"] = "low" if effort == "minimal" else effort
+            body.setdefault("output_config", {})["effort"] = (
+                "low" if effort == "minimal" else effort
+            )
         return
     budget = options.thinking_budget_tokens or _BUDGETS.get(effort or "", _BUDGETS["medium"])
     budget = min(budget, (call.max_tokens or 0) - _LEAST_BUDGET)
@@ -295,7 +329,9 @@ def _set_thinking(encoded: EncodedRequest, call: CallOptions, options: Anthropic
 
 
 def _without_thinking(encoded: EncodedRequest, reason: str) -> None:
-    encoded.degradations.append(Degradation(requested="thinking", actual="no thinking", reason=reason))
+    encoded.degradations.append(
+        Degradation(requested="thinking", actual="no thinking", reason=reason)
+    )
 
 
 def _mark_for_cache(body: dict[str, Any]) -> None:
@@ -307,11 +343,18 @@ def _mark_for_cache(body: dict[str, Any]) -> None:
     places += [message["content"] for message in body["messages"] if message["role"] == "user"][-2:]
     for blocks in places:
         if blocks and blocks[-1].get("type") not in _UNMARKABLE:
-            blocks[-1] = {**blocks[-1], "cache_control": blocks[-1].get("cache_control", _CACHE_MARK)}
+            blocks[-1] = {
+                **blocks[-1],
+                "cache_control": blocks[-1].get("cache_control", _CACHE_MARK),
+            }
 
 
 _OUR_TYPE = {"tool_use": "tool_call"}
-_DELTA_TEXT = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}
+_DELTA_TEXT = {
+    "text_delta": "text",
+    "thinking_delta": "thinking",
+    "input_json_delta": "partial_json",
+}
 
 
 @final
@@ -439,14 +482,20 @@ class MessagesApi(WireFormat):
 
     options: AnthropicOptions
 
-    def encode(self, conversation: Conversation, request: ChatRequest, call: CallOptions) -> EncodedRequest:
+    def encode(
+        self, conversation: Conversation, request: ChatRequest, call: CallOptions
+    ) -> EncodedRequest:
         """Encode a request as JSON.
 
         The service accepts system text only before all messages. System messages that open the conversation go there;
         later ones, which hooks inject, stay in place as marked text of the user.
         """
         system, rest = _split_system(conversation.entries)
-        body: dict[str, Any] = {"model": call.model, "max_tokens": call.max_tokens, "messages": _messages(rest)}
+        body: dict[str, Any] = {
+            "model": call.model,
+            "max_tokens": call.max_tokens,
+            "messages": _messages(rest),
+        }
         body["stream"] = True
         encoded = EncodedRequest(body)
         if request.tools:
@@ -458,7 +507,11 @@ class MessagesApi(WireFormat):
         if system:
             body["system"] = system
         if "thinking" not in body:  # a thinking model rejects other sampling parameters
-            body |= {n: v for n, v in (("temperature", call.temperature), ("top_p", call.top_p)) if v is not None}
+            body |= {
+                n: v
+                for n, v in (("temperature", call.temperature), ("top_p", call.top_p))
+                if v is not None
+            }
         if request.stop:
             body["stop_sequences"] = list(request.stop)
         user = (request.metadata or {}).get("user_id")

@@ -15,7 +15,14 @@ import attrs
 
 from amplifier.contracts import Coordinator
 from amplifier.errors import InvalidRequestError, LLMError, PlanError
-from amplifier.models import ChatRequest, ChatResponse, TextBlock, ThinkingBlock, ToolCallBlock, Usage
+from amplifier.models import (
+    ChatRequest,
+    ChatResponse,
+    TextBlock,
+    ThinkingBlock,
+    ToolCallBlock,
+    Usage,
+)
 
 from .._shared.configuration import (
     Kind,
@@ -42,7 +49,9 @@ __all__ = ["MockProvider", "mount"]
 
 __amplifier_module_type__ = "provider"
 
-_DEFAULT = "This is provider-mock speaking from its script; give it `responses` of your own in the plan."
+_DEFAULT = (
+    "This is provider-mock speaking from its script; give it `responses` of your own in the plan."
+)
 
 
 def _all_errors(kind: type[LLMError]) -> dict[str, type[LLMError]]:
@@ -66,7 +75,10 @@ class _Call:
     id: str = option(any_text, default="")
 
 
-_AMOUNT = Kind("an amount as text", lambda value: isinstance(value, str) and bool(re.fullmatch(r"\d+(\.\d+)?", value)))
+_AMOUNT = Kind(
+    "an amount as text",
+    lambda value: isinstance(value, str) and bool(re.fullmatch(r"\d+(\.\d+)?", value)),
+)
 
 
 @attrs.frozen(kw_only=True)
@@ -101,26 +113,37 @@ class _Step:
     signature: str | None = option(any_text, default=None)
     tool_calls: tuple[_Call, ...] = option(list_each("tool calls", record(_Call)), default=())
     chunks: tuple[str, ...] | None = option(
-        list_of("non-empty texts", lambda piece: isinstance(piece, str) and bool(piece)), default=None
+        list_of("non-empty texts", lambda piece: isinstance(piece, str) and bool(piece)),
+        default=None,
     )
     usage: _Usage | None = option(record(_Usage), default=None)
     error: _Error | None = option(
-        Kind("a message or an object", lambda value: isinstance(value, str | Mapping), _read_error), default=None
+        Kind("a message or an object", lambda value: isinstance(value, str | Mapping), _read_error),
+        default=None,
     )
     delay: float = option(delay, default=0.0)
     finish_reason: str | None = option(any_text, default=None)
 
     def __attrs_post_init__(self) -> None:
         if self.text is not None and self.chunks is not None and "".join(self.chunks) != self.text:
-            raise PlanError([("$.chunks", "joined, they are not the text; omit text or correct it")])
+            raise PlanError(
+                [("$.chunks", "joined, they are not the text; omit text or correct it")]
+            )
 
     def blocks(self) -> list[Any]:
         """The content; tool calls may still have no id."""
         text = "".join(self.chunks) if self.text is None and self.chunks else self.text
         return [
-            *([] if self.thinking is None else [ThinkingBlock(thinking=self.thinking, signature=self.signature)]),
+            *(
+                []
+                if self.thinking is None
+                else [ThinkingBlock(thinking=self.thinking, signature=self.signature)]
+            ),
             *([] if text is None else [TextBlock(text=text)]),
-            *(ToolCallBlock(id=call.id, name=call.name, input=call.arguments) for call in self.tool_calls),
+            *(
+                ToolCallBlock(id=call.id, name=call.name, input=call.arguments)
+                for call in self.tool_calls
+            ),
         ]
 
 
@@ -175,7 +198,9 @@ class MockProvider(LocalAnswerProvider):
         return f"<MockProvider: {self._given} answers given, {len(self._options.responses)} in the script>"
 
     async def _answer(self, request: ChatRequest) -> Answer:
-        step, number = self._take()  # before the first await: concurrent requests get different steps
+        step, number = (
+            self._take()
+        )  # before the first await: concurrent requests get different steps
         if step.delay:
             await anyio.sleep(step.delay)
         error = None if step.error is None else _raised(step.error, request.model or self._model)
@@ -196,9 +221,18 @@ class MockProvider(LocalAnswerProvider):
         pieces = (
             {}
             if step.chunks is None
-            else {index: list(step.chunks) for index, block in enumerate(blocks) if isinstance(block, TextBlock)}
+            else {
+                index: list(step.chunks)
+                for index, block in enumerate(blocks)
+                if isinstance(block, TextBlock)
+            }
         )
-        return Answer(response=response, pieces=pieces, pause=self._options.stream_delay_ms / 1000, error=error)
+        return Answer(
+            response=response,
+            pieces=pieces,
+            pause=self._options.stream_delay_ms / 1000,
+            error=error,
+        )
 
     def _take(self) -> tuple[_Step, int]:
         at, length = self._given, len(self._options.responses)
@@ -224,7 +258,9 @@ def _raised(given: _Error, model: str) -> LLMError:
     return kind(message, provider=MockProvider._name, model=model, **fields)
 
 
-async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) -> Callable[[], Awaitable[None]]:
+async def mount(
+    coordinator: Coordinator, config: dict[str, Any] | None = None
+) -> Callable[[], Awaitable[None]]:
     """Mount the provider ``mock``; returns the cleanup, which closes unfinished streams.
 
     Raises:

@@ -15,7 +15,14 @@ from typing import Any
 import attrs
 
 from amplifier.contracts import Coordinator
-from amplifier.models import ChatRequest, ChatResponse, Degradation, Message, TextBlock, ToolCallBlock
+from amplifier.models import (
+    ChatRequest,
+    ChatResponse,
+    Degradation,
+    Message,
+    TextBlock,
+    ToolCallBlock,
+)
 
 from .._shared.configuration import number, option, read_options
 from .._shared.failure import shown
@@ -30,8 +37,13 @@ __amplifier_module_type__ = "provider"
 _MOST_INSTRUCTIONS = 12
 _LISTED = 15
 _SHOWN_LINES = 40
-_TAG = re.compile(r"\s*<[a-z][\w-]*(?:\s[^>]*)?>")  # starts a message that a hook injected: ``<system-reminder>``
-_ATTACHED = ("<file>", "<file name=")  # the text of a file in the prompt, as `amplifier.file` makes it: no instructions
+_TAG = re.compile(
+    r"\s*<[a-z][\w-]*(?:\s[^>]*)?>"
+)  # starts a message that a hook injected: ``<system-reminder>``
+_ATTACHED = (
+    "<file>",
+    "<file name=",
+)  # the text of a file in the prompt, as `amplifier.file` makes it: no instructions
 _CALL_ID = re.compile(r"offline_(\d{1,4})_\d+(?:_\d+)?")
 DISCLAIMER = (
     "provider-offline is no language model: fixed rules for a few instructions, such as `list the files` or `read README.md`.\n"
@@ -44,7 +56,13 @@ _QUOTED = r"(?:\"[^\"\n]+\"|`[^`\n]+`|(?<!\w)'[^'\n]+'(?!\w))"
 _WORD = rf"(?:{_QUOTED}|[^\s\"`',;]+)"
 _DIRECTORY = rf"(?: in (?:the )?(?P<directory>{_WORD})(?: (?:directory|folder))?)?"
 _FILE = rf"(?:the )?(?:file )?(?P<path>{_WORD})"
-_KINDS = {"python": "*.py", "markdown": "*.md", "text": "*.txt", "json": "*.json", "yaml": "*.{yaml,yml}"}
+_KINDS = {
+    "python": "*.py",
+    "markdown": "*.md",
+    "text": "*.txt",
+    "json": "*.json",
+    "yaml": "*.{yaml,yml}",
+}
 _FILES = rf"(?:all )?(?:the )?(?:(?P<kind>{'|'.join(_KINDS)}) )?files?"
 
 
@@ -85,9 +103,15 @@ def _files(groups: _Groups, data: _Data) -> str:
 
 def _matches(groups: _Groups, data: _Data) -> str:
     found = [match for match in data["matches"] if isinstance(match, dict)]
-    lines = [f"{match.get('file_path')}:{match.get('line')}: {match.get('text')}" for match in found]
+    lines = [
+        f"{match.get('file_path')}:{match.get('line')}: {match.get('text')}" for match in found
+    ]
     text = f"“{shown(groups['text'], 80)}” is in {_count(len(lines), 'line')}{groups['place']}"
-    return f"{text}:\n\n{_listed([shown(line.strip(), 160) for line in lines])}" if lines else f"{text}."
+    return (
+        f"{text}:\n\n{_listed([shown(line.strip(), 160) for line in lines])}"
+        if lines
+        else f"{text}."
+    )
 
 
 def _content(groups: _Groups, data: _Data) -> str:
@@ -104,13 +128,17 @@ def _content(groups: _Groups, data: _Data) -> str:
 
 
 def _command(groups: _Groups, data: _Data) -> str:
-    parts = [_fenced(text) for text in (data["stdout"], str(data.get("stderr") or "")) if text.strip()]
+    parts = [
+        _fenced(text) for text in (data["stdout"], str(data.get("stderr") or "")) if text.strip()
+    ]
     return "\n\n".join([*parts, f"It ended with code {data.get('returncode', 'unknown')}."])
 
 
 def _search(groups: _Groups) -> dict[str, Any]:
     pattern, place = re.sub(r"([\\.^$*+?{}\[\]|()])", r"\\\1", groups["text"]), groups["directory"]
-    hidden = {} if place else {"glob": "[!.]*/**"}  # matches in hidden directories would use up the tool's limit
+    hidden = (
+        {} if place else {"glob": "[!.]*/**"}
+    )  # matches in hidden directories would use up the tool's limit
     return {"pattern": pattern, "path": place or ".", "output_mode": "content", **hidden}
 
 
@@ -140,30 +168,55 @@ _SEPARATOR = re.compile(rf"{_QUOTED}|(?P<end>{_END})", re.IGNORECASE)
 
 def _clauses(prompt: str) -> list[str]:
     """Split a prompt at the ends of sentences, and at commas and "and" before a verb; never inside of quotes."""
-    clauses = _SEPARATOR.sub(lambda found: "\0" if found["end"] else found[0], prompt.replace("\0", " ")).split("\0")
+    clauses = _SEPARATOR.sub(
+        lambda found: "\0" if found["end"] else found[0], prompt.replace("\0", " ")
+    ).split("\0")
     return [words for clause in clauses if (words := _FILLER.sub("", clause.strip(), count=1))]
 
 
 def _rule(clause: str) -> tuple[_Rule, _Groups] | None:
     for rule, pattern in _PATTERNS:
         if match := pattern.fullmatch(clause):
-            given = {"directory": "", "kind": ""} | {name: value or "" for name, value in match.groupdict().items()}
-            groups = {name: text[1:-1] if re.fullmatch(_QUOTED, text) else text for name, text in given.items()}
-            return rule, groups | {"place": groups["directory"] and f" in {shown(groups['directory'], 100)}"}
+            given = {"directory": "", "kind": ""} | {
+                name: value or "" for name, value in match.groupdict().items()
+            }
+            groups = {
+                name: text[1:-1] if re.fullmatch(_QUOTED, text) else text
+                for name, text in given.items()
+            }
+            return rule, groups | {
+                "place": groups["directory"] and f" in {shown(groups['directory'], 100)}"
+            }
     return None
 
 
 def _read_turn(request: ChatRequest) -> tuple[str, dict[int, str | None], int]:
     """The prompt, the result of each instruction (None if the conversation does not hold it), and the number of replies with calls."""
     messages = list(request.messages)
-    spoken = [index for index, message in enumerate(messages) if message.role == "user" and _text(message).strip()]
+    spoken = [
+        index
+        for index, message in enumerate(messages)
+        if message.role == "user" and _text(message).strip()
+    ]
     own = [index for index in spoken if _TAG.match(_text(messages[index])) is None]
     start = next(reversed(own or spoken), None)
     since = messages if start is None else messages[start + 1 :]
-    results = [entry for entry in read_conversation(since).entries if isinstance(entry, ToolResultEntry)]
-    texts = {each.call_id: "".join(p.text for p in each.parts if isinstance(p, TextBlock)) for each in results}
-    replies = [calls for message in since if message.role == "assistant" and (calls := calls_in(message))]
-    places = {call.id: found for calls in replies for call in calls if (found := _CALL_ID.fullmatch(call.id))}
+    results = [
+        entry for entry in read_conversation(since).entries if isinstance(entry, ToolResultEntry)
+    ]
+    texts = {
+        each.call_id: "".join(p.text for p in each.parts if isinstance(p, TextBlock))
+        for each in results
+    }
+    replies = [
+        calls for message in since if message.role == "assistant" and (calls := calls_in(message))
+    ]
+    places = {
+        call.id: found
+        for calls in replies
+        for call in calls
+        if (found := _CALL_ID.fullmatch(call.id))
+    }
     outcomes = {int(found[1]): texts.get(call) for call, found in places.items()}
     return "" if start is None else _text(messages[start]), outcomes, len(replies)
 
@@ -186,7 +239,11 @@ def _reply_to(request: ChatRequest) -> tuple[str, list[ToolCallBlock]]:
     offered = () if request.tool_choice == "none" else [spec.name for spec in request.tools or ()]
     taken = used_ids(request)
     # Differs between requests whose context leaves out all earlier ids.
-    mark = zlib.crc32(f"{len(request.messages)} {prompt} {_text(request.messages[-1])[-200:]}".encode(errors="replace"))
+    mark = zlib.crc32(
+        f"{len(request.messages)} {prompt} {_text(request.messages[-1])[-200:]}".encode(
+            errors="replace"
+        )
+    )
     sections: list[str] = []
     calls: list[ToolCallBlock] = []
     for place, (clause, found) in enumerate(zip(clauses[:_MOST_INSTRUCTIONS], rules, strict=False)):
@@ -203,7 +260,9 @@ def _reply_to(request: ChatRequest) -> tuple[str, list[ToolCallBlock]]:
             break
         else:
             key = fresh_id(f"offline_{place}_{mark}", taken)
-            calls.append(ToolCallBlock(id=key, name=found[0].tool, input=found[0].arguments(found[1])))
+            calls.append(
+                ToolCallBlock(id=key, name=found[0].tool, input=found[0].arguments(found[1]))
+            )
             if found[0].changes:
                 break
             continue
@@ -211,7 +270,9 @@ def _reply_to(request: ChatRequest) -> tuple[str, list[ToolCallBlock]]:
     if calls:
         return f"Calling {', '.join(f'`{call.name}`' for call in calls)}.", calls
     if len(clauses) > _MOST_INSTRUCTIONS:
-        sections.append(f"Only the first {_MOST_INSTRUCTIONS} of {len(clauses)} instructions were carried out.")
+        sections.append(
+            f"Only the first {_MOST_INSTRUCTIONS} of {len(clauses)} instructions were carried out."
+        )
     if not any(DISCLAIMER in _text(message) for message in request.messages):
         sections.append(DISCLAIMER)
     return shown("\n\n".join(sections), 100_000), []
@@ -230,12 +291,18 @@ def _outcome(rule: _Rule, groups: _Groups, result: str | None) -> str:
     if not isinstance(data.get(rule.key), rule.kind):
         return f"Could not do it: the result cannot be read, or has no usable field {rule.key!r}."
     note = data.get("note")  # the tool's own note on what it left out
-    return rule.answer(groups, data) + (f"\n\nNote: {shown(note, 300)}." if isinstance(note, str) and note else "")
+    return rule.answer(groups, data) + (
+        f"\n\nNote: {shown(note, 300)}." if isinstance(note, str) and note else ""
+    )
 
 
 def _count(amount: object, noun: str, plural: str = "") -> str:
     plural = plural or f"{noun}s"
-    return f"{amount:,} {noun if amount == 1 else plural}" if isinstance(amount, int) else f"unknown {plural}"
+    return (
+        f"{amount:,} {noun if amount == 1 else plural}"
+        if isinstance(amount, int)
+        else f"unknown {plural}"
+    )
 
 
 def _listed(items: list[str]) -> str:
@@ -247,7 +314,9 @@ def _fenced(text: str) -> str:
     """A code block with the first lines of a text; its fence is longer than any in the text."""
     kept = "\n".join(text.splitlines()[:_SHOWN_LINES])[:6_000]
     fence = "`" * max([3, *(len(run) + 1 for run in re.findall("`+", kept))])
-    return f"{fence}\n{kept}\n{fence}" + ("\n(the rest is not shown)" if len(kept) < len(text.rstrip()) else "")
+    return f"{fence}\n{kept}\n{fence}" + (
+        "\n(the rest is not shown)" if len(kept) < len(text.rstrip()) else ""
+    )
 
 
 @attrs.frozen(kw_only=True)
@@ -293,8 +362,12 @@ class OfflineProvider(LocalAnswerProvider):
         return Answer(response=response, pause=self._pause)
 
 
-async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) -> Callable[[], Awaitable[None]]:
+async def mount(
+    coordinator: Coordinator, config: dict[str, Any] | None = None
+) -> Callable[[], Awaitable[None]]:
     """Mount the provider ``offline``; returns the cleanup, which closes unfinished streams."""
-    provider = OfflineProvider(coordinator, read_options(OfflineOptions, "provider-offline", config))
+    provider = OfflineProvider(
+        coordinator, read_options(OfflineOptions, "provider-offline", config)
+    )
     await coordinator.mount("providers", provider, name=provider.name)
     return provider.aclose

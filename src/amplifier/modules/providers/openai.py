@@ -47,13 +47,17 @@ class _Options(ProviderOptions):
     """The common keys, and those of OpenAI's APIs."""
 
     api: str = option(choice("responses", "chat"), default="responses")
-    reasoning_summary: str | None = option(optional(choice("auto", "concise", "detailed")), default=None)
+    reasoning_summary: str | None = option(
+        optional(choice("auto", "concise", "detailed")), default=None
+    )
     parallel_tool_calls: bool | None = option(optional(flag), default=None)
     organization: str | None = option(optional(text), default=None)
     project: str | None = option(optional(text), default=None)
 
 
-async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) -> Callable[[], Awaitable[None]] | None:
+async def mount(
+    coordinator: Coordinator, config: dict[str, Any] | None = None
+) -> Callable[[], Awaitable[None]] | None:
     """Mount the provider, or log a warning if there is no key.
 
     Raises:
@@ -61,8 +65,15 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
         MissingExtraError: The HTTP library is not installed.
         ModuleLoadError: There is no key, and the session is strict.
     """
-    environment = {"api_key": _KEY, "base_url": _URL, "organization": "OPENAI_ORG_ID", "project": "OPENAI_PROJECT_ID"}
-    options = read_options(_Options, _MODULE, config, environment=environment, default_model=DEFAULT_MODEL)
+    environment = {
+        "api_key": _KEY,
+        "base_url": _URL,
+        "organization": "OPENAI_ORG_ID",
+        "project": "OPENAI_PROJECT_ID",
+    }
+    options = read_options(
+        _Options, _MODULE, config, environment=environment, default_model=DEFAULT_MODEL
+    )
     wire_format: WireFormat
     if options.api == "chat":
         wire_format = ChatCompletions(
@@ -72,7 +83,8 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
         )
     else:
         wire_format = ResponsesApi(
-            reasoning_summary=options.reasoning_summary, parallel_tool_calls=options.parallel_tool_calls
+            reasoning_summary=options.reasoning_summary,
+            parallel_tool_calls=options.parallel_tool_calls,
         )
     headers = {
         "Authorization": f"Bearer {options.api_key}",
@@ -102,7 +114,9 @@ class OpenAIModels(ModelCatalogue):
 
     def look_up(self, model: str) -> ModelInfo:
         """The properties of a model, derived from its name."""
-        window, output = next(((w, o) for pattern, w, o in _SIZES if re.match(pattern, model)), _UNKNOWN)
+        window, output = next(
+            ((w, o) for pattern, w, o in _SIZES if re.match(pattern, model)), _UNKNOWN
+        )
         return ModelInfo(
             id=model,
             display_name=model,

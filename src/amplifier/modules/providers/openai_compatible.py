@@ -32,12 +32,16 @@ _DEFAULTS: dict[str, Any] = {
 class _Options(ProviderOptions):
     """The common keys, and those in which servers of the Chat Completions API differ."""
 
-    max_tokens_field: str = option(choice("max_tokens", "max_completion_tokens"), default="max_tokens")
+    max_tokens_field: str = option(
+        choice("max_tokens", "max_completion_tokens"), default="max_tokens"
+    )
     parallel_tool_calls: bool | None = option(optional(flag), default=None)
     seed: int | None = option(optional(whole_number(0)), default=None)
 
 
-async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) -> Callable[[], Awaitable[None]] | None:
+async def mount(
+    coordinator: Coordinator, config: dict[str, Any] | None = None
+) -> Callable[[], Awaitable[None]] | None:
     """Mount the provider, or log a warning if there is no base URL.
 
     Raises:

@@ -8,7 +8,15 @@ from __future__ import annotations
 import logging
 import re
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,9 +26,24 @@ import attrs
 
 from amplifier.contracts import Coordinator, current_call
 from amplifier.errors import LLMError
-from amplifier.models import ChatRequest, ChatResponse, ProviderInfo, StreamChunk, from_dict, to_dict
+from amplifier.models import (
+    ChatRequest,
+    ChatResponse,
+    ProviderInfo,
+    StreamChunk,
+    from_dict,
+    to_dict,
+)
 
-from .._shared.configuration import choice, file_name, mapping_each, option, read_options, text, texts
+from .._shared.configuration import (
+    choice,
+    file_name,
+    mapping_each,
+    option,
+    read_options,
+    text,
+    texts,
+)
 from .._shared.worker_threads import Workers
 from ._cassette import Cassette, Exchange, Scrubber, canonical_request, digest, join, leave
 from ._local_answers import Answer, LocalAnswerProvider
@@ -46,7 +69,9 @@ class ReplayOptions:
 
     cassette: Path | None = option(file_name, default=None, restricts=True)
     mode: str = option(choice("none", "once", "new"), default="none", restricts=True)
-    placeholders: Mapping[str, str] = option(mapping_each("an object of texts", text), default=attrs.Factory(dict))
+    placeholders: Mapping[str, str] = option(
+        mapping_each("an object of texts", text), default=attrs.Factory(dict)
+    )
     ignore: tuple[str, ...] = option(texts(), default=())
     run: str | None = option(text, default=None)
 
@@ -88,7 +113,9 @@ _sessions: WeakValueDictionary[str, _Session] = WeakValueDictionary()
 """The open sessions by id: a child session finds the cassette of its parent, which its plan can only name."""
 
 
-async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) -> Callable[[], Awaitable[None]] | None:
+async def mount(
+    coordinator: Coordinator, config: dict[str, Any] | None = None
+) -> Callable[[], Awaitable[None]] | None:
     """Mount the recorded providers; `on_session_ready` wraps those that other modules mount.
 
     Returns:
@@ -102,7 +129,9 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
     for pattern in options.ignore:
         re.compile(pattern)
     if options.cassette is None:
-        _logger.warning("%s is not mounted: its config has no `cassette`, the file with the recordings", _MODULE)
+        _logger.warning(
+            "%s is not mounted: its config has no `cassette`, the file with the recordings", _MODULE
+        )
         return None
     session = await _open(coordinator, options, options.cassette.absolute())
     cassette = session.cassette
@@ -141,11 +170,15 @@ async def on_session_ready(coordinator: Coordinator) -> None:
             continue
         if cassette.records:
             info = to_dict(provider.get_info())
-            cassette.providers[name] = session.scrubber.scrub({key: info[key] for key in _INFO if key in info})
+            cassette.providers[name] = session.scrubber.scrub(
+                {key: info[key] for key in _INFO if key in info}
+            )
             session.providers[name] = RecordingProvider(coordinator, name, provider, session)
         else:
             session.providers[name] = ReplayProvider(coordinator, name, session)
-        mounted[name] = session.providers[name]  # not mount(), which would take it for two modules that claim one name
+        mounted[name] = session.providers[
+            name
+        ]  # not mount(), which would take it for two modules that claim one name
 
 
 async def _open(coordinator: Coordinator, options: ReplayOptions, path: Path) -> _Session:
@@ -178,7 +211,9 @@ async def _in_thread(work: Callable[[], None], what: str) -> None:
 class ReplayProvider(LocalAnswerProvider):
     """Answers from the recordings of one provider, under its name; with one recording that was found already, or that of the request."""
 
-    def __init__(self, coordinator: Coordinator, name: str, session: _Session, found: Exchange | None = None) -> None:
+    def __init__(
+        self, coordinator: Coordinator, name: str, session: _Session, found: Exchange | None = None
+    ) -> None:
         super().__init__(coordinator)
         self._name = name
         self._session = session

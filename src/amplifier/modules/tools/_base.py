@@ -15,7 +15,17 @@ from amplifier.models import ToolResult
 from .._shared.configuration import Kind, any_text, choice, flag, option, record, whole_number
 from .._shared.failure import ToolFailure, failure_from_os, shown
 
-__all__ = ["BuiltinTool", "NoOptions", "characters", "flag", "option", "path_name", "tool_input", "whole", "word"]
+__all__ = [
+    "BuiltinTool",
+    "NoOptions",
+    "characters",
+    "flag",
+    "option",
+    "path_name",
+    "tool_input",
+    "whole",
+    "word",
+]
 
 logger = logging.getLogger("amplifier.modules.tools")
 
@@ -87,7 +97,10 @@ class BuiltinTool(ABC):
         try:
             values: dict[str, Any] = self._input.read(given)
         except PlanError as error:
-            problems = [f"{path.removeprefix('$').lstrip('.') or 'the input'}: {text}" for path, text in error.problems]
+            problems = [
+                f"{path.removeprefix('$').lstrip('.') or 'the input'}: {text}"
+                for path, text in error.problems
+            ]
             if len(problems) > _MOST_PROBLEMS:
                 problems[_MOST_PROBLEMS:] = [f"and {len(problems) - _MOST_PROBLEMS} more problems"]
             raise ToolFailure("InvalidInput", "; ".join(problems)) from None
@@ -99,7 +112,9 @@ class BuiltinTool(ABC):
     def _failed(self, failure: ToolFailure, output: Any = None) -> ToolResult:
         message = shown(str(failure), 4000)
         logger.info("tool %s: %s (%s)", self.name, message, failure.kind)
-        return ToolResult(success=False, output=output, error={"message": message, "type": failure.kind})
+        return ToolResult(
+            success=False, output=output, error={"message": message, "type": failure.kind}
+        )
 
 
 # ── inputs ───────────────────────────────────────────────────────────────────────────────────────
@@ -144,7 +159,9 @@ def whole(least: int, most: int | None = None) -> Kind:
     kind = whole_number(least, most)
 
     def accepts(value: Any) -> bool:
-        return kind.accepts(int(value) if isinstance(value, float) and value.is_integer() else value)
+        return kind.accepts(
+            int(value) if isinstance(value, float) and value.is_integer() else value
+        )
 
     return attrs.evolve(kind, accepts=accepts, convert=int)
 

@@ -17,7 +17,16 @@ from .._shared.configuration import texts
 from .._shared.failure import ToolFailure, shown
 from .._shared.worker_threads import Stop, Workers
 from ._base import BuiltinTool, characters, option, path_name, tool_input
-from ._paths import MAX_DEPTH, AccessRoots, ConfinedPath, Entry, Workspace, enter, entries_of, open_directory
+from ._paths import (
+    MAX_DEPTH,
+    AccessRoots,
+    ConfinedPath,
+    Entry,
+    Workspace,
+    enter,
+    entries_of,
+    open_directory,
+)
 
 _MOST_ALTERNATIVES = 64
 
@@ -89,7 +98,9 @@ class GlobPattern:
             raise ToolFailure("InvalidPattern", f"{shown(text)!r}: {problem}")
         if anywhere and len(names) == 1:
             names = ["**", *names]
-        return tuple(_ANY_DEPTH if name == "**" else re.compile(fnmatch.translate(name)) for name in names)
+        return tuple(
+            _ANY_DEPTH if name == "**" else re.compile(fnmatch.translate(name)) for name in names
+        )
 
 
 def _expanded(pattern: str) -> list[str]:
@@ -98,13 +109,18 @@ def _expanded(pattern: str) -> list[str]:
     waiting = [pattern]
     while waiting:
         if len(done) + len(waiting) > _MOST_ALTERNATIVES:
-            raise ToolFailure("InvalidPattern", f"{shown(pattern)!r}: more than {_MOST_ALTERNATIVES} alternatives")
+            raise ToolFailure(
+                "InvalidPattern", f"{shown(pattern)!r}: more than {_MOST_ALTERNATIVES} alternatives"
+            )
         text = waiting.pop()
         found = re.search(r"\{([^{}]*,[^{}]*)\}", text)
         if found is None:
             done.append(text)
         else:
-            waiting += [f"{text[: found.start()]}{part}{text[found.end() :]}" for part in found[1].split(",")]
+            waiting += [
+                f"{text[: found.start()]}{part}{text[found.end() :]}"
+                for part in found[1].split(",")
+            ]
     return done
 
 
@@ -164,12 +180,19 @@ class Walk:
         """
         directory, place = open_directory(self.access, place)
         try:
-            yield from self._below(directory, place, pattern, pattern.start() if pattern else frozenset(), 1)
+            yield from self._below(
+                directory, place, pattern, pattern.start() if pattern else frozenset(), 1
+            )
         finally:
             os.close(directory)
 
     def _below(
-        self, directory: int, place: ConfinedPath, pattern: GlobPattern | None, states: States, depth: int
+        self,
+        directory: int,
+        place: ConfinedPath,
+        pattern: GlobPattern | None,
+        states: States,
+        depth: int,
     ) -> Iterator[Found]:
         try:
             entries = sorted(self._counted(directory), key=lambda entry: entry.name)
@@ -190,7 +213,9 @@ class Walk:
                 continue
             try:
                 inner = enter(directory, entry.name)
-            except OSError:  # gone, forbidden, or no directory any more: the walk goes on without it
+            except (
+                OSError
+            ):  # gone, forbidden, or no directory any more: the walk goes on without it
                 self.unreadable += 1
                 continue
             try:
@@ -202,7 +227,9 @@ class Walk:
         """What limits the result, as text for the model."""
         notes = []
         if self.cut:
-            notes.append(f"the tree is too large or too deep; the walk ended after {self._seen} names")
+            notes.append(
+                f"the tree is too large or too deep; the walk ended after {self._seen} names"
+            )
         if self.unreadable:
             notes.append(f"{self.unreadable} directories could not be read")
         return notes
@@ -239,7 +266,9 @@ class GlobTool(BuiltinTool):
         path=option(path_name, ".", "The directory to start in; the workspace if left out."),
     )
 
-    def __init__(self, workspace: Workspace, workers: Workers, *, ignored: frozenset[str], max_results: int) -> None:
+    def __init__(
+        self, workspace: Workspace, workers: Workers, *, ignored: frozenset[str], max_results: int
+    ) -> None:
         self._workspace = workspace
         self._workers = workers
         self._ignored = ignored
@@ -248,7 +277,8 @@ class GlobTool(BuiltinTool):
     async def _run(self, values: dict[str, Any]) -> ToolResult:
         pattern = GlobPattern(values["pattern"])
         output = await self._workers.run(
-            lambda stop: self._search(pattern, values["path"], stop), what=f"glob {shown(values['pattern'])}"
+            lambda stop: self._search(pattern, values["path"], stop),
+            what=f"glob {shown(values['pattern'])}",
         )
         return ToolResult(output=output)
 
@@ -263,10 +293,17 @@ class GlobTool(BuiltinTool):
                 break
             slash = "/" if found.entry.kind == "directory" else ""
             paths.append(self._workspace.shown(found.place) + slash)
-        output: dict[str, Any] = {"paths": paths, "count": len(paths), "truncated": more or walk.cut}
+        output: dict[str, Any] = {
+            "paths": paths,
+            "count": len(paths),
+            "truncated": more or walk.cut,
+        }
         notes = walk.notes()
         if more:
-            notes.insert(0, f"only the first {self._max_results} matches are listed; use a narrower pattern or path")
+            notes.insert(
+                0,
+                f"only the first {self._max_results} matches are listed; use a narrower pattern or path",
+            )
         if notes:
             output["note"] = "; ".join(notes)
         return output

@@ -22,7 +22,10 @@ def restrict(job: dict[str, Any]) -> None:
         import resource  # noqa: PLC0415 - not on every system
     except ImportError:
         return
-    for limit, value in ((resource.RLIMIT_CPU, job["cpu_seconds"]), (resource.RLIMIT_AS, job["max_memory"])):
+    for limit, value in (
+        (resource.RLIMIT_CPU, job["cpu_seconds"]),
+        (resource.RLIMIT_AS, job["max_memory"]),
+    ):
         try:
             resource.setrlimit(limit, (value, value))
         except (ValueError, OSError):  # a lower limit is set already

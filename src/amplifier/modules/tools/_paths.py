@@ -52,7 +52,9 @@ class ConfinedPath:
     def __attrs_post_init__(self) -> None:
         # Callers have refused this already; the walk would take it for a directory like any other.
         if ".." in self.names:
-            raise ToolFailure("InvalidPath", f"{shown('/'.join(self.names))}: '..' is not the name of a place")
+            raise ToolFailure(
+                "InvalidPath", f"{shown('/'.join(self.names))}: '..' is not the name of a place"
+            )
 
     @property
     def path(self) -> str:
@@ -97,7 +99,9 @@ class AccessRoots:
     roots: tuple[Root, ...]
     start: Root
     verb: str = "read"
-    check: Callable[[ConfinedPath], None] = attrs.field(default=lambda place: None, eq=False, repr=False)
+    check: Callable[[ConfinedPath], None] = attrs.field(
+        default=lambda place: None, eq=False, repr=False
+    )
 
     def locate(self, path: str) -> ConfinedPath:
         """Turn a path of the model into a place.
@@ -106,7 +110,10 @@ class AccessRoots:
             ToolFailure: It is no usable path, or is outside.
         """
         if not path or "\0" in path:
-            raise ToolFailure("InvalidPath", f"{shown(path)!r} is not a path: it is empty or holds a NUL character")
+            raise ToolFailure(
+                "InvalidPath",
+                f"{shown(path)!r} is not a path: it is empty or holds a NUL character",
+            )
         try:
             path.encode()
         except UnicodeEncodeError as error:
@@ -114,12 +121,18 @@ class AccessRoots:
             raise ToolFailure("InvalidPath", f"{shown(path)} is not a path: {problem}") from None
         names = _names(path)
         if ".." in names:
-            raise ToolFailure("InvalidPath", f"{shown(path)}: '..' is not accepted; write the path without it")
+            raise ToolFailure(
+                "InvalidPath", f"{shown(path)}: '..' is not accepted; write the path without it"
+            )
         if names[:1] == ["~"]:
-            raise ToolFailure("InvalidPath", f"{shown(path)}: '~' has no meaning here; write the path in full")
+            raise ToolFailure(
+                "InvalidPath", f"{shown(path)}: '~' has no meaning here; write the path in full"
+            )
         if len(names) > MAX_DEPTH:
             raise ToolFailure("InvalidPath", f"{shown(path)}: deeper than {MAX_DEPTH} directories")
-        return self._beneath(names if path.startswith("/") else [*_names(self.start.path), *names], shown(path))
+        return self._beneath(
+            names if path.startswith("/") else [*_names(self.start.path), *names], shown(path)
+        )
 
     def follow(self, link: ConfinedPath, target: str, rest: tuple[str, ...]) -> ConfinedPath:
         """Where a symbolic link leads, if it stays inside.
@@ -141,7 +154,9 @@ class AccessRoots:
             raise ToolFailure("OutsideRoots", f"{description}, a form that is not followed")
         before = [] if target.startswith("/") else _names(link.parent.path)
         # The parent of the top directory is the top directory.
-        return self._beneath([*before[: max(0, len(before) - ups)], *names[ups:], *rest], description)
+        return self._beneath(
+            [*before[: max(0, len(before) - ups)], *names[ups:], *rest], description
+        )
 
     def _beneath(self, names: list[str], subject: str) -> ConfinedPath:
         best: ConfinedPath | None = None
@@ -153,7 +168,9 @@ class AccessRoots:
                     best = ConfinedPath(root.path, rest)
         if best is None:
             roots = ", ".join(shown(root.spelled) for root in self.roots) or "nothing at all"
-            raise ToolFailure("OutsideRoots", f"{subject}: outside what this tool may {self.verb}: {roots}")
+            raise ToolFailure(
+                "OutsideRoots", f"{subject}: outside what this tool may {self.verb}: {roots}"
+            )
         return best
 
 
@@ -183,7 +200,9 @@ class Workspace:
         read_only: bool = False,
     ) -> None:
         if not _CAN_OPEN_BENEATH:
-            raise ModuleLoadError(f"{module} needs a system with openat and O_NOFOLLOW", module_id=module)
+            raise ModuleLoadError(
+                f"{module} needs a system with openat and O_NOFOLLOW", module_id=module
+            )
         self._coordinator = coordinator
         self._default = Path.cwd()
         self._known: dict[str, Root] = {}
@@ -202,7 +221,9 @@ class Workspace:
     def readable(self) -> AccessRoots:
         """Where tools may read; everything writable belongs to it. Blocks for a moment when a root is new."""
         allowed = self._allowed_now()
-        return AccessRoots(tuple(dict.fromkeys((*allowed, *(self._writable or ())))), start=allowed[0])
+        return AccessRoots(
+            tuple(dict.fromkeys((*allowed, *(self._writable or ())))), start=allowed[0]
+        )
 
     def writable(self, check: Callable[[ConfinedPath], None]) -> AccessRoots:
         """Return where tools may write; ``check`` raises for a place that they may not change."""
@@ -244,14 +265,18 @@ class Workspace:
             self._known[key] = Root(str(path.resolve()), os.path.normpath(path))
         return self._known[key]
 
-    def _roots(self, key: str, paths: Sequence[str] | None, problems: list[Problem]) -> tuple[Root, ...] | None:
+    def _roots(
+        self, key: str, paths: Sequence[str] | None, problems: list[Problem]
+    ) -> tuple[Root, ...] | None:
         if paths is None:
             return None
         roots = []
         for index, given in enumerate(paths):
             path = working_directory(self._coordinator, self._default) / Path(given).expanduser()
             if "\0" in given or not path.is_dir():
-                problems.append((f"$.{key}[{index}]", f"expected an existing directory, got {given!r}"))
+                problems.append(
+                    (f"$.{key}[{index}]", f"expected an existing directory, got {given!r}")
+                )
             else:
                 roots.append(self._resolved(path))
         return tuple(dict.fromkeys(roots))
@@ -264,7 +289,9 @@ def _names(path: str) -> list[str]:
 # ── opening ────────────────────────────────────────────────────────────────────────────────────────
 
 _MAX_LINKS = 32
-_NOT_FOLLOWED = frozenset({errno.ELOOP, errno.ENOTDIR, errno.EMLINK})  # errors for a link; the last is BSD's
+_NOT_FOLLOWED = frozenset(
+    {errno.ELOOP, errno.ENOTDIR, errno.EMLINK}
+)  # errors for a link; the last is BSD's
 
 
 def _flags(*names: str) -> int:
@@ -312,7 +339,9 @@ def open_directory(
                         raise
                     here = ConfinedPath(place.root, place.names[: index + 1])
                     if (target := _link_text(name, directory)) is None:
-                        raise ToolFailure("NotADirectory", f"{shown(here.path)} is not a directory") from error
+                        raise ToolFailure(
+                            "NotADirectory", f"{shown(here.path)} is not a directory"
+                        ) from error
                     place = access.follow(here, target, place.names[index + 1 :])
                     break
                 os.close(directory)
@@ -323,10 +352,14 @@ def open_directory(
         finally:
             if not is_reached:
                 os.close(directory)
-    raise ToolFailure("TooManyLinks", f"{shown(place.path)}: more than {_MAX_LINKS} symbolic links on the way")
+    raise ToolFailure(
+        "TooManyLinks", f"{shown(place.path)}: more than {_MAX_LINKS} symbolic links on the way"
+    )
 
 
-def open_parent(access: AccessRoots, place: ConfinedPath, *, make: bool = False) -> tuple[int, ConfinedPath]:
+def open_parent(
+    access: AccessRoots, place: ConfinedPath, *, make: bool = False
+) -> tuple[int, ConfinedPath]:
     """Open the directory that holds a place whose last name is no symbolic link, following it if it is one.
 
     Returns:
@@ -338,7 +371,9 @@ def open_parent(access: AccessRoots, place: ConfinedPath, *, make: bool = False)
     """
     for _ in range(_MAX_LINKS):
         if not place.names:
-            raise ToolFailure("IsADirectory", f"{shown(place.path)} is a directory, expected a file")
+            raise ToolFailure(
+                "IsADirectory", f"{shown(place.path)} is a directory, expected a file"
+            )
         name = place.names[-1]
         directory, above = open_directory(access, place.parent, make_for=name if make else None)
         place = above.child(name)
@@ -350,7 +385,9 @@ def open_parent(access: AccessRoots, place: ConfinedPath, *, make: bool = False)
                 stack.pop_all()
                 return directory, place
         place = access.follow(place, target, ())
-    raise ToolFailure("TooManyLinks", f"{shown(place.path)}: more than {_MAX_LINKS} symbolic links on the way")
+    raise ToolFailure(
+        "TooManyLinks", f"{shown(place.path)}: more than {_MAX_LINKS} symbolic links on the way"
+    )
 
 
 def open_file(access: AccessRoots, place: ConfinedPath) -> tuple[int, ConfinedPath]:

@@ -57,15 +57,24 @@ class RecallTool(BuiltinTool):
         context = self._coordinator.get("context")
         messages = [] if context is None else await context.get_messages()
         if number is None:
-            found = await self._workers.run(lambda stop: _search(messages, values["query"], stop), what="recall")
+            found = await self._workers.run(
+                lambda stop: _search(messages, values["query"], stop), what="recall"
+            )
             return ToolResult(output={"messages": len(messages), "found": found})
         if number > len(messages):
-            raise ToolFailure("NotFound", f"there is no message {number}; the conversation has {len(messages)}")
+            raise ToolFailure(
+                "NotFound", f"there is no message {number}; the conversation has {len(messages)}"
+            )
         message = messages[number - 1]
         whole, offset = _text(message), values["offset"]
         shown = whole[offset : offset + _MOST_TEXT]
         left = max(0, len(whole) - offset - len(shown))
-        output = {"number": number, "role": message.get("role"), "text": shown, "characters_left": left}
+        output = {
+            "number": number,
+            "role": message.get("role"),
+            "text": shown,
+            "characters_left": left,
+        }
         return ToolResult(output=output)
 
 
@@ -74,7 +83,9 @@ def _text(message: dict[str, Any]) -> str:
     content = message.get("content")
     if isinstance(content, str) and not message.get("tool_calls"):
         return content
-    said = {name: message[name] for name in ("content", "tool_calls") if message.get(name) is not None}
+    said = {
+        name: message[name] for name in ("content", "tool_calls") if message.get(name) is not None
+    }
     return json.dumps(said, ensure_ascii=False, default=str)
 
 
@@ -85,7 +96,11 @@ def _search(messages: list[dict[str, Any]], query: str, stop: Stop) -> list[dict
     with closing(sqlite3.connect(":memory:")) as db:
         numbers = _ranked(db, texts, words, stop) if words else []
     return [
-        {"number": number, "role": messages[number - 1].get("role"), "text": _around(texts[number - 1], words)}
+        {
+            "number": number,
+            "role": messages[number - 1].get("role"),
+            "text": _around(texts[number - 1], words),
+        }
         for number in numbers
     ]
 
@@ -94,9 +109,14 @@ def _ranked(db: sqlite3.Connection, texts: list[str], words: list[str], stop: St
     db.execute("CREATE VIRTUAL TABLE past USING fts5(body)")
     for number, text in enumerate(texts, 1):
         stop.check()
-        db.execute("INSERT INTO past (rowid, body) VALUES (?, ?)", (number, text.encode(errors="replace").decode()))
+        db.execute(
+            "INSERT INTO past (rowid, body) VALUES (?, ?)",
+            (number, text.encode(errors="replace").decode()),
+        )
     query = " OR ".join(f'"{word}"' for word in words)
-    rows = db.execute("SELECT rowid FROM past WHERE past MATCH ? ORDER BY rank LIMIT ?", (query, _MOST_HITS))
+    rows = db.execute(
+        "SELECT rowid FROM past WHERE past MATCH ? ORDER BY rank LIMIT ?", (query, _MOST_HITS)
+    )
     return [int(number) for (number,) in rows]
 
 

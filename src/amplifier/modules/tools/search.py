@@ -23,7 +23,15 @@ from amplifier.contracts import Coordinator
 from amplifier.errors import ModuleLoadError
 from amplifier.models import ToolResult
 
-from .._shared.configuration import Kind, choices, option, read_options, seconds, texts, whole_number
+from .._shared.configuration import (
+    Kind,
+    choices,
+    option,
+    read_options,
+    seconds,
+    texts,
+    whole_number,
+)
 from .._shared.failure import ToolFailure, shown
 from .._shared.processes import WorkerProcess
 from .._shared.worker_threads import Stop, Workers
@@ -129,7 +137,9 @@ class Matcher:
         ToolFailure: The pattern is wrong.
     """
 
-    def __init__(self, pattern: str, *, ignore_case: bool, max_line: int, seconds: float, stop: Stop) -> None:
+    def __init__(
+        self, pattern: str, *, ignore_case: bool, max_line: int, seconds: float, stop: Stop
+    ) -> None:
         self._stop = stop
         self._child = WorkerProcess(isolated_python_command("-X", "utf8", "-c", _PROGRAM), stop)
         job = {
@@ -142,7 +152,9 @@ class Matcher:
         try:
             answer = self._ask(json.dumps(job).encode() + b"\n")
             if "error" in answer:
-                raise ToolFailure("InvalidPattern", f"{shown(ascii(pattern))}: {shown(answer['error'])}")
+                raise ToolFailure(
+                    "InvalidPattern", f"{shown(ascii(pattern))}: {shown(answer['error'])}"
+                )
         except BaseException:
             self.close()
             raise
@@ -170,7 +182,9 @@ class Matcher:
             answer = b""
         self._stop.check()
         if not answer:
-            raise ToolFailure("PatternTooCostly", "the pattern needed more memory or time than it may have")
+            raise ToolFailure(
+                "PatternTooCostly", "the pattern needed more memory or time than it may have"
+            )
         parsed: dict[str, Any] = json.loads(answer)
         return parsed
 
@@ -252,9 +266,12 @@ class Search:
         likely = self._likely(base)
         if likely is not None:
             for names in likely:
-                if not self.options.ignore.intersection(names[:-1]) and (wanted is None or wanted.matches(names)):
+                if not self.options.ignore.intersection(names[:-1]) and (
+                    wanted is None or wanted.matches(names)
+                ):
                     yield from self._opened(
-                        lambda place: open_file(access, place)[0], ConfinedPath(base.root, base.names + names)
+                        lambda place: open_file(access, place)[0],
+                        ConfinedPath(base.root, base.names + names),
                     )
             return
         walk = Walk(access, self.stop, self.options.ignore)
@@ -287,24 +304,34 @@ class Search:
             ".",
         ]
         try:
-            with contextlib.closing(WorkerProcess(command, self.stop, directory=base.path)) as child:
+            with contextlib.closing(
+                WorkerProcess(command, self.stop, directory=base.path)
+            ) as child:
                 output = child.stdout.read(_MOST_OUTPUT)
                 if len(output) == _MOST_OUTPUT:
                     return None
                 code = child.wait()
-        except (OSError, ValueError):  # it cannot be started, or the pattern holds what no argument can
+        except (
+            OSError,
+            ValueError,
+        ):  # it cannot be started, or the pattern holds what no argument can
             return None
         self.stop.check()
         if code not in (0, _NOTHING_FOUND):
             return None  # a pattern that is Python's and not Rust's, or a directory it may not read
-        return sorted({names for name in os.fsdecode(output).split("\0") if (names := _beneath(name))})
+        return sorted(
+            {names for name in os.fsdecode(output).split("\0") if (names := _beneath(name))}
+        )
 
     def _opened(
         self, opening: Callable[[ConfinedPath], int], place: ConfinedPath
     ) -> Iterator[tuple[int, ConfinedPath]]:
         try:
             file = opening(place)
-        except (OSError, ToolFailure):  # gone, forbidden, or something else by now: the search goes on without it
+        except (
+            OSError,
+            ToolFailure,
+        ):  # gone, forbidden, or something else by now: the search goes on without it
             self.unreadable += 1
             return
         yield file, place
@@ -347,11 +374,21 @@ class Search:
     def _show(self, path: str, lines: list[bytes], numbers: list[int]) -> None:
         context = self.values["context"]
         for number in numbers:
-            match: dict[str, Any] = {"file_path": path, "line": number + 1, "text": self._line(lines[number])}
+            match: dict[str, Any] = {
+                "file_path": path,
+                "line": number + 1,
+                "text": self._line(lines[number]),
+            }
             if context:
-                match["before"] = [self._line(line) for line in lines[max(0, number - context) : number]]
-                match["after"] = [self._line(line) for line in lines[number + 1 : number + 1 + context]]
-            self._shown += sum(map(len, (match["text"], *match.get("before", ()), *match.get("after", ()))))
+                match["before"] = [
+                    self._line(line) for line in lines[max(0, number - context) : number]
+                ]
+                match["after"] = [
+                    self._line(line) for line in lines[number + 1 : number + 1 + context]
+                ]
+            self._shown += sum(
+                map(len, (match["text"], *match.get("before", ()), *match.get("after", ())))
+            )
             if self._shown > _MOST_SHOWN:
                 self.more = True
                 return
@@ -362,7 +399,10 @@ class Search:
 
     def _output(self) -> dict[str, Any]:
         mode = self.values["output_mode"]
-        output: dict[str, Any] = {"files_searched": self.searched, "truncated": self.more or bool(self.notes)}
+        output: dict[str, Any] = {
+            "files_searched": self.searched,
+            "truncated": self.more or bool(self.notes),
+        }
         if mode == "content":
             output = {"matches": self.matches, "count": len(self.matches), **output}
         elif mode == "count":
@@ -372,12 +412,20 @@ class Search:
             output = {"files": list(self.files), "count": len(self.files), **output}
         notes = list(self.notes)
         if self.more:
-            notes.insert(0, "there are more matches than are listed; use a narrower pattern, path or glob")
+            notes.insert(
+                0, "there are more matches than are listed; use a narrower pattern, path or glob"
+            )
         for number, words in (
-            (self.skipped_large, f"files larger than {self.options.max_file_bytes} bytes were left out"),
+            (
+                self.skipped_large,
+                f"files larger than {self.options.max_file_bytes} bytes were left out",
+            ),
             (self.skipped_binary, "binary files were left out"),
             (self.unreadable, "files or directories could not be read"),
-            (self.too_long, f"lines were searched only in their first {self.options.max_line_length} bytes"),
+            (
+                self.too_long,
+                f"lines were searched only in their first {self.options.max_line_length} bytes",
+            ),
         ):
             if number:
                 notes.append(f"{number} {words}")
@@ -411,7 +459,9 @@ class GrepTool(BuiltinTool):
             "Look only into files whose path matches, for example *.py or src/**/*.{ts,tsx}.",
         ),
         ignore_case=option(flag, False, "Upper and lower case are the same."),
-        output_mode=option(word("content", "files_with_matches", "count"), "content", "What to list."),
+        output_mode=option(
+            word("content", "files_with_matches", "count"), "content", "What to list."
+        ),
         context=option(whole(0, 10), 0, "Lines to show before and after each match."),
         limit=option(whole(1, 10_000), None, "Matches wanted at most."),
     )
@@ -446,16 +496,24 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
     """
     options = read_options(SearchOptions, _MODULE, config)
     if not isolated_python():
-        raise ModuleLoadError(f"{_MODULE} runs patterns in a Python of their own, but sys.executable is empty")
-    workspace = await anyio.to_thread.run_sync(Workspace, _MODULE, coordinator, options.allowed_paths)
+        raise ModuleLoadError(
+            f"{_MODULE} runs patterns in a Python of their own, but sys.executable is empty"
+        )
+    workspace = await anyio.to_thread.run_sync(
+        Workspace, _MODULE, coordinator, options.allowed_paths
+    )
     workers = Workers(threads=options.threads, timeout=options.timeout)
     if options.ripgrep is True:
-        found = await anyio.to_thread.run_sync(lambda: find_ripgrep(root.path for root in workspace.readable().roots))
+        found = await anyio.to_thread.run_sync(
+            lambda: find_ripgrep(root.path for root in workspace.readable().roots)
+        )
         options = attrs.evolve(options, ripgrep=found or False)
     for name in _TOOLS if options.tools is None else options.tools:
         if name == "grep":
             await coordinator.mount("tools", GrepTool(workspace, workers, options))
         # tool-filesystem offers the same glob; the module that is mounted first provides it.
         elif options.tools is not None or coordinator.get("tools", "glob") is None:
-            glob = GlobTool(workspace, workers, ignored=options.ignore, max_results=options.max_results)
+            glob = GlobTool(
+                workspace, workers, ignored=options.ignore, max_results=options.max_results
+            )
             await coordinator.mount("tools", glob)

@@ -24,7 +24,13 @@ import attrs
 from amplifier._internal.json import redact_text
 from amplifier._internal.spelling import misspelt_key, suggestion
 from amplifier.contracts import CHILD_STEPS, Coordinator
-from amplifier.errors import BudgetError, ExecutionCancelled, ExecutionTimeout, ModuleLoadError, NoOneToAskError
+from amplifier.errors import (
+    BudgetError,
+    ExecutionCancelled,
+    ExecutionTimeout,
+    ModuleLoadError,
+    NoOneToAskError,
+)
 from amplifier.events import EXECUTION_END, PROMPT_COMPLETE, PROVIDER_RESPONSE
 from amplifier.models import SUB_AGENT_EVENT, ToolResult
 from amplifier.models.turns import ModelAnswer
@@ -73,7 +79,13 @@ class TaskOptions:
     timeout: float | None = option(no_limit_or_seconds, default=1800.0)
     inherit_capabilities: tuple[str, ...] = option(
         texts(),
-        default=("session.working_dir", "mention_resolver", "mention_deduplicator", "session.spawn", "mcp.servers"),
+        default=(
+            "session.working_dir",
+            "mention_resolver",
+            "mention_deduplicator",
+            "session.spawn",
+            "mcp.servers",
+        ),
     )
     agents: Mapping[str, Any] | None = option(optional(mapping), default=None)
     pass_events: bool = option(flag, default=False)
@@ -105,14 +117,20 @@ def _read_agents(section: Any) -> dict[str, _Agent]:
     if section is None:
         return {}
     if not isinstance(section, Mapping):
-        _logger.warning("tool-task: the plan's agents are %s, expected a mapping by name", type(section).__name__)
+        _logger.warning(
+            "tool-task: the plan's agents are %s, expected a mapping by name",
+            type(section).__name__,
+        )
         return {}
     agents = {}
     for name, given in section.items():
         if isinstance(name, str) and name and isinstance(given, Mapping):
             agents[name] = _read_agent(name, given)
         else:
-            _logger.warning("tool-task: %s in the plan's agents is no agent, expected a mapping", shown(repr(name), 80))
+            _logger.warning(
+                "tool-task: %s in the plan's agents is no agent, expected a mapping",
+                shown(repr(name), 80),
+            )
     return agents
 
 
@@ -122,7 +140,9 @@ def _read_agent(name: str, given: Mapping[str, Any]) -> _Agent:
         if (meant := misspelt_key(key, (*_KEYS, *_SECTIONS))) is not None:
             warn_of_misspelt_key("tool-task", f"$.agents.{name}.{key}", meant)
     system = given.get("system")
-    instruction = given.get("instruction") or (system.get("instruction") if isinstance(system, Mapping) else None)
+    instruction = given.get("instruction") or (
+        system.get("instruction") if isinstance(system, Mapping) else None
+    )
     description, plan = given.get("description"), given.get("plan")
     return _Agent(
         name=name,
@@ -136,7 +156,8 @@ def _read_agent(name: str, given: Mapping[str, Any]) -> _Agent:
 def _describe(agents: Mapping[str, _Agent]) -> str:
     """The agents as text for the model, one per line."""
     return "\n".join(
-        f"- {shown(agent.name, 200)}" + (f": {shown(agent.description)}" if agent.description else "")
+        f"- {shown(agent.name, 200)}"
+        + (f": {shown(agent.description)}" if agent.description else "")
         for agent in agents.values()
     )
 
@@ -151,7 +172,10 @@ def _find_agent(agents: Mapping[str, _Agent], name: str) -> _Agent:
         return agents[name]
     hint = suggestion(name, agents)
     known = ", ".join(shown(known, 60) for known in agents) or "none"
-    raise ToolFailure("UnknownAgent", f"there is no agent {shown(ascii(name), 80)}{hint or '.'} Available: {known}")
+    raise ToolFailure(
+        "UnknownAgent",
+        f"there is no agent {shown(ascii(name), 80)}{hint or '.'} Available: {known}",
+    )
 
 
 # ── child sessions ─────────────────────────────────────────────────────────────────────────────────
@@ -184,7 +208,9 @@ class _TokenUsage:
     def shown(self) -> dict[str, Any]:
         """For results and events."""
         shown: dict[str, Any] = {"model_calls": self.calls}
-        shown |= {name: count for name, count in self.tokens.items() if count or name in _COUNTED[:2]}
+        shown |= {
+            name: count for name, count in self.tokens.items() if count or name in _COUNTED[:2]
+        }
         shown["total_tokens"] = self.tokens["input_tokens"] + self.tokens["output_tokens"]
         return shown if self.cost is None else {**shown, "cost_usd": str(self.cost)}
 
@@ -255,7 +281,9 @@ class TaskTool(BuiltinTool):
         instruction=option(characters(1, 200_000), doc="The whole task."),
     )
 
-    def __init__(self, coordinator: Coordinator, agents: Mapping[str, _Agent], options: TaskOptions) -> None:
+    def __init__(
+        self, coordinator: Coordinator, agents: Mapping[str, _Agent], options: TaskOptions
+    ) -> None:
         self._coordinator = coordinator
         self._agents = agents
         self._options = options
@@ -317,10 +345,14 @@ class TaskTool(BuiltinTool):
             answer = spawn(**_accepted(spawn, offered))
             answer = await answer if inspect.isawaitable(answer) else answer
         except Exception as error:  # noqa: BLE001 - foreign code, the application's
-            outcome.failure = ToolFailure("AgentFailed", f"the agent failed: {type(error).__name__}: {error}")
+            outcome.failure = ToolFailure(
+                "AgentFailed", f"the agent failed: {type(error).__name__}: {error}"
+            )
             return outcome
         if not isinstance(answer, Mapping):
-            outcome.failure = ToolFailure("AgentFailed", f"{_SPAWN} gave {type(answer).__name__}, expected a mapping")
+            outcome.failure = ToolFailure(
+                "AgentFailed", f"{_SPAWN} gave {type(answer).__name__}, expected a mapping"
+            )
             return outcome
         outcome.response = str(answer.get("output") or "")
         outcome.session_id = str(answer.get("session_id") or outcome.session_id)
@@ -336,13 +368,20 @@ class TaskTool(BuiltinTool):
             "sub_session_id": outcome.session_id,
             "parent_session_id": self._coordinator.session_id,
         }
-        await self._coordinator.hooks.emit(_SPAWNED, {**about, "depth": _depth_of(self._coordinator) + 1})
+        await self._coordinator.hooks.emit(
+            _SPAWNED, {**about, "depth": _depth_of(self._coordinator) + 1}
+        )
         status = "cancelled"
         try:
             await self._run_in_time(agent, instruction, outcome)
             status = "completed" if outcome.failure is None else "failed"
         finally:
-            details = {**about, "success": status == "completed", "status": status, "usage": outcome.consumed.shown()}
+            details = {
+                **about,
+                "success": status == "completed",
+                "status": status,
+                "usage": outcome.consumed.shown(),
+            }
             if outcome.failure is not None:
                 details["error"] = {"type": outcome.failure.kind, "message": str(outcome.failure)}
             with anyio.move_on_after(_FAREWELL, shield=True):
@@ -360,7 +399,8 @@ class TaskTool(BuiltinTool):
                 outcome.failure = _failure_from(error)
         if scope.cancelled_caught:
             outcome.failure = ToolFailure(
-                "Timeout", f"the agent was not finished after {self._options.timeout:g} s, and ended"
+                "Timeout",
+                f"the agent was not finished after {self._options.timeout:g} s, and ended",
             )
         if outcome.failure is not None and outcome.failure.kind == "Cancelled":
             # The child is cancelled with the parent on its own; if that is why, this raises the cancellation of this call.
@@ -371,7 +411,9 @@ class TaskTool(BuiltinTool):
         host: Coordinator = child.coordinator
         child_steps = self._coordinator.get_capability(CHILD_STEPS)
         if child_steps is not None:
-            task = hashlib.sha256(f"{agent.name}\n{instruction}".encode("utf-8", "backslashreplace")).hexdigest()
+            task = hashlib.sha256(
+                f"{agent.name}\n{instruction}".encode("utf-8", "backslashreplace")
+            ).hexdigest()
             steps = child_steps(task[:16])
             host.register_step_wrapper(steps)
             host.register_capability(CHILD_STEPS, steps.of_child)
@@ -383,7 +425,9 @@ class TaskTool(BuiltinTool):
                 await context.add_message({"role": "system", "content": agent.instruction})
             outcome.response = await child.execute(instruction)
             if host.cancellation.is_cancelled and not outcome.has_completed:
-                outcome.failure = ToolFailure("Stopped", "the agent was asked to stop before it was finished")
+                outcome.failure = ToolFailure(
+                    "Stopped", "the agent was asked to stop before it was finished"
+                )
 
     async def rehearse(self, agent: _Agent) -> None:
         """Open an agent that has a plan of its own, without its hooks, and close it: what it lacks is known before its first task.
@@ -409,7 +453,9 @@ class TaskTool(BuiltinTool):
 
     def _make_child(self, agent: _Agent, outcome: _Outcome) -> Any:
         is_own, plan = agent.plan is not None, agent.plan or agent.overlay
-        child: Any = self._coordinator.session.fork(dict(plan), session_id=outcome.session_id, inherit=not is_own)
+        child: Any = self._coordinator.session.fork(
+            dict(plan), session_id=outcome.session_id, inherit=not is_own
+        )
         self._prepare(child.coordinator, outcome)
         return child
 
@@ -468,12 +514,16 @@ def _accepted(function: Any, offered: dict[str, Any]) -> dict[str, Any]:
     """The keywords that a function of some application takes; either name for the task, not both."""
     parameters = inspect.signature(function).parameters
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
-        return {name: value for name, value in offered.items() if name != "task" or "task" in parameters}
+        return {
+            name: value for name, value in offered.items() if name != "task" or "task" in parameters
+        }
     return {name: value for name, value in offered.items() if name in parameters}
 
 
 _MODULE = "tool-task"
-_FORMER = {"max_total_tokens": 'use the plan\'s session.budget, which holds for children, too: {"tokens": 200000}'}
+_FORMER = {
+    "max_total_tokens": 'use the plan\'s session.budget, which holds for children, too: {"tokens": 200000}'
+}
 
 
 async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) -> None:
@@ -488,14 +538,19 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
         ModuleLoadError: An agent with a plan of its own cannot be opened, or another tool has the name.
     """
     options = read_options(TaskOptions, _MODULE, config, former=_FORMER)
-    agents = _read_agents(coordinator.config.get("agents") if options.agents is None else options.agents)
+    agents = _read_agents(
+        coordinator.config.get("agents") if options.agents is None else options.agents
+    )
     if not agents:
         _logger.info("%s: the plan has no agents, so there is no agent to give a task to", _MODULE)
         return
     depth = _depth_of(coordinator)
     if depth >= options.max_depth:
         _logger.debug(
-            "%s: not offered in a session %d below the first, max_depth is %d", _MODULE, depth, options.max_depth
+            "%s: not offered in a session %d below the first, max_depth is %d",
+            _MODULE,
+            depth,
+            options.max_depth,
         )
         return
     tool = TaskTool(coordinator, agents, options)
@@ -522,7 +577,9 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
             raise outcome.failure
         return outcome.response
 
-    coordinator.register_contributor("observability.events", _MODULE, lambda: [_SPAWNED, _COMPLETED])
+    coordinator.register_contributor(
+        "observability.events", _MODULE, lambda: [_SPAWNED, _COMPLETED]
+    )
     coordinator.register_capability("agents.list", list_agents)
     coordinator.register_capability("agents.get", get_agent)
     coordinator.register_capability("agents.spawn", spawn_agent)

@@ -54,7 +54,9 @@ class TodoTool(BuiltinTool):
     _input = tool_input(
         action=option(word("create", "update", "list"), doc="What to do with the list."),
         todos=option(
-            _TODOS, None, "The whole list, in order, for create and update; without it the list stays as it is."
+            _TODOS,
+            None,
+            "The whole list, in order, for create and update; without it the list stays as it is.",
         ),
     )
 
@@ -67,7 +69,9 @@ class TodoTool(BuiltinTool):
             # No await between the check and the change, and one assignment: no reader sees half a list.
             todos[:] = _accepted(values["todos"])
         counts = {status: sum(todo["status"] == status for todo in todos) for status in _STATUSES}
-        return ToolResult(output={"todos": [dict(todo) for todo in todos], "count": len(todos), **counts})
+        return ToolResult(
+            output={"todos": [dict(todo) for todo in todos], "count": len(todos), **counts}
+        )
 
 
 def _accepted(given: list[dict[str, str]]) -> list[dict[str, str]]:
@@ -79,7 +83,10 @@ def _accepted(given: list[dict[str, str]]) -> list[dict[str, str]]:
     active = [shown(todo["content"], 80) for todo in given if todo["status"] == "in_progress"]
     if len(active) > 1:
         found = ", ".join(map(repr, active[:5]))
-        raise ToolFailure("TooManyInProgress", f"at most one todo may be in_progress, found {len(active)}: {found}")
+        raise ToolFailure(
+            "TooManyInProgress",
+            f"at most one todo may be in_progress, found {len(active)}: {found}",
+        )
     return [
         {
             key: shown(text, 2000)

@@ -37,7 +37,14 @@ from amplifier.plan import validate_session_id
 from amplifier.shared_sessions import LiveSession, LiveSessions, LiveTurn, SessionRefused
 from amplifier.store import RUNNING, SessionIndex, SessionRecord
 
-from ..sessions import SessionCheck, SessionFactory, SessionRequest, describe_session, expanded, require_provider
+from ..sessions import (
+    SessionCheck,
+    SessionFactory,
+    SessionRequest,
+    describe_session,
+    expanded,
+    require_provider,
+)
 from ._connection import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
@@ -86,7 +93,10 @@ async def serve(
         What went wrong with writing, if the client stopped reading before it closed the connection.
     """
     connection, sessions = Connection(stream), LiveSessions[_Shown]()
-    async with connection.writing(), sessions.running():  # whose tasks end after those of the requests
+    async with (
+        connection.writing(),
+        sessions.running(),
+    ):  # whose tasks end after those of the requests
         agent = _Agent(connection, sessions, make_session, storage, check, commands, has_mcp)
         await connection.read(agent.begin)
     return connection.lost
@@ -134,7 +144,9 @@ class _Agent:
             "session/resume": lambda params: self._reopen(params, replay=False),
             "session/list": self._list,
             "session/set_mode": lambda params: self._choose(params, "mode", "modeId"),
-            "session/set_config_option": lambda params: self._choose(params, params.get("configId"), "value"),
+            "session/set_config_option": lambda params: self._choose(
+                params, params.get("configId"), "value"
+            ),
             "session/prompt": self._prompt,
             "session/close": self._close,
             "session/delete": self._delete,
@@ -150,9 +162,14 @@ class _Agent:
         method = self._methods.get(call.method)
         if method is None:
             known = ", ".join(self._methods)
-            raise RpcError(METHOD_NOT_FOUND, f"unknown method {call.method!r:.80}; there are: {known}")
+            raise RpcError(
+                METHOD_NOT_FOUND, f"unknown method {call.method!r:.80}; there are: {known}"
+            )
         if not self._is_initialized and call.method != "initialize":
-            raise RpcError(INVALID_REQUEST, f"{call.method} came before initialize, which has to be the first request")
+            raise RpcError(
+                INVALID_REQUEST,
+                f"{call.method} came before initialize, which has to be the first request",
+            )
         return method(call.params)
 
     # ── the connection ──
@@ -163,7 +180,10 @@ class _Agent:
         return _answer(
             {
                 "protocolVersion": PROTOCOL_VERSION,  # a client that does not know it closes the connection
-                "agentInfo": {"name": "amplifier", "version": importlib.metadata.version("amplifier")},
+                "agentInfo": {
+                    "name": "amplifier",
+                    "version": importlib.metadata.version("amplifier"),
+                },
                 "agentCapabilities": {
                     "loadSession": True,
                     "promptCapabilities": {"image": True, "audio": False, "embeddedContext": True},
@@ -176,7 +196,9 @@ class _Agent:
 
     def _authenticate(self, params: dict[str, Any]) -> Work:
         advice = "the keys of providers come from the environment; `amplifier doctor` shows which are missing"
-        raise RpcError(INVALID_PARAMS, f"methodId: this agent has no methods to authenticate with; {advice}")
+        raise RpcError(
+            INVALID_PARAMS, f"methodId: this agent has no methods to authenticate with; {advice}"
+        )
 
     # ── sessions ──
 
@@ -203,7 +225,8 @@ class _Agent:
             with reservation:
                 if wanted not in {each.session_id for each in await self._stored()}:
                     raise RpcError(
-                        SESSION_NOT_FOUND, f"no session {wanted!r} is stored; session/list names those that are"
+                        SESSION_NOT_FOUND,
+                        f"no session {wanted!r} is stored; session/list names those that are",
                     )
                 live = await self._open(wanted, asked, is_resumed=True)
             if replay:
@@ -226,7 +249,11 @@ class _Agent:
         questions = editor_questions(self._connection, updates, wanted)
         try:
             request = SessionRequest(
-                session_id=wanted, approvals=questions, is_resumed=is_resumed, directory=directory, servers=servers
+                session_id=wanted,
+                approvals=questions,
+                is_resumed=is_resumed,
+                directory=directory,
+                servers=servers,
             )
             session = self._make(request)
             if self._files:
@@ -234,11 +261,16 @@ class _Agent:
                 session.coordinator.register_capability("session.editor_files", editor)
             commands = await anyio.to_thread.run_sync(self._commands, directory)
             live = await self._sessions.add(
-                LiveSession(session, _Shown(updates, notes, commands), questions=questions), self._check
+                LiveSession(session, _Shown(updates, notes, commands), questions=questions),
+                self._check,
             )
-        except Exception as error:  # third-party modules; the reason is for the person at the editor
+        except (
+            Exception
+        ) as error:  # third-party modules; the reason is for the person at the editor
             logger.debug("session %r cannot be opened", wanted, exc_info=True)
-            raise RpcError(INTERNAL_ERROR, f"the session cannot be opened: {_reason(error)}") from error
+            raise RpcError(
+                INTERNAL_ERROR, f"the session cannot be opened: {_reason(error)}"
+            ) from error
         status = session.coordinator.get_capability("mcp.status")
         for server in status() if callable(status) else ():
             if server["error"] is not None:
@@ -251,7 +283,9 @@ class _Agent:
         return live
 
     async def _stored(self) -> list[SessionRecord]:
-        return [] if self._storage is None else await anyio.to_thread.run_sync(self._storage.records)
+        return (
+            [] if self._storage is None else await anyio.to_thread.run_sync(self._storage.records)
+        )
 
     def _list(self, params: dict[str, Any]) -> Work:
         page = read_params(Page, params)
@@ -261,7 +295,12 @@ class _Agent:
             placed = [(each, each.directory or str(Path.home())) for each in await self._stored()]
             found = [(each, cwd) for each, cwd in placed if page.cwd in (None, cwd)]
             sessions = [
-                {"sessionId": each.session_id, "cwd": cwd, "title": each.title, "updatedAt": each.updated}
+                {
+                    "sessionId": each.session_id,
+                    "cwd": cwd,
+                    "title": each.title,
+                    "updatedAt": each.updated,
+                }
                 for each, cwd in found[start : start + _PAGE]
             ]
             more = {"nextCursor": str(start + _PAGE)} if len(found) > start + _PAGE else {}
@@ -294,7 +333,9 @@ class _Agent:
         live = self._sessions.find(wanted)
         if live is None:
             advice = "begin one with session/new, or open a stored one with session/load"
-            raise RpcError(SESSION_NOT_FOUND, f"no session {wanted!r} is open on this connection; {advice}")
+            raise RpcError(
+                SESSION_NOT_FOUND, f"no session {wanted!r} is open on this connection; {advice}"
+            )
         return live
 
     # ── turns ──
@@ -320,7 +361,9 @@ class _Agent:
 
         return work
 
-    async def _run_turn(self, live: LiveSession[_Shown], turn: LiveTurn, text: str) -> dict[str, Any]:
+    async def _run_turn(
+        self, live: LiveSession[_Shown], turn: LiveTurn, text: str
+    ) -> dict[str, Any]:
         updates, notes = live.about.updates, live.about.notes
         while notes:
             await updates.text(f"{notes.pop(0)}\n\n")
@@ -350,14 +393,21 @@ class _Agent:
         known = {each["id"]: each["options"] for each in _choices(live)["configOptions"]}
         if option not in known:
             reason = "; modes need hooks-approval in the plan, models one provider that lists some"
-            raise RpcError(INVALID_PARAMS, f"expected one of {', '.join(known) or 'none'}, got {option!r:.80}{reason}")
+            raise RpcError(
+                INVALID_PARAMS,
+                f"expected one of {', '.join(known) or 'none'}, got {option!r:.80}{reason}",
+            )
         values = [each["value"] for each in known[option]]
         if value not in values:
-            raise RpcError(INVALID_PARAMS, f"{member}: expected one of {', '.join(values)}, got {value!r:.80}")
+            raise RpcError(
+                INVALID_PARAMS, f"{member}: expected one of {', '.join(values)}, got {value!r:.80}"
+            )
         if option == "mode":
             live.session.coordinator.get_capability(_SET_RULES)(MODES[str(value)][1])
         setattr(live.about, option, value)
-        return _answer({} if member == "modeId" else {"configOptions": _choices(live)["configOptions"]})
+        return _answer(
+            {} if member == "modeId" else {"configOptions": _choices(live)["configOptions"]}
+        )
 
     def _steer(self, params: dict[str, Any]) -> Work:
         try:
@@ -389,12 +439,21 @@ async def _find_models(live: LiveSession[_Shown]) -> None:
             defaults = providers[0].get_info().defaults
             loop = live.session.config["session"]["orchestrator"]
             options = loop.get("config") if isinstance(loop, dict) else None
-            planned, window = (options or {}).get("model") or defaults.get("model"), defaults.get("context_window") or 0
-            fitting = [each.id for each in await providers[0].list_models() if each.context_window >= window]
+            planned, window = (
+                (options or {}).get("model") or defaults.get("model"),
+                defaults.get("context_window") or 0,
+            )
+            fitting = [
+                each.id
+                for each in await providers[0].list_models()
+                if each.context_window >= window
+            ]
             if isinstance(planned, str) and fitting:
                 live.about.models = list(dict.fromkeys([planned, *fitting]))
         except Exception:  # third-party code; there is no choice then
-            logger.warning("the models of session %r cannot be listed", live.session_id, exc_info=True)
+            logger.warning(
+                "the models of session %r cannot be listed", live.session_id, exc_info=True
+            )
 
 
 def _choices(live: LiveSession[_Shown]) -> dict[str, Any]:
@@ -407,7 +466,10 @@ def _choices(live: LiveSession[_Shown]) -> dict[str, Any]:
         options.append({**about_it, "currentValue": current, "options": values})
 
     if live.session.coordinator.get_capability(_SET_RULES) is not None:
-        listed = [{"id": name, "name": name.capitalize(), "description": words} for name, (words, _) in MODES.items()]
+        listed = [
+            {"id": name, "name": name.capitalize(), "description": words}
+            for name, (words, _) in MODES.items()
+        ]
         modes = {"modes": {"currentModeId": about.mode, "availableModes": listed}}
         add("mode", about.mode, {name: name.capitalize() for name in MODES})
     if about.models:
@@ -443,7 +505,8 @@ def read_params(cls: type[T], params: Mapping[str, Any]) -> T:
         read: T = record(cls, is_open=True).read(params)
     except PlanError as error:
         problems = "; ".join(
-            f"{path.removeprefix('$').removeprefix('.')}: {problem}" for path, problem in error.problems
+            f"{path.removeprefix('$').removeprefix('.')}: {problem}"
+            for path, problem in error.problems
         )
         raise RpcError(INVALID_PARAMS, problems) from None
     return read
@@ -460,7 +523,9 @@ class Greeting:
     def files(self) -> frozenset[str]:
         """What of ``fs`` the client can do, by the names of its capabilities."""
         said = (self.capabilities or {}).get("fs")
-        return frozenset(name for name, can in (said.items() if isinstance(said, dict) else ()) if can is True)
+        return frozenset(
+            name for name, can in (said.items() if isinstance(said, dict) else ()) if can is True
+        )
 
 
 _text = attrs.evolve(any_text, expected="a text")
@@ -481,13 +546,17 @@ def _is_cursor(value: Any) -> bool:
 class Page:
     """A part of the list of sessions: from the cursor on, those that were begun in this directory."""
 
-    cursor: int | None = option(optional(Kind("the nextCursor of an earlier answer", _is_cursor, int)), None)
+    cursor: int | None = option(
+        optional(Kind("the nextCursor of an earlier answer", _is_cursor, int)), None
+    )
     cwd: str | None = option(optional(_text), None)
 
 
 @attrs.frozen(kw_only=True)
 class _Pair:
-    name: str = option(secret)  # a message repeats neither: a client may have put the secret in the wrong place
+    name: str = option(
+        secret
+    )  # a message repeats neither: a client may have put the secret in the wrong place
     value: str = option(secret)
 
 
@@ -509,7 +578,9 @@ class _Server:
 
     def entry(self) -> dict[str, Any]:
         """The server as a plan has it; its address may be empty."""
-        pairs = {pair.name: pair.value for pair in (self.env if self.type == "stdio" else self.headers)}
+        pairs = {
+            pair.name: pair.value for pair in (self.env if self.type == "stdio" else self.headers)
+        }
         if self.type == "http":
             return {"url": self.url, **({"headers": pairs} if pairs else {})}
         args = {"args": list(self.args)} if self.args else {}
@@ -545,7 +616,9 @@ class Opening:
     cwd: Path = option(
         Kind(
             "the absolute path of a directory",
-            lambda value: isinstance(value, str) and "\0" not in value and Path(value).is_absolute(),
+            lambda value: (
+                isinstance(value, str) and "\0" not in value and Path(value).is_absolute()
+            ),
             _directory,
         )
     )
@@ -578,7 +651,9 @@ def _part(block: dict[str, Any]) -> str | dict[str, Any]:
         is_image = isinstance(media_type, str) and media_type.startswith("image/")
         return _media("image" if is_image else "document", media_type, resource["blob"])
     if kind == "resource" and isinstance(resource, dict) and isinstance(resource.get("text"), str):
-        return f'<resource uri="{resource.get("uri") or "unknown"}">\n{resource["text"]}\n</resource>'
+        return (
+            f'<resource uri="{resource.get("uri") or "unknown"}">\n{resource["text"]}\n</resource>'
+        )
     expected = "a block of type text with text, resource_link with uri, image with data, or resource with text or blob"
     advice = "audio is not among the capabilities of this agent"
     raise PlanError([("$", f"expected {expected}, got {kind!r:.80}; {advice}")])
@@ -593,7 +668,9 @@ def _media(kind: str, media_type: Any, data: Any) -> dict[str, Any]:
     return block
 
 
-_blocks = list_each("content blocks", Kind("a content block", lambda value: isinstance(value, dict), _part))
+_blocks = list_each(
+    "content blocks", Kind("a content block", lambda value: isinstance(value, dict), _part)
+)
 
 
 @attrs.frozen(kw_only=True)

@@ -61,22 +61,34 @@ def read_message(line: bytes) -> Call | dict[str, Any]:
     try:
         value = orjson.loads(line)
     except ValueError as error:
-        raise RpcError(PARSE_ERROR, f"not valid JSON: {error}; expected one JSON-RPC 2.0 message per line") from None
+        raise RpcError(
+            PARSE_ERROR, f"not valid JSON: {error}; expected one JSON-RPC 2.0 message per line"
+        ) from None
     if not isinstance(value, dict):
-        what = "a batch, which this protocol does not have" if isinstance(value, list) else type(value).__name__
+        what = (
+            "a batch, which this protocol does not have"
+            if isinstance(value, list)
+            else type(value).__name__
+        )
         raise RpcError(INVALID_REQUEST, f"expected one JSON object per line, got {what}")
     message_id = value.get("id")
     if isinstance(message_id, bool) or not isinstance(message_id, str | int | None):
-        raise RpcError(INVALID_REQUEST, f"id: expected a text or a whole number, got {message_id!r:.80}")
+        raise RpcError(
+            INVALID_REQUEST, f"id: expected a text or a whole number, got {message_id!r:.80}"
+        )
     if value.get("jsonrpc") != "2.0":
         raise RpcError(INVALID_REQUEST, 'jsonrpc: expected "2.0"', message_id=message_id)
     if "method" not in value and ("result" in value or "error" in value):
         return value
     method, params = value.get("method"), value.get("params")
     if not isinstance(method, str):
-        raise RpcError(INVALID_REQUEST, f"method: expected a text, got {method!r:.80}", message_id=message_id)
+        raise RpcError(
+            INVALID_REQUEST, f"method: expected a text, got {method!r:.80}", message_id=message_id
+        )
     if params is not None and not isinstance(params, dict):
-        raise RpcError(INVALID_PARAMS, f"params: expected an object, got {params!r:.80}", message_id=message_id)
+        raise RpcError(
+            INVALID_PARAMS, f"params: expected an object, got {params!r:.80}", message_id=message_id
+        )
     return Call(method=method, params=params or {}, id=message_id, is_request="id" in value)
 
 
@@ -197,7 +209,9 @@ class Connection:
         elif (waiting := self._waiting.pop(message.get("id"), None)) is not None:
             waiting.send_nowait(message)
         else:  # usually an answer that came too late: the turn that asked has been stopped
-            logger.debug("an answer to a request that does not wait any more: id %r", message.get("id"))
+            logger.debug(
+                "an answer to a request that does not wait any more: id %r", message.get("id")
+            )
 
     async def _begin(self, begin: Begin, call: Call) -> Work | None:
         try:
@@ -217,7 +231,9 @@ class Connection:
             answer = _error(call.id, error)
         except Exception as error:  # a session runs third-party code; the client gets the reason
             logger.exception("%s failed", call.method)
-            answer = _error(call.id, RpcError(INTERNAL_ERROR, redact_text(f"{type(error).__name__}: {error}")))
+            answer = _error(
+                call.id, RpcError(INTERNAL_ERROR, redact_text(f"{type(error).__name__}: {error}"))
+            )
         await self._send(answer)
 
     # ── requests of ours ──
@@ -246,7 +262,8 @@ class Connection:
             problem = error if isinstance(error, dict) else {"message": error}
             code = problem.get("code")
             raise RpcError(
-                code if isinstance(code, int) else INTERNAL_ERROR, str(problem.get("message") or "no reason")
+                code if isinstance(code, int) else INTERNAL_ERROR,
+                str(problem.get("message") or "no reason"),
             )
         return reply.get("result")
 

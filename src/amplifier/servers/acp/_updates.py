@@ -29,12 +29,16 @@ class Updates:
     _connection: Connection
     _session_id: str
     _directory: Path  # to which paths are relative
-    edits: Edits = attrs.field(default=attrs.Factory(lambda self: Edits(self._directory), takes_self=True), init=False)
+    edits: Edits = attrs.field(
+        default=attrs.Factory(lambda self: Edits(self._directory), takes_self=True), init=False
+    )
     _calls: dict[str, _ShownCall] = attrs.field(factory=dict, init=False)
 
     async def _send(self, name: str, /, **fields: Any) -> None:
         update = {"sessionUpdate": name, **fields}
-        await self._connection.notify("session/update", {"sessionId": self._session_id, "update": update})
+        await self._connection.notify(
+            "session/update", {"sessionId": self._session_id, "update": update}
+        )
 
     async def text(self, text: str, kind: str = "agent_message_chunk") -> None:
         """Show text: of the agent, of its thoughts, or of the user."""
@@ -78,24 +82,37 @@ class Updates:
         await call.shown.wait()
         return call.description
 
-    async def _start(self, call_id: str, tool: str, given: dict[str, Any], status: str = "in_progress") -> _ShownCall:
+    async def _start(
+        self, call_id: str, tool: str, given: dict[str, Any], status: str = "in_progress"
+    ) -> _ShownCall:
         call = self._calls.setdefault(call_id, _ShownCall())
-        call.tool, call.description = tool, describe_call(tool, given, self._directory, self.edits.find(call_id))
+        call.tool, call.description = (
+            tool,
+            describe_call(tool, given, self._directory, self.edits.find(call_id)),
+        )
         await self._send("tool_call", toolCallId=call_id, status=status, **call.description)
         call.shown.set()
         return call
 
     async def _finish(self, event: ToolFinished, use: ToolUse) -> None:
         call = self._calls.get(event.tool_call_id)
-        if call is None or not call.shown.is_set():  # rejected before it began: an unknown tool, bad arguments
+        if (
+            call is None or not call.shown.is_set()
+        ):  # rejected before it began: an unknown tool, bad arguments
             call = await self._start(event.tool_call_id, event.tool_name, use.arguments)
         self.edits.pop(event.tool_call_id)
         await self._end(event.tool_call_id, call, use.result, is_good=event.success)
-        if event.success and event.tool_name == PLAN_TOOL and (entries := plan_entries(use.arguments)) is not None:
+        if (
+            event.success
+            and event.tool_name == PLAN_TOOL
+            and (entries := plan_entries(use.arguments)) is not None
+        ):
             await self._send("plan", entries=entries)
 
     async def _end(self, call_id: str, call: _ShownCall, result: Any, *, is_good: bool) -> None:
-        shown = describe_result(call.tool, result, has_diff="content" in call.description and is_good)
+        shown = describe_result(
+            call.tool, result, has_diff="content" in call.description and is_good
+        )
         status = "completed" if is_good else "failed"
         await self._send("tool_call_update", toolCallId=call_id, status=status, **shown)
 
@@ -109,7 +126,10 @@ class Updates:
                 await self.text(_text_of(message.get("content")), "user_message_chunk")
             elif role == "assistant":
                 await self._replay_answer(message)
-            elif role == "tool" and (call := self._calls.get(str(message.get("tool_call_id")))) is not None:
+            elif (
+                role == "tool"
+                and (call := self._calls.get(str(message.get("tool_call_id")))) is not None
+            ):
                 output: Any = _text_of(message.get("content"))
                 if call.tool in ("bash", "read_file"):
                     with suppress(ValueError):
@@ -119,7 +139,9 @@ class Updates:
 
     async def _replay_answer(self, message: Mapping[str, Any]) -> None:
         content, calls = message.get("content"), message.get("tool_calls")
-        for block in content if isinstance(content, list) else [{"type": "text", "text": _text_of(content)}]:
+        for block in (
+            content if isinstance(content, list) else [{"type": "text", "text": _text_of(content)}]
+        ):
             if not isinstance(block, Mapping):
                 continue
             if block.get("type") == "text":
@@ -129,7 +151,9 @@ class Updates:
         for call in calls if isinstance(calls, list) else ():
             if isinstance(call, Mapping) and isinstance(call.get("id"), str):
                 name, given = str(call.get("name") or call.get("tool") or ""), call.get("arguments")
-                await self._start(call["id"], name, given if isinstance(given, dict) else {}, "pending")
+                await self._start(
+                    call["id"], name, given if isinstance(given, dict) else {}, "pending"
+                )
 
 
 @attrs.define(eq=False)
@@ -174,7 +198,9 @@ _LONGEST_TITLE = 120
 _LONGEST_TEXT = 50_000
 
 
-def describe_call(tool: str, given: Mapping[str, Any], directory: Path, edit: Edit | None) -> dict[str, Any]:
+def describe_call(
+    tool: str, given: Mapping[str, Any], directory: Path, edit: Edit | None
+) -> dict[str, Any]:
     """Title, kind, locations, input and, for a change of a file, the diff."""
     described: dict[str, Any] = {
         "title": _title(tool, given),
@@ -191,12 +217,16 @@ def describe_call(tool: str, given: Mapping[str, Any], directory: Path, edit: Ed
         elif edit is not None:
             old, new = edit.before, given.get("content")
         if isinstance(new, str) and isinstance(old, str | None):
-            described["content"] = [{"type": "diff", "path": absolute, "oldText": old, "newText": new}]
+            described["content"] = [
+                {"type": "diff", "path": absolute, "oldText": old, "newText": new}
+            ]
     return described
 
 
 def _title(tool: str, given: Mapping[str, Any]) -> str:
-    subject = next((given[key] for key in _TITLE_KEYS if isinstance(given.get(key), str) and given[key]), "")
+    subject = next(
+        (given[key] for key in _TITLE_KEYS if isinstance(given.get(key), str) and given[key]), ""
+    )
     title = " ".join(f"{tool} {subject}".split())
     return title if len(title) <= _LONGEST_TITLE else f"{title[: _LONGEST_TITLE - 1]}…"
 
@@ -205,7 +235,9 @@ def describe_result(tool: str, result: Any, *, has_diff: bool) -> dict[str, Any]
     """The output, for a call that is over; a diff that the call shows is not replaced by a successful result."""
     result = result if isinstance(result, Mapping) else {"output": result}
     output, error = result.get("output"), result.get("error")
-    described: dict[str, Any] = {"rawOutput": output if error is None else {"output": output, "error": error}}
+    described: dict[str, Any] = {
+        "rawOutput": output if error is None else {"output": output, "error": error}
+    }
     if not (has_diff and error is None):
         text = _as_block(output, _OUTPUTS[tool]) if tool in _OUTPUTS else None
         if text is None:
@@ -214,7 +246,9 @@ def describe_result(tool: str, result: Any, *, has_diff: bool) -> dict[str, Any]
         if error is not None:
             text = "\n".join(filter(None, [text, f"Error: {error_text(error)}"]))
         described["content"] = (
-            [{"type": "content", "content": {"type": "text", "text": _shortened(text)}}] if text else []
+            [{"type": "content", "content": {"type": "text", "text": _shortened(text)}}]
+            if text
+            else []
         )
     return described
 
@@ -246,7 +280,11 @@ def plan_entries(given: Mapping[str, Any]) -> list[dict[str, Any]] | None:
     if not isinstance(todos, list):
         return None
     return [
-        {"content": str(todo.get("content") or ""), "priority": "medium", "status": todo.get("status") or "pending"}
+        {
+            "content": str(todo.get("content") or ""),
+            "priority": "medium",
+            "status": todo.get("status") or "pending",
+        }
         for todo in todos
         if isinstance(todo, dict)
     ]
@@ -276,16 +314,26 @@ class EditorFiles:
 
     async def write(self, path: str, text: str) -> bool:
         """Replace the text of a file; returns False to write it to disk."""
-        return await self._request("writeTextFile", "fs/write_text_file", path=path, content=text) is not _REFUSED
+        return (
+            await self._request("writeTextFile", "fs/write_text_file", path=path, content=text)
+            is not _REFUSED
+        )
 
     async def _request(self, capability: str, method: str, **params: str) -> Any:
         if capability not in self._can:
             return _REFUSED
         try:
             with anyio.fail_after(_SECONDS):
-                return await self._connection.request(method, {"sessionId": self._session_id, **params})
+                return await self._connection.request(
+                    method, {"sessionId": self._session_id, **params}
+                )
         except (RpcError, TimeoutError) as error:  # such as a file that the editor does not know
-            logger.info("%s %s: %s; the disk is used", method, params["path"], str(error) or "no answer in time")
+            logger.info(
+                "%s %s: %s; the disk is used",
+                method,
+                params["path"],
+                str(error) or "no answer in time",
+            )
             return _REFUSED
 
 
@@ -300,30 +348,48 @@ def editor_questions(connection: Connection, updates: Updates, session_id: str) 
     """The questions of one session, which the person at the editor is asked; whatever is not an option denies."""
 
     async def ask(question: Question) -> None:
-        questions.answer(question.question_id, await _answer(connection, updates, session_id, question))
+        questions.answer(
+            question.question_id, await _answer(connection, updates, session_id, question)
+        )
 
     questions = Questions(ask)
     return questions
 
 
-async def _answer(connection: Connection, updates: Updates, session_id: str, question: Question) -> str:
+async def _answer(
+    connection: Connection, updates: Updates, session_id: str, question: Question
+) -> str:
     choices = [
-        {"optionId": str(index), "name": option, "kind": _ALLOWING.get(option.lower(), "reject_once")}
+        {
+            "optionId": str(index),
+            "name": option,
+            "kind": _ALLOWING.get(option.lower(), "reject_once"),
+        }
         for index, option in enumerate(question.options)
     ]
-    asked = {"sessionId": session_id, "toolCall": await _subject(updates, question), "options": choices}
+    asked = {
+        "sessionId": session_id,
+        "toolCall": await _subject(updates, question),
+        "options": choices,
+    }
     try:
         answer = await connection.request("session/request_permission", asked)
     except RpcError as error:
-        logger.warning("the client could not ask for permission, so it is denied: %s", error.message)
+        logger.warning(
+            "the client could not ask for permission, so it is denied: %s", error.message
+        )
         return DENY
     outcome = answer.get("outcome") if isinstance(answer, dict) else None
     if isinstance(outcome, dict) and outcome.get("outcome") == "selected":
-        chosen = {choice["optionId"]: choice["name"] for choice in choices}.get(str(outcome.get("optionId")))
+        chosen = {choice["optionId"]: choice["name"] for choice in choices}.get(
+            str(outcome.get("optionId"))
+        )
         if chosen is not None:
             return chosen
     if not isinstance(outcome, dict) or outcome.get("outcome") != "cancelled":
-        logger.warning("the client answered a question for permission with %.200r, so it is denied", answer)
+        logger.warning(
+            "the client answered a question for permission with %.200r, so it is denied", answer
+        )
     return DENY
 
 
@@ -333,7 +399,12 @@ async def _subject(updates: Updates, question: Question) -> dict[str, Any]:
     call_id = question.tool_call_id
     if call_id is None:
         title = next(iter(question.prompt.splitlines()), "") or "Permission needed"
-        return {"toolCallId": question.question_id, "title": title, "kind": "other", "content": [text]}
+        return {
+            "toolCallId": question.question_id,
+            "title": title,
+            "kind": "other",
+            "content": [text],
+        }
     description = await updates.wait_started(call_id)
     content = [*description.get("content", []), text]
     return {"toolCallId": call_id, "status": "pending", **description, "content": content}

@@ -19,12 +19,29 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from amplifier._internal.reading import Kind, any_text, anything, list_each, mapping, option, optional, record, text
+from amplifier._internal.reading import (
+    Kind,
+    any_text,
+    anything,
+    list_each,
+    mapping,
+    option,
+    optional,
+    record,
+    text,
+)
 from amplifier.errors import SessionStateError
 from amplifier.events import PROVIDER_RESPONSE
 from amplifier.models import AnswerReset, ThinkingDelta, ToolFinished, ToolStarted, TurnEvent
 from amplifier.models.turns import Ended, TurnRecord
-from amplifier.shared_sessions import ClientLeft, ClientTool, ClientTools, LiveRun, Question, Questions
+from amplifier.shared_sessions import (
+    ClientLeft,
+    ClientTool,
+    ClientTools,
+    LiveRun,
+    Question,
+    Questions,
+)
 from amplifier.shared_sessions.client_tools import WAITING
 from amplifier.shared_sessions.questions import DENY, allowing
 
@@ -46,7 +63,9 @@ class Resume:
     """One answer; ``cancelled`` if the person does not want to answer, which denies."""
 
     interrupt_id: str = option(_text, key="interruptId")
-    status: str = option(Kind("resolved or cancelled", lambda value: value in ("resolved", "cancelled")))
+    status: str = option(
+        Kind("resolved or cancelled", lambda value: value in ("resolved", "cancelled"))
+    )
     payload: Any = option(anything, None)
 
     @property
@@ -83,7 +102,9 @@ def _chosen_option(question: Question, answer: Resume) -> str:
     where = f"the answer to {question.question_id}"
     if not isinstance(approved, bool):
         expected = 'expected a payload such as {"approved": true} or {"approved": false}'
-        raise Problem(400, f"{where}: {expected}, got {answer.payload!r:.80}", code="invalid_option")
+        raise Problem(
+            400, f"{where}: {expected}, got {answer.payload!r:.80}", code="invalid_option"
+        )
     allowed = allowing(question.options)
     if option is None:
         if not approved:
@@ -91,9 +112,15 @@ def _chosen_option(question: Question, answer: Resume) -> str:
         option = next((each for each in allowed if each.lower() != "allow always"), None)
     names = ", ".join(map(repr, question.options))
     if option not in question.options:
-        raise Problem(400, f"{where}: expected option to be one of {names}, got {option!r:.80}", code="invalid_option")
+        raise Problem(
+            400,
+            f"{where}: expected option to be one of {names}, got {option!r:.80}",
+            code="invalid_option",
+        )
     if approved is not (option in allowed):
-        raise Problem(400, f"{where}: approved is {approved}, but option is {option!r}", code="invalid_option")
+        raise Problem(
+            400, f"{where}: approved is {approved}, but option is {option!r}", code="invalid_option"
+        )
     return str(option)
 
 
@@ -103,7 +130,9 @@ def _chosen_option(question: Question, answer: Resume) -> str:
 def ag_ui_routes(agents: Agents) -> list[Route]:
     """``/ag-ui``; DELETE cancels a run whose client may be away."""
     turns = InterruptibleTurns()
-    agents.at_end.append(turns.stop_parked)  # their answers would come to a server that is not there
+    agents.at_end.append(
+        turns.stop_parked
+    )  # their answers would come to a server that is not there
 
     async def run(request: Request) -> Response:
         body = await read_json(request, agents.limits)
@@ -112,19 +141,27 @@ def ag_ui_routes(agents: Agents) -> list[Route]:
         after = event_number(last, "Last-Event-ID")
         found = None if last is None else agents.runs.find(name)
         if found is None and after:
-            raise Problem(404, f"no run {asked.run_id!r:.80} of this thread is known (any more)", code="run_not_found")
+            raise Problem(
+                404,
+                f"no run {asked.run_id!r:.80} of this thread is known (any more)",
+                code="run_not_found",
+            )
         if found is not None and not after and found.about != body:
             message = f"runId: {asked.run_id!r:.80} is the run of another request on this thread; send a new one"
             raise Problem(409, message, code="run_exists", param="runId")
         # Read now, so that what is wrong with it has a status; a run that goes on with a turn may come without a new prompt.
-        conversation = None if found or (asked.answers and not asked.has_prompt) else _conversation(asked)
+        conversation = (
+            None if found or (asked.answers and not asked.has_prompt) else _conversation(asked)
+        )
 
         async def begin(run: LiveRun[Any]) -> None:
             await _run(agents, asked, conversation, turns, run)
 
         async def work(stream: EventStream) -> None:
             stays = 0 if last is None else agents.limits.abandoned_seconds
-            run = found or agents.runs.start(begin, body, stays=stays, name=None if last is None else name)
+            run = found or agents.runs.start(
+                begin, body, stays=stays, name=None if last is None else name
+            )
             await follow_run(run, after, stream)
 
         return LongResponse(work, agents.limits.send_seconds)
@@ -137,7 +174,9 @@ def ag_ui_routes(agents: Agents) -> list[Route]:
             raise Problem(404, message, code="run_not_found")
         await run.cancel()
         waiting = turns.parked(given["threadId"])
-        if waiting is not None and waiting.run_id == given["runId"]:  # the run is over, its question is not
+        if (
+            waiting is not None and waiting.run_id == given["runId"]
+        ):  # the run is over, its question is not
             turns.unpark(given["threadId"], waiting)
             await waiting.task.cancel()
         return Response(status_code=204)
@@ -150,12 +189,18 @@ def _name(thread_id: str, run_id: str) -> str:
 
 
 async def _run(
-    agents: Agents, asked: _Asked, conversation: Ask | None, turns: InterruptibleTurns, run: LiveRun[Any]
+    agents: Agents,
+    asked: _Asked,
+    conversation: Ask | None,
+    turns: InterruptibleTurns,
+    run: LiveRun[Any],
 ) -> None:
     try:
         turn = await _resumed(asked, turns)
     except Problem as problem:  # the protocol wants an event for what is wrong with the answers
-        await run.write(event({"type": "RUN_ERROR", "message": problem.message, "code": problem.code}))
+        await run.write(
+            event({"type": "RUN_ERROR", "message": problem.message, "code": problem.code})
+        )
         return
     if turn is None:
         if conversation is None:
@@ -184,10 +229,14 @@ class _Asked:
     parent_run_id: str | None = option(_text, None, key="parentRunId")
     messages: Any = option(anything, None)
     tools: tuple[ClientTool, ...] = option(frontend_tools, ())
-    context: tuple[_Context, ...] = option(optional(list_each("objects", record(_Context, is_open=True))), ())
+    context: tuple[_Context, ...] = option(
+        optional(list_each("objects", record(_Context, is_open=True))), ()
+    )
     state: Any = option(anything, None)
     forwarded: dict[str, Any] = option(optional(mapping), attrs.Factory(dict), key="forwardedProps")
-    answers: tuple[Resume, ...] = option(optional(list_each("answers", record(Resume, is_open=True))), (), key="resume")
+    answers: tuple[Resume, ...] = option(
+        optional(list_each("answers", record(Resume, is_open=True))), (), key="resume"
+    )
 
     @property
     def ids(self) -> dict[str, str]:
@@ -218,7 +267,9 @@ class _Asked:
 
 
 def _read(body: dict[str, Any]) -> _Asked:
-    asked = read_body(_Asked, {name: value for name, value in body.items() if value is not None}, is_open=True)
+    asked = read_body(
+        _Asked, {name: value for name, value in body.items() if value is not None}, is_open=True
+    )
     answered: set[str] = set()
     for index, answer in enumerate(asked.answers):
         if answer.interrupt_id in answered:
@@ -232,7 +283,13 @@ def _conversation(asked: _Asked) -> Ask:
     # A client that stopped a run, or gave up a question, has calls without a result in its conversation.
     history, prompt = split_conversation(read_messages(asked.messages), complete=True)
     settings = {"metadata": asked.forwarded} if asked.forwarded else {}
-    return Ask(history=history, prompt=prompt, settings=settings, tools=ClientTools(asked.tools), notes=asked.notes)
+    return Ask(
+        history=history,
+        prompt=prompt,
+        settings=settings,
+        tools=ClientTools(asked.tools),
+        notes=asked.notes,
+    )
 
 
 async def _resumed(asked: _Asked, turns: InterruptibleTurns) -> InterruptibleTurn | None:
@@ -245,7 +302,11 @@ async def _resumed(asked: _Asked, turns: InterruptibleTurns) -> InterruptibleTur
         if turn is None and not all(answer.is_cancelled for answer in asked.answers):
             message = f"resume: {names} does not wait for an answer (any more); cancel it to go on with the thread"
             raise Problem(404, message, code="question_not_found")
-        logger.warning("AG-UI: answers to questions that no one asked on thread %.80r: %s", asked.thread_id, names)
+        logger.warning(
+            "AG-UI: answers to questions that no one asked on thread %.80r: %s",
+            asked.thread_id,
+            names,
+        )
     if turn is None:
         return None
     if missing := questions.keys() - answers.keys():
@@ -259,27 +320,37 @@ async def _resumed(asked: _Asked, turns: InterruptibleTurns) -> InterruptibleTur
     if is_new_prompt:
         message = "messages: a new message cannot come with answers; send it after this run, or cancel the questions"
         raise Problem(409, message, code="question_open")
-    options = {each: _chosen_option(question, answers[each]) for each, question in questions.items()}
+    options = {
+        each: _chosen_option(question, answers[each]) for each, question in questions.items()
+    }
     turns.unpark(asked.thread_id, turn)
     for question_id, chosen in options.items():
         turn.questions.answer(question_id, chosen)
     return turn
 
 
-async def _follow(turn: InterruptibleTurn, asked: _Asked, turns: InterruptibleTurns, written: LiveRun[Any]) -> None:
+async def _follow(
+    turn: InterruptibleTurn, asked: _Asked, turns: InterruptibleTurns, written: LiveRun[Any]
+) -> None:
     """Show a turn until it ends, or asks; a run that is cancelled before that stops it."""
     run = Run(written, asked.ids)
     shown = asked.thread_id, asked.run_id
     turns.shown[shown] = turn
     turn.run_id = asked.run_id
-    is_handed_over = False  # to the run that brings the answers, which may begin before this one is over
+    is_handed_over = (
+        False  # to the run that brings the answers, which may begin before this one is over
+    )
     try:
         if await run.show_until_asked(turn):
             is_handed_over = True
-            turns.park(asked.thread_id, turn)  # first, because an answer may come as soon as the question is sent
+            turns.park(
+                asked.thread_id, turn
+            )  # first, because an answer may come as soon as the question is sent
             await run.interrupted([_interrupt(question) for question in turn.questions.waiting()])
     except anyio.get_cancelled_exc_class():
-        with anyio.move_on_after(LAST_SECONDS, shield=True):  # for those who follow it, or come back
+        with anyio.move_on_after(
+            LAST_SECONDS, shield=True
+        ):  # for those who follow it, or come back
             await run.cancelled()
         raise
     except ClientLeft:
@@ -318,7 +389,9 @@ class InterruptibleTurn:
         self._ask = ask
         # Without a buffer: a client that reads slowly holds the turn.
         self._sender, self._receiver = anyio.create_memory_object_stream[Item](0)
-        self.prompts: int = (ask.prompt is not None) + sum(message["role"] == "user" for message in ask.history)
+        self.prompts: int = (ask.prompt is not None) + sum(
+            message["role"] == "user" for message in ask.history
+        )
         self.record: TurnRecord = TurnRecord()
         self.questions: Questions = Questions(self._sender.send, self._note_closed)
         self.asked: set[str] = set()
@@ -335,7 +408,9 @@ class InterruptibleTurn:
             await self._sender.send((turn_event, text))
 
         try:
-            return await self._agents.run_once(self._ask, self.record, show, approvals=self.questions)
+            return await self._agents.run_once(
+                self._ask, self.record, show, approvals=self.questions
+            )
         except Exception as error:  # noqa: BLE001  # third-party modules; the run reports it
             return Ended(status="error", error=error)
 
@@ -351,7 +426,10 @@ class InterruptibleTurn:
         try:
             if self._ask.session is not None:
                 self._ask.session.steer(message)
-        except (SessionStateError, ValueError):  # it has its answer already, its loop takes none, or it is no text
+        except (
+            SessionStateError,
+            ValueError,
+        ):  # it has its answer already, its loop takes none, or it is no text
             return False
         return self._ask.session is not None
 
@@ -361,13 +439,18 @@ class InterruptibleTurn:
 
     def asked_questions(self) -> dict[str, Question]:
         """Those without an answer, by id."""
-        return {each.question_id: each for each in self.questions.waiting() if each.question_id in self.asked}
+        return {
+            each.question_id: each
+            for each in self.questions.waiting()
+            if each.question_id in self.asked
+        }
 
     def is_asking(self) -> bool:
         """Whether it waits for answers about calls that have all been shown, which may take a moment after the question."""
         questions = self.questions.waiting()
         return bool(questions) and all(
-            each.tool_call_id is None or each.tool_call_id in self.started_calls for each in questions
+            each.tool_call_id is None or each.tool_call_id in self.started_calls
+            for each in questions
         )
 
 
@@ -423,7 +506,9 @@ class Run:
         self._is_over = False
         self._message: str | None = None
         self._reasoning: str | None = None
-        self._answer: str | None = None  # the latest message, until a tool has a result: its calls belong to it
+        self._answer: str | None = (
+            None  # the latest message, until a tool has a result: its calls belong to it
+        )
 
     async def show_until_asked(self, turn: InterruptibleTurn) -> bool:
         """Show a turn to its end, or until it waits for an answer; returns whether it does.
@@ -473,7 +558,9 @@ class Run:
 
     async def interrupted(self, interrupts: list[dict[str, Any]]) -> None:
         """End the run with questions to answer."""
-        with anyio.CancelScope(shield=True):  # bounded by the stream; a client that has got them may leave at once
+        with anyio.CancelScope(
+            shield=True
+        ):  # bounded by the stream; a client that has got them may leave at once
             await self._finish({"type": "interrupt", "interrupts": interrupts})
 
     async def cancelled(self) -> None:
@@ -508,9 +595,13 @@ class Run:
                 turn.started_calls.add(turn_event.tool_call_id)
             case ToolFinished():
                 use = turn.record.tools[turn_event.tool_call_id]
-                if turn_event.tool_call_id not in turn.started_calls:  # rejected before it began: an unknown tool
+                if (
+                    turn_event.tool_call_id not in turn.started_calls
+                ):  # rejected before it began: an unknown tool
                     await self._call(turn_event, use.arguments)
-                if use.output == WAITING:  # the client carries it out, and brings the result with its next run
+                if (
+                    use.output == WAITING
+                ):  # the client carries it out, and brings the result with its next run
                     return
                 self._answer = None
                 await self._send(
@@ -548,7 +639,9 @@ class Run:
         call_id, self._answer = called.tool_call_id, self._answer or _new_id()
         await self._close()
         name, parent = called.tool_name, self._answer
-        await self._send("TOOL_CALL_START", toolCallId=call_id, toolCallName=name, parentMessageId=parent)
+        await self._send(
+            "TOOL_CALL_START", toolCallId=call_id, toolCallName=name, parentMessageId=parent
+        )
         arguments = orjson.dumps(given, default=str).decode()
         await self._send("TOOL_CALL_ARGS", toolCallId=call_id, delta=arguments)
         await self._send("TOOL_CALL_END", toolCallId=call_id)

@@ -32,14 +32,18 @@ class Ask:
 
     history: list[dict[str, Any]]
     prompt: Prompt | None  # None to go on with the turn at the end of the history
-    settings: dict[str, Any] = attrs.field(factory=dict)  # members of every `ChatRequest` of the turn
+    settings: dict[str, Any] = attrs.field(
+        factory=dict
+    )  # members of every `ChatRequest` of the turn
     schema: dict[str, Any] | None = None
     tools: ClientTools = attrs.field(factory=ClientTools)
     notes: str = ""  # what the client wants the model to know in this turn
     messages: list[dict[str, Any]] = attrs.field(factory=list)  # the conversation after it
     session: AmplifierSession | None = attrs.field(default=None, init=False)
 
-    async def run(self, session: AmplifierSession, record: TurnRecord, show: Show, flush: Flush | None = None) -> Ended:
+    async def run(
+        self, session: AmplifierSession, record: TurnRecord, show: Show, flush: Flush | None = None
+    ) -> Ended:
         """Run it in a session that has just been opened.
 
         Raises:
@@ -98,7 +102,8 @@ class Agents:
     name: str
     live: LiveSessions[Any]
     runs: LiveRuns[Any] = attrs.field(
-        default=attrs.Factory(lambda self: LiveRuns(self.live.start_soon), takes_self=True), init=False
+        default=attrs.Factory(lambda self: LiveRuns(self.live.start_soon), takes_self=True),
+        init=False,
     )
     kept: KeptMessages = attrs.field(factory=KeptMessages, init=False)
     at_end: list[Callable[[], None]] = attrs.field(factory=list, init=False)
@@ -112,7 +117,9 @@ class Agents:
     def require_running(self) -> None:
         """Check that the server is not being stopped."""
         if self._stopping:
-            raise Problem(503, "the server is being stopped", code="stopping", headers={"Retry-After": "5"})
+            raise Problem(
+                503, "the server is being stopped", code="stopping", headers={"Retry-After": "5"}
+            )
 
     def require_room(self) -> None:
         """Check that a turn could begin now."""

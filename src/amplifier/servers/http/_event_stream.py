@@ -41,7 +41,11 @@ def event(data: Any, *, name: str | None = None) -> bytes:
 def event_number(given: str | None, where: str) -> int:
     """The number of the latest event that a client knows; 0 if it says nothing."""
     if given and not (given.isdecimal() and len(given) < 16):
-        raise Problem(400, f"{where}: expected the number of an event, got {given!r:.80}", code="invalid_request")
+        raise Problem(
+            400,
+            f"{where}: expected the number of an event, got {given!r:.80}",
+            code="invalid_request",
+        )
     return int(given or 0)
 
 
@@ -84,7 +88,9 @@ class EventStream:
         self.has_begun = True
         if not self._is_head_sent:
             self._is_head_sent = True
-            await self._bounded({"type": "http.response.start", "status": 200, "headers": list(_HEADERS)})
+            await self._bounded(
+                {"type": "http.response.start", "status": 200, "headers": list(_HEADERS)}
+            )
 
     def hold(self, data: bytes) -> None:
         """Keep events for the next write."""
@@ -132,7 +138,9 @@ class LongResponse(Response):
         seconds: For the client to take what is sent.
     """
 
-    def __init__(self, work: Callable[[EventStream], Awaitable[Response | None]], seconds: float) -> None:
+    def __init__(
+        self, work: Callable[[EventStream], Awaitable[Response | None]], seconds: float
+    ) -> None:
         super().__init__()
         self._work = work
         self._seconds = seconds
@@ -176,7 +184,9 @@ async def send_all(reader: Reader, stream: EventStream, form: bytes) -> None:
                 news = await reader.next()
         if news is not None and not news:
             return
-        await stream.write(b": still here\n\n" if news is None else b"".join(form % each for each in news))
+        await stream.write(
+            b": still here\n\n" if news is None else b"".join(form % each for each in news)
+        )
 
 
 async def follow_run(run: LiveRun[Any], after: int, stream: EventStream | None) -> None:
@@ -190,7 +200,9 @@ async def follow_run(run: LiveRun[Any], after: int, stream: EventStream | None) 
     """
     check_cursor(after, run.log)
     if after < run.log.first_id - 1:
-        message = f"the events after {after} are not kept any more; the first one is {run.log.first_id}"
+        message = (
+            f"the events after {after} are not kept any more; the first one is {run.log.first_id}"
+        )
         raise Problem(410, message, code="events_gone")
     try:
         if stream is None:

@@ -10,7 +10,17 @@ from typing import Any, Final
 import attrs
 import orjson
 
-from amplifier._internal.reading import Kind, any_text, list_each, mapping, option, optional, read_value, record, text
+from amplifier._internal.reading import (
+    Kind,
+    any_text,
+    list_each,
+    mapping,
+    option,
+    optional,
+    read_value,
+    record,
+    text,
+)
 from amplifier.errors import ModelError, PlanError
 from amplifier.models import to_dict
 from amplifier.models.prompts import Prompt, file, read_prompt
@@ -34,9 +44,15 @@ def read_messages(messages: Any, where: str = "messages") -> list[dict[str, Any]
         if message is None:
             continue
         last = read[-1] if read else {}
-        if message.get("tool_calls") and last.get("role") == "assistant":  # clients keep calls as messages of their own
+        if (
+            message.get("tool_calls") and last.get("role") == "assistant"
+        ):  # clients keep calls as messages of their own
             calls = [*last.get("tool_calls", ()), *message["tool_calls"]]
-            read[-1] = {**last, "content": last["content"] + message["content"], "tool_calls": calls}
+            read[-1] = {
+                **last,
+                "content": last["content"] + message["content"],
+                "tool_calls": calls,
+            }
         else:
             read.append(message)
     return read
@@ -56,7 +72,10 @@ def split_conversation(
     if role == "tool" and any(message["role"] == "user" for message in read):
         return _with_results(read, where, complete=complete), None
     if role != "user":
-        raise _wrong(where, "expected the last message to be the user's, which is the prompt, or the result of a tool")
+        raise _wrong(
+            where,
+            "expected the last message to be the user's, which is the prompt, or the result of a tool",
+        )
     prompt: Prompt = read[-1]["content"]
     if isinstance(prompt, str) and not prompt.strip():
         raise _wrong(where, "the last message has no text")
@@ -66,7 +85,11 @@ def split_conversation(
 def split_results(messages: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """A conversation that ends with results: the messages before the answer that calls for them, and the results by call."""
     at = max(index for index, message in enumerate(messages) if message.get("tool_calls"))
-    results = {each["tool_call_id"]: each["content"] for each in messages[at + 1 :] if each["role"] == "tool"}
+    results = {
+        each["tool_call_id"]: each["content"]
+        for each in messages[at + 1 :]
+        if each["role"] == "tool"
+    }
     return messages[:at], results
 
 
@@ -93,7 +116,11 @@ def _part(part: Mapping[str, Any]) -> dict[str, Any]:
                 return {"type": "text", "text": part["refusal"]}
             case "image_url" | "input_image" if part.get("image_url") is not None:
                 given = part["image_url"]
-                about = given if isinstance(given, Mapping) else {"url": given, "detail": part.get("detail")}
+                about = (
+                    given
+                    if isinstance(given, Mapping)
+                    else {"url": given, "detail": part.get("detail")}
+                )
                 return _image(about.get("url"), about.get("detail"))
             case "file" if isinstance(part.get("file"), Mapping):
                 return _file(part["file"])
@@ -102,7 +129,10 @@ def _part(part: Mapping[str, Any]) -> dict[str, Any]:
             case "image" | "document" if isinstance(part.get("source"), Mapping):
                 return _attached(kind, part["source"])
             case "binary" if isinstance(part.get("mimeType"), str):
-                source = {"type": "data" if "data" in part else "url", "value": part.get("data") or part.get("url")}
+                source = {
+                    "type": "data" if "data" in part else "url",
+                    "value": part.get("data") or part.get("url"),
+                }
                 kind = "image" if part["mimeType"].startswith("image/") else "document"
                 return _attached(kind, {**source, "mimeType": part["mimeType"]})
     except ModelError as error:
@@ -110,7 +140,9 @@ def _part(part: Mapping[str, Any]) -> dict[str, Any]:
     except ValueError as error:  # of a file
         raise PlanError([("$", str(error))]) from None
     problem = f"expected a part with text, an image, or a file with its data, got {kind!r:.80}"
-    raise PlanError([("$", f"{problem}; this server takes no sound, and no files that were uploaded before")])
+    raise PlanError(
+        [("$", f"{problem}; this server takes no sound, and no files that were uploaded before")]
+    )
 
 
 def _image(url: Any, detail: Any = None) -> dict[str, Any]:
@@ -139,7 +171,9 @@ def _file(given: Mapping[str, Any]) -> dict[str, Any]:
 def _attached(kind: str, source: Mapping[str, Any]) -> dict[str, Any]:
     if source.get("type") == "url":
         return _block(kind, {"type": "url", "url": source.get("value")})
-    return _block(kind, {"type": "base64", "media_type": source.get("mimeType"), "data": source.get("value")})
+    return _block(
+        kind, {"type": "base64", "media_type": source.get("mimeType"), "data": source.get("value")}
+    )
 
 
 def _block(kind: str, source: dict[str, Any]) -> dict[str, Any]:
@@ -181,7 +215,11 @@ _a_call = record(_Call, is_open=True)
 
 def _call(value: Mapping[str, Any]) -> dict[str, Any]:
     call: _Call = _a_call.read(value)
-    return {"id": call.id, "name": call.function.name or "", "arguments": call.function.arguments or {}}
+    return {
+        "id": call.id,
+        "name": call.function.name or "",
+        "arguments": call.function.arguments or {},
+    }
 
 
 @attrs.frozen(kw_only=True)
@@ -209,7 +247,9 @@ def _message(value: Mapping[str, Any]) -> dict[str, Any] | None:
     if not message.role:
         raise PlanError([("$.role", f"expected one of {', '.join(_ROLES)}")])
     if isinstance(message.content, list) and message.role not in ("user", "tool"):
-        raise PlanError([("$.content", "expected text: images and files come from the user and from tools")])
+        raise PlanError(
+            [("$.content", "expected text: images and files come from the user and from tools")]
+        )
     if message.content is None and message.role != "assistant":
         raise PlanError([("$.content", "expected a text or a list of parts, got none")])
     role = "system" if message.role == "developer" else message.role
@@ -224,14 +264,17 @@ def _message(value: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 _messages = attrs.evolve(
-    list_each("messages", attrs.evolve(mapping, convert=_message), least=1), expected="a list with at least one message"
+    list_each("messages", attrs.evolve(mapping, convert=_message), least=1),
+    expected="a list with at least one message",
 )
 
 
 # ── calls and results ──
 
 
-def _with_results(messages: list[dict[str, Any]], where: str, *, complete: bool) -> list[dict[str, Any]]:
+def _with_results(
+    messages: list[dict[str, Any]], where: str, *, complete: bool
+) -> list[dict[str, Any]]:
     """Providers refuse a conversation in which a call has no result, or a result no call."""
     checked: list[dict[str, Any]] = []
     open_calls: dict[str, None] = {}
@@ -247,7 +290,10 @@ def _with_results(messages: list[dict[str, Any]], where: str, *, complete: bool)
     for message in messages:
         if message["role"] == "tool":
             if message["tool_call_id"] not in open_calls:
-                raise _wrong(where, f"a result for {message['tool_call_id']!r:.80}, which no call before it has")
+                raise _wrong(
+                    where,
+                    f"a result for {message['tool_call_id']!r:.80}, which no call before it has",
+                )
             del open_calls[message["tool_call_id"]]
         else:
             close_calls()

@@ -62,11 +62,15 @@ _MOST_STOPS: Final = 4
 def unsupported(*neutral: Any) -> Kind:
     """A parameter that is refused, unless its value says what would be done without it."""
     shown = " or ".join(map(json.dumps, [None, *neutral]))
-    return Kind(f"{shown}, because the agent's models do not get it", lambda value: value is None or value in neutral)
+    return Kind(
+        f"{shown}, because the agent's models do not get it",
+        lambda value: value is None or value in neutral,
+    )
 
 
 _name = Kind(
-    "up to 64 letters, digits, _ and -", lambda value: isinstance(value, str) and _NAME.fullmatch(value) is not None
+    "up to 64 letters, digits, _ and -",
+    lambda value: isinstance(value, str) and _NAME.fullmatch(value) is not None,
 )
 
 
@@ -84,11 +88,17 @@ def _checked_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
 class _Function:
     name: str = option(_name)
     description: str | None = option(optional(any_text), None)
-    parameters: dict[str, Any] | None = option(optional(attrs.evolve(mapping, convert=_checked_schema)), None)
-    strict: bool | None = option(optional(flag), None)  # calls are checked against the schema either way
+    parameters: dict[str, Any] | None = option(
+        optional(attrs.evolve(mapping, convert=_checked_schema)), None
+    )
+    strict: bool | None = option(
+        optional(flag), None
+    )  # calls are checked against the schema either way
 
 
-_function = Kind("'function', because the agent has tools of its own for everything else", "function".__eq__)
+_function = Kind(
+    "'function', because the agent has tools of its own for everything else", "function".__eq__
+)
 
 
 @attrs.frozen(kw_only=True)
@@ -115,14 +125,18 @@ def _tools(each: Kind, given: Any) -> tuple[ClientTool, ...]:
         if tool.name in found:
             raise PlanError([(f"$[{index}]", f"there are two tools named {tool.name!r}")])
         schema = tool.parameters or {"type": "object", "properties": {}}
-        found[tool.name] = ClientTool(name=tool.name, description=tool.description or "", input_schema=schema)
+        found[tool.name] = ClientTool(
+            name=tool.name, description=tool.description or "", input_schema=schema
+        )
     return tuple(found.values())
 
 
 def _tools_kind(tool: Kind) -> Kind:
     expected = f"a list of at most {_MOST_TOOLS} tools"
     read = partial(_tools, list_each("tools", tool))
-    return optional(Kind(expected, lambda value: isinstance(value, list) and len(value) <= _MOST_TOOLS, read))
+    return optional(
+        Kind(expected, lambda value: isinstance(value, list) and len(value) <= _MOST_TOOLS, read)
+    )
 
 
 frontend_tools: Final = _tools_kind(record(_Function, is_open=True))
@@ -135,12 +149,20 @@ def _stops(given: Any) -> list[str]:
 
 def _is_stop(value: Any) -> bool:
     texts = [value] if isinstance(value, str) else value
-    return isinstance(texts, list) and 0 < len(texts) <= _MOST_STOPS and all(isinstance(t, str) and t for t in texts)
+    return (
+        isinstance(texts, list)
+        and 0 < len(texts) <= _MOST_STOPS
+        and all(isinstance(t, str) and t for t in texts)
+    )
 
 
 _tool_choice = Kind(
     "auto, none, required, or an object that names a function of tools",
-    lambda value: value in ("auto", "none", "required") if isinstance(value, str) else _chosen(value) is not None,
+    lambda value: (
+        value in ("auto", "none", "required")
+        if isinstance(value, str)
+        else _chosen(value) is not None
+    ),
 )
 
 
@@ -148,7 +170,9 @@ def _chosen(value: Any) -> str | None:
     """The function that a tool choice names, in the spelling of either API."""
     if not isinstance(value, Mapping) or value.get("type") != "function":
         return None
-    name = value.get("name") or (value["function"].get("name") if isinstance(value.get("function"), Mapping) else None)
+    name = value.get("name") or (
+        value["function"].get("name") if isinstance(value.get("function"), Mapping) else None
+    )
     return name if isinstance(name, str) and name else None
 
 
@@ -160,7 +184,9 @@ class Parameters:
     stream: bool | None = option(optional(flag), None)
     temperature: float | None = option(optional(number_kind(0, 2)), None)
     top_p: float | None = option(optional(number_kind(0, 1)), None)
-    tools: tuple[ClientTool, ...] | None = option(_tools_kind(attrs.evolve(mapping, convert=_tool)), None)
+    tools: tuple[ClientTool, ...] | None = option(
+        _tools_kind(attrs.evolve(mapping, convert=_tool)), None
+    )
     tool_choice: Any = option(optional(_tool_choice), None)
     parallel_tool_calls: bool | None = option(optional(flag), None)
     user: str | None = option(optional(any_text), None)
@@ -180,10 +206,14 @@ class Parameters:
         """The settings of an `Ask`, and the client's tools; what is chosen is among them, the agent's own are always there."""
         tools, wanted = self.tools or (), self.tool_choice
         name = None if isinstance(wanted, str) else _chosen(wanted)
-        if (wanted == "required" and not tools) or (name is not None and name not in [tool.name for tool in tools]):
+        if (wanted == "required" and not tools) or (
+            name is not None and name not in [tool.name for tool in tools]
+        ):
             message = f"tool_choice: expected one of tools, got {name or wanted!r:.80}"
             raise Problem(400, message, code="invalid_request", param="tool_choice")
-        made = ClientTools(() if wanted == "none" else tools, in_parallel=self.parallel_tool_calls is not False)
+        made = ClientTools(
+            () if wanted == "none" else tools, in_parallel=self.parallel_tool_calls is not False
+        )
         if name is None and wanted == "required" and len(tools) == 1:
             name = tools[0].name
         choice = "required" if name is None else {"type": "function", "function": {"name": name}}
@@ -267,7 +297,10 @@ def known_history(
 
 
 def keep_for_results(
-    agents: Agents, sent: list[dict[str, Any]], calls: list[ToolCall], messages: list[dict[str, Any]]
+    agents: Agents,
+    sent: list[dict[str, Any]],
+    calls: list[ToolCall],
+    messages: list[dict[str, Any]],
 ) -> None:
     """Keep a conversation for the request that brings the results of these calls, known by the messages that were sent."""
     agents.kept.keep(agents.kept.name_of([sent, sorted(call.id for call in calls)]), messages)
@@ -325,13 +358,17 @@ async def watch(agents: Agents, ask: Ask, report: Report, flush: Flush | None = 
     finish = turn_record.finish
     if ask.tools.is_waiting:
         calls = ask.tools.calls_in(ask.messages)
-        return Outcome(text=ended.result or "", finish="tool_calls", calls=calls, record=turn_record)
+        return Outcome(
+            text=ended.result or "", finish="tool_calls", calls=calls, record=turn_record
+        )
     match ended.error:
         case None:
             text = ended.result or ""
         case ContentFilterError():
             refusal = str(ended.error)
-            return Outcome(text="", finish="content_filter", calls=[], record=turn_record, refusal=refusal)
+            return Outcome(
+                text="", finish="content_filter", calls=[], record=turn_record, refusal=refusal
+            )
         case ResultError() if finish != "stop":  # it was cut off, which is why it does not fit
             text = ended.error.answer
         case _:
@@ -346,7 +383,12 @@ async def watch(agents: Agents, ask: Ask, report: Report, flush: Flush | None = 
 
 def openai_routes(agents: Agents) -> list[Route]:
     """``/v1/models`` and ``/v1/chat/completions``."""
-    entry = {"id": agents.name, "object": "model", "created": int(time.time()), "owned_by": "amplifier"}
+    entry = {
+        "id": agents.name,
+        "object": "model",
+        "created": int(time.time()),
+        "owned_by": "amplifier",
+    }
 
     async def models(request: Request) -> Response:
         return JSONResponse({"object": "list", "data": [entry]})
@@ -378,7 +420,12 @@ class _Body(Parameters):
     messages: Any = option(anything, None)
     n: int | None = option(optional(Kind("1", lambda value: value == 1)), None)
     stream_options: Any = option(
-        optional(object_with({"include_usage": optional(flag), "include_obfuscation": unsupported(False)})), None
+        optional(
+            object_with(
+                {"include_usage": optional(flag), "include_obfuscation": unsupported(False)}
+            )
+        ),
+        None,
     )
     max_tokens: int | None = option(limit_kind, None)
     max_completion_tokens: int | None = option(limit_kind, None)
@@ -397,25 +444,42 @@ class _Body(Parameters):
     prediction: Any = option(unsupported(), None)
     web_search_options: Any = option(unsupported(), None)
     functions: Any = option(Kind("tools in its place", lambda value: not value), None)
-    function_call: Any = option(Kind("tool_choice in its place", lambda value: value in (None, "auto", "none")), None)
+    function_call: Any = option(
+        Kind("tool_choice in its place", lambda value: value in (None, "auto", "none")), None
+    )
 
     def settings(self) -> dict[str, Any]:
         limit = self.max_completion_tokens or self.max_tokens
-        more = {"max_output_tokens": limit, "stop": self.stop, "reasoning_effort": self.reasoning_effort}
+        more = {
+            "max_output_tokens": limit,
+            "stop": self.stop,
+            "reasoning_effort": self.reasoning_effort,
+        }
         return {**super().settings(), **more}
 
 
 class _Completion:
     """One completion; both forms are made of the same pieces."""
 
-    def __init__(self, asked: _Body, sent: list[dict[str, Any]], ask: Ask, agents: Agents, stream: EventStream) -> None:
+    def __init__(
+        self,
+        asked: _Body,
+        sent: list[dict[str, Any]],
+        ask: Ask,
+        agents: Agents,
+        stream: EventStream,
+    ) -> None:
         self._is_streamed = asked.stream is True
         self._with_usage = bool(asked.stream_options and asked.stream_options.get("include_usage"))
         self._sent = sent
         self._ask = ask
         self._agents = agents
         self._stream = stream
-        self._head = {"id": f"chatcmpl-{secrets.token_hex(12)}", "created": int(time.time()), "model": agents.name}
+        self._head = {
+            "id": f"chatcmpl-{secrets.token_hex(12)}",
+            "created": int(time.time()),
+            "model": agents.name,
+        }
         self._thoughts: list[str] = []
         self._role: dict[str, str] = {"role": "assistant"}
 
@@ -427,7 +491,9 @@ class _Completion:
         except Exception as error:  # a turn runs third-party code
             if not self._stream.has_begun:
                 raise
-            await self._stream.write(event(problem_of(error).body()))  # the status line has been sent
+            await self._stream.write(
+                event(problem_of(error).body())
+            )  # the status line has been sent
             return None
         if outcome.calls:
             keep_for_results(self._agents, self._sent, outcome.calls, self._ask.messages)
@@ -435,7 +501,11 @@ class _Completion:
             return JSONResponse(self._whole(outcome))
         calls = [{"index": index, **_call(call)} for index, call in enumerate(outcome.calls)]
         if calls or outcome.refusal is not None:
-            more = {"refusal": outcome.refusal} if outcome.refusal is not None else {"tool_calls": calls}
+            more = (
+                {"refusal": outcome.refusal}
+                if outcome.refusal is not None
+                else {"tool_calls": calls}
+            )
             self._delta(more)
         self._delta({}, finish_reason=outcome.finish)
         if self._with_usage:
@@ -463,7 +533,11 @@ class _Completion:
 
     def _whole(self, outcome: Outcome) -> dict[str, Any]:
         content = outcome.text or (None if outcome.calls or outcome.refusal is not None else "")
-        message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": outcome.refusal}
+        message: dict[str, Any] = {
+            "role": "assistant",
+            "content": content,
+            "refusal": outcome.refusal,
+        }
         if outcome.calls:
             message["tool_calls"] = [_call(call) for call in outcome.calls]
         if thoughts := "".join(self._thoughts):
@@ -474,4 +548,8 @@ class _Completion:
 
 
 def _call(call: ToolCall) -> dict[str, Any]:
-    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments_of(call)}}
+    return {
+        "id": call.id,
+        "type": "function",
+        "function": {"name": call.name, "arguments": arguments_of(call)},
+    }

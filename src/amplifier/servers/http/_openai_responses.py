@@ -14,7 +14,16 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from amplifier._internal.reading import Kind, any_text, anything, choice, flag, object_with, option, optional
+from amplifier._internal.reading import (
+    Kind,
+    any_text,
+    anything,
+    choice,
+    flag,
+    object_with,
+    option,
+    optional,
+)
 from amplifier.models import ToolCall
 from amplifier.models.prompts import Prompt
 from amplifier.shared_sessions import ClientLeft, LiveRun, with_results
@@ -52,12 +61,19 @@ def responses_routes(agents: Agents) -> list[Route]:
         if asked.background:  # its answer comes before its turn begins
             agents.require_room()
         sent, history, prompt = _conversation(asked, agents)
-        ask = Ask(history=history, prompt=prompt, schema=(asked.text or {}).get("format"), **asked.of_turn())
+        ask = Ask(
+            history=history,
+            prompt=prompt,
+            schema=(asked.text or {}).get("format"),
+            **asked.of_turn(),
+        )
         response = _Response(body, asked, sent, ask, agents)
 
         async def work(stream: EventStream) -> Response | None:
             name = response.name if asked.store is not False else None
-            run = agents.runs.start(response.run, response, stays=None if asked.background else 0, name=name)
+            run = agents.runs.start(
+                response.run, response, stays=None if asked.background else 0, name=name
+            )
             if asked.background and not asked.stream:
                 return JSONResponse(response.body())
             await follow_run(run, 0, stream if asked.stream else None)
@@ -111,7 +127,13 @@ class _Query:
 
     stream: str | None = option(optional(choice("true", "false")), None)
     starting_after: str | None = option(
-        optional(Kind("the sequence_number of an event", lambda value: value.isdecimal() and len(value) < 10)), None
+        optional(
+            Kind(
+                "the sequence_number of an event",
+                lambda value: value.isdecimal() and len(value) < 10,
+            )
+        ),
+        None,
     )
     include_obfuscation: str | None = option(optional(choice("false")), None)
 
@@ -124,10 +146,19 @@ class _Body(Parameters):
     store: bool | None = option(optional(flag), None)
     max_output_tokens: int | None = option(limit_kind, None)
     reasoning: Any = option(
-        optional(object_with({"effort": effort_kind, "summary": optional(choice("auto", "concise", "detailed"))})), None
+        optional(
+            object_with(
+                {"effort": effort_kind, "summary": optional(choice("auto", "concise", "detailed"))}
+            )
+        ),
+        None,
     )
-    text: Any = option(optional(object_with({"format": format_kind, "verbosity": unsupported("medium")})), None)
-    stream_options: Any = option(optional(object_with({"include_obfuscation": unsupported(False)})), None)
+    text: Any = option(
+        optional(object_with({"format": format_kind, "verbosity": unsupported("medium")})), None
+    )
+    stream_options: Any = option(
+        optional(object_with({"include_obfuscation": unsupported(False)})), None
+    )
     truncation: Any = option(unsupported("disabled"), None)
     include: Any = option(unsupported([]), None)
     background: bool | None = option(optional(flag), None)
@@ -137,20 +168,35 @@ class _Body(Parameters):
     context_management: Any = option(unsupported([]), None)
 
     def settings(self) -> dict[str, Any]:
-        more = {"max_output_tokens": self.max_output_tokens, "reasoning_effort": (self.reasoning or {}).get("effort")}
+        more = {
+            "max_output_tokens": self.max_output_tokens,
+            "reasoning_effort": (self.reasoning or {}).get("effort"),
+        }
         return {**super().settings(), **more}
 
 
 # ── the conversation ──
 
 
-def _conversation(asked: _Body, agents: Agents) -> tuple[list[dict[str, Any]], list[dict[str, Any]], Prompt | None]:
+def _conversation(
+    asked: _Body, agents: Agents
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]], Prompt | None]:
     """The messages of the request, all of them before its turn, and its prompt."""
-    items = [{"role": "user", "content": asked.input}] if isinstance(asked.input, str) else asked.input
-    messages = [_message(item, index) for index, item in enumerate(items)] if isinstance(items, list) else items
+    items = (
+        [{"role": "user", "content": asked.input}] if isinstance(asked.input, str) else asked.input
+    )
+    messages = (
+        [_message(item, index) for index, item in enumerate(items)]
+        if isinstance(items, list)
+        else items
+    )
     sent, name = read_messages(messages, "input"), asked.previous_response_id
-    history, prompt = known_history(sent, "input", agents) if name is None else _continued(sent, name, agents)
-    instructions = [] if asked.instructions is None else [{"role": "system", "content": asked.instructions}]
+    history, prompt = (
+        known_history(sent, "input", agents) if name is None else _continued(sent, name, agents)
+    )
+    instructions = (
+        [] if asked.instructions is None else [{"role": "system", "content": asked.instructions}]
+    )
     return sent, [*instructions, *history], prompt
 
 
@@ -165,27 +211,49 @@ def _message(item: Any, index: int) -> Any:
             return {"role": "reasoning"}
         case "function_call":
             function = {"name": item.get("name"), "arguments": item.get("arguments")}
-            return {"role": "assistant", "tool_calls": [{"id": item.get("call_id"), "function": function}]}
+            return {
+                "role": "assistant",
+                "tool_calls": [{"id": item.get("call_id"), "function": function}],
+            }
         case "function_call_output":
-            return {"role": "tool", "tool_call_id": item.get("call_id"), "content": item.get("output")}
+            return {
+                "role": "tool",
+                "tool_call_id": item.get("call_id"),
+                "content": item.get("output"),
+            }
     expected = "expected message, reasoning, function_call or function_call_output"
     where = f"input[{index}].type"
-    raise Problem(400, f"{where}: {expected}, got {item.get('type')!r:.80}", code="invalid_messages", param=where)
+    raise Problem(
+        400,
+        f"{where}: {expected}, got {item.get('type')!r:.80}",
+        code="invalid_messages",
+        param=where,
+    )
 
 
-def _continued(sent: list[dict[str, Any]], name: str, agents: Agents) -> tuple[list[dict[str, Any]], Prompt | None]:
+def _continued(
+    sent: list[dict[str, Any]], name: str, agents: Agents
+) -> tuple[list[dict[str, Any]], Prompt | None]:
     """What follows a response that is kept: results of its calls, or more messages."""
     kept, run = agents.kept.find(name), agents.runs.find(name)
     if kept is None and run is not None and not run.over.is_set():
         message = f"previous_response_id: {name} is not over yet"
         raise Problem(409, message, code="response_in_progress", param="previous_response_id")
     if kept is None:
-        message = (
-            f"previous_response_id: {name!r:.80} is not kept here (any more); send the whole conversation as input"
+        message = f"previous_response_id: {name!r:.80} is not kept here (any more); send the whole conversation as input"
+        raise Problem(
+            400, message, code="previous_response_not_found", param="previous_response_id"
         )
-        raise Problem(400, message, code="previous_response_not_found", param="previous_response_id")
-    waiting = {each["tool_call_id"] for each in kept if each["role"] == "tool" and each["content"] == WAITING}
-    results = {each["tool_call_id"]: each["content"] for each in sent if each.get("tool_call_id") in waiting}
+    waiting = {
+        each["tool_call_id"]
+        for each in kept
+        if each["role"] == "tool" and each["content"] == WAITING
+    }
+    results = {
+        each["tool_call_id"]: each["content"]
+        for each in sent
+        if each.get("tool_call_id") in waiting
+    }
     if missing := waiting - results.keys():
         message = f"input: no output for {', '.join(sorted(missing))[:200]} of {name}"
         raise Problem(400, message, code="invalid_messages", param="input")
@@ -196,7 +264,10 @@ def _continued(sent: list[dict[str, Any]], name: str, agents: Agents) -> tuple[l
 
 def _missing(name: str) -> Problem:
     return Problem(
-        404, f"no response {name!r:.80} is kept here (any more)", code="response_not_found", param="response_id"
+        404,
+        f"no response {name!r:.80} is kept here (any more)",
+        code="response_not_found",
+        param="response_id",
     )
 
 
@@ -207,7 +278,12 @@ class _Response:
     """One response; what is streamed is made of the same items as a whole one."""
 
     def __init__(
-        self, body: dict[str, Any], asked: _Body, sent: list[dict[str, Any]], ask: Ask, agents: Agents
+        self,
+        body: dict[str, Any],
+        asked: _Body,
+        sent: list[dict[str, Any]],
+        ask: Ask,
+        agents: Agents,
     ) -> None:
         self._asked = asked
         self._sent = sent
@@ -235,7 +311,11 @@ class _Response:
             "store": asked.store is not False,
             "background": self.is_background,
             **{name: body.get(name) for name in _REPEATED},
-            **{name: body[name] for name in ("tool_choice", "tools", "metadata") if body.get(name) is not None},
+            **{
+                name: body[name]
+                for name in ("tool_choice", "tools", "metadata")
+                if body.get(name) is not None
+            },
         }
 
     def body(self) -> dict[str, Any]:
@@ -277,8 +357,13 @@ class _Response:
         if outcome.refusal is not None:
             item = _message_item([{"type": "refusal", "refusal": outcome.refusal}])
             await self._send("output_item.done", **await self._add(item), item=item)
-        reason = {"length": "max_output_tokens", "content_filter": "content_filter"}.get(outcome.finish)
-        self._head |= {"status": "completed" if reason is None else "incomplete", "usage": usage(outcome.record)}
+        reason = {"length": "max_output_tokens", "content_filter": "content_filter"}.get(
+            outcome.finish
+        )
+        self._head |= {
+            "status": "completed" if reason is None else "incomplete",
+            "usage": usage(outcome.record),
+        }
         self._head["incomplete_details"] = None if reason is None else {"reason": reason}
         await self._end(self._head["status"])
 
@@ -342,10 +427,14 @@ class _Response:
         shown.item[part.member] = [made]
         await self._send(f"{part.text_event}.done", **shown.place, text=shown.text, **part.more)
         await self._send(f"{part.event}.done", **shown.place, part=made)
-        await self._send("output_item.done", output_index=shown.place["output_index"], item=shown.item)
+        await self._send(
+            "output_item.done", output_index=shown.place["output_index"], item=shown.item
+        )
 
     async def _call(self, call: ToolCall) -> None:
-        item = _item("fc", "function_call", call_id=call.id, name=call.name, arguments=arguments_of(call))
+        item = _item(
+            "fc", "function_call", call_id=call.id, name=call.name, arguments=arguments_of(call)
+        )
         at = await self._add(item, status="in_progress", arguments="")
         named = {**at, "item_id": item["id"]}
         await self._send("function_call_arguments.delta", **named, delta=item["arguments"])
@@ -371,7 +460,12 @@ _REPEATED = (
 
 
 def _item(prefix: str, kind: str, **members: Any) -> dict[str, Any]:
-    return {"id": f"{prefix}_{secrets.token_hex(16)}", "type": kind, "status": "completed", **members}
+    return {
+        "id": f"{prefix}_{secrets.token_hex(16)}",
+        "type": kind,
+        "status": "completed",
+        **members,
+    }
 
 
 def _message_item(content: list[dict[str, Any]]) -> dict[str, Any]:

@@ -16,7 +16,17 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from amplifier._internal.reading import Kind, any_text, anything, flag, mapping, option, optional, text, whole_number
+from amplifier._internal.reading import (
+    Kind,
+    any_text,
+    anything,
+    flag,
+    mapping,
+    option,
+    optional,
+    text,
+    whole_number,
+)
 from amplifier.errors import AmplifierError, PlanError, SessionStateError
 from amplifier.events import CONTEXT_COMPACTION
 from amplifier.kernel import AmplifierSession
@@ -24,7 +34,14 @@ from amplifier.models import AnswerReset, ThinkingDelta, ToolFinished, ToolStart
 from amplifier.models.prompts import Prompt
 from amplifier.models.turns import Ended, ToolOutcome, TurnRecord
 from amplifier.plan import validate_session_id
-from amplifier.shared_sessions import EventLog, LiveSession, LiveSessions, LiveTurn, SessionRefused, questions_on
+from amplifier.shared_sessions import (
+    EventLog,
+    LiveSession,
+    LiveSessions,
+    LiveTurn,
+    SessionRefused,
+    questions_on,
+)
 from amplifier.shared_sessions.checkpoints import replace_messages
 from amplifier.shared_sessions.edits import Edits
 from amplifier.shared_sessions.questions import shown
@@ -67,7 +84,9 @@ def _checked_size(metadata: dict[str, Any]) -> dict[str, Any]:
 _session_id = optional(attrs.evolve(any_text, convert=validate_session_id))
 _title = Kind(
     "a short text",
-    lambda value: isinstance(value, str) and bool(value.strip()) and len(value) <= 10 * TITLE_LENGTH,
+    lambda value: (
+        isinstance(value, str) and bool(value.strip()) and len(value) <= 10 * TITLE_LENGTH
+    ),
     lambda value: " ".join(value.split()),
 )
 
@@ -75,7 +94,9 @@ _title = Kind(
 @attrs.frozen(kw_only=True)
 class _NewSession:
     session_id: str | None = option(_session_id, None)
-    metadata: dict[str, Any] | None = option(optional(attrs.evolve(mapping, convert=_checked_size)), None)
+    metadata: dict[str, Any] | None = option(
+        optional(attrs.evolve(mapping, convert=_checked_size)), None
+    )
     fork_of: str | None = option(_session_id, None)
     keep: int | None = option(optional(whole_number(0)), None)
 
@@ -110,7 +131,9 @@ class SessionApi:
     _agents: Agents
     _storage: SessionIndex | None
     _reports: Callable[[], list[dict[str, Any]]] | None
-    _live: LiveSessions[_About] = attrs.field(default=attrs.Factory(lambda self: self._agents.live, takes_self=True))
+    _live: LiveSessions[_About] = attrs.field(
+        default=attrs.Factory(lambda self: self._agents.live, takes_self=True)
+    )
 
     def routes(self) -> list[Route]:
         """``/api/sessions`` and what is below it."""
@@ -147,11 +170,15 @@ class SessionApi:
     async def _create(self, request: Request) -> Response:
         """Open a session: a new one, or a stored one of this id."""
         asked = read_body(_NewSession, await read_json(request, self._agents.limits))
-        messages = [] if asked.fork_of is None else (await self._messages(asked.fork_of))[: asked.keep]
+        messages = (
+            [] if asked.fork_of is None else (await self._messages(asked.fork_of))[: asked.keep]
+        )
         wanted = asked.session_id or secrets.token_hex(8)
         try:
             with self._live.reserved(wanted):
-                live = await self._open(wanted, asked.metadata, is_stored=await self._is_kept(wanted))
+                live = await self._open(
+                    wanted, asked.metadata, is_stored=await self._is_kept(wanted)
+                )
         except Exception as error:  # third-party modules; the client gets the reason
             raise problem_of(error) from error
         context = live.session.coordinator.get("context")
@@ -162,7 +189,9 @@ class SessionApi:
         made = {**_description(live), "tools": _tools(live)}
         return JSONResponse(made, status_code=201, headers={"Location": f"/api/sessions/{wanted}"})
 
-    async def _open(self, wanted: str, metadata: dict[str, Any] | None, *, is_stored: bool) -> LiveSession[_About]:
+    async def _open(
+        self, wanted: str, metadata: dict[str, Any] | None, *, is_stored: bool
+    ) -> LiveSession[_About]:
         storage, log = self._storage, EventLog()
         if metadata is None and storage is not None:
             metadata = await run_sync(storage.metadata, wanted)
@@ -174,7 +203,9 @@ class SessionApi:
 
         about = _About(metadata=metadata or {})
         questions = questions_on(log, about.edits)
-        session = self._agents.make(SessionRequest(session_id=wanted, approvals=questions, is_resumed=is_stored))
+        session = self._agents.make(
+            SessionRequest(session_id=wanted, approvals=questions, is_resumed=is_stored)
+        )
         seconds = self._agents.limits.abandoned_seconds
         live = LiveSession(session, about, log=log, questions=questions, abandoned_seconds=seconds)
         await self._live.add(live, check)
@@ -185,23 +216,35 @@ class SessionApi:
         """The open sessions and, if they are asked for, what is kept: conversations of this folder and others, reports."""
         listed: dict[str, Any] = {"sessions": [_description(live) for live in self._live.all()]}
         if "stored" in request.query_params:
-            here, kept = str(await run_sync(Path.cwd)), {"stored": list[Any](), "elsewhere": list[Any]()}
+            here, kept = (
+                str(await run_sync(Path.cwd)),
+                {"stored": list[Any](), "elsewhere": list[Any]()},
+            )
             for record in [] if self._storage is None else await run_sync(self._storage.records):
                 of_all = kept["stored" if record.directory in (None, here) else "elsewhere"]
                 if record.title and len(of_all) < _MOST_LISTED:
                     of_all.append(attrs.asdict(record))
-            listed |= {**kept, "reports": [] if self._reports is None else await run_sync(self._reports)}
+            listed |= {
+                **kept,
+                "reports": [] if self._reports is None else await run_sync(self._reports),
+            }
         return JSONResponse(listed)
 
     async def _read(self, request: Request) -> Response:
         live = self._find(request)
         messages = await self._messages(live.session_id)
-        body = orjson.dumps({**_description(live), "tools": _tools(live), "messages": messages}, default=str)
+        body = orjson.dumps(
+            {**_description(live), "tools": _tools(live), "messages": messages}, default=str
+        )
         return Response(body, media_type="application/json")
 
     async def _messages(self, session_id: str) -> list[dict[str, Any]]:
         """The conversation of a session that is open or kept."""
-        if self._live.find(session_id) is None and self._storage is not None and await self._is_kept(session_id):
+        if (
+            self._live.find(session_id) is None
+            and self._storage is not None
+            and await self._is_kept(session_id)
+        ):
             return await run_sync(self._storage.transcript, session_id)
         return await self._found(session_id).session.messages()
 
@@ -235,7 +278,9 @@ class SessionApi:
         prompt = _prompt(asked)
         if not asked.wait:
             started = self._start_turn(live, prompt, asked.keep)
-            return JSONResponse({"turn": started.turn_id, "last_event_id": live.log.last_id}, status_code=202)
+            return JSONResponse(
+                {"turn": started.turn_id, "last_event_id": live.log.last_id}, status_code=202
+            )
 
         async def work(stream: EventStream) -> Response:
             turn = self._start_turn(live, prompt, asked.keep)
@@ -248,7 +293,9 @@ class SessionApi:
 
         return LongResponse(work, self._agents.limits.send_seconds)
 
-    def _start_turn(self, live: LiveSession[_About], prompt: Prompt | None, keep: int | None) -> LiveTurn:
+    def _start_turn(
+        self, live: LiveSession[_About], prompt: Prompt | None, keep: int | None
+    ) -> LiveTurn:
         """Begin a turn, or go on with the one that was cut off; it goes on when the request that began it is over."""
         turn = live.begin_turn(prompt)
         try:
@@ -268,7 +315,9 @@ class SessionApi:
 
         context = live.session.coordinator.get("context")
         try:
-            await describe_session(self._storage, live.session_id, status=RUNNING, prompt=_text_of(turn.prompt))
+            await describe_session(
+                self._storage, live.session_id, status=RUNNING, prompt=_text_of(turn.prompt)
+            )
             if keep is not None and context is not None:
                 await replace_messages(context, (await context.get_messages())[:keep])
             ended = await live.run_turn(turn, show)
@@ -317,7 +366,11 @@ class SessionApi:
         option = read_body(_Answer, await read_json(request, self._agents.limits)).chosen
         question = live.questions.find(key)
         if question is None:
-            raise Problem(404, f"no question {key!r:.80} waits for an answer (any more)", code="question_not_found")
+            raise Problem(
+                404,
+                f"no question {key!r:.80} waits for an answer (any more)",
+                code="question_not_found",
+            )
         if option not in question.options:
             message = f"option: expected one of {', '.join(map(repr, question.options))}, got {option!r:.80}"
             raise Problem(400, message, code="invalid_option")
@@ -336,12 +389,24 @@ def _log_event(live: LiveSession[_About], event: TurnEvent, text: str, record: T
         case AnswerReset():
             log.add("text_reset", text=event.text)
         case ToolStarted():
-            log.add("tool_started", call=event.tool_call_id, name=event.tool_name, input=event.tool_input)
+            log.add(
+                "tool_started",
+                call=event.tool_call_id,
+                name=event.tool_name,
+                input=event.tool_input,
+            )
         case ToolFinished():
             use, edit = record.tools[event.tool_call_id], live.about.edits.pop(event.tool_call_id)
             called = {"call": event.tool_call_id, "name": event.tool_name, "success": event.success}
-            called |= {"status": ToolOutcome.read(event.name, event.data).status, "seconds": round(use.seconds, 3)}
-            diff = {"diff": edit.lines[:_MOST_DIFF_LINES]} if edit is not None and event.success else {}
+            called |= {
+                "status": ToolOutcome.read(event.name, event.data).status,
+                "seconds": round(use.seconds, 3),
+            }
+            diff = (
+                {"diff": edit.lines[:_MOST_DIFF_LINES]}
+                if edit is not None and event.success
+                else {}
+            )
             log.add("tool_finished", **called, output=use.shown(LONGEST_OUTPUT), **diff)
         case _ if event.name == CONTEXT_COMPACTION:
             log.add("compaction", **{name: event.data.get(name) for name in _COMPACTION})
@@ -358,7 +423,10 @@ def _outcome(ended: Ended, record: TurnRecord) -> dict[str, Any]:
     elif ended.error is None:
         shown["result"] = ended.result
     shown |= {"model": record.model, "cost": None if record.cost is None else str(record.cost)}
-    return {**shown, "usage": {"input_tokens": record.input_tokens, "output_tokens": record.output_tokens}}
+    return {
+        **shown,
+        "usage": {"input_tokens": record.input_tokens, "output_tokens": record.output_tokens},
+    }
 
 
 def _missing(session_id: str) -> Problem:
@@ -386,7 +454,11 @@ def _text_of(prompt: Any) -> str | None:
     """What a person has written of a prompt, and the names of what is attached."""
     if prompt is None or isinstance(prompt, str):
         return prompt
-    return "\n".join(str(block.get("text") or f"[{block.get('type')}]") for block in prompt if isinstance(block, dict))
+    return "\n".join(
+        str(block.get("text") or f"[{block.get('type')}]")
+        for block in prompt
+        if isinstance(block, dict)
+    )
 
 
 def _prompt(asked: _NewTurn) -> Prompt | None:
@@ -394,7 +466,9 @@ def _prompt(asked: _NewTurn) -> Prompt | None:
     if asked.resume and asked.prompt is None:
         return None
     if isinstance(asked.prompt, list) and asked.prompt and not asked.resume:
-        return split_conversation(read_messages([{"role": "user", "content": asked.prompt}], "prompt"), "prompt")[1]
+        return split_conversation(
+            read_messages([{"role": "user", "content": asked.prompt}], "prompt"), "prompt"
+        )[1]
     if asked.resume or not isinstance(asked.prompt, str) or not asked.prompt.strip():
         expected = "expected none with resume" if asked.resume else "expected a text"
         raise Problem(400, f"prompt: {expected}, got {asked.prompt!r:.80}", code="invalid_request")

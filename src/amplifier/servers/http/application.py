@@ -116,7 +116,9 @@ def application(
         *([] if storage is None else trace_routes(storage)),
     ]
     app = Starlette(routes=routes, exception_handlers=handlers, lifespan=lifespan)
-    checked = guarded(app, token=token, hosts=hosts, origins=origins, free_paths=(*FREE_PATHS, TRACE_PAGE))
+    checked = guarded(
+        app, token=token, hosts=hosts, origins=origins, free_paths=(*FREE_PATHS, TRACE_PAGE)
+    )
     return Application(checked, agents)
 
 
@@ -129,7 +131,9 @@ def _callers_trace(scope: Scope) -> Iterator[None]:
     from opentelemetry import context, propagate  # noqa: PLC0415 — belongs to an extra
 
     token = context.attach(
-        propagate.extract({name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]})
+        propagate.extract(
+            {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        )
     )
     try:
         yield
@@ -155,7 +159,10 @@ async def run_server(app: Application, listening: socket.socket, stop: anyio.Eve
 
 
 async def run_asgi_server(
-    app: ASGIApp, listening: socket.socket, stop: anyio.Event, shut_down: Callable[[], Awaitable[None]]
+    app: ASGIApp,
+    listening: socket.socket,
+    stop: anyio.Event,
+    shut_down: Callable[[], Awaitable[None]],
 ) -> None:
     """Serve any ASGI application until ``stop`` is set; then run ``shut_down`` and close the connections."""
     closing = anyio.Event()
@@ -260,7 +267,12 @@ def _http_protocol() -> Any:
             before, was_in_head = self._size, self._is_in_head
             super().data_received(data)
             # A header that has no end is not passed on before it has one.
-            if was_in_head and self._is_in_head and self._size == before and not self.transport.is_closing():
+            if (
+                was_in_head
+                and self._is_in_head
+                and self._size == before
+                and not self.transport.is_closing()
+            ):
                 self._size += len(data)
                 if self._size > _HEAD_BYTES:
                     self.send_400_response("The head of the request is too large.")

@@ -77,7 +77,10 @@ class _Traces:
         return Response(live_page(), media_type="text/html; charset=utf-8", headers=headers)
 
     async def send_changes(self, request: Request) -> Response:
-        session_id, after = request.path_params["session_id"], event_number(request.query_params.get("after"), "after")
+        session_id, after = (
+            request.path_params["session_id"],
+            event_number(request.query_params.get("after"), "after"),
+        )
         async with self._reading:  # several pages may be open
             return JSONResponse(await anyio.to_thread.run_sync(self._changes, session_id, after))
 
@@ -91,7 +94,9 @@ class _Traces:
         follower.update()
         trace = follower.trace
         if not trace.lines and not trace.notes:
-            trace.notes = ["nothing is in the event log yet; hooks-logging in the plan's hooks writes one"]
+            trace.notes = [
+                "nothing is in the event log yet; hooks-logging in the plan's hooks writes one"
+            ]
         running = self._store.record(session_id).status == RUNNING
         return {**page_data(trace, after=after), "running": running}
 
@@ -134,7 +139,9 @@ def turns_application(engine: Any, token: str) -> ASGIApp:
         except ValueError as error:
             raise Problem(400, str(error), code="invalid_request", param="state") from error
         counts = attrs.asdict(await engine.counts())
-        return JSONResponse({"turns": [attrs.asdict(each) for each in found], "counts": counts, "now": time.time()})
+        return JSONResponse(
+            {"turns": [attrs.asdict(each) for each in found], "counts": counts, "now": time.time()}
+        )
 
     async def send_turn(request: Request) -> Response:
         return JSONResponse(attrs.asdict(await engine.status(request.path_params["turn_id"])))
@@ -148,7 +155,9 @@ def turns_application(engine: Any, token: str) -> ASGIApp:
 
     async def refuse(request: Request, error: Exception) -> Response:
         is_unknown = isinstance(error, LookupError)
-        problem = Problem(404, str(error), code="turn_not_found") if is_unknown else problem_of(error)
+        problem = (
+            Problem(404, str(error), code="turn_not_found") if is_unknown else problem_of(error)
+        )
         return problem.response()
 
     routes = [

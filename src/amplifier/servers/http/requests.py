@@ -56,7 +56,11 @@ _KNOWN: tuple[tuple[type[Exception], int, str], ...] = (
     (NoUnfinishedTurnError, 409, "no_unfinished_turn"),
     (PlanError, 400, "invalid_request"),
     (ExecutionDenied, 403, "denied"),
-    (BudgetExceeded, 402, "budget_exceeded"),  # not 429 and not 5xx, which clients repeat by themselves
+    (
+        BudgetExceeded,
+        402,
+        "budget_exceeded",
+    ),  # not 429 and not 5xx, which clients repeat by themselves
     (ExecutionTimeout, 504, "turn_timeout"),
     (RateLimitError, 429, "insufficient_quota"),
     (InvalidRequestError, 400, "model_refused_request"),
@@ -64,14 +68,25 @@ _KNOWN: tuple[tuple[type[Exception], int, str], ...] = (
     (LLMError, 502, "model_failed"),
     (AmplifierError, 503, "agent_failed"),
 )
-_TYPES = {400: "invalid_request_error", 401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    429: "rate_limit_error",
+}
 
 
 class Problem(Exception):
     """A request that cannot be fulfilled; ``param`` is what of it is wrong, such as ``messages[0].content``."""
 
     def __init__(
-        self, status: int, message: str, *, code: str, param: str | None = None, headers: dict[str, str] | None = None
+        self,
+        status: int,
+        message: str,
+        *,
+        code: str,
+        param: str | None = None,
+        headers: dict[str, str] | None = None,
     ) -> None:
         super().__init__(message)
         self.param = param
@@ -84,12 +99,18 @@ class Problem(Exception):
     def of_all(cls, problems: Iterable[tuple[str, str]], *, code: str = "invalid_request") -> Self:
         """A body that does not fit; every member that does not is named."""
         named = [(path.removeprefix("$").removeprefix("."), problem) for path, problem in problems]
-        return cls(400, "; ".join(": ".join(each) for each in named), code=code, param=named[0][0] or None)
+        return cls(
+            400, "; ".join(": ".join(each) for each in named), code=code, param=named[0][0] or None
+        )
 
     def body(self) -> dict[str, Any]:
         """The JSON of the response."""
-        kind = _TYPES.get(self.status, "server_error" if self.status >= 500 else "invalid_request_error")
-        return {"error": {"message": self.message, "type": kind, "code": self.code, "param": self.param}}
+        kind = _TYPES.get(
+            self.status, "server_error" if self.status >= 500 else "invalid_request_error"
+        )
+        return {
+            "error": {"message": self.message, "type": kind, "code": self.code, "param": self.param}
+        }
 
     def response(self) -> Response:
         """The response."""
@@ -123,9 +144,15 @@ def problem_of(error: BaseException) -> Problem:
             return Problem(400, text, code="context_length_exceeded", param="messages")
     for kind, status, code in _KNOWN:
         if isinstance(error, kind):
-            return Problem(status, text, code="model_rate_limited" if later else code, headers=later)
+            return Problem(
+                status, text, code="model_rate_limited" if later else code, headers=later
+            )
     logger.error("a request failed", exc_info=error)
-    return Problem(500, f"unexpected {type(error).__name__}; the server's log has the details", code="internal_error")
+    return Problem(
+        500,
+        f"unexpected {type(error).__name__}; the server's log has the details",
+        code="internal_error",
+    )
 
 
 async def _of_problem(request: Request, error: Exception) -> Response:
@@ -140,7 +167,10 @@ async def _of_http(request: Request, error: Exception) -> Response:
         message, code = f"no route {path!r:.200}; docs: reference/serve", "unknown_route"
     elif error.status_code == 405:
         allowed = headers.get("Allow", "")
-        message, code = f"{request.method} is not possible on {path!r:.200}; expected {allowed}", "method_not_allowed"
+        message, code = (
+            f"{request.method} is not possible on {path!r:.200}; expected {allowed}",
+            "method_not_allowed",
+        )
     return Problem(error.status_code, message, code=code, headers=headers).response()
 
 
@@ -194,8 +224,14 @@ async def read_json(request: Request, limits: Limits) -> dict[str, Any]:
     # A form of another site can send text/plain without asking the browser for permission, but not this.
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
-        raise Problem(415, f"content-type: expected application/json, got {kind!r:.80}", code="unsupported_media_type")
-    too_large = Problem(413, f"the body is larger than {limits.body_bytes} bytes", code="body_too_large")
+        raise Problem(
+            415,
+            f"content-type: expected application/json, got {kind!r:.80}",
+            code="unsupported_media_type",
+        )
+    too_large = Problem(
+        413, f"the body is larger than {limits.body_bytes} bytes", code="body_too_large"
+    )
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared[:20]) > limits.body_bytes:
         raise too_large
@@ -208,15 +244,23 @@ async def read_json(request: Request, limits: Limits) -> dict[str, Any]:
                     if len(body) > limits.body_bytes:
                         raise too_large
     except ClientDisconnect:
-        raise Problem(400, "the client left before it had sent the body", code="client_left") from None
+        raise Problem(
+            400, "the client left before it had sent the body", code="client_left"
+        ) from None
     except TimeoutError:
-        raise Problem(408, f"the body did not arrive within {limits.body_seconds:g} s", code="body_too_slow") from None
+        raise Problem(
+            408, f"the body did not arrive within {limits.body_seconds:g} s", code="body_too_slow"
+        ) from None
     try:
         value = orjson.loads(bytes(body))
     except ValueError as error:
         raise Problem(400, f"the body is not valid JSON: {error}", code="invalid_json") from None
     if not isinstance(value, dict):
-        raise Problem(400, f"the body: expected a JSON object, got {type(value).__name__}", code="invalid_json")
+        raise Problem(
+            400,
+            f"the body: expected a JSON object, got {type(value).__name__}",
+            code="invalid_json",
+        )
     return value
 
 
@@ -250,7 +294,11 @@ def guarded(
         return guard
     # Outside of the guard: a browser asks for permission without the token.
     return CORSMiddleware(
-        guard, list(origins), allow_methods=["*"], allow_headers=["*"], expose_headers=["Mcp-Session-Id"]
+        guard,
+        list(origins),
+        allow_methods=["*"],
+        allow_headers=["*"],
+        expose_headers=["Mcp-Session-Id"],
     )
 
 
@@ -304,8 +352,13 @@ class _Guard:
     def _check_origin(self, headers: Headers, host: str) -> None:
         origin = headers.get("origin")
         if origin is None:
-            if headers.get("sec-fetch-site") == "cross-site" and headers.get("sec-fetch-mode") != "navigate":
-                raise Problem(403, "the request comes from a page of another site", code="wrong_origin")
+            if (
+                headers.get("sec-fetch-site") == "cross-site"
+                and headers.get("sec-fetch-mode") != "navigate"
+            ):
+                raise Problem(
+                    403, "the request comes from a page of another site", code="wrong_origin"
+                )
             return
         # Same origin: the page was loaded from the host that the request is for.
         own = {f"{scheme}://{host.lower()}" for scheme in ("http", "https")}
@@ -319,4 +372,6 @@ class _Guard:
         if scheme.lower() != "bearer" or not is_right:
             expected = "expected Bearer and the token that the server printed when it was started"
             message = f"Authorization: {expected}, got {'another token' if given else 'none'}"
-            raise Problem(401, message, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
+            raise Problem(
+                401, message, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"}
+            )

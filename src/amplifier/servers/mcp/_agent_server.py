@@ -70,7 +70,9 @@ _session_id = attrs.evolve(any_text, expected="the session_id of an earlier resu
 @attrs.frozen(kw_only=True)
 class _Arguments:
     prompt: str = option(_prompt, doc="What the agent is to do.")
-    session: str = option(_session_id, "", "The session_id of an earlier result, to go on with that conversation.")
+    session: str = option(
+        _session_id, "", "The session_id of an earlier result, to go on with that conversation."
+    )
 
 
 _arguments = record(_Arguments)
@@ -81,13 +83,21 @@ _Session = LiveSession[str | None]
 
 @asynccontextmanager
 async def open_agent_server(
-    factory: Callable[[], AmplifierSession], name: str, max_sessions: int, transport: str, prompts: Mapping[str, str]
+    factory: Callable[[], AmplifierSession],
+    name: str,
+    max_sessions: int,
+    transport: str,
+    prompts: Mapping[str, str],
 ) -> AsyncIterator[Server[Any]]:
     """The server; its sessions are closed when this is left."""
     sessions: LiveSessions[str | None] = LiveSessions()
     async with sessions.running():
         agent = AgentServer(
-            sessions=sessions, factory=factory, most=max_sessions, prompts=prompts, is_shared=transport == "http"
+            sessions=sessions,
+            factory=factory,
+            most=max_sessions,
+            prompts=prompts,
+            is_shared=transport == "http",
         )
         try:
             yield Server(
@@ -131,7 +141,9 @@ class AgentServer:
     _opening: anyio.Lock = attrs.field(factory=anyio.Lock, init=False)
     _waiting: dict[str, _Followed] = attrs.field(factory=dict, init=False)
 
-    async def list_tools(self, context: _Context, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
+    async def list_tools(
+        self, context: _Context, params: types.PaginatedRequestParams | None
+    ) -> types.ListToolsResult:
         """The tool ``run``."""
         tool = types.Tool(
             name="run",
@@ -148,13 +160,19 @@ class AgentServer:
     ) -> types.CallToolResult | types.InputRequiredResult:
         """Run a turn, or go on with one whose question is answered now."""
         if params.name != "run":
-            raise MCPError(types.INVALID_PARAMS, f"there is no tool {params.name!r}; the only one is 'run'")
+            raise MCPError(
+                types.INVALID_PARAMS, f"there is no tool {params.name!r}; the only one is 'run'"
+            )
         if params.request_state is not None:
             return await self._follow(context, self._resumed(context, params))
         try:
             given: _Arguments = _arguments.read(params.arguments or {})
         except PlanError as error:
-            return _failed("; ".join(f"{path.removeprefix('$.')}: {problem}" for path, problem in error.problems))
+            return _failed(
+                "; ".join(
+                    f"{path.removeprefix('$.')}: {problem}" for path, problem in error.problems
+                )
+            )
         try:
             live = await self._session(context, given.session)
         except MCPError:
@@ -164,7 +182,9 @@ class AgentServer:
         try:
             followed = _Followed(live, live.begin_turn(given.prompt), live.log.last_id)
         except SessionBusyError:
-            return _failed("the agent is busy with another prompt of this conversation; wait for it, or cancel it")
+            return _failed(
+                "the agent is busy with another prompt of this conversation; wait for it, or cancel it"
+            )
         self._sessions.start_soon(_run, live, followed.turn)
         return await self._follow(context, followed)
 
@@ -174,17 +194,24 @@ class AgentServer:
         """The connection of a client, if the transport has such a thing."""
         if not self._is_shared:
             return "stdio"
-        session_id = None if context.request is None else context.request.headers.get("mcp-session-id")
+        session_id = (
+            None if context.request is None else context.request.headers.get("mcp-session-id")
+        )
         return None if session_id is None else str(session_id)
 
     def _owner(self, context: _Context) -> str | None:
         """The client, as far as the transport, or the token of its user, identifies it."""
         token = get_access_token()
         user = () if token is None else principal_components(token)
-        return " ".join(str(each) for each in (*user, self._connection(context)) if each is not None) or None
+        return (
+            " ".join(str(each) for each in (*user, self._connection(context)) if each is not None)
+            or None
+        )
 
     def _of_owner(self, owner: str | None) -> list[_Session]:
-        return [] if owner is None else [live for live in self._sessions.all() if live.about == owner]
+        return (
+            [] if owner is None else [live for live in self._sessions.all() if live.about == owner]
+        )
 
     def _find(self, session_id: str, owner: str | None) -> _Session | None:
         """A session by its id, if it may be the client's."""
@@ -215,13 +242,17 @@ class AgentServer:
         while len(self._sessions) >= self._most:
             idle = [live for live in self._sessions.all() if not live.is_busy]
             if not idle:
-                raise SessionRefused("too_many_sessions", f"{self._most} sessions are at work; try again later")
+                raise SessionRefused(
+                    "too_many_sessions", f"{self._most} sessions are at work; try again later"
+                )
             async with self._sessions.without(min(idle, key=lambda live: live.used_at).session_id):
                 pass
 
     # ── one turn ──
 
-    async def _follow(self, context: _Context, followed: _Followed) -> types.CallToolResult | types.InputRequiredResult:
+    async def _follow(
+        self, context: _Context, followed: _Followed
+    ) -> types.CallToolResult | types.InputRequiredResult:
         """Report the progress of a turn until it is over or asks; a cancelled request stops it."""
         live, turn = followed.live, followed.turn
         try:
@@ -235,7 +266,10 @@ class AgentServer:
                         await context.session.report_progress(followed.steps, None, entry["text"])
                     elif entry["type"] == "approval_required":
                         question = live.questions.find(entry["question"])
-                        if question is not None and (later := await self._ask(context, followed, question)) is not None:
+                        if (
+                            question is not None
+                            and (later := await self._ask(context, followed, question)) is not None
+                        ):
                             return later
                     elif entry["type"] in ("turn_ended", "session_closed"):
                         return _result(live, turn)
@@ -257,10 +291,13 @@ class AgentServer:
             followed.asked = question
             self._waiting[live.session_id] = followed
             return types.InputRequiredResult(
-                input_requests={_ANSWER: types.ElicitRequest(params=form)}, request_state=live.session_id
+                input_requests={_ANSWER: types.ElicitRequest(params=form)},
+                request_state=live.session_id,
             )
         else:
-            answer = await context.session.elicit_form(form.message, form.requested_schema, context.request_id)
+            answer = await context.session.elicit_form(
+                form.message, form.requested_schema, context.request_id
+            )
             live.questions.answer(question.question_id, _choice(answer, question))
         return None
 
@@ -311,7 +348,9 @@ class AgentServer:
         session_id = uri.removeprefix("amplifier://sessions/").removesuffix("/transcript")
         live = self._find(session_id, self._owner(context))
         if live is None or _address(live) != uri:
-            raise MCPError(types.INVALID_PARAMS, f"there is no resource {uri[:200]!r}", {"uri": uri[:200]})
+            raise MCPError(
+                types.INVALID_PARAMS, f"there is no resource {uri[:200]!r}", {"uri": uri[:200]}
+            )
         text = json.dumps(await live.session.messages(), ensure_ascii=False, default=str)
         return types.ReadResourceResult(
             contents=[types.TextResourceContents(uri=uri, mime_type="application/json", text=text)]
@@ -325,15 +364,23 @@ class AgentServer:
         """Each with its arguments as one text."""
         given = types.PromptArgument(name=_ARGUMENTS, required=False)
         return types.ListPromptsResult(
-            prompts=[types.Prompt(name=n, description=summary(t), arguments=[given]) for n, t in self._prompts.items()]
+            prompts=[
+                types.Prompt(name=n, description=summary(t), arguments=[given])
+                for n, t in self._prompts.items()
+            ]
         )
 
-    async def get_prompt(self, context: _Context, params: types.GetPromptRequestParams) -> types.GetPromptResult:
+    async def get_prompt(
+        self, context: _Context, params: types.GetPromptRequestParams
+    ) -> types.GetPromptResult:
         """What a prompt stands for."""
         found, given = self._prompts.get(params.name), params.arguments or {}
         if found is None or given.keys() - {_ARGUMENTS}:
             known = f"there are {', '.join(self._prompts)}, with the argument {_ARGUMENTS!r}"
-            raise MCPError(types.INVALID_PARAMS, f"no prompt {params.name[:80]!r} with these arguments; {known}")
+            raise MCPError(
+                types.INVALID_PARAMS,
+                f"no prompt {params.name[:80]!r} with these arguments; {known}",
+            )
         said = types.TextContent(type="text", text=expanded(found, given.get(_ARGUMENTS, "")))
         return types.GetPromptResult(
             description=summary(found), messages=[types.PromptMessage(role="user", content=said)]
@@ -341,7 +388,9 @@ class AgentServer:
 
     # ── completion ──
 
-    async def complete(self, context: _Context, params: types.CompleteRequestParams) -> types.CompleteResult:
+    async def complete(
+        self, context: _Context, params: types.CompleteRequestParams
+    ) -> types.CompleteResult:
         """Complete the id of a conversation of this client. Arguments of prompts are free text.
 
         Raises:
@@ -358,7 +407,9 @@ class AgentServer:
             ids = [live.session_id for live in self._of_owner(self._owner(context))]
             values = [session_id for session_id in ids if session_id.startswith(argument.value)]
         shown = values[:_MAX_COMPLETIONS]
-        completion = types.Completion(values=shown, total=len(values), has_more=len(values) > len(shown))
+        completion = types.Completion(
+            values=shown, total=len(values), has_more=len(values) > len(shown)
+        )
         return types.CompleteResult(completion=completion)
 
 
@@ -413,7 +464,9 @@ def _result(live: _Session, turn: LiveTurn) -> types.CallToolResult:
 
 
 def _failed(message: str) -> types.CallToolResult:
-    return types.CallToolResult(content=[types.TextContent(type="text", text=message)], is_error=True)
+    return types.CallToolResult(
+        content=[types.TextContent(type="text", text=message)], is_error=True
+    )
 
 
 # ── stdio ──

@@ -71,7 +71,9 @@ async def serve(
     if (auth is None) != (token_verifier is None) or (auth is not None and token):
         raise ValueError("auth: expected together with token_verifier, and without token")
     if transport == "http" and token is None and auth is None:
-        raise ValueError("token: HTTP needs one; pass an empty text if something else checks who is asking")
+        raise ValueError(
+            "token: HTTP needs one; pass an empty text if something else checks who is asking"
+        )
     await anyio.to_thread.run_sync(import_sdk)
     from ._agent_server import open_agent_server  # noqa: PLC0415 - it imports the SDK, an extra
 
@@ -91,8 +93,12 @@ async def serve(
         async with opened as server:
             if on_listening is not None:
                 on_listening(f"{address_of(bound, host)}/mcp")
-            unguarded = TransportSecuritySettings(enable_dns_rebinding_protection=False)  # the guard knows the names
-            served = server.streamable_http_app(transport_security=unguarded, auth=auth, token_verifier=token_verifier)
+            unguarded = TransportSecuritySettings(
+                enable_dns_rebinding_protection=False
+            )  # the guard knows the names
+            served = server.streamable_http_app(
+                transport_security=unguarded, auth=auth, token_verifier=token_verifier
+            )
             names = LOOPBACK_HOSTS if hosts is None else hosts
             app = guarded(served, token=token or None, hosts=names, origins=origins)
             stop = anyio.Event()
@@ -126,4 +132,6 @@ def import_sdk() -> None:
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("amplifier"):
             raise
-        raise MissingExtraError("serving an agent over MCP", extra="mcp", missing=error.name) from error
+        raise MissingExtraError(
+            "serving an agent over MCP", extra="mcp", missing=error.name
+        ) from error

@@ -23,7 +23,16 @@ import anyio
 
 from amplifier.testing.virtual_time import VirtualTimeLoop
 
-from .injection import CURRENT_INJECTION, Driven, Injection, Killed, TrialOutcome, TrialSettings, tidy, where
+from .injection import (
+    CURRENT_INJECTION,
+    Driven,
+    Injection,
+    Killed,
+    TrialOutcome,
+    TrialSettings,
+    tidy,
+    where,
+)
 
 _HASH_BITS = 60
 _ROUNDS_BEFORE_KILLING = 10
@@ -37,7 +46,9 @@ def run_asyncio_trial(
 ) -> tuple[Injection, TrialOutcome]:
     """Run one trial to its end on a loop of its own."""
     trial = _AsyncioTrial(scenario, settings)
-    loop_factory = settings.loop_factory or (VirtualTimeLoop if settings.virtual else asyncio.SelectorEventLoop)
+    loop_factory = settings.loop_factory or (
+        VirtualTimeLoop if settings.virtual else asyncio.SelectorEventLoop
+    )
     with (
         ordered_cancel_scopes(_cancel_scope_class(), trial.order),
         asyncio.Runner(loop_factory=loop_factory) as runner,
@@ -69,7 +80,11 @@ def _wrapped_by_anyio(coro: Any) -> list[Any]:
     frame = coro.cr_frame
     # Private: closing the outer coroutine before its first step would leave the inner one never awaited.
     inner = None if frame is None else getattr(frame.f_locals.get("self"), "_coro", None)
-    return [inner] if inspect.iscoroutine(inner) and inspect.getcoroutinestate(inner) == inspect.CORO_CREATED else []
+    return (
+        [inner]
+        if inspect.iscoroutine(inner) and inspect.getcoroutinestate(inner) == inspect.CORO_CREATED
+        else []
+    )
 
 
 def _is_of_anyio(coro: Any) -> bool:
@@ -139,7 +154,9 @@ class _AsyncioTrial:
 
     # ── seeing suspensions ──
 
-    def _make_task(self, loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> asyncio.Task[Any]:
+    def _make_task(
+        self, loop: asyncio.AbstractEventLoop, coro: Any, **options: Any
+    ) -> asyncio.Task[Any]:
         context = options.get("context")
         injection = CURRENT_INJECTION.get() if context is None else context.get(CURRENT_INJECTION)
         if injection is not self.injection or injection.closed:
@@ -195,7 +212,8 @@ class _AsyncioTrial:
         orphans = [task for task in asyncio.all_tasks() if task not in ours]
         coros = self.injection.tasks
         self.outcome.orphans = sorted(
-            tidy(f"task {task.get_name()} at {where(coros.get(task) or task.get_coro())}") for task in orphans
+            tidy(f"task {task.get_name()} at {where(coros.get(task) or task.get_coro())}")
+            for task in orphans
         )
         self.injection.killing = True
         for task in orphans:
@@ -219,7 +237,9 @@ class OrderedTask(asyncio.Task[Any]):
     """An asyncio task whose place in a set does not depend on its address."""
 
     def __init__(self, coro: Any, *, order: random.Random, **options: Any) -> None:
-        self._place = order.getrandbits(_HASH_BITS)  # before the base class, which puts the task into a set at once
+        self._place = order.getrandbits(
+            _HASH_BITS
+        )  # before the base class, which puts the task into a set at once
         super().__init__(coro, **options)
 
     def __hash__(self) -> int:
@@ -237,10 +257,14 @@ def ordered_cancel_scopes(scope_class: Any, order: random.Random) -> Iterator[No
     places: dict[int, int] = {}
     original_new = vars(scope_class).get("__new__")
 
-    def new(cls: Any, *args: Any, **kwargs: Any) -> Any:  # not ``__init__``: `anyio.CancelScope` calls that twice
+    def new(
+        cls: Any, *args: Any, **kwargs: Any
+    ) -> Any:  # not ``__init__``: `anyio.CancelScope` calls that twice
         scope = original_new.__func__(cls, *args, **kwargs)
         if CURRENT_INJECTION.get() is None:
-            places.pop(id(scope), None)  # the address may have belonged to a scope of the scenario that is gone
+            places.pop(
+                id(scope), None
+            )  # the address may have belonged to a scope of the scenario that is gone
         else:
             places[id(scope)] = order.getrandbits(_HASH_BITS)
         return scope

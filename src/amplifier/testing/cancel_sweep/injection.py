@@ -160,7 +160,9 @@ class Injection:
         return tuple(dict.fromkeys(where(coro) for coro in self.tasks.values()))
 
 
-CURRENT_INJECTION: ContextVar[Injection | None] = ContextVar("amplifier_cancel_everywhere", default=None)
+CURRENT_INJECTION: ContextVar[Injection | None] = ContextVar(
+    "amplifier_cancel_everywhere", default=None
+)
 """Set in the scenario's root task and inherited by every task it starts: that is how we know them."""
 
 
@@ -239,7 +241,10 @@ class CancelledAt:
 
 
 async def cancel_at(
-    k: int, function: Callable[..., Coroutine[Any, Any, object]], *args: object, native: bool = False
+    k: int,
+    function: Callable[..., Coroutine[Any, Any, object]],
+    *args: object,
+    native: bool = False,
 ) -> CancelledAt:
     """Call ``function(*args)`` and cancel it at the k-th time it suspends.
 
@@ -271,7 +276,9 @@ async def cancel_at(
 
         injection.fire = fire
 
-    value, returned = await (_cancelled_natively if native else _cancelled_by_scope)(call, fire_with)
+    value, returned = await (_cancelled_natively if native else _cancelled_by_scope)(
+        call, fire_with
+    )
     return CancelledAt(
         fired=injection.fired,
         returned=returned,
@@ -314,7 +321,9 @@ def _nothing() -> None:
 
 # ── where a coroutine waits ──
 
-_MACHINERY = frozenset({"anyio", "asyncio", "concurrent", "contextlib", "outcome", "threading", "trio"})
+_MACHINERY = frozenset(
+    {"anyio", "asyncio", "concurrent", "contextlib", "outcome", "threading", "trio"}
+)
 """Packages whose frames show an author nothing about his own code."""
 
 _LONGEST_DETAIL = 240

@@ -33,7 +33,9 @@ from amplifier.contracts.cancellation import is_cancellation_type
 
 from .injection import Injection, Killed, TrialOutcome, TrialSettings, raised_at, tidy
 
-ViolationKind = Literal["HANG", "LIVELOCK", "SWALLOWED", "ERROR", "ORPHAN", "THREAD", "NOISE", "INVARIANT"]
+ViolationKind = Literal[
+    "HANG", "LIVELOCK", "SWALLOWED", "ERROR", "ORPHAN", "THREAD", "NOISE", "INVARIANT"
+]
 
 _PLACES_SHOWN = 3
 
@@ -115,11 +117,19 @@ class SweepReport:
 
     def __str__(self) -> str:
         verdict = "no violation" if self.ok else _counted(len(self.violations), "violation")
-        lines = [f"cancellation sweep: {verdict} in {_counted(self.total_trials, 'trial')} (seed {self.seed})"]
+        lines = [
+            f"cancellation sweep: {verdict} in {_counted(self.total_trials, 'trial')} (seed {self.seed})"
+        ]
         for mode, trials in self.trials.items():
             found = [violation for violation in self.violations if violation.mode == mode]
-            size = f"{_counted(self.points[mode], 'suspension point')}, " if mode in self.points else ""
-            lines.append(f"  {mode}: {size}{_counted(trials, 'trial')}, {_counted(len(found), 'violation')}")
+            size = (
+                f"{_counted(self.points[mode], 'suspension point')}, "
+                if mode in self.points
+                else ""
+            )
+            lines.append(
+                f"  {mode}: {size}{_counted(trials, 'trial')}, {_counted(len(found), 'violation')}"
+            )
             for group in _grouped(found):
                 lines += self._describe(group)
         lines += [f"  note: {note}" for note in self.notes]
@@ -138,9 +148,7 @@ class SweepReport:
     def _reproduction(self, violation: Violation) -> str:
         second = "" if violation.second is None else f", second_after=({violation.second},)"
         clock = "" if self.clock == "virtual" else f", clock={self.clock!r}"
-        return (
-            f'cancel_everywhere(make, modes=("{violation.mode}",), seed={self.seed}, only={violation.k}{second}{clock})'
-        )
+        return f'cancel_everywhere(make, modes=("{violation.mode}",), seed={self.seed}, only={violation.k}{second}{clock})'
 
 
 def _grouped(violations: Iterable[Violation]) -> list[list[Violation]]:
@@ -170,7 +178,9 @@ class ProcessWatch:
     """What was reported outside the scenario's own result: warnings, unraisable errors, dead threads, leftover threads."""
 
     noise: list[str] = attrs.field(factory=list)
-    threads_before: frozenset[threading.Thread] = attrs.field(factory=lambda: frozenset(threading.enumerate()))
+    threads_before: frozenset[threading.Thread] = attrs.field(
+        factory=lambda: frozenset(threading.enumerate())
+    )
 
     def leftover_threads(self) -> list[str]:
         """Threads that did not exist before and do not end on their own soon."""
@@ -217,7 +227,10 @@ def watch_process() -> Iterator[ProcessWatch]:
 
 
 def judge(
-    settings: TrialSettings, injection: Injection, outcome: TrialOutcome, expect: tuple[type[BaseException], ...]
+    settings: TrialSettings,
+    injection: Injection,
+    outcome: TrialOutcome,
+    expect: tuple[type[BaseException], ...],
 ) -> list[Finding]:
     """The findings that follow from how the scenario itself ended."""
     if injection.spinning:
@@ -229,7 +242,10 @@ def judge(
     findings = [("ERROR", text) for error in outcome.errors for text in _unexpected(error, expect)]
     if outcome.swallowed:
         findings.append(
-            ("SWALLOWED", "Task.cancel() reached the scenario, which then returned as if nothing had happened")
+            (
+                "SWALLOWED",
+                "Task.cancel() reached the scenario, which then returned as if nothing had happened",
+            )
         )
     findings += [("ORPHAN", text) for text in outcome.orphans]
     return findings  # type: ignore[return-value]  # the literals above are ViolationKinds
@@ -245,11 +261,17 @@ def broken_invariants(check: Callable[[], Iterable[str] | None]) -> list[Finding
 
 def _unexpected(error: BaseException, expect: tuple[type[BaseException], ...]) -> Iterator[str]:
     leaves = list(_leaves(error))
-    unexpected = [leaf for leaf in leaves if not isinstance(leaf, expect) and not is_cancellation_type(leaf)]
+    unexpected = [
+        leaf for leaf in leaves if not isinstance(leaf, expect) and not is_cancellation_type(leaf)
+    ]
     for leaf in unexpected:
         yield tidy(f"{type(leaf).__name__}: {leaf} (raised at {raised_at(leaf.__traceback__)})")
     if not unexpected and all(is_cancellation_type(leaf) for leaf in leaves):
-        kind = "inside an exception group" if isinstance(error, BaseExceptionGroup) else "of its own making"
+        kind = (
+            "inside an exception group"
+            if isinstance(error, BaseExceptionGroup)
+            else "of its own making"
+        )
         yield tidy(f"a cancellation {kind} came out: {type(leaves[0]).__name__}: {leaves[0]}")
 
 

@@ -112,9 +112,13 @@ def cancel_everywhere(
     """
     _refuse_nonsense(modes, second_after=second_after, budget=budget, only=only, clock=clock)
     if loop_factory is not None and clock != "real":
-        raise ValueError('loop_factory: a loop of your own has no virtual clock; pass clock="real" as well')
+        raise ValueError(
+            'loop_factory: a loop of your own has no virtual clock; pass clock="real" as well'
+        )
     if eager_tasks and sys.version_info < (3, 12):
-        raise ValueError("eager_tasks: asyncio starts tasks at once from Python 3.12 on; leave it out here")
+        raise ValueError(
+            "eager_tasks: asyncio starts tasks at once from Python 3.12 on; leave it out here"
+        )
     _refuse_running_loop()
     base = TrialSettings(
         seed=seed,
@@ -129,7 +133,9 @@ def cancel_everywhere(
     report = SweepReport(seed=seed, clock=clock)
     with _ONE_SWEEP_AT_A_TIME, _steady_process():
         for mode in dict.fromkeys(modes):
-            _ModeSweep(make, attrs.evolve(base, mode=mode), expect, tuple(second_after), report).run(max_points, only)
+            _ModeSweep(
+                make, attrs.evolve(base, mode=mode), expect, tuple(second_after), report
+            ).run(max_points, only)
     return report
 
 
@@ -155,13 +161,21 @@ class _ModeSweep:
         self.report.points[mode] = undisturbed.count
         self.report.traces[mode] = tuple(undisturbed.trace)
         if findings:
-            self.report.notes.append(f"{mode}: not swept, because the run without any cancellation is not clean")
+            self.report.notes.append(
+                f"{mode}: not swept, because the run without any cancellation is not clean"
+            )
             return
         if undisturbed.count == 0:
-            self.report.notes.append(f"{mode}: the scenario never suspends, so there was nothing to cancel")
+            self.report.notes.append(
+                f"{mode}: the scenario never suspends, so there was nothing to cancel"
+            )
         if max_points is not None and undisturbed.count > max_points:
-            chosen = sorted(random.Random(self.base.seed).sample(range(1, undisturbed.count + 1), max_points))
-            self.report.notes.append(f"{mode}: only {max_points} of {undisturbed.count} points were tried (max_points)")
+            chosen = sorted(
+                random.Random(self.base.seed).sample(range(1, undisturbed.count + 1), max_points)
+            )
+            self.report.notes.append(
+                f"{mode}: only {max_points} of {undisturbed.count} points were tried (max_points)"
+            )
             for k in chosen:
                 self.try_point(k)
             return
@@ -174,7 +188,9 @@ class _ModeSweep:
             injection = self.try_point(k)
             if not injection.fired:
                 break
-            strayed = strayed or k > len(trace) or (injection.stack[-1:] or ("?",))[0] != trace[k - 1]
+            strayed = (
+                strayed or k > len(trace) or (injection.stack[-1:] or ("?",))[0] != trace[k - 1]
+            )
             k += 1
         if strayed or k - 1 != len(trace):
             self.report.notes.append(
@@ -195,7 +211,9 @@ class _ModeSweep:
 
     def _try(self, settings: TrialSettings) -> Injection:
         injection, findings = self._trial(settings)
-        if settings.k == 0 or (injection.fired and (settings.second is None or injection.second_fired)):
+        if settings.k == 0 or (
+            injection.fired and (settings.second is None or injection.second_fired)
+        ):
             self._record(settings, injection, findings)
         return injection
 
@@ -219,7 +237,9 @@ class _ModeSweep:
         self.report.trials[settings.mode] = self.report.trials.get(settings.mode, 0) + 1
         return injection, findings
 
-    def _record(self, settings: TrialSettings, injection: Injection, findings: list[Finding]) -> None:
+    def _record(
+        self, settings: TrialSettings, injection: Injection, findings: list[Finding]
+    ) -> None:
         self.report.violations += [
             Violation(
                 mode=settings.mode,
@@ -241,7 +261,9 @@ def _runner(mode: str) -> Callable[[Scenario, TrialSettings], tuple[Injection, T
         # Here and not above: importing amplifier.testing must not import trio.
         from .trio_trial import run_trio_trial  # noqa: PLC0415 — trio is an optional part
     except ImportError as error:
-        raise MissingExtraError("the trio mode of cancel_everywhere", extra="trio", missing="trio") from error
+        raise MissingExtraError(
+            "the trio mode of cancel_everywhere", extra="trio", missing="trio"
+        ) from error
     return run_trio_trial
 
 
@@ -255,13 +277,28 @@ def _unpack(made: Any) -> tuple[Scenario, Check]:
 
 
 def _refuse_nonsense(
-    modes: Sequence[str], *, second_after: Sequence[int], budget: float | None, only: int | None, clock: str
+    modes: Sequence[str],
+    *,
+    second_after: Sequence[int],
+    budget: float | None,
+    only: int | None,
+    clock: str,
 ) -> None:
-    if isinstance(modes, str) or not modes or (unknown := [mode for mode in modes if mode not in _ALL_MODES]):
+    if (
+        isinstance(modes, str)
+        or not modes
+        or (unknown := [mode for mode in modes if mode not in _ALL_MODES])
+    ):
         found = modes if isinstance(modes, str) or not modes else unknown
-        raise ValueError(f"modes: found {found!r}, expected a sequence of {', '.join(map(repr, _ALL_MODES))}")
-    if any(mode.endswith("-twice") for mode in modes) and (not second_after or min(second_after) < 1):
-        raise ValueError(f"second_after: found {second_after!r}, expected one or more numbers from 1 up")
+        raise ValueError(
+            f"modes: found {found!r}, expected a sequence of {', '.join(map(repr, _ALL_MODES))}"
+        )
+    if any(mode.endswith("-twice") for mode in modes) and (
+        not second_after or min(second_after) < 1
+    ):
+        raise ValueError(
+            f"second_after: found {second_after!r}, expected one or more numbers from 1 up"
+        )
     if budget is not None and budget <= 0:
         raise ValueError(f"budget: found {budget!r}, expected seconds above 0")
     if only is not None and only < 0:
@@ -272,7 +309,11 @@ def _refuse_nonsense(
 
 def _refuse_running_loop() -> None:
     trio: Any = sys.modules.get("trio")  # a trio that was never imported is not running
-    askers = [asyncio.get_running_loop] if trio is None else [asyncio.get_running_loop, trio.lowlevel.current_task]
+    askers = (
+        [asyncio.get_running_loop]
+        if trio is None
+        else [asyncio.get_running_loop, trio.lowlevel.current_task]
+    )
     for ask in askers:
         with contextlib.suppress(RuntimeError):
             ask()

@@ -36,7 +36,9 @@ def run_trio_trial(
         try:
             trio.run(trial.run, clock=clock, instruments=[trial])
         except BaseException as escaped:  # noqa: BLE001 — past the scenario's own task: a crashed system task for instance
-            if _holds_interrupt(escaped):  # the person at the keyboard means the sweep, not the scenario
+            if _holds_interrupt(
+                escaped
+            ):  # the person at the keyboard means the sweep, not the scenario
                 raise KeyboardInterrupt from None
             trial.outcome.errors.append(escaped)
     trial.injection.dismiss()
@@ -93,9 +95,13 @@ class _TrioTrial(trio.abc.Instrument):
             self.outcome.elapsed = trio.current_time() - started
             if self.settings.grace:
                 await trio.sleep(self.settings.grace)
-            orphans = [task for task in harness.child_tasks if task.name not in ("watchdog", "scenario")]
+            orphans = [
+                task for task in harness.child_tasks if task.name not in ("watchdog", "scenario")
+            ]
             orphans += self._system_tasks() - system_tasks
-            self.outcome.orphans = sorted(tidy(f"task {task.name} at {where(task.coro)}") for task in orphans)
+            self.outcome.orphans = sorted(
+                tidy(f"task {task.name} at {where(task.coro)}") for task in orphans
+            )
             harness.cancel_scope.cancel()
 
     async def _body(self) -> None:
@@ -113,14 +119,20 @@ class _TrioTrial(trio.abc.Instrument):
     @staticmethod
     def _system_tasks() -> set[trio.lowlevel.Task]:
         root = trio.lowlevel.current_root_task()
-        return set() if root is None else {task for nursery in root.child_nurseries for task in nursery.child_tasks}
+        return (
+            set()
+            if root is None
+            else {task for nursery in root.child_nurseries for task in nursery.child_tasks}
+        )
 
     # ── seeing suspensions: trio calls these between the steps of tasks ──
 
     def before_task_step(self, task: trio.lowlevel.Task) -> None:
         if not self.injection.killing or task.context.get(CURRENT_INJECTION) is not self.injection:
             return
-        if task in self._system_tasks():  # one that fails is the end of trio, before that of the trial
+        if (
+            task in self._system_tasks()
+        ):  # one that fails is the end of trio, before that of the trial
             return
         # Private: a task that refuses to be cancelled can be ended by nothing public.
         task._next_send_fn = lambda _value: kill(task.coro)
@@ -147,7 +159,9 @@ class _TrioTrial(trio.abc.Instrument):
         status: Any = task._cancel_status
         root = trio.lowlevel.current_root_task()
         trios = [] if root is None else [nursery.cancel_scope for nursery in root.child_nurseries]
-        while status is not None and (scope := status._scope) is not self.scope and scope not in trios:
+        while (
+            status is not None and (scope := status._scope) is not self.scope and scope not in trios
+        ):
             yield scope
             status = status._parent
 

@@ -68,11 +68,15 @@ class MockTool:
         }
         if sum(given.values()) > 1:
             named = ", ".join(argument for argument, is_given in given.items() if is_given)
-            raise ValueError(f"MockTool {name!r} got {named}; expected one answer: give only one of them")
+            raise ValueError(
+                f"MockTool {name!r} got {named}; expected one answer: give only one of them"
+            )
         self.name = name
         self.description: str = f"Mock tool {name}." if description is None else description
         self.calls: list[dict[str, Any]] = []
-        self._output = "Success" if not any(given.values()) else output if given["output"] else return_value
+        self._output = (
+            "Success" if not any(given.values()) else output if given["output"] else return_value
+        )
         self._respond = respond
         self._schema = copy_json(dict(_ANY_OBJECT if schema is None else schema))
         self._error = {"message": error} if isinstance(error, str) else error
@@ -173,7 +177,9 @@ class MockContextManager:
 
 def _checked(message: dict[str, Any]) -> dict[str, Any]:
     if "role" not in message:
-        raise ValueError(f"a message needs a 'role' such as 'user'; got the keys {sorted(message)!r}")
+        raise ValueError(
+            f"a message needs a 'role' such as 'user'; got the keys {sorted(message)!r}"
+        )
     copied: dict[str, Any] = copy_json(message)
     return copied
 
@@ -248,7 +254,9 @@ class EventRecorder:
         self.events.clear()
 
 
-MINIMAL_PLAN: Mapping[str, Any] = {"session": {"orchestrator": "loop-test", "context": "context-test"}}
+MINIMAL_PLAN: Mapping[str, Any] = {
+    "session": {"orchestrator": "loop-test", "context": "context-test"}
+}
 
 
 class StandInSession:
@@ -261,13 +269,21 @@ class StandInSession:
         self.coordinator: Any = None
 
     def fork(
-        self, overlay: dict[str, Any] | None = None, *, session_id: str | None = None, inherit: bool = True
+        self,
+        overlay: dict[str, Any] | None = None,
+        *,
+        session_id: str | None = None,
+        inherit: bool = True,
     ) -> AmplifierSession:
         """A real child session, not opened yet; it finds the modules that the coordinator's loader finds."""
         child = AmplifierSession(
-            merge_plans(self.config if inherit else {}, overlay or {}), session_id=session_id, parent_id=self.session_id
+            merge_plans(self.config if inherit else {}, overlay or {}),
+            session_id=session_id,
+            parent_id=self.session_id,
         )
-        child.loader = child.coordinator.loader = self.coordinator.loader.for_child(child.coordinator)
+        child.loader = child.coordinator.loader = self.coordinator.loader.for_child(
+            child.coordinator
+        )
         return child
 
     _merge_configs = staticmethod(AmplifierSession._merge_configs)
@@ -303,7 +319,9 @@ class TestCoordinator(ModuleCoordinator):
     ) -> None:
         plan = merge_plans(MINIMAL_PLAN, {}) if config is None else config
         session = StandInSession(session_id, parent_id, plan)
-        super().__init__(session, approval_system or MockApprovalSystem(), display_system or MockDisplaySystem())
+        super().__init__(
+            session, approval_system or MockApprovalSystem(), display_system or MockDisplaySystem()
+        )
         session.coordinator = self
         self.loader: Any = ModuleLoader(self, modules=modules)
         self.mount_history: list[dict[str, Any]] = []
@@ -331,7 +349,11 @@ def create_test_coordinator() -> TestCoordinator:
     They do not count as mounts of the test: `TestCoordinator.mount_history` begins empty.
     """
     coordinator = TestCoordinator()
-    echo = MockTool("echo", description="Returns the text.", respond=lambda given: given.get("text", "Echo response"))
+    echo = MockTool(
+        "echo",
+        description="Returns the text.",
+        respond=lambda given: given.get("text", "Echo response"),
+    )
     fail = MockTool("fail", description="Always fails.", error="This tool always fails")
     for point, module in (("tools", echo), ("tools", fail), ("context", MockContextManager())):
         coordinator.mounts.mount(point, module, None, None)

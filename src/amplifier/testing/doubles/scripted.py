@@ -11,7 +11,15 @@ import inspect
 import itertools
 import json
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from contextlib import aclosing, asynccontextmanager
 from decimal import Decimal
 from types import TracebackType
@@ -97,7 +105,9 @@ class Script:
             raise AssertionError("; ".join(self._surprises))
         left = self.remaining
         if left:
-            shown = ", ".join(_shorten(repr(step)) for step in left[:3]) + (", …" if len(left) > 3 else "")
+            shown = ", ".join(_shorten(repr(step)) for step in left[:3]) + (
+                ", …" if len(left) > 3 else ""
+            )
             raise AssertionError(
                 f"{self._owner}: {len(left)} of {self._scripted()} never played: {shown}; "
                 "the code under test called less often than the script expects"
@@ -129,7 +139,10 @@ class Scripted:
         return self
 
     def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         if exc_type is None:
             self.assert_exhausted()
@@ -137,7 +150,9 @@ class Scripted:
 
 async def _played(step: Any, asked: Any) -> Any:
     """What a step comes to: an exception is raised, a function, sync or async, is called with what was asked."""
-    if isinstance(step, BaseException) or (isinstance(step, type) and issubclass(step, BaseException)):
+    if isinstance(step, BaseException) or (
+        isinstance(step, type) and issubclass(step, BaseException)
+    ):
         raise step
     if callable(step):
         step = step(asked)
@@ -209,7 +224,9 @@ class MockProvider(Scripted):
         delay: float = 0.0,
     ) -> None:
         if isinstance(turns, str):
-            raise TypeError(f"MockProvider takes a list of turns, got the text {turns!r}; write [{turns!r}]")
+            raise TypeError(
+                f"MockProvider takes a list of turns, got the text {turns!r}; write [{turns!r}]"
+            )
         self.name = name
         self.requests: list[Any] = []
         self.options: list[dict[str, Any]] = []
@@ -218,7 +235,9 @@ class MockProvider(Scripted):
         self._ids = itertools.count(1)
         self._always: Any = turns if callable(turns) else _DEFAULT_TEXT
         steps = None if turns is None or callable(turns) else turns
-        self._script: Script | None = None if steps is None else Script(f"MockProvider {name!r}", steps, "turn")
+        self._script: Script | None = (
+            None if steps is None else Script(f"MockProvider {name!r}", steps, "turn")
+        )
 
     def __repr__(self) -> str:
         return f"<MockProvider {self.name!r} called {self.call_count} times>"
@@ -242,7 +261,9 @@ class MockProvider(Scripted):
             **self._defaults,
         }
         capabilities = ["tools", "streaming"]
-        return ProviderInfo(id=self.name, display_name="Mock", capabilities=capabilities, defaults=defaults)
+        return ProviderInfo(
+            id=self.name, display_name="Mock", capabilities=capabilities, defaults=defaults
+        )
 
     async def list_models(self) -> list[ModelInfo]:
         """The one model there is."""
@@ -274,16 +295,22 @@ class MockProvider(Scripted):
         return response
 
     @asynccontextmanager
-    async def stream(self, request: ChatRequest, **kwargs: Any) -> AsyncIterator[AsyncIterator[StreamChunk]]:
+    async def stream(
+        self, request: ChatRequest, **kwargs: Any
+    ) -> AsyncIterator[AsyncIterator[StreamChunk]]:
         """Play the next turn word by word; the last chunk has the whole response. What `complete` raises, the stream does."""
         async with aclosing(self._chunks(request, kwargs)) as chunks:
             yield chunks
 
-    async def _chunks(self, request: ChatRequest, kwargs: dict[str, Any]) -> AsyncGenerator[StreamChunk, None]:
+    async def _chunks(
+        self, request: ChatRequest, kwargs: dict[str, Any]
+    ) -> AsyncGenerator[StreamChunk, None]:
         response, error = await self._play("stream", request, kwargs)
         for index, block in enumerate(response.content):
             tool = block.name if isinstance(block, ToolCallBlock) else None
-            yield StreamChunk(kind="block_start", index=index, block_type=block.type, tool_name=tool)
+            yield StreamChunk(
+                kind="block_start", index=index, block_type=block.type, tool_name=tool
+            )
             for word in _WORDS.findall(_text_of(block)):
                 await anyio.lowlevel.checkpoint()
                 yield StreamChunk(kind="block_delta", index=index, block_type=block.type, text=word)
@@ -298,7 +325,11 @@ class MockProvider(Scripted):
     ) -> tuple[ChatResponse, BaseException | None]:
         self.requests.append(copy.deepcopy(request))
         self.options.append(kwargs)
-        turn: Any = self._always if self._script is None else self._script.take(f"{called}({_about(request)})")
+        turn: Any = (
+            self._always
+            if self._script is None
+            else self._script.take(f"{called}({_about(request)})")
+        )
         if self._delay > 0:
             await anyio.sleep(self._delay)
         while callable(turn) or isinstance(turn, (Delayed, BaseException)):
@@ -315,7 +346,11 @@ class MockProvider(Scripted):
 
     def parse_tool_calls(self, response: ChatResponse) -> list[ToolCall]:
         """The calls of a response; of one that lists none, those among its content blocks."""
-        return list(response.tool_calls) if response.tool_calls is not None else _calls_among(response.content)
+        return (
+            list(response.tool_calls)
+            if response.tool_calls is not None
+            else _calls_among(response.content)
+        )
 
     def _response(self, parts: list[Any]) -> ChatResponse:
         blocks = [self._block(part) for part in parts]
@@ -334,7 +369,12 @@ class MockProvider(Scripted):
             return TextBlock(text=part)
         if isinstance(part, ToolCall):
             return ToolCallBlock(id=part.id, name=part.name, input=part.arguments)
-        if isinstance(part, tuple) and len(part) == 2 and isinstance(part[0], str) and isinstance(part[1], Mapping):
+        if (
+            isinstance(part, tuple)
+            and len(part) == 2
+            and isinstance(part[0], str)
+            and isinstance(part[1], Mapping)
+        ):
             return ToolCallBlock(id=f"call_{next(self._ids)}", name=part[0], input=dict(part[1]))
         if isinstance(part, _BLOCKS):
             return copy.deepcopy(part)
@@ -396,7 +436,9 @@ class ScriptedOrchestrator(Scripted):
 
     def __init__(self, responses: Sequence[Response], *, delay: float = 0.0) -> None:
         if isinstance(responses, str):
-            raise TypeError(f"ScriptedOrchestrator takes a list of responses, got {responses!r}; write [{responses!r}]")
+            raise TypeError(
+                f"ScriptedOrchestrator takes a list of responses, got {responses!r}; write [{responses!r}]"
+            )
         self.calls: list[dict[str, Any]] = []
         self._delay = delay
         self._script: Script = Script("ScriptedOrchestrator", responses, "response")
@@ -430,7 +472,14 @@ class ScriptedOrchestrator(Scripted):
             BaseException: The response is an exception.
         """
         self.calls.append(
-            {"prompt": prompt, "context": context, "providers": providers, "tools": tools, "hooks": hooks, **kwargs}
+            {
+                "prompt": prompt,
+                "context": context,
+                "providers": providers,
+                "tools": tools,
+                "hooks": hooks,
+                **kwargs,
+            }
         )
         response = self._script.take(f"execute({prompt!r})")
         text, status = "", "error"
@@ -447,7 +496,11 @@ class ScriptedOrchestrator(Scripted):
             raise
         finally:
             await _emit(hooks, EXECUTION_END, {"response": text, "status": status})
-            complete = {"orchestrator": type(self).__name__, "turn_count": 1, "status": _OUTCOME[status]}
+            complete = {
+                "orchestrator": type(self).__name__,
+                "turn_count": 1,
+                "status": _OUTCOME[status],
+            }
             await _emit(hooks, ORCHESTRATOR_COMPLETE, complete)
         return text
 
@@ -487,18 +540,24 @@ class MockApprovalSystem(Scripted):
         self._delay = delay
         self._answer = answers if callable(answers) else None
         steps = None if answers is None or callable(answers) else answers
-        self._script: Script | None = None if steps is None else Script("MockApprovalSystem", steps, "answer")
+        self._script: Script | None = (
+            None if steps is None else Script("MockApprovalSystem", steps, "answer")
+        )
 
     def __repr__(self) -> str:
         return f"<MockApprovalSystem asked {len(self.requests)} times>"
 
-    async def request_approval(self, prompt: str, options: list[str], timeout: float, default: ApprovalDefault) -> str:
+    async def request_approval(
+        self, prompt: str, options: list[str], timeout: float, default: ApprovalDefault
+    ) -> str:
         """Note the question and give the next answer.
 
         Raises:
             AssertionError: The script has no answer left.
         """
-        self.requests.append({"prompt": prompt, "options": list(options), "timeout": timeout, "default": default})
+        self.requests.append(
+            {"prompt": prompt, "options": list(options), "timeout": timeout, "default": default}
+        )
         answer: Any = "Allow" if default == "allow" else "Deny"
         if self._script is not None:
             answer = self._script.take(f"request_approval({prompt!r})")

@@ -163,13 +163,22 @@ class Scenario:
     def session(self) -> AmplifierSession:
         plan: dict[str, Any] = {
             "session": {
-                "orchestrator": {"module": self.loop, "config": {"initial_delay": 0, **self.loop_config}},
+                "orchestrator": {
+                    "module": self.loop,
+                    "config": {"initial_delay": 0, **self.loop_config},
+                },
                 "context": "context-simple",
             },
             "providers": [_mock(self.answers)],
-            "tools": ["tool-ours", {"module": "tool-task", "config": {"max_depth": self.max_depth}}],
+            "tools": [
+                "tool-ours",
+                {"module": "tool-task", "config": {"max_depth": self.max_depth}},
+            ],
             "hooks": [{"module": "hooks-otel", "config": self.otel}, "hooks-denying"],
-            "agents": {name: {"description": name, "providers": [_mock(s)]} for name, s in self.children.items()},
+            "agents": {
+                name: {"description": name, "providers": [_mock(s)]}
+                for name, s in self.children.items()
+            },
         }
 
         def fail(given: dict[str, Any]) -> Any:
@@ -182,13 +191,20 @@ class Scenario:
                 MockTool("echo", return_value="hi"),
                 MockTool("fail", respond=fail),
             ]
-            tools.append(MockTool("refuse", respond=lambda given: ToolResult(success=False, error={"message": "no"})))
+            tools.append(
+                MockTool(
+                    "refuse",
+                    respond=lambda given: ToolResult(success=False, error={"message": "no"}),
+                )
+            )
             for tool in tools:
                 await coordinator.mount("tools", tool)
 
         async def mount_denying(coordinator: Any, config: Any) -> None:
             if self.denied is not None:
-                coordinator.hooks.register(self.denied, lambda event, data: HookResult(action="deny", reason="no"))
+                coordinator.hooks.register(
+                    self.denied, lambda event, data: HookResult(action="deny", reason="no")
+                )
 
         modules: dict[str, Any] = {"tool-ours": mount_tools, "hooks-denying": mount_denying}
         return AmplifierSession(plan, loader=ModuleLoader(modules=modules))
@@ -217,34 +233,45 @@ def tool(name: str, *below: list[Any], outcome: str = "unset") -> list[Any]:
 SCENARIOS: dict[str, Scenario] = {
     "an answer": Scenario(answers=["hello"], tree=[turn(CHAT)]),
     "a loop driven by events": Scenario(
-        answers=[calls(call("echo")), "done"], loop="loop-events", tree=[turn(CHAT, tool("echo"), CHAT)]
+        answers=[calls(call("echo")), "done"],
+        loop="loop-events",
+        tree=[turn(CHAT, tool("echo"), CHAT)],
     ),
-    "a tool": Scenario(answers=[calls(call("echo")), "done"], tree=[turn(CHAT, tool("echo"), CHAT)]),
+    "a tool": Scenario(
+        answers=[calls(call("echo")), "done"], tree=[turn(CHAT, tool("echo"), CHAT)]
+    ),
     "parallel tools": Scenario(
         answers=[calls(*(call("echo", f"c{n}") for n in range(5))), "done"],
         tree=[turn(CHAT, *[tool("echo")] * 5, CHAT)],
     ),
     "a tool that raises": Scenario(
-        answers=[calls(call("fail")), "done"], tree=[turn(CHAT, tool("fail", outcome="ValueError"), CHAT)]
+        answers=[calls(call("fail")), "done"],
+        tree=[turn(CHAT, tool("fail", outcome="ValueError"), CHAT)],
     ),
     "a tool that reports a failure": Scenario(
-        answers=[calls(call("refuse")), "done"], tree=[turn(CHAT, tool("refuse", outcome="_OTHER"), CHAT)]
+        answers=[calls(call("refuse")), "done"],
+        tree=[turn(CHAT, tool("refuse", outcome="_OTHER"), CHAT)],
     ),
     "an unknown tool": Scenario(
-        answers=[calls(call("nothing")), "done"], tree=[turn(CHAT, tool("nothing", outcome="UnknownTool"), CHAT)]
+        answers=[calls(call("nothing")), "done"],
+        tree=[turn(CHAT, tool("nothing", outcome="UnknownTool"), CHAT)],
     ),
     "a tool that a gate denies": Scenario(
         answers=[calls(call("echo")), "done"],
         denied="tool:pre",
         tree=[turn(CHAT, tool("echo", outcome="Denied"), CHAT)],
     ),
-    "a prompt that a gate denies": Scenario(answers=["hello"], denied="prompt:submit", use=denied_turn, tree=[turn()]),
+    "a prompt that a gate denies": Scenario(
+        answers=["hello"], denied="prompt:submit", use=denied_turn, tree=[turn()]
+    ),
     "a provider that fails": Scenario(
         answers=[{"error": {"type": "AuthenticationError", "message": "no"}}],
         use=failing_turn,
         tree=[turn(["chat mock-model", "AuthenticationError"], outcome="AuthenticationError")],
     ),
-    "a retry": Scenario(answers=[{"error": {"type": "RateLimitError"}}, "hello"], tree=[turn(CHAT)]),
+    "a retry": Scenario(
+        answers=[{"error": {"type": "RateLimitError"}}, "hello"], tree=[turn(CHAT)]
+    ),
     "a stream that breaks off": Scenario(
         answers=[{"text": "hel", "error": {"type": "StreamError", "retryable": False}}],
         use=failing_turn,
@@ -252,7 +279,15 @@ SCENARIOS: dict[str, Scenario] = {
     ),
     "a tool whose libraries trace": Scenario(
         answers=[calls(call("traced")), "done"],
-        tree=[turn(CHAT, tool("traced", ["library", "unset", ["in a task", "unset"], ["in a thread", "unset"]]), CHAT)],
+        tree=[
+            turn(
+                CHAT,
+                tool(
+                    "traced", ["library", "unset", ["in a task", "unset"], ["in a thread", "unset"]]
+                ),
+                CHAT,
+            )
+        ],
     ),
     "a child session": Scenario(
         answers=[calls(task()), "done"],
@@ -269,7 +304,10 @@ SCENARIOS: dict[str, Scenario] = {
                     "task",
                     turn(
                         CHAT,
-                        tool("traced", ["library", "unset", ["in a task", "unset"], ["in a thread", "unset"]]),
+                        tool(
+                            "traced",
+                            ["library", "unset", ["in a task", "unset"], ["in a thread", "unset"]],
+                        ),
                         CHAT,
                         agent="one",
                     ),
@@ -283,7 +321,13 @@ SCENARIOS: dict[str, Scenario] = {
         answers=[calls(task("one")), "done"],
         children={"one": [calls(task("two")), "1"], "two": ["2"]},
         max_depth=2,
-        tree=[turn(CHAT, tool("task", turn(CHAT, tool("task", turn(CHAT, agent="two")), CHAT, agent="one")), CHAT)],
+        tree=[
+            turn(
+                CHAT,
+                tool("task", turn(CHAT, tool("task", turn(CHAT, agent="two")), CHAT, agent="one")),
+                CHAT,
+            )
+        ],
     ),
     "a child that fails": Scenario(
         answers=[calls(task()), "done"],
@@ -293,7 +337,11 @@ SCENARIOS: dict[str, Scenario] = {
                 CHAT,
                 tool(
                     "task",
-                    turn(["chat mock-model", "AuthenticationError"], outcome="AuthenticationError", agent="helper"),
+                    turn(
+                        ["chat mock-model", "AuthenticationError"],
+                        outcome="AuthenticationError",
+                        agent="helper",
+                    ),
                     outcome="AgentFailed",
                 ),
                 CHAT,

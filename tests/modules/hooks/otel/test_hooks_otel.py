@@ -38,7 +38,9 @@ async def test_a_turn_that_overruns_leaves_its_tree_of_spans(traces):
 @pytest.mark.parametrize("mode", [*MODES, *LOOP_END_MODES])
 def test_no_span_is_left_open_or_without_its_parent_wherever_a_turn_is_cancelled(traces, mode):
     scenario = Scenario(
-        answers=[calls(call("echo", "c1"), task("helper", "c2")), "done"], children={"helper": ["helped"]}, tree=[]
+        answers=[calls(call("echo", "c1"), task("helper", "c2")), "done"],
+        children={"helper": ["helped"]},
+        tree=[],
     )
 
     def make() -> Any:
@@ -55,7 +57,10 @@ def test_no_span_is_left_open_or_without_its_parent_wherever_a_turn_is_cancelled
 
 async def test_spans_have_the_attributes_of_the_conventions(traces):
     answers = [
-        {**calls(call("echo", text="x")), "usage": {"input_tokens": 30, "output_tokens": 4, "cache_read_tokens": 7}}
+        {
+            **calls(call("echo", text="x")),
+            "usage": {"input_tokens": 30, "output_tokens": 4, "cache_read_tokens": 7},
+        }
     ]
     scenario = Scenario(answers=[*answers, "done"], tree=[])
     async with scenario.session() as session:
@@ -115,7 +120,10 @@ async def test_a_call_names_the_server_that_it_asks(traces):
         with pytest.raises(LLMError):
             await session.execute("begin")
     asked = next(span for span in traces.ended if span.name.startswith("chat "))
-    assert (asked.attributes["server.address"], asked.attributes["server.port"]) == ("127.0.0.1", port)
+    assert (asked.attributes["server.address"], asked.attributes["server.port"]) == (
+        "127.0.0.1",
+        port,
+    )
 
 
 @pytest.mark.parametrize(
@@ -138,7 +146,10 @@ async def test_nothing_is_copied_of_conversations_and_answers(traces, event, fie
 async def test_durations_and_tokens_are_measured(traces):
     usage = {"input_tokens": 30, "output_tokens": 4}
     cached = {**usage, "cache_read_tokens": 15}
-    answers = [{**calls(call("fail", "c1"), call("echo", "c2")), "usage": usage}, {"text": "done", "usage": cached}]
+    answers = [
+        {**calls(call("fail", "c1"), call("echo", "c2")), "usage": usage},
+        {"text": "done", "usage": cached},
+    ]
     await Scenario(answers=answers, tree=[]).run()
     found = traces.metrics()
     chat = {"gen_ai.operation.name": "chat", "gen_ai.provider.name": "mock"}
@@ -148,7 +159,9 @@ async def test_durations_and_tokens_are_measured(traces):
         ({**chat, **models, "gen_ai.token.type": "output"}, 2, 8),
     ]
     assert found["amplifier.client.cache_hit_rate"] == [({**chat, **models}, 1, 0.5)]
-    assert [point[:2] for point in found["gen_ai.client.operation.duration"]] == [({**chat, **models}, 2)]
+    assert [point[:2] for point in found["gen_ai.client.operation.duration"]] == [
+        ({**chat, **models}, 2)
+    ]
     tools = {point[0]["gen_ai.tool.name"]: point for point in found["gen_ai.execute_tool.duration"]}
     assert tools["fail"][0]["error.type"] == "ValueError"
     assert "error.type" not in tools["echo"][0]
@@ -167,9 +180,15 @@ async def test_durations_and_tokens_are_measured(traces):
 async def test_events_are_added_to_the_innermost_span(traces):
     answers = [{"error": {"type": "RateLimitError", "message": "slow down"}}, calls(task()), "done"]
     await Scenario(answers=answers, children={"helper": ["helped"]}, tree=[]).run()
-    first = min((span for span in traces.ended if span.name.startswith("chat")), key=lambda span: span.start_time)
+    first = min(
+        (span for span in traces.ended if span.name.startswith("chat")),
+        key=lambda span: span.start_time,
+    )
     [retry] = first.events
-    assert (retry.name, retry.attributes["amplifier.error_type"]) == ("provider:retry", "RateLimitError")
+    assert (retry.name, retry.attributes["amplifier.error_type"]) == (
+        "provider:retry",
+        "RateLimitError",
+    )
     tool = traces.named("execute_tool task")
     assert [event.name for event in tool.events] == ["task:agent_spawned", "task:agent_completed"]
     assert tool.events[0].attributes["amplifier.agent"] == "helper"
@@ -177,12 +196,16 @@ async def test_events_are_added_to_the_innermost_span(traces):
     assert [event.name for event in turn.events] == ["prompt:submit", "prompt:complete"]
 
 
-async def test_a_failure_is_an_exception_event_without_its_message_unless_content_is_captured(traces):
+async def test_a_failure_is_an_exception_event_without_its_message_unless_content_is_captured(
+    traces,
+):
     for captures in (False, True):
         traces.clear()
         config = {"capture_content": captures}
         scenario = Scenario(
-            answers=[{"error": {"type": "AuthenticationError", "message": "who?"}}], tree=[], otel=config
+            answers=[{"error": {"type": "AuthenticationError", "message": "who?"}}],
+            tree=[],
+            otel=config,
         )
         async with scenario.session() as session:
             with pytest.raises(LLMError):
@@ -190,8 +213,13 @@ async def test_a_failure_is_an_exception_event_without_its_message_unless_conten
         [chat] = [span for span in traces.ended if span.name.startswith("chat")]
         [failed] = [event for event in chat.events if event.name == "exception"]
         message = {"exception.message": "who?"} if captures else {}
-        assert failed.attributes == {"exception.type": "amplifier.errors.AuthenticationError", **message}
-        assert chat.instrumentation_scope.schema_url.startswith("https://opentelemetry.io/schemas/1.")
+        assert failed.attributes == {
+            "exception.type": "amplifier.errors.AuthenticationError",
+            **message,
+        }
+        assert chat.instrumentation_scope.schema_url.startswith(
+            "https://opentelemetry.io/schemas/1."
+        )
 
 
 async def test_events_can_be_left_out(traces):
@@ -221,13 +249,21 @@ async def test_content_is_not_captured_unless_asked_for(traces):
 
 async def test_captured_content_has_the_form_of_the_conventions_and_no_secrets(traces):
     scenario = Scenario(
-        answers=TALKATIVE, otel={"capture_content": True}, loop_config={"system_prompt": "Be brief."}, tree=[]
+        answers=TALKATIVE,
+        otel={"capture_content": True},
+        loop_config={"system_prompt": "Be brief."},
+        tree=[],
     )
     async with scenario.session() as session:
         await session.execute(f"a question with {SECRET}")
     assert SECRET not in everything(traces)
-    chats = sorted((span for span in traces.ended if span.name.startswith("chat")), key=lambda span: span.start_time)
-    assert json.loads(chats[0].attributes["gen_ai.system_instructions"]) == [{"type": "text", "content": "Be brief."}]
+    chats = sorted(
+        (span for span in traces.ended if span.name.startswith("chat")),
+        key=lambda span: span.start_time,
+    )
+    assert json.loads(chats[0].attributes["gen_ai.system_instructions"]) == [
+        {"type": "text", "content": "Be brief."}
+    ]
     assert json.loads(chats[0].attributes["gen_ai.input.messages"]) == [
         {"role": "user", "parts": [{"type": "text", "content": "a question with [REDACTED]"}]}
     ]
@@ -237,7 +273,9 @@ async def test_captured_content_has_the_form_of_the_conventions_and_no_secrets(t
     answered = json.loads(chats[1].attributes["gen_ai.input.messages"])[-1]
     assert answered["parts"] == [{"type": "tool_call_response", "id": "c1", "response": "hi"}]
     echo = traces.named("execute_tool echo")
-    assert json.loads(echo.attributes["gen_ai.tool.call.arguments"]) == {"text": "the word is [REDACTED]"}
+    assert json.loads(echo.attributes["gen_ai.tool.call.arguments"]) == {
+        "text": "the word is [REDACTED]"
+    }
     assert json.loads(echo.attributes["gen_ai.tool.call.result"]) == "hi"
     assert "broken by [REDACTED]" in (traces.named("execute_tool fail").status.description or "")
     turn = traces.named("invoke_agent amplifier")
@@ -245,7 +283,9 @@ async def test_captured_content_has_the_form_of_the_conventions_and_no_secrets(t
 
 
 async def test_captured_content_is_cut_after_its_secrets_are_removed(traces):
-    scenario = Scenario(answers=["x" * 500], otel={"capture_content": True, "max_content_chars": 100}, tree=[])
+    scenario = Scenario(
+        answers=["x" * 500], otel={"capture_content": True, "max_content_chars": 100}, tree=[]
+    )
     async with scenario.session() as session:
         await session.execute(f"{'x' * 30} {SECRET}")
     turn = traces.named("invoke_agent amplifier")
@@ -260,7 +300,9 @@ async def test_nothing_is_registered_without_opentelemetry_in_the_application(mo
     monkeypatch.setattr(trace, "_TRACER_PROVIDER", None)
     monkeypatch.setattr(metrics._internal, "_METER_PROVIDER", None)
     async with Scenario(answers=["hello"], tree=[]).session() as session:
-        registered = [name for names in session.coordinator.hooks.list_handlers().values() for name in names]
+        registered = [
+            name for names in session.coordinator.hooks.list_handlers().values() for name in names
+        ]
         assert "hooks-otel" not in registered
         assert "hooks-otel" not in session.coordinator.session_state
         assert await session.execute("begin") == "hello"
@@ -308,5 +350,7 @@ except BaseException as error:
         error = error.__cause__
     print(error)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
     assert "amplifier[otel]" in done.stdout, done.stdout + done.stderr

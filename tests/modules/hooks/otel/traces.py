@@ -42,13 +42,21 @@ class Traces(SpanProcessor):
         return self._below(None)
 
     def _below(self, parent: int | None) -> list[Tree]:
-        children = [span for span in self.ended if (span.parent.span_id if span.parent else None) == parent]
-        found = [[span.name, _outcome(span), *self._below(span.context.span_id)] for span in children]
+        children = [
+            span for span in self.ended if (span.parent.span_id if span.parent else None) == parent
+        ]
+        found = [
+            [span.name, _outcome(span), *self._below(span.context.span_id)] for span in children
+        ]
         return sorted(found, key=str)
 
     def problems(self) -> list[str]:
         """Spans without an end, and spans whose parent is not there or ended before them."""
-        found = [f"{span.name} has no end" for span in self.started if span not in self.ended and not _is_ended(span)]
+        found = [
+            f"{span.name} has no end"
+            for span in self.started
+            if span not in self.ended and not _is_ended(span)
+        ]
         known = {span.context.span_id: span for span in self.ended}
         for span in self.ended:
             if span.parent is None:
@@ -63,7 +71,10 @@ class Traces(SpanProcessor):
     def metrics(self) -> dict[str, list[tuple[dict[str, Any], int, float]]]:
         """The points of each metric: attributes, count, sum."""
         return {
-            metric.name: [(dict(point.attributes), point.count, point.sum) for point in metric.data.data_points]
+            metric.name: [
+                (dict(point.attributes), point.count, point.sum)
+                for point in metric.data.data_points
+            ]
             for metric in self.instruments()
         }
 

@@ -31,9 +31,12 @@ def answer(text: str = "", *calls: tuple[str, dict[str, Any]]) -> ChatResponse:
     """What the model says."""
     blocks: list[Any] = [TextBlock(text=text)] if text else []
     blocks += [
-        ToolCallBlock(id=f"call-{number}", name=name, input=given) for number, (name, given) in enumerate(calls, 1)
+        ToolCallBlock(id=f"call-{number}", name=name, input=given)
+        for number, (name, given) in enumerate(calls, 1)
     ]
-    return ChatResponse(content=blocks, usage=Usage(input_tokens=1, output_tokens=1, total_tokens=2))
+    return ChatResponse(
+        content=blocks, usage=Usage(input_tokens=1, output_tokens=1, total_tokens=2)
+    )
 
 
 @attrs.define
@@ -104,7 +107,9 @@ def new_session(
         "hooks": ["hooks-watch"],
         **(plan or {}),
     }
-    session = AmplifierSession(whole, loader=ModuleLoader(modules=modules), approval_system=approval)
+    session = AmplifierSession(
+        whole, loader=ModuleLoader(modules=modules), approval_system=approval
+    )
     return session, recorder
 
 

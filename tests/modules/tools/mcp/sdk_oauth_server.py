@@ -59,7 +59,9 @@ class Provider:
         assert client_info.client_id is not None
         self.clients[client_info.client_id] = client_info
 
-    async def authorize(self, client: OAuthClientInformationFull, params: AuthorizationParams) -> str:
+    async def authorize(
+        self, client: OAuthClientInformationFull, params: AuthorizationParams
+    ) -> str:
         assert client.client_id is not None
         code = AuthorizationCode(
             code=secrets.token_hex(16),
@@ -74,10 +76,14 @@ class Provider:
         self.codes[code.code] = code
         return construct_redirect_uri(str(params.redirect_uri), code=code.code, state=params.state)
 
-    async def load_authorization_code(self, client: Any, authorization_code: str) -> AuthorizationCode | None:
+    async def load_authorization_code(
+        self, client: Any, authorization_code: str
+    ) -> AuthorizationCode | None:
         return self.codes.get(authorization_code)
 
-    async def exchange_authorization_code(self, client: Any, authorization_code: AuthorizationCode) -> OAuthToken:
+    async def exchange_authorization_code(
+        self, client: Any, authorization_code: AuthorizationCode
+    ) -> OAuthToken:
         del self.codes[authorization_code.code]
         return self._issue(client.client_id, authorization_code.scopes, authorization_code.resource)
 
@@ -85,7 +91,9 @@ class Provider:
         token, renewal = f"token-{secrets.token_hex(16)}", f"refresh-{secrets.token_hex(16)}"
         access = AccessToken(token=token, client_id=client_id, scopes=scopes, resource=resource)
         self.tokens[token] = self.renewals[renewal] = access
-        return OAuthToken(access_token=token, token_type="Bearer", expires_in=3600, refresh_token=renewal)
+        return OAuthToken(
+            access_token=token, token_type="Bearer", expires_in=3600, refresh_token=renewal
+        )
 
     async def load_access_token(self, token: str) -> AccessToken | None:
         return self.tokens.get(token)
@@ -96,7 +104,9 @@ class Provider:
             return None
         return RefreshToken(token=refresh_token, client_id=found.client_id, scopes=found.scopes)
 
-    async def exchange_refresh_token(self, client: Any, refresh_token: Any, scopes: list[str]) -> OAuthToken:
+    async def exchange_refresh_token(
+        self, client: Any, refresh_token: Any, scopes: list[str]
+    ) -> OAuthToken:
         access = self.renewals.pop(refresh_token.token)  # good for once
         self.tokens.pop(access.token, None)
         return self._issue(access.client_id, scopes, access.resource)
@@ -137,7 +147,9 @@ def main() -> None:
         found = provider.tokens.get(str((await request.form())["token"]))
         if found is None:
             return JSONResponse({"active": False})
-        return JSONResponse({"active": True, "client_id": found.client_id, "aud": found.resource, "scope": ""})
+        return JSONResponse(
+            {"active": True, "client_id": found.client_id, "aud": found.resource, "scope": ""}
+        )
 
     async def expire(request: Request) -> JSONResponse:
         """The time of all tokens is over; they can be renewed."""

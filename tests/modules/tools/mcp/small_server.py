@@ -66,7 +66,11 @@ class Server:
         self._next = 0
         self.listed = 0
         self.tools: dict[str, dict[str, Any]] = {
-            "echo": {"description": "Return the text.", "inputSchema": TEXT, "annotations": {"readOnlyHint": True}},
+            "echo": {
+                "description": "Return the text.",
+                "inputSchema": TEXT,
+                "annotations": {"readOnlyHint": True},
+            },
             "upper": {"description": "Return the text in capitals.", "inputSchema": TEXT},
         }
         if "--all" in OPTIONS:
@@ -82,7 +86,10 @@ class Server:
                 "elicit",
                 "sample_later",
             ):
-                self.tools[name] = {"description": f"Does {name}.", "inputSchema": {"type": "object"}}
+                self.tools[name] = {
+                    "description": f"Does {name}.",
+                    "inputSchema": {"type": "object"},
+                }
             self.tools["erase"] = {
                 "description": "Erase it.",
                 "inputSchema": NOTHING,
@@ -108,7 +115,9 @@ class Server:
     def send_raw(self, number: Any, result: str) -> None:
         """Send a result that json.dumps() would not write, such as one that is nested too deeply for it."""
         with self._lock:
-            sys.stdout.write(f'{{"jsonrpc": "2.0", "id": {json.dumps(number)}, "result": {result}}}\n')
+            sys.stdout.write(
+                f'{{"jsonrpc": "2.0", "id": {json.dumps(number)}, "result": {result}}}\n'
+            )
             sys.stdout.flush()
 
     def ask(self, method: str, params: dict[str, Any]) -> Any:
@@ -136,27 +145,52 @@ class Server:
             )
             info = {"name": OPTIONS.get("--name") or "small", "version": "1"}
             result = {"protocolVersion": version, "capabilities": able, "serverInfo": info}
-            self.send({"id": number, "result": {**result, "instructions": OPTIONS.get("--instructions", "")}})
+            self.send(
+                {
+                    "id": number,
+                    "result": {**result, "instructions": OPTIONS.get("--instructions", "")},
+                }
+            )
         elif method == "notifications/cancelled":
             self._cancelled.setdefault(message["params"]["requestId"], threading.Event()).set()
         elif method == "tools/call":
-            threading.Thread(target=self._call, args=(number, message["params"]), daemon=True).start()
+            threading.Thread(
+                target=self._call, args=(number, message["params"]), daemon=True
+            ).start()
         elif number is not None:
             self._answer(number, method, message.get("params") or {})
 
     def _answer(self, number: Any, method: str, params: dict[str, Any]) -> None:
         self.listed += method == "tools/list"
         results: dict[str, Any] = {
-            "tools/list": {"tools": [*FIRST_TOOLS, *({"name": name, **tool} for name, tool in self.tools.items())]},
-            "resources/list": {"resources": [{"uri": "note://one", "name": "one", "description": "The first."}]},
-            "resources/templates/list": {"resourceTemplates": [{"uriTemplate": "note://{id}", "name": "note"}]},
-            "resources/read": {"contents": [{"uri": params.get("uri", ""), "text": f"content of {params.get('uri')}"}]},
-            "prompts/list": {"prompts": [{"name": "greet", "arguments": [{"name": "who", "required": True}]}]},
+            "tools/list": {
+                "tools": [
+                    *FIRST_TOOLS,
+                    *({"name": name, **tool} for name, tool in self.tools.items()),
+                ]
+            },
+            "resources/list": {
+                "resources": [{"uri": "note://one", "name": "one", "description": "The first."}]
+            },
+            "resources/templates/list": {
+                "resourceTemplates": [{"uriTemplate": "note://{id}", "name": "note"}]
+            },
+            "resources/read": {
+                "contents": [
+                    {"uri": params.get("uri", ""), "text": f"content of {params.get('uri')}"}
+                ]
+            },
+            "prompts/list": {
+                "prompts": [{"name": "greet", "arguments": [{"name": "who", "required": True}]}]
+            },
             "prompts/get": {
                 "messages": [
                     {
                         "role": "user",
-                        "content": {"type": "text", "text": f"Greet {params.get('arguments', {}).get('who')}."},
+                        "content": {
+                            "type": "text",
+                            "text": f"Greet {params.get('arguments', {}).get('who')}.",
+                        },
                     }
                 ]
             },
@@ -168,7 +202,12 @@ class Server:
             page = int(params.get("cursor") or 1)
             (name, first), *_ = results[method].items()
             listed = [{**item, "name": f"{item['name']}-{page}"} for item in first]
-            self.send({"id": number, "result": {name: listed, **({"nextCursor": "2"} if page == 1 else {})}})
+            self.send(
+                {
+                    "id": number,
+                    "result": {name: listed, **({"nextCursor": "2"} if page == 1 else {})},
+                }
+            )
         elif method in results:
             self.send({"id": number, "result": results[method]})
         else:
@@ -191,7 +230,11 @@ class Server:
             content, failed = f"{type(error).__name__}: {error}", True
         if not stop.is_set():
             blocks = content if isinstance(content, list) else [{"type": "text", "text": content}]
-            more = {"structuredContent": self.structured[params["name"]]} if self.structured.get(params["name"]) else {}
+            more = (
+                {"structuredContent": self.structured[params["name"]]}
+                if self.structured.get(params["name"])
+                else {}
+            )
             self.send({"id": number, "result": {"content": blocks, "isError": failed, **more}})
 
     def _run(self, name: str, given: dict[str, Any], token: Any, stop: threading.Event) -> Any:
@@ -203,7 +246,12 @@ class Server:
             note(given, "cancelled")
         elif name == "progress":
             for step in (1, 2, 3):
-                about = {"progressToken": token, "progress": step, "total": 3, "message": f"step {step}"}
+                about = {
+                    "progressToken": token,
+                    "progress": step,
+                    "total": 3,
+                    "message": f"step {step}",
+                }
                 self.send({"method": "notifications/progress", "params": about})
         elif name == "image":
             return [
@@ -221,15 +269,23 @@ class Server:
             os.kill(os.getpid(), signal.SIGKILL)
         elif name == "more_tools":
             self.tools.pop("upper", None)
-            self.tools["lower"] = {"description": "Return the text in small letters.", "inputSchema": TEXT}
+            self.tools["lower"] = {
+                "description": "Return the text in small letters.",
+                "inputSchema": TEXT,
+            }
             for tool in json.loads(OPTIONS.get("--more-tools", "[]")):
                 self.tools[tool["name"]] = tool
             self.send({"method": "notifications/tools/list_changed"})
         elif name == "roots":
             return json.dumps(self.ask("roots/list", {}))
         elif name == "sample":
-            message = {"role": "user", "content": {"type": "text", "text": "What is six times seven?"}}
-            return json.dumps(self.ask("sampling/createMessage", {"messages": [message], "maxTokens": 50}))
+            message = {
+                "role": "user",
+                "content": {"type": "text", "text": "What is six times seven?"},
+            }
+            return json.dumps(
+                self.ask("sampling/createMessage", {"messages": [message], "maxTokens": 50})
+            )
         elif name == "sample_later":
             threading.Timer(0.2, self._run, ("sample", {}, None, stop)).start()
         elif name == "elicit":
@@ -263,7 +319,9 @@ def main() -> None:
         subprocess.Popen([sys.executable, "-SEc", "import time; time.sleep(600)"])
     if "--escapee" in OPTIONS:
         code = "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(600)"
-        subprocess.Popen([sys.executable, "-SEc", code, OPTIONS.get("--name", "")], start_new_session=True)
+        subprocess.Popen(
+            [sys.executable, "-SEc", code, OPTIONS.get("--name", "")], start_new_session=True
+        )
     if "--garbage" in OPTIONS:
         print("Welcome to the small server!", flush=True)
     server = Server()

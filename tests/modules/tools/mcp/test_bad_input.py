@@ -22,21 +22,53 @@ def problems(servers: Any, key: str = "servers") -> list[tuple[str, str]]:
 @pytest.mark.parametrize(
     ("server", "path", "words"),
     [
-        ({}, "$.servers.x", "expected command (a program to start) or url (a remote server), got neither"),
+        (
+            {},
+            "$.servers.x",
+            "expected command (a program to start) or url (a remote server), got neither",
+        ),
         ({"command": "a", "url": "http://b"}, "$.servers.x", "got both"),
         ("npx", "$.servers.x", "expected an object with command or url, got str"),
-        ({"command": "a", "args": "b c"}, "$.servers.x.args", "expected a list of texts, got 'b c'"),
+        (
+            {"command": "a", "args": "b c"},
+            "$.servers.x.args",
+            "expected a list of texts, got 'b c'",
+        ),
         ({"command": "a", "env": {"A": 1}}, "$.servers.x.env", "expected an object of texts"),
         ({"command": "a", "headers": {"a": "b"}}, "$.servers.x", "headers and oauth are for a url"),
         ({"url": "http://b", "args": ["a"]}, "$.servers.x", "args, env and cwd are for a command"),
-        ({"url": "ftp://b"}, "$.servers.x.url", "expected a URL that begins with http:// or https://"),
-        ({"url": "http://b", "headers": {"a b": "c"}}, "$.servers.x.headers", "by the names of headers, got dict"),
-        ({"url": "http://b", "type": "sse"}, "$.servers.x.type", "'sse' was replaced by streamable HTTP"),
+        (
+            {"url": "ftp://b"},
+            "$.servers.x.url",
+            "expected a URL that begins with http:// or https://",
+        ),
+        (
+            {"url": "http://b", "headers": {"a b": "c"}},
+            "$.servers.x.headers",
+            "by the names of headers, got dict",
+        ),
+        (
+            {"url": "http://b", "type": "sse"},
+            "$.servers.x.type",
+            "'sse' was replaced by streamable HTTP",
+        ),
         ({"command": "a", "alow": ["b"]}, "$.servers.x.alow", "did you mean 'allow'"),
-        ({"command": "a", "resources": False}, "$.servers.x.resources", 'use deny: ["read_resource"]'),
+        (
+            {"command": "a", "resources": False},
+            "$.servers.x.resources",
+            'use deny: ["read_resource"]',
+        ),
         ({"command": "a", "prompts": False}, "$.servers.x.prompts", 'use deny: ["get_prompt"]'),
-        ({"command": "a", "sampling": "yes"}, "$.servers.x.sampling", "expected one of 'ask', 'allow', 'deny'"),
-        ({"command": "a", "open_timeout": 0}, "$.servers.x.open_timeout", "expected a positive number of seconds"),
+        (
+            {"command": "a", "sampling": "yes"},
+            "$.servers.x.sampling",
+            "expected one of 'ask', 'allow', 'deny'",
+        ),
+        (
+            {"command": "a", "open_timeout": 0},
+            "$.servers.x.open_timeout",
+            "expected a positive number of seconds",
+        ),
         (
             {"url": "http://b", "oauth": {"client_metadata_url": "http://c/d"}},
             "$.servers.x.oauth.client_metadata_url",
@@ -62,7 +94,10 @@ def test_a_wrong_server_is_a_problem_with_its_path(server, path, words):
 
 def test_all_problems_are_reported_at_once_and_no_secret_is_shown():
     found = problems(
-        {"a": {"url": "http://b", "headers": {"X": "sec\nret"}}, "b": {"command": "c", "env": {"": "secret"}}}
+        {
+            "a": {"url": "http://b", "headers": {"X": "sec\nret"}},
+            "b": {"command": "c", "env": {"": "secret"}},
+        }
     )
     assert [path for path, _ in found] == ["$.servers.a.headers", "$.servers.b.env"]
     assert "sec" not in str([problem for _, problem in found])
@@ -70,12 +105,25 @@ def test_all_problems_are_reported_at_once_and_no_secret_is_shown():
 
 def test_the_form_of_other_hosts_is_read_as_it_is(caplog):
     given = {
-        "fs": {"command": "npx", "args": ["-y", "server-fs"], "env": {"A": "b"}, "type": "stdio", "autoApprove": ["x"]},
+        "fs": {
+            "command": "npx",
+            "args": ["-y", "server-fs"],
+            "env": {"A": "b"},
+            "type": "stdio",
+            "autoApprove": ["x"],
+        },
         "off": {"command": "x", "disabled": True},
-        "web": {"type": "streamable-http", "url": "https://example.org/mcp", "headers": {"Authorization": "Bearer x"}},
+        "web": {
+            "type": "streamable-http",
+            "url": "https://example.org/mcp",
+            "headers": {"Authorization": "Bearer x"},
+        },
     }
     options = read_mcp_options({"mcpServers": given})
-    assert [(server.name, server.kind) for server in options.servers] == [("fs", "stdio"), ("web", "http")]
+    assert [(server.name, server.kind) for server in options.servers] == [
+        ("fs", "stdio"),
+        ("web", "http"),
+    ]
     assert caplog.text == ""
     assert "Bearer" not in repr(options)
 
@@ -83,10 +131,20 @@ def test_the_form_of_other_hosts_is_read_as_it_is(caplog):
 def test_a_secret_in_the_arguments_is_warned_of_without_being_shown(caplog):
     secret = "ghp_" + "a1B2" * 9
     read_mcp_options(
-        {"servers": {"x": {"command": "a", "args": ["serve", "--token", secret, "--api-key", "hunter2hunter"]}}}
+        {
+            "servers": {
+                "x": {
+                    "command": "a",
+                    "args": ["serve", "--token", secret, "--api-key", "hunter2hunter"],
+                }
+            }
+        }
     )
     warnings = [record.getMessage() for record in caplog.records]
-    assert [("args[2]" in text, "args[4]" in text) for text in warnings] == [(True, False), (False, True)]
+    assert [("args[2]" in text, "args[4]" in text) for text in warnings] == [
+        (True, False),
+        (False, True),
+    ]
     assert all("put it in env" in text for text in warnings)
     assert secret not in caplog.text
     assert "hunter2" not in caplog.text
@@ -95,7 +153,10 @@ def test_a_secret_in_the_arguments_is_warned_of_without_being_shown(caplog):
 async def test_a_banner_on_standard_output_is_ignored_and_reported(caplog):
     async with opened({"small": small("--garbage")}) as desk:
         assert (await desk.call("small_upper", text="a")).output == "A"
-    assert "server 'small' printed a line that is no JSON-RPC message, ignored: 'Welcome to" in caplog.text
+    assert (
+        "server 'small' printed a line that is no JSON-RPC message, ignored: 'Welcome to"
+        in caplog.text
+    )
 
 
 @pytest.mark.parametrize(
@@ -122,7 +183,9 @@ async def test_a_server_that_cannot_be_used_is_named_with_the_reason(server, wor
 
 async def test_a_tool_with_an_invalid_schema_is_left_out(caplog):
     broken = {"type": "object", "properties": {"a": {"type": "strin"}}}
-    async with opened({"small": small(f"--tools={json.dumps([{'name': 'broken', 'inputSchema': broken}])}")}) as desk:
+    async with opened(
+        {"small": small(f"--tools={json.dumps([{'name': 'broken', 'inputSchema': broken}])}")}
+    ) as desk:
         assert sorted(desk.tools) == ["small_echo", "small_upper"]
     assert (
         "tool 'broken' is not used: its input schema is refused: it is not valid JSON Schema: \"strin\" is not"
@@ -139,7 +202,10 @@ async def test_a_tool_with_an_invalid_schema_is_left_out(caplog):
             "tool 'odd' is not used: its input schema has type 'array', expected 'object'",
         ),
         ({"name": "odd"}, "tool 'odd' is not used: invalid value at inputSchema: Field required"),
-        ({"name": ["odd"], "inputSchema": {"type": "object"}}, "is not used: invalid value at name"),
+        (
+            {"name": ["odd"], "inputSchema": {"type": "object"}},
+            "is not used: invalid value at name",
+        ),
         *(
             (
                 {"name": "odd", "inputSchema": {"type": "object", **schema}},
@@ -154,7 +220,9 @@ async def test_a_tool_with_an_invalid_schema_is_left_out(caplog):
         ),
     ],
 )
-async def test_a_tool_that_is_not_of_the_form_of_the_protocol_is_left_out_and_named(tool, words, caplog):
+async def test_a_tool_that_is_not_of_the_form_of_the_protocol_is_left_out_and_named(
+    tool, words, caplog
+):
     async with opened({"small": small(f"--first-tools={json.dumps([tool])}")}) as desk:
         assert desk.events("mcp:server_failed") == []
         assert sorted(desk.tools) == ["small_echo", "small_upper"]
@@ -176,7 +244,9 @@ async def test_names_that_no_model_accepts_are_changed():
         {"name": "read.me/now", "inputSchema": {"type": "object"}},
         {"name": "n" * 100, "inputSchema": {"type": "object"}},
     ]
-    async with opened({"my server": small(f"--tools={json.dumps(odd)}", allow=["read*", "nn*"])}) as desk:
+    async with opened(
+        {"my server": small(f"--tools={json.dumps(odd)}", allow=["read*", "nn*"])}
+    ) as desk:
         short, long = sorted(desk.tools, key=len)
         assert short == "my_server_read_me_now"
         assert len(long) == 64
@@ -186,7 +256,9 @@ async def test_secrets_of_the_environment_appear_in_no_event_and_no_log(caplog):
     caplog.set_level(logging.DEBUG)
     secret = "value-nobody-may-see"
     code = "import os, sys; sys.exit('bad key ' + os.environ['MY_KEY'])"
-    async with opened({"x": {"command": "python3", "args": ["-c", code], "env": {"MY_KEY": secret}}}) as desk:
+    async with opened(
+        {"x": {"command": "python3", "args": ["-c", code], "env": {"MY_KEY": secret}}}
+    ) as desk:
         (failed,) = desk.events("mcp:server_failed")
         assert "bad key [REDACTED]" in failed["error"]
         assert secret not in str(desk.recorder.events)

@@ -41,7 +41,9 @@ NESTED = {
 
 
 @pytest.mark.parametrize("answer", NESTED.values(), ids=NESTED)
-async def test_a_result_that_is_nested_too_deeply_is_a_result_and_the_server_goes_on(answer, tmp_path):
+async def test_a_result_that_is_nested_too_deeply_is_a_result_and_the_server_goes_on(
+    answer, tmp_path
+):
     server = hostile(tmp_path, erase=answer)
     server["call_timeout"] = 5  # what cannot be read is no answer
     async with opened({"s": server}, max_result_chars=LONGEST) as desk:
@@ -68,14 +70,21 @@ LISTS = {
         '{"resourceTemplates": [%s]}',
         '{"uriTemplate": "note://{id}%s", "name": "n"}',
     ),
-    "prompts": ("prompts/list", "get_prompt", '{"prompts": [%s]}', '{"name": "%s", "arguments": [{"name": "a"}]}'),
+    "prompts": (
+        "prompts/list",
+        "get_prompt",
+        '{"prompts": [%s]}',
+        '{"name": "%s", "arguments": [{"name": "a"}]}',
+    ),
 }
 
 
 @pytest.mark.parametrize(("method", "tool", "whole", "item"), LISTS.values(), ids=LISTS)
 async def test_a_list_is_no_longer_than_any_other_result(method, tool, whole, item, tmp_path):
     items = ", ".join(item % (f"{number}" + "x" * 300) for number in range(MANY))
-    async with opened({"s": hostile(tmp_path, **{method: whole % items})}, max_result_chars=LONGEST) as desk:
+    async with opened(
+        {"s": hostile(tmp_path, **{method: whole % items})}, max_result_chars=LONGEST
+    ) as desk:
         with anyio.fail_after(60):
             got = await desk.call(f"s_{tool}")
         assert got.success

@@ -18,7 +18,9 @@ from amplifier.testing import wait_for
 from tests.modules.tools.mcp.desk import opened, served
 
 # The SDK leaves generators of httpx2 to the garbage collector, which trio warns of.
-pytestmark = pytest.mark.filterwarnings("ignore:Async generator '(httpx2|httpcore2|mcp):ResourceWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Async generator '(httpx2|httpcore2|mcp):ResourceWarning"
+)
 
 
 def serving(port: int = 0) -> AbstractContextManager[int]:
@@ -47,7 +49,9 @@ def web(port: int, request: pytest.FixtureRequest) -> dict[str, Any]:
 async def test_tools_of_a_remote_server_are_called(web):
     async with opened({"web": web}) as desk:
         assert (await desk.call("web_add", a=2, b=3)).output == {"result": 5}
-        assert desk.status("web")["protocol"] == ("2025-11-25" if web["protocol"] == "legacy" else "2026-07-28")
+        assert desk.status("web")["protocol"] == (
+            "2025-11-25" if web["protocol"] == "legacy" else "2026-07-28"
+        )
 
 
 async def test_a_stop_reaches_a_remote_server(web, tmp_path):
@@ -55,7 +59,9 @@ async def test_a_stop_reaches_a_remote_server(web, tmp_path):
     async with opened({"web": web}) as desk:
         async with anyio.create_task_group() as group:
             group.start_soon(lambda: desk.call("web_hang", note=str(file)))
-            assert await wait_for(lambda: bool(desk.events("mcp:progress")) and file.exists(), timeout=60)
+            assert await wait_for(
+                lambda: bool(desk.events("mcp:progress")) and file.exists(), timeout=60
+            )
             group.cancel_scope.cancel()
         assert await wait_for(lambda: "cancelled" in file.read_text(), timeout=60)
         assert (await desk.call("web_add", a=1, b=1)).success
@@ -66,7 +72,9 @@ async def test_tools_that_a_remote_server_announces_in_a_subscription_are_mounte
     async with opened({"web": {"url": f"http://127.0.0.1:{port}/mcp"}}) as desk:
         assert desk.status("web")["protocol"] == "2026-07-28"
 
-        async def has_learnt() -> bool:  # again and again: the first notices come before the subscription
+        async def has_learnt() -> (
+            bool
+        ):  # again and again: the first notices come before the subscription
             await desk.call("web_learn", name=next(names))
             return bool(desk.events("mcp:tools_changed"))
 
@@ -87,10 +95,17 @@ async def test_headers_are_sent_and_appear_in_no_event_and_no_log(web, caplog):
     secret = "abc-123-def-456"
     async with opened({"web": {**web, "headers": {"Authorization": f"Bearer {secret}"}}}) as desk:
         assert (await desk.call("web_header", name="authorization")).output == f"Bearer {secret}"
-        denied = {**web, "url": web["url"].replace("/mcp", "/denied"), "headers": {"Authorization": f"Bearer {secret}"}}
+        denied = {
+            **web,
+            "url": web["url"].replace("/mcp", "/denied"),
+            "headers": {"Authorization": f"Bearer {secret}"},
+        }
     async with opened({"web": denied}) as desk:
         (failed,) = desk.events("mcp:server_failed")
-        assert "answered HTTP 401 Unauthorized; check the headers in the plan, or set oauth: true" in failed["error"]
+        assert (
+            "answered HTTP 401 Unauthorized; check the headers in the plan, or set oauth: true"
+            in failed["error"]
+        )
         assert secret not in str(desk.recorder.events)
     assert secret not in caplog.text
 
@@ -98,11 +113,16 @@ async def test_headers_are_sent_and_appear_in_no_event_and_no_log(web, caplog):
 async def test_a_server_with_only_the_older_transport_is_named_as_such(web):
     async with opened({"old": {**web, "url": web["url"].replace("/mcp", "/sse")}}) as desk:
         (failed,) = desk.events("mcp:server_failed")
-        assert "HTTP 405 Method Not Allowed; it may speak only the older HTTP with SSE" in failed["error"]
+        assert (
+            "HTTP 405 Method Not Allowed; it may speak only the older HTTP with SSE"
+            in failed["error"]
+        )
 
 
 async def test_a_redirect_to_another_host_is_refused_and_one_on_the_same_host_is_followed(web):
-    elsewhere, moved = ({**web, "url": web["url"].replace("/mcp", path)} for path in ("/elsewhere", "/moved"))
+    elsewhere, moved = (
+        {**web, "url": web["url"].replace("/mcp", path)} for path in ("/elsewhere", "/moved")
+    )
     async with opened({"elsewhere": elsewhere, "moved": moved}) as desk:
         (failed,) = desk.events("mcp:server_failed")
         assert "Redirect to http://localhost:9/mcp not followed" in failed["error"]
@@ -113,7 +133,9 @@ async def test_a_redirect_to_another_host_is_refused_and_one_on_the_same_host_is
 async def test_a_server_that_does_not_listen_is_named_with_its_address():
     async with opened({"web": {"url": "http://127.0.0.1:9/mcp?key=hidden"}}) as desk:
         (failed,) = desk.events("mcp:server_failed")
-        assert "server 'web' at http://127.0.0.1:9/mcp cannot be used: ConnectError" in failed["error"]
+        assert (
+            "server 'web' at http://127.0.0.1:9/mcp cannot be used: ConnectError" in failed["error"]
+        )
         assert "hidden" not in failed["error"]
 
 

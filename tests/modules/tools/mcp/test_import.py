@@ -54,4 +54,6 @@ def test_the_event_loop_runs_while_the_sdk_is_imported(loop):
     assert seen["before"] == []
     assert seen["tools"] == ["small_echo", "small_upper"]
     assert seen["modules"] > 100
-    assert seen["moments"] > 10  # moments between two imports at which the loop had turned; 1 if the loop stood still
+    assert (
+        seen["moments"] > 10
+    )  # moments between two imports at which the loop had turned; 1 if the loop stood still

@@ -25,7 +25,9 @@ from tests._support.tree import ROOT
 from tests.modules.tools.mcp.desk import new_session, opened, served, small
 
 
-@pytest.mark.parametrize("kills", [3, pytest.param(50, marks=[pytest.mark.long, pytest.mark.timeout(600)])])
+@pytest.mark.parametrize(
+    "kills", [3, pytest.param(50, marks=[pytest.mark.long, pytest.mark.timeout(600)])]
+)
 async def test_every_kill_in_the_middle_of_a_call_is_one_error_and_one_restart(kills, tmp_path):
     mark = uuid.uuid4().hex
     failures, restarts = 0, 0
@@ -44,7 +46,9 @@ async def test_every_kill_in_the_middle_of_a_call_is_one_error_and_one_restart(k
             failures += "server 'small' was killed by SIGKILL" in results[0].error["message"]
             restarts += (await desk.call("small_echo", text=str(number))).output == str(number)
         assert desk.status("small")["starts"] == kills + 1
-        assert len(running_processes(mark)) == 1  # the server; the supervisor does not show what it runs
+        assert (
+            len(running_processes(mark)) == 1
+        )  # the server; the supervisor does not show what it runs
     assert (failures, restarts) == (kills, kills)
     assert running_processes(mark) == []
 
@@ -52,7 +56,9 @@ async def test_every_kill_in_the_middle_of_a_call_is_one_error_and_one_restart(k
 async def test_a_process_that_has_left_the_group_of_its_server_ends_with_it():
     mark = uuid.uuid4().hex
     async with opened({"small": small("--all", "--escapee", f"--name={mark}")}):
-        assert await wait_for(lambda: len(running_processes(mark)) == 2, timeout=60)  # server, escapee
+        assert await wait_for(
+            lambda: len(running_processes(mark)) == 2, timeout=60
+        )  # server, escapee
     assert running_processes(mark) == []
 
 
@@ -98,7 +104,9 @@ class World:
 
     def __init__(self) -> None:
         self.mark = uuid.uuid4().hex
-        self.session, _ = new_session({"small": small("--all", f"--name={self.mark}", stop_grace=0.3)})
+        self.session, _ = new_session(
+            {"small": small("--all", f"--name={self.mark}", stop_grace=0.3)}
+        )
 
     async def scenario(self) -> None:
         async with self.session as session:
@@ -113,14 +121,22 @@ def swept(world: Any, mode: str, points: int | None) -> Any:
     """The report of cancellations at so many points, or at all."""
     stopped = (ExecutionCancelled,)
     return cancel_everywhere(
-        world, modes=[mode], clock="real", budget=60, max_points=points, expect=stopped, second_after=(1, 3)
+        world,
+        modes=[mode],
+        clock="real",
+        budget=60,
+        max_points=points,
+        expect=stopped,
+        second_after=(1, 3),
     )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(
-    "points", [6, pytest.param(None, marks=[pytest.mark.long, pytest.mark.timeout(1200)])], ids=["some", "all"]
+    "points",
+    [6, pytest.param(None, marks=[pytest.mark.long, pytest.mark.timeout(1200)])],
+    ids=["some", "all"],
 )
 def test_a_session_with_a_server_can_be_cancelled_at_every_point(mode, points):
     report = swept(World, mode, points)
@@ -153,12 +169,19 @@ def url() -> Iterator[str]:
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(
     "points",
-    [pytest.param(6, marks=pytest.mark.slow), pytest.param(None, marks=[pytest.mark.long, pytest.mark.timeout(1200)])],
+    [
+        pytest.param(6, marks=pytest.mark.slow),
+        pytest.param(None, marks=[pytest.mark.long, pytest.mark.timeout(1200)]),
+    ],
     ids=["some", "all"],
 )
 def test_a_session_with_a_remote_server_can_be_cancelled_at_every_point(mode, points, url):
     report = swept(partial(WebWorld, url), mode, points)
     # On trio the sweep also reports generators that the SDK leaves to the garbage collector, as in test_http.py.
     noise = re.compile("Async generator '(httpx2|httpcore2|mcp)[.]")
-    ours = [each for each in report.violations if not (each.kind == "NOISE" and noise.match(each.detail))]
+    ours = [
+        each
+        for each in report.violations
+        if not (each.kind == "NOISE" and noise.match(each.detail))
+    ]
     assert ours == [], str(report)

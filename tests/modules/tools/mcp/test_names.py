@@ -40,7 +40,9 @@ async def test_a_server_never_has_the_name_of_another_modules_tool(is_first, cap
     others = {"tool-own": _mounting(MockTool("bash"))}
     server = {
         "module": "tool-mcp",
-        "config": {"servers": {"s": unprefixed("--all", f"--tools={BASH}", f"--more-tools={OTHER_BASH}")}},
+        "config": {
+            "servers": {"s": unprefixed("--all", f"--tools={BASH}", f"--more-tools={OTHER_BASH}")}
+        },
     }
     order = [server, "tool-own"] if is_first else ["tool-own", server]
     async with opened({}, tools=others, plan={"tools": order}) as desk:
@@ -52,7 +54,10 @@ async def test_a_server_never_has_the_name_of_another_modules_tool(is_first, cap
         assert "lower" in desk.tools
         assert desk.session.coordinator.owner_of("tools", "bash") == "tool-own"
         assert desk.session.coordinator.owner_of("tools", "read_file") == "tool-mcp"
-    assert "a tool is not mounted, because module 'tool-own' has the name 'bash' already" in caplog.text
+    assert (
+        "a tool is not mounted, because module 'tool-own' has the name 'bash' already"
+        in caplog.text
+    )
 
 
 RULES: list[dict[str, Any]] = [
@@ -71,7 +76,11 @@ async def test_no_rule_about_a_built_in_tool_allows_a_servers_tool_of_its_name(c
     server = {"module": "tool-mcp", "config": {"servers": {"s": unprefixed(f"--tools={BASH}")}}}
     async with opened(
         {},
-        model=[answer("", ("bash", {"command": "pwd"})), answer("", ("read_file", {"command": "x"})), answer("done")],
+        model=[
+            answer("", ("bash", {"command": "pwd"})),
+            answer("", ("read_file", {"command": "x"})),
+            answer("done"),
+        ],
         approval=asked,
         tools={"tool-sandboxed": _with_capability, "hooks-approval": hooks_approval},
         plan={

@@ -21,7 +21,9 @@ from tests.modules.tools.mcp.test_http import collected
 
 __all__ = ["collected"]
 
-pytestmark = pytest.mark.filterwarnings("ignore:Async generator '(httpx2|httpcore2|mcp):ResourceWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Async generator '(httpx2|httpcore2|mcp):ResourceWarning"
+)
 
 
 @pytest.fixture(scope="module")
@@ -43,13 +45,17 @@ async def logged_in(servers: dict[str, Any]) -> list[str]:
     async def browse(page: str) -> None:
         """What the browser of a user does: it follows the redirect to our port."""
         shown.append(page)
-        browser.start_soon(lambda: anyio.to_thread.run_sync(lambda: httpx2.get(page, follow_redirects=True)))
+        browser.start_soon(
+            lambda: anyio.to_thread.run_sync(lambda: httpx2.get(page, follow_redirects=True))
+        )
 
     session, recorder = new_session(servers)
     session.coordinator.register_capability("mcp.login", browse)
     async with anyio.create_task_group() as browser, session:
         for name in servers:
-            assert (await Desk(session, recorder).call(f"{name}_secret")).output == "the milk is white"
+            assert (
+                await Desk(session, recorder).call(f"{name}_secret")
+            ).output == "the milk is white"
     return shown
 
 
@@ -60,7 +66,8 @@ def redirect_ports(pages: list[str]) -> list[int | None]:
 @pytest.mark.slow
 async def test_logins_beside_each_other_take_ports_of_their_own(address, tmp_path):
     servers = {
-        name: {"url": address, "oauth": {"token_directory": str(tmp_path / "tokens")}} for name in ("one", "two")
+        name: {"url": address, "oauth": {"token_directory": str(tmp_path / "tokens")}}
+        for name in ("one", "two")
     }
     pages = await logged_in(servers)
     ports = redirect_ports(pages)
@@ -99,7 +106,11 @@ async def test_port_of_the_plan_that_is_taken_is_named(address, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["client_secret_basic", "client_secret_post"])
 async def test_client_of_the_plan_authenticates_as_its_server_demands(method, tmp_path):
-    oauth = {"token_directory": str(tmp_path), "client_id": "known", "client_secret": "a secret: 100%"}
+    oauth = {
+        "token_directory": str(tmp_path),
+        "client_id": "known",
+        "client_secret": "a secret: 100%",
+    }
     with served("sdk_oauth_server.py", method) as port:
         servers = {"guarded": {"url": f"http://127.0.0.1:{port}/mcp", "oauth": oauth}}
         (page,) = await logged_in(servers)
@@ -108,7 +119,9 @@ async def test_client_of_the_plan_authenticates_as_its_server_demands(method, tm
         (file,) = tmp_path.iterdir()
         kept = json.loads(file.read_text())
         file.write_text(json.dumps({**kept, "expires_at": 1.0}))
-        async with opened(servers) as desk:  # renewed without a login, in a process that has discovered nothing
+        async with opened(
+            servers
+        ) as desk:  # renewed without a login, in a process that has discovered nothing
             assert (await desk.call("guarded_secret")).output == "the milk is white"
 
 

@@ -54,8 +54,12 @@ async def test_four_servers_open_side_by_side_and_answer(tmp_path):
 
 async def test_the_everything_server_exercises_every_kind_of_content_and_asks_the_model():
     person = MockApprovalSystem(["Allow once"])
-    async with opened({"all": node("server-everything", "stdio")}, model=["Forty-two."], approval=person) as desk:
-        asked = await desk.call("all_trigger-sampling-request", prompt="What is six times seven?", maxTokens=20)
+    async with opened(
+        {"all": node("server-everything", "stdio")}, model=["Forty-two."], approval=person
+    ) as desk:
+        asked = await desk.call(
+            "all_trigger-sampling-request", prompt="What is six times seven?", maxTokens=20
+        )
         assert "Forty-two." in str(asked.output)
         assert len(person.requests) == 1
         image = await desk.call("all_get-tiny-image")

@@ -19,10 +19,14 @@ class Person:
         self.values = values
         self.asked: list[tuple[str, dict[str, Any]]] = []
 
-    async def request_approval(self, prompt: str, options: list[str], timeout: float, default: str) -> str:
+    async def request_approval(
+        self, prompt: str, options: list[str], timeout: float, default: str
+    ) -> str:
         raise AssertionError(f"asked for permission: {prompt}")
 
-    async def request_input(self, prompt: str, schema: dict[str, Any], timeout: float) -> dict[str, Any] | None:
+    async def request_input(
+        self, prompt: str, schema: dict[str, Any], timeout: float
+    ) -> dict[str, Any] | None:
         self.asked.append((prompt, schema))
         return self.values
 
@@ -34,12 +38,21 @@ async def asked(desk: Desk, tool: str, **given: Any) -> Any:
 
 FORM = {
     "message": "Which city?",
-    "requestedSchema": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    "requestedSchema": {
+        "type": "object",
+        "properties": {"city": {"type": "string"}},
+        "required": ["city"],
+    },
 }
-CONFIRM = {"message": "Go on?\nThe MCP server 'bank' asks:", "requestedSchema": {"type": "object", "properties": {}}}
+CONFIRM = {
+    "message": "Go on?\nThe MCP server 'bank' asks:",
+    "requestedSchema": {"type": "object", "properties": {}},
+}
 
 
-async def test_roots_are_the_directories_of_the_plan_below_the_working_directory(tmp_path, monkeypatch):
+async def test_roots_are_the_directories_of_the_plan_below_the_working_directory(
+    tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     async with opened({"small": small("--all", roots=[".", "/"])}) as desk:
         here, top = (await asked(desk, "small_roots"))["roots"]
@@ -70,7 +83,9 @@ async def test_sampling_asks_the_user_and_then_the_model():
 async def test_sampling_without_permission_is_refused(person):
     approval = None if person is None else MockApprovalSystem(["Deny"])
     async with opened({"small": small("--all")}, model=[], approval=approval) as desk:
-        assert (await asked(desk, "small_sample"))["error"]["message"] == "the user does not allow it"
+        assert (await asked(desk, "small_sample"))["error"][
+            "message"
+        ] == "the user does not allow it"
 
 
 async def test_sampling_can_be_allowed_and_forbidden_by_the_plan():
@@ -104,7 +119,10 @@ async def test_a_stopped_call_ends_the_model_call_of_its_server():
 async def test_a_form_is_filled_in_by_the_user():
     person = Person({"city": "Paris"})
     async with opened({"small": small("--all")}, approval=person) as desk:
-        assert await asked(desk, "small_elicit", **FORM) == {"action": "accept", "content": {"city": "Paris"}}
+        assert await asked(desk, "small_elicit", **FORM) == {
+            "action": "accept",
+            "content": {"city": "Paris"},
+        }
         ((prompt, schema),) = person.asked
         assert prompt == "The MCP server 'small' asks:\n  Which city?"
         assert schema["required"] == ["city"]
@@ -132,7 +150,12 @@ async def test_a_confirmation_is_asked_for_like_a_permission_and_cannot_imitate_
 
 async def test_a_page_to_open_is_shown_with_its_address():
     person = MockApprovalSystem(["Allow"])
-    page = {"mode": "url", "message": "Log in", "url": "https://example.org/login", "elicitationId": "1"}
+    page = {
+        "mode": "url",
+        "message": "Log in",
+        "url": "https://example.org/login",
+        "elicitationId": "1",
+    }
     async with opened({"small": small("--all")}, approval=person) as desk:
         assert await asked(desk, "small_elicit", **page) == {"action": "accept"}
         assert "https://example.org/login" in person.requests[0]["prompt"]
@@ -141,7 +164,13 @@ async def test_a_page_to_open_is_shown_with_its_address():
 @pytest.mark.parametrize(
     "address",
     [
-        *("file:///etc/passwd", "javascript:alert(1)", "JavaScript:alert(1)", "data:text/html,x", "vscode://x/y"),
+        *(
+            "file:///etc/passwd",
+            "javascript:alert(1)",
+            "JavaScript:alert(1)",
+            "data:text/html,x",
+            "vscode://x/y",
+        ),
         *("https:", "http:///x", "//example.org/x", "example.org", "\x01https://example.org"),
     ],
 )
@@ -160,12 +189,16 @@ async def test_a_form_is_declined_where_no_one_can_fill_it_in(approval):
 
 
 async def test_elicitation_can_be_forbidden_by_the_plan():
-    async with opened({"small": small("--all", elicitation=False)}, approval=Person({"city": "x"})) as desk:
+    async with opened(
+        {"small": small("--all", elicitation=False)}, approval=Person({"city": "x"})
+    ) as desk:
         assert "not supported" in (await asked(desk, "small_elicit", **FORM))["error"]["message"]
 
 
 async def test_an_approval_system_that_fails_declines(caplog):
-    async with opened({"small": small("--all")}, approval=MockApprovalSystem([RuntimeError("broken")])) as desk:
+    async with opened(
+        {"small": small("--all")}, approval=MockApprovalSystem([RuntimeError("broken")])
+    ) as desk:
         assert await asked(desk, "small_elicit", **CONFIRM) == {"action": "decline"}
     assert "failed: declined" in caplog.text
 
@@ -174,4 +207,6 @@ async def test_what_a_server_asks_for_outside_of_a_call_is_refused(caplog):
     caplog.set_level("INFO")
     async with opened({"small": small("--all", sampling="allow")}) as desk:
         await desk.call("small_sample_later")
-        assert await wait_for(lambda: "asked for sampling outside of a call: refused" in caplog.text, timeout=60)
+        assert await wait_for(
+            lambda: "asked for sampling outside of a call: refused" in caplog.text, timeout=60
+        )

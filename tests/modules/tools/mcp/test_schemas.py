@@ -69,13 +69,21 @@ async def test_schemas_beyond_the_limits_are_refused_and_the_other_tools_are_use
 async def test_results_are_not_checked_by_a_schema_that_the_server_chose(tmp_path):
     # Python's own patterns backtrack: this one would take years in the event loop.
     slow = {"type": "object", "properties": {"text": {"type": "string", "pattern": "^(a+)+$"}}}
-    tool = {"inputSchema": {"type": "object"}, "outputSchema": slow, "structured": {"text": "a" * 60 + "b"}}
+    tool = {
+        "inputSchema": {"type": "object"},
+        "outputSchema": slow,
+        "structured": {"text": "a" * 60 + "b"},
+    }
     async with opened({"small": small(listed(tmp_path, slow=tool))}) as desk:
         assert (await desk.call("small_slow")).success
 
 
 async def test_the_validator_for_a_large_schema_is_built_beside_the_event_loop(monkeypatch):
-    large = {"type": "object", "properties": {f"p{n}": {"type": "string"} for n in range(2000)}, "required": ["p0"]}
+    large = {
+        "type": "object",
+        "properties": {f"p{n}": {"type": "string"} for n in range(2000)},
+        "required": ["p0"],
+    }
     schemas = tool_runner.ToolSchemas({"a": MockTool("a", schema=large)})
     schemas.specs()
     turns = 0
@@ -100,4 +108,6 @@ async def test_a_schema_of_a_mounted_tool_that_cannot_be_used_is_named_once(sche
     schemas = tool_runner.ToolSchemas({"a": MockTool("a", schema=schema)})
     schemas.specs()
     assert [await schemas.problem("a", {"a": 1}) for _ in range(2)] == [None, None]
-    assert caplog.text.count("the schema of tool 'a' cannot be used, and inputs are not checked") == 1
+    assert (
+        caplog.text.count("the schema of tool 'a' cannot be used, and inputs are not checked") == 1
+    )

@@ -71,7 +71,9 @@ async def test_a_failing_server_is_named_and_the_others_work(caplog):
 
 
 async def test_a_required_server_that_fails_fails_the_module():
-    async with opened({"missing": {"command": "no-such-program-anywhere", "required": True}, "small": small()}) as desk:
+    async with opened(
+        {"missing": {"command": "no-such-program-anywhere", "required": True}, "small": small()}
+    ) as desk:
         (failure,) = desk.session.failures
         assert "no-such-program-anywhere" in str(failure.error)
         assert desk.tools == {}
@@ -93,11 +95,17 @@ async def test_tools_appear_and_disappear_while_a_session_lives():
 async def test_resources_and_prompts_are_listed_and_read():
     async with opened({"small": small("--all")}) as desk:
         listed = (await desk.call("small_read_resource")).output
-        assert listed["resources"] == [{"name": "one", "uri": "note://one", "description": "The first."}]
+        assert listed["resources"] == [
+            {"name": "one", "uri": "note://one", "description": "The first."}
+        ]
         assert listed["templates"] == [{"name": "note", "uri_template": "note://{id}"}]
-        assert (await desk.call("small_read_resource", uri="note://one")).output == "content of note://one"
+        assert (
+            await desk.call("small_read_resource", uri="note://one")
+        ).output == "content of note://one"
         prompts = (await desk.call("small_get_prompt")).output
-        assert prompts == {"prompts": [{"name": "greet", "arguments": [{"name": "who", "required": True}]}]}
+        assert prompts == {
+            "prompts": [{"name": "greet", "arguments": [{"name": "who", "required": True}]}]
+        }
         filled = await desk.call("small_get_prompt", name="greet", arguments={"who": "Anna"})
         assert filled.output == "user: Greet Anna."
         wrong = await desk.call("small_read_resource", url="note://one")
@@ -137,7 +145,9 @@ async def test_a_result_of_four_times_the_size_takes_about_four_times_the_work()
                 times.append(time.process_time() - started)
             return min(times)
 
-        assert await cpu_seconds(4_000_000) / await cpu_seconds(1_000_000) < 8  # 4 if it is linear, 16 if quadratic
+        assert (
+            await cpu_seconds(4_000_000) / await cpu_seconds(1_000_000) < 8
+        )  # 4 if it is linear, 16 if quadratic
 
 
 async def test_a_message_that_is_too_large_ends_the_connection_with_a_clear_error():
@@ -152,7 +162,9 @@ async def test_progress_becomes_events_in_order():
     async with opened({"small": small("--all")}, model=model) as desk:
         await desk.session.execute("go")
         events = desk.events("mcp:progress")
-        assert [event["progress"] for event in events] == sorted({event["progress"] for event in events})
+        assert [event["progress"] for event in events] == sorted(
+            {event["progress"] for event in events}
+        )
         assert events[-1] | {"timestamp": "", "session_id": "", "parent_id": None} == {
             "server": "small",
             "tool_name": "small_progress",
@@ -173,7 +185,9 @@ async def test_an_error_of_a_tool_is_a_result():
         assert result.error == {"message": "KeyError: 'text'", "type": "ToolError"}
 
 
-@pytest.mark.parametrize("given", [{"text": "\ud800"}, {"text": float("nan")}, {"text": object()}, {"\ud800": 1}])
+@pytest.mark.parametrize(
+    "given", [{"text": "\ud800"}, {"text": float("nan")}, {"text": object()}, {"\ud800": 1}]
+)
 async def test_input_that_is_not_json_is_refused_and_leaves_the_connection_whole(given):
     async with opened({"small": small("--all")}) as desk:
         for tool in ("small_echo", "small_read_resource", "small_get_prompt"):
@@ -189,12 +203,18 @@ async def test_input_that_is_not_json_is_refused_and_leaves_the_connection_whole
 
 
 async def until_noted(file: Path, line: str) -> None:
-    assert await wait_for(lambda: file.exists() and line in file.read_text(), timeout=60), f"never {line}"
+    assert await wait_for(lambda: file.exists() and line in file.read_text(), timeout=60), (
+        f"never {line}"
+    )
 
 
 async def test_a_stop_reaches_the_server_and_the_session_stays_usable(tmp_path):
     file = tmp_path / "notes"
-    model = [answer("", ("small_hang", {"note": str(file)})), answer("", ("small_echo", {"text": "hi"})), "Fine."]
+    model = [
+        answer("", ("small_hang", {"note": str(file)})),
+        answer("", ("small_echo", {"text": "hi"})),
+        "Fine.",
+    ]
     async with opened({"small": small("--all")}, model=model) as desk:
 
         async def stop() -> None:
@@ -239,10 +259,15 @@ async def test_a_crashed_server_is_named_and_started_again_at_the_next_call():
     async with opened({"small": small("--all")}) as desk:
         result = await desk.call("small_crash")
         assert result.error["type"] == "ServerCrashed"
-        assert "server 'small' was killed by SIGKILL; its last lines on standard error: about to crash" in str(result)
+        assert (
+            "server 'small' was killed by SIGKILL; its last lines on standard error: about to crash"
+            in str(result)
+        )
         assert (await desk.call("small_echo", text="back")).output == "back"
         assert desk.status("small")["starts"] == 2
-        assert [event["error_type"] for event in desk.events("mcp:server_failed")] == ["ServerCrashed"]
+        assert [event["error_type"] for event in desk.events("mcp:server_failed")] == [
+            "ServerCrashed"
+        ]
 
 
 @pytest.mark.slow
@@ -264,7 +289,9 @@ async def _works(desk: Desk) -> bool:
 # ── closing ──
 
 
-@pytest.mark.parametrize("options", [(), ("--ignore-term",), ("--child",), ("--ignore-term", "--child")])
+@pytest.mark.parametrize(
+    "options", [(), ("--ignore-term",), ("--child",), ("--ignore-term", "--child")]
+)
 async def test_nothing_is_left_when_the_session_closes(options):
     async with opened({"small": small(*options, stop_grace=0.2)}) as desk:
         pid = desk.status("small")["pid"]
@@ -307,7 +334,9 @@ async def test_an_opening_that_is_cancelled_leaves_no_process():
 # ── children ──
 
 
-def family(config: dict[str, Any], overlay: dict[str, Any]) -> tuple[AmplifierSession, Any, list[dict[str, Any]]]:
+def family(
+    config: dict[str, Any], overlay: dict[str, Any]
+) -> tuple[AmplifierSession, Any, list[dict[str, Any]]]:
     """A parent whose agent calls a tool that notes the servers of the child."""
     seen: list[dict[str, Any]] = []
 
@@ -364,8 +393,17 @@ async def test_the_instructions_of_servers_are_in_the_system_prompt():
         for _ in range(2):
             await desk.session.execute("hello")
         messages = await desk.session.messages()
-    assert [message["role"] for message in messages] == ["system", "user", "assistant", "user", "assistant"]
-    assert messages[0]["content"] == "How to use the tools of the MCP server small, as it says:\nCapitals are rude."
+    assert [message["role"] for message in messages] == [
+        "system",
+        "user",
+        "assistant",
+        "user",
+        "assistant",
+    ]
+    assert (
+        messages[0]["content"]
+        == "How to use the tools of the MCP server small, as it says:\nCapitals are rude."
+    )
 
 
 async def test_lists_of_several_pages_are_read_to_their_end():
@@ -402,7 +440,10 @@ async def test_messages_of_a_servers_log_are_events():
     [
         ({"content": "done"}, "done"),
         ({"result": "done"}, "done"),
-        ({"content": "done", "size": 4}, {"text": "done", "structured": {"content": "done", "size": 4}}),
+        (
+            {"content": "done", "size": 4},
+            {"text": "done", "structured": {"content": "done", "size": 4}},
+        ),
     ],
 )
 async def test_a_text_that_is_also_the_only_structured_value_is_given_once(structured, output):

@@ -56,11 +56,18 @@ class RetryConfig:
     def __attrs_post_init__(self) -> None:
         for old, new in (("min_delay", "initial_delay"), ("backoff_multiplier", "backoff_factor")):
             given = getattr(self, old)
-            object.__setattr__(self, new if given is not None else old, getattr(self, new) if given is None else given)
+            object.__setattr__(
+                self,
+                new if given is not None else old,
+                getattr(self, new) if given is None else given,
+            )
 
 
 def compute_delay(
-    config: RetryConfig, attempt: int, retry_after: float | None = None, delay_multiplier: float | None = None
+    config: RetryConfig,
+    attempt: int,
+    retry_after: float | None = None,
+    delay_multiplier: float | None = None,
 ) -> float:
     """The seconds to wait after a failed try.
 
@@ -107,7 +114,9 @@ async def retry_with_backoff(
         except LLMError as error:
             if not error.retryable or attempt >= rules.max_retries:
                 raise
-            delay = compute_delay(rules, attempt, error.retry_after, getattr(error, "delay_multiplier", None))
+            delay = compute_delay(
+                rules, attempt, error.retry_after, getattr(error, "delay_multiplier", None)
+            )
             attempt += 1
             if on_retry is not None:
                 await on_retry(attempt, delay, error)

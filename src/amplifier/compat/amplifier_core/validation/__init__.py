@@ -112,7 +112,10 @@ class _ModuleValidator:
     PLAIN: ClassVar[tuple[str, ...]] = ()
 
     async def validate(
-        self, module_path: str | Path, entry_point: str | None = None, config: dict[str, Any] | None = None
+        self,
+        module_path: str | Path,
+        entry_point: str | None = None,
+        config: dict[str, Any] | None = None,
     ) -> ValidationResult:
         """Check one module.
 
@@ -129,18 +132,26 @@ class _ModuleValidator:
             return result
         result.note("module_importable", None, f"Module loaded from {module_path}")
         mount = getattr(module, "mount", None)
-        problem = None if callable(mount) else f"No mount() function found in module: it is {mount!r}"
+        problem = (
+            None if callable(mount) else f"No mount() function found in module: it is {mount!r}"
+        )
         if not result.note("mount_exists", problem, "mount() function found") or mount is None:
             return result
         problem = _problem_of(mount, 2, "coordinator, config")
-        result.note("mount_signature", problem and f"mount() {problem}", "mount() is async with correct signature")
+        result.note(
+            "mount_signature",
+            problem and f"mount() {problem}",
+            "mount() is async with correct signature",
+        )
         ready = getattr(module, "on_session_ready", None)
         if ready is not None and (problem := _problem_of(ready, 1, "coordinator")):
             result.note("on_session_ready_async", f"on_session_ready() {problem}", "")
         await self._check_mounted(result, mount, config or {})
         return result
 
-    async def _check_mounted(self, result: ValidationResult, mount: Any, config: dict[str, Any]) -> None:
+    async def _check_mounted(
+        self, result: ValidationResult, mount: Any, config: dict[str, Any]
+    ) -> None:
         """Mount the module on a coordinator of its own, check what is mounted, and clean up."""
         coordinator = MockCoordinator()
         try:
@@ -155,31 +166,55 @@ class _ModuleValidator:
 
     def _check_found(self, result: ValidationResult, coordinator: Any, answer: Any) -> None:
         mounted = coordinator.mount_points.get(self.POINT)
-        found = list(mounted.values()) if isinstance(mounted, dict) else [mounted] if mounted is not None else []
+        found = (
+            list(mounted.values())
+            if isinstance(mounted, dict)
+            else [mounted]
+            if mounted is not None
+            else []
+        )
         if not found and answer is not None and not self._missing(answer):
             found = [answer]
         for instance in found:
             missing = self._missing(instance)
-            problem = f"{type(instance).__name__} is no {self.KIND}: it has no {missing[0]}" if missing else None
-            if result.note("protocol_compliance", problem, f"{type(instance).__name__} is a {self.KIND}"):
+            problem = (
+                f"{type(instance).__name__} is no {self.KIND}: it has no {missing[0]}"
+                if missing
+                else None
+            )
+            if result.note(
+                "protocol_compliance", problem, f"{type(instance).__name__} is a {self.KIND}"
+            ):
                 self._check_members(result, instance)
         if not found and callable(answer):
             message = f"mount() returned a cleanup callable (no {self.KIND} mounted yet - may be conditional)"
             result.add(ValidationCheck("protocol_compliance", True, message, "warning"))
         elif not found:
-            result.note("protocol_compliance", f"No {self.KIND} was mounted and mount() did not return one", "")
+            result.note(
+                "protocol_compliance",
+                f"No {self.KIND} was mounted and mount() did not return one",
+                "",
+            )
 
     def _missing(self, instance: Any) -> list[str]:
-        return [name for name in (*self.TEXTS, *self.ASYNC, *self.PLAIN) if not hasattr(instance, name)]
+        return [
+            name for name in (*self.TEXTS, *self.ASYNC, *self.PLAIN) if not hasattr(instance, name)
+        ]
 
     def _check_members(self, result: ValidationResult, instance: Any) -> None:
         for name in self.TEXTS:
             value = getattr(instance, name)
-            problem = None if isinstance(value, str) and value else f"{name} should be a non-empty string"
+            problem = (
+                None if isinstance(value, str) and value else f"{name} should be a non-empty string"
+            )
             result.note(f"{self.KIND}_{name}", problem, f"{name} is {value!r:.40}")
         for name, least in self.ASYNC.items():
             problem = _problem_of(getattr(instance, name), least, f"{least} arguments")
-            result.note(f"{self.KIND}_{name}", problem and f"{name}() {problem}", f"{name}() has correct signature")
+            result.note(
+                f"{self.KIND}_{name}",
+                problem and f"{name}() {problem}",
+                f"{name}() has correct signature",
+            )
         for name in self.PLAIN:
             problem = None if callable(getattr(instance, name)) else f"{name} is not callable"
             result.note(f"{self.KIND}_{name}", problem, f"{name}() exists and is callable")
@@ -213,7 +248,9 @@ def _import(module_path: str | Path) -> ModuleType:
     finally:
         sys.path.remove(str(path.parent))
     if Path(str(getattr(module, "__file__", None))).resolve() != source.resolve():
-        raise ImportError(f"Refusing to import '{name}' from {source}: it is already loaded from {module.__file__}")
+        raise ImportError(
+            f"Refusing to import '{name}' from {source}: it is already loaded from {module.__file__}"
+        )
     return module
 
 
@@ -229,7 +266,11 @@ class ProviderValidator(_ModuleValidator):
     def _check_members(self, result: ValidationResult, instance: Any) -> None:
         super()._check_members(result, instance)
         info = instance.get_info()
-        problem = None if isinstance(info, ProviderInfo) else f"get_info() should return ProviderInfo, got {info!r:.80}"
+        problem = (
+            None
+            if isinstance(info, ProviderInfo)
+            else f"get_info() should return ProviderInfo, got {info!r:.80}"
+        )
         result.note("provider_info", problem, "get_info() returns ProviderInfo")
 
 
@@ -272,7 +313,11 @@ class HookValidator(_ModuleValidator):
 
     def _check_found(self, result: ValidationResult, coordinator: Any, answer: Any) -> None:
         count = sum(map(len, coordinator.hooks.list_handlers().values()))
-        result.note("protocol_compliance", None, f"{count} handlers registered via coordinator.hooks.register()")
+        result.note(
+            "protocol_compliance",
+            None,
+            f"{count} handlers registered via coordinator.hooks.register()",
+        )
 
 
 # ── mount plans ──────────────────────────────────────────────────────────────────────────────────
@@ -288,8 +333,13 @@ class MountPlanValidationResult(_Checks):
         """The errors as a numbered list."""
         if not self.errors:
             return "No errors"
-        lines = [f"  {number}. [{error.name}] {error.message}" for number, error in enumerate(self.errors, 1)]
-        return "\n".join(["Mount Plan Validation Failed:", "", *lines, "", f"Total: {len(self.errors)} error(s)"])
+        lines = [
+            f"  {number}. [{error.name}] {error.message}"
+            for number, error in enumerate(self.errors, 1)
+        ]
+        return "\n".join(
+            ["Mount Plan Validation Failed:", "", *lines, "", f"Total: {len(self.errors)} error(s)"]
+        )
 
 
 class MountPlanValidator:

@@ -7,7 +7,13 @@ from typing import Any, ClassVar
 
 import pytest
 
-from . import ContextValidator, HookValidator, OrchestratorValidator, ProviderValidator, ToolValidator
+from . import (
+    ContextValidator,
+    HookValidator,
+    OrchestratorValidator,
+    ProviderValidator,
+    ToolValidator,
+)
 
 __all__ = [
     "ContextStructuralTests",

@@ -84,7 +84,10 @@ class Leftovers:
         counted, tasks = ("the thread", "the process"), await new_tasks(self._tasks)
         if not any(each.startswith(counted) for each in self._before.leaks()):
             return tasks
-        return [*tasks, *(each for each in self._before.leaks_after_patience() if each.startswith(counted))]
+        return [
+            *tasks,
+            *(each for each in self._before.leaks_after_patience() if each.startswith(counted)),
+        ]
 
 
 CALLS = 5
@@ -109,7 +112,9 @@ async def find_growing_file(mounted: MountedModule, operation: Operation) -> str
         return None
     gc.collect()
     give_up = time.monotonic() + PATIENCE
-    while growing := [(path, count) for path, count in (open_files() - start).items() if count >= CALLS]:
+    while growing := [
+        (path, count) for path, count in (open_files() - start).items() if count >= CALLS
+    ]:
         if time.monotonic() >= give_up:
             path, count = growing[0]
             return f"{count} descriptors of {mounted.without_session(path)!r}"
@@ -133,7 +138,9 @@ def all_files(mounted: MountedModule) -> Contents:
     return {mounted.without_session(name): content for name, content in found.items()}
 
 
-async def cancel_once(mounted: MountedModule, operation: Operation, k: int, *, native: bool = False) -> Any:
+async def cancel_once(
+    mounted: MountedModule, operation: Operation, k: int, *, native: bool = False
+) -> Any:
     """Run an operation and cancel it at its k-th suspension; None if it raised, which other checks report."""
     count_call()
     with mounted.ctx.watchdog(what=operation.name):
@@ -214,7 +221,9 @@ async def _ready(mounted: MountedModule, index: int) -> Operation:
 # ── one point ──
 
 
-async def _confirmed(ctx: CheckContext, usual: _Usual, k: int, native: bool, repeats: int) -> list[Fault]:
+async def _confirmed(
+    ctx: CheckContext, usual: _Usual, k: int, native: bool, repeats: int
+) -> list[Fault]:
     """The faults at one point; those that may be due to chance have to show twice: calls fail and take long at times."""
     trial = attrs.evolve(ctx, faults=[])
     await _cancel_repeatedly(trial, usual, k, native, repeats)
@@ -225,7 +234,9 @@ async def _confirmed(ctx: CheckContext, usual: _Usual, k: int, native: bool, rep
     return trial.faults
 
 
-async def _cancel_repeatedly(ctx: CheckContext, usual: _Usual, k: int, native: bool, repeats: int) -> None:
+async def _cancel_repeatedly(
+    ctx: CheckContext, usual: _Usual, k: int, native: bool, repeats: int
+) -> None:
     async with ctx.mount() as mounted:
         operation = await _ready(mounted, usual.index)
         how = "Task.cancel()" if native else "its cancel scope"
@@ -250,9 +261,16 @@ async def _cancel_repeatedly(ctx: CheckContext, usual: _Usual, k: int, native: b
             where = trial.where
             details = {"given": operation.given, "cancelled_at": where}
             if trial.swallowed:
-                ctx.fault("A7", f"{operation.name} was cancelled by {how} and returned all the same", **details)
+                ctx.fault(
+                    "A7",
+                    f"{operation.name} was cancelled by {how} and returned all the same",
+                    **details,
+                )
                 return
-            if trial.seconds > _ENDS_WITHIN and trial.seconds - (process_cpu_wait() - waited) > _ENDS_WITHIN:
+            if (
+                trial.seconds > _ENDS_WITHIN
+                and trial.seconds - (process_cpu_wait() - waited) > _ENDS_WITHIN
+            ):
                 what = f"{operation.name} went on for more than {_ENDS_WITHIN:g} s after it was cancelled by {how}"
                 ctx.fault("A8", what, **details)
                 return
@@ -263,11 +281,15 @@ async def _cancel_repeatedly(ctx: CheckContext, usual: _Usual, k: int, native: b
             ctx.fault("A14", what, given=operation.given, cancelled_at=where)
 
 
-async def _check_works(mounted: MountedModule, operation: Operation, usual: _Usual, where: str, repeats: int) -> None:
+async def _check_works(
+    mounted: MountedModule, operation: Operation, usual: _Usual, where: str, repeats: int
+) -> None:
     after = await mounted.call(operation.run, mounted)
     if _gist(after) == _gist(usual.outcome):
         return
-    if after.kind == usual.outcome.kind and await _gist_after_many(mounted.ctx, usual, repeats) != _gist(usual.outcome):
+    if after.kind == usual.outcome.kind and await _gist_after_many(
+        mounted.ctx, usual, repeats
+    ) != _gist(usual.outcome):
         return  # so many calls are too many for it, cancelled or not
     ended = f"{after}; without them it {usual.outcome}"
     if after.returned and usual.outcome.returned:
@@ -295,7 +317,9 @@ async def _gist_after_many(ctx: CheckContext, usual: _Usual, repeats: int) -> st
         return _gist(await mounted.call(operation.run, mounted))
 
 
-async def _find_leaking_point(ctx: CheckContext, usual: _Usual, tried: list[tuple[int, bool]]) -> None:
+async def _find_leaking_point(
+    ctx: CheckContext, usual: _Usual, tried: list[tuple[int, bool]]
+) -> None:
     """Something remained after all cancellations; find a point at which one cancellation leaves it behind."""
     for k, native in tried:
         leftovers = Leftovers()
@@ -352,12 +376,16 @@ def _is_readable(name: str, content: bytes, whole: bytes) -> bool:
     """Whether a file is a JSON text, or has one in every line."""
     if not content.strip():
         # An empty list of lines is readable.
-        return name.endswith((".jsonl", ".ndjson", ".log")) or (whole.startswith(b"{") and not name.endswith(".json"))
+        return name.endswith((".jsonl", ".ndjson", ".log")) or (
+            whole.startswith(b"{") and not name.endswith(".json")
+        )
     with suppress(ValueError):
         json.loads(content)
         return True
     with suppress(ValueError):
-        return content.endswith(b"\n") and all(json.loads(line) is not None for line in content.splitlines())
+        return content.endswith(b"\n") and all(
+            json.loads(line) is not None for line in content.splitlines()
+        )
     return False
 
 
@@ -392,13 +420,17 @@ async def _cancel_with_a_process(ctx: CheckContext, index: int, looks: int) -> b
         operation = typical_operations(mounted)[index]
         had_process = await _cancelled(mounted, operation, before, looks)
     if before.left_processes():
-        for left in [each for each in before.leaks_after_patience() if each.startswith("the process")][:1]:
+        for left in [
+            each for each in before.leaks_after_patience() if each.startswith("the process")
+        ][:1]:
             what = f"{operation.name} was cancelled while its process ran, and {left} remains after cleanup"
             ctx.fault("A14", what, given=operation.given)
     return had_process
 
 
-async def _cancelled(mounted: MountedModule, operation: Operation, before: Resources, looks: int) -> bool:
+async def _cancelled(
+    mounted: MountedModule, operation: Operation, before: Resources, looks: int
+) -> bool:
     """Run an operation and cancel it when it has a process that has been waiting so long; whether it had one."""
     outcomes: list[Outcome] = []
     scope = anyio.CancelScope()

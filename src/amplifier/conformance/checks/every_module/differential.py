@@ -27,15 +27,31 @@ import anyio.lowlevel
 import anyio.to_thread
 import attrs
 
-from amplifier.conformance.checks.every_module.cancellation import Contents, Files, all_files, cancel_once
+from amplifier.conformance.checks.every_module.cancellation import (
+    Contents,
+    Files,
+    all_files,
+    cancel_once,
+)
 from amplifier.conformance.checks.registry import check
 from amplifier.conformance.oracles.calls import NEVER, chosen_suspensions, first_difference
 from amplifier.conformance.target.calls import Outcome, call_with_deadline, run_virtually
 from amplifier.conformance.target.locate import load_anew
-from amplifier.conformance.target.mounted import CANCEL_GRACE, CheckContext, MountedModule, MountFailed
+from amplifier.conformance.target.mounted import (
+    CANCEL_GRACE,
+    CheckContext,
+    MountedModule,
+    MountFailed,
+)
 from amplifier.conformance.target.process import ProcessState
 from amplifier.conformance.target.source import texts_in
-from amplifier.conformance.target.use import FOREIGN, Operation, other_operations, schema_of, typical_operations
+from amplifier.conformance.target.use import (
+    FOREIGN,
+    Operation,
+    other_operations,
+    schema_of,
+    typical_operations,
+)
 from amplifier.contracts import clauses_for
 
 _ROUNDS = 12
@@ -69,7 +85,9 @@ class Answer:
     @property
     def is_good(self) -> bool:
         """Whether the call did what it is for."""
-        return self.ending not in ("failed", "did not end") and not self.ending.startswith("raised ")
+        return self.ending not in ("failed", "did not end") and not self.ending.startswith(
+            "raised "
+        )
 
 
 @attrs.frozen
@@ -138,7 +156,9 @@ _Setting = Callable[[CheckContext], AbstractAsyncContextManager[Scene]]
 _Program = Callable[[MountedModule], Sequence[Operation]]
 
 
-async def _tell(ctx: CheckContext, setting: _Setting, program: _Program, trial: int = 0) -> list[Answer]:
+async def _tell(
+    ctx: CheckContext, setting: _Setting, program: _Program, trial: int = 0
+) -> list[Answer]:
     """The answers of a freshly imported module to a program; that it could not be mounted is an answer, too.
 
     What a module draws at random is another thing in each trial.
@@ -153,7 +173,9 @@ async def _tell(ctx: CheckContext, setting: _Setting, program: _Program, trial: 
 
 def _anew(ctx: CheckContext) -> CheckContext:
     """A context for the module as it is when it was just imported."""
-    return attrs.evolve(ctx.fresh(), loaded=attrs.evolve(load_anew(ctx.loaded), given=ctx.loaded.given))
+    return attrs.evolve(
+        ctx.fresh(), loaded=attrs.evolve(load_anew(ctx.loaded), given=ctx.loaded.given)
+    )
 
 
 def _lasting(mounted: MountedModule) -> list[Operation]:
@@ -177,7 +199,9 @@ def _others(mounted: MountedModule) -> list[Operation]:
 
 
 @asynccontextmanager
-async def _alone(ctx: CheckContext, zone: str = "UTC", language: str | None = None) -> AsyncIterator[Scene]:
+async def _alone(
+    ctx: CheckContext, zone: str = "UTC", language: str | None = None
+) -> AsyncIterator[Scene]:
     state = ProcessState()
     os.environ["TZ"] = zone
     time.tzset()
@@ -200,7 +224,11 @@ async def _after_another(ctx: CheckContext) -> AsyncIterator[Scene]:
             await first.call(operation.run, first)
         # The same user's, elsewhere; but a context without settings that name a place has to tell sessions apart.
         is_placed = "{directory}" in repr(ctx.loaded.config)
-        shares_all = ctx.loaded.module_type == "context" and ctx.loaded.config == ctx.loaded.given and not is_placed
+        shares_all = (
+            ctx.loaded.module_type == "context"
+            and ctx.loaded.config == ctx.loaded.given
+            and not is_placed
+        )
         async with ctx.mount(beside=first) if shares_all else ctx.mount(neighbour=first) as second:
             yield Scene(second, first)
 
@@ -238,10 +266,13 @@ async def answers_the_same_elsewhere(ctx: CheckContext) -> None:
     for config in ctx.configs:
         of_config = attrs.evolve(ctx, loaded=attrs.evolve(ctx.loaded, config=config))
         usual = {
-            each: await _tell(of_config, _alone, each) for each in dict.fromkeys(each[3] for each in circumstances)
+            each: await _tell(of_config, _alone, each)
+            for each in dict.fromkeys(each[3] for each in circumstances)
         }
         for clause, what, setting, program in circumstances:
-            if any(fault.clause == clause for fault in ctx.faults) or (clause != "A16" and ctx.loaded.starts_processes):
+            if any(fault.clause == clause for fault in ctx.faults) or (
+                clause != "A16" and ctx.loaded.starts_processes
+            ):
                 continue  # what programs print is theirs
             found = await _difference(of_config, setting, program, usual[program])
             if found is not None and not (clause == "A25" and _NAMED.search(await _described(ctx))):
@@ -258,14 +289,18 @@ async def answers_the_same_in_another_process(ctx: CheckContext) -> None:
     tellings = [await _told_on_asyncio(ctx, trial) for trial in range(_TRIALS)]
     for usual, *others in zip(*tellings, strict=False):
         is_steady = all(other == usual for other in others)
-        ctx.coverage.answers.append((usual.name, usual.given, usual.text[:_LONGEST_TEXT] if is_steady else None))
+        ctx.coverage.answers.append(
+            (usual.name, usual.given, usual.text[:_LONGEST_TEXT] if is_steady else None)
+        )
 
 
 async def _told_on_asyncio(ctx: CheckContext, trial: int) -> list[Answer]:
     if ctx.backend == "asyncio":
         return await _tell(ctx, _alone, _once, trial)
     other = attrs.evolve(ctx.fresh(), backend="asyncio", abort=None)
-    return await anyio.to_thread.run_sync(partial(run_virtually, _tell, other, _alone, _once, trial, backend="asyncio"))
+    return await anyio.to_thread.run_sync(
+        partial(run_virtually, _tell, other, _alone, _once, trial, backend="asyncio")
+    )
 
 
 @check("A16", kind="hygiene")
@@ -275,14 +310,20 @@ async def shares_no_state(ctx: CheckContext) -> None:
         return
     async with _anew(ctx).mount() as used:
         for operation in _lasting(used):
-            await used.call(operation.run, used)  # what is made at the first use, such as a table, may be made for all
+            await used.call(
+                operation.run, used
+            )  # what is made at the first use, such as a table, may be made for all
         before = _globals(used)
         for operation in _once(used):
             await used.call(operation.run, used)
             for place, now in _globals(used).items():
                 changes = sorted(set(now) ^ set(before.get(place, []))) or now
-                if now != before.get(place) and not any(used.session.session_id in each for each in changes):
-                    what = f"{operation.name} in one session changed {place}, which all sessions share"
+                if now != before.get(place) and not any(
+                    used.session.session_id in each for each in changes
+                ):
+                    what = (
+                        f"{operation.name} in one session changed {place}, which all sessions share"
+                    )
                     ctx.fault("A16", f"{what}: {changes[0][:150]}", given=operation.given)
                     return
 
@@ -294,17 +335,24 @@ _PLAIN = (str, bytes, int, float, type(None))
 def _globals(mounted: MountedModule) -> dict[str, list[str]]:
     """What the globals of the module's Python modules and classes hold, by name: plain values as Python writes them, others by identity."""
     target = mounted.loaded.target
-    top = target.import_name if target.origin == "installed" else target.import_name.partition(".")[0]
+    top = (
+        target.import_name if target.origin == "installed" else target.import_name.partition(".")[0]
+    )
     found: dict[str, list[str]] = {}
     for name, module in list(sys.modules.items()):
         own = vars(module).values() if name == top or name.startswith(f"{top}.") else ()
-        holders: list[Any] = [module, *(each for each in own if isinstance(each, type) and each.__module__ == name)]
+        holders: list[Any] = [
+            module,
+            *(each for each in own if isinstance(each, type) and each.__module__ == name),
+        ]
         for holder in holders if own else ():
             for key, value in vars(holder).items():
                 if isinstance(value, (*_CHANGEABLE, *_PLAIN)) and not key.startswith("__"):
                     held = value if isinstance(value, _CHANGEABLE) else [value]
                     entries = held.items() if isinstance(held, dict) else ((each,) for each in held)
-                    found[f"{holder.__name__}.{key}"] = sorted(": ".join(map(_written, each)) for each in entries)
+                    found[f"{holder.__name__}.{key}"] = sorted(
+                        ": ".join(map(_written, each)) for each in entries
+                    )
     return found
 
 
@@ -328,8 +376,14 @@ async def _difference(
 async def _described(ctx: CheckContext) -> str:
     """What the module states about itself: its documentation, and descriptions and schemas of its tools."""
     async with ctx.fresh().mount() as mounted:
-        tools = [f"{getattr(each, 'description', '')} {schema_of(each)}" for each in mounted.instances.values()]
-        docs = [str(each.__doc__) for each in (ctx.loaded.module, *map(type, mounted.instances.values()))]
+        tools = [
+            f"{getattr(each, 'description', '')} {schema_of(each)}"
+            for each in mounted.instances.values()
+        ]
+        docs = [
+            str(each.__doc__)
+            for each in (ctx.loaded.module, *map(type, mounted.instances.values()))
+        ]
     return " ".join([*tools, *docs])
 
 
@@ -398,8 +452,14 @@ async def _ask_after_others(ctx: CheckContext) -> None:
     random.Random(ctx.seed).shuffle(order)
     alone = {number: await _tell(ctx, _alone, partial(_at, numbers=(number,))) for number in order}
     order += reversed(order)
-    for number, answer in zip(order, await _tell(ctx, _alone, partial(_at, numbers=order)), strict=False):
-        if [answer] != alone[number] == await _tell(ctx, _alone, partial(_at, numbers=(number,)), trial=1):
+    for number, answer in zip(
+        order, await _tell(ctx, _alone, partial(_at, numbers=order)), strict=False
+    ):
+        if (
+            [answer]
+            != alone[number]
+            == await _tell(ctx, _alone, partial(_at, numbers=(number,)), trial=1)
+        ):
             shown = first_difference(alone[number][0].text, answer.text)
             ctx.fault("R6", f"after other questions {answer.name} gave {shown}", given=answer.given)
             return
@@ -415,7 +475,9 @@ async def _find_stale_answer(ctx: CheckContext, clause: str) -> None:
         if budget.is_spent():
             return
         tellings = [(first,), (second,), (first, second)]
-        (one,), (alone,), (_, after) = [await _tell(ctx, _alone, partial(_at, numbers=each)) for each in tellings]
+        (one,), (alone,), (_, after) = [
+            await _tell(ctx, _alone, partial(_at, numbers=each)) for each in tellings
+        ]
         if (
             after.text == one.text != alone.text
             and alone.ending == one.ending
@@ -425,7 +487,11 @@ async def _find_stale_answer(ctx: CheckContext, clause: str) -> None:
             if again == [[one], [alone], [one, after]]:
                 shown = first_difference(alone.text, after.text)
                 given = {"first": one.given, "then": after.given}
-                ctx.fault(clause, f"{after.name} got the answer to the call before it, {shown}", given=given)
+                ctx.fault(
+                    clause,
+                    f"{after.name} got the answer to the call before it, {shown}",
+                    given=given,
+                )
                 return
 
 
@@ -460,7 +526,11 @@ def _changes(one: Any, other: Any) -> list[tuple[Any, Any]]:
         return [change for key in one for change in _changes(one[key], other[key])]
     if one == other:
         return []
-    is_plain = type(one) is type(other) and isinstance(one, (str, int, float)) and not isinstance(one, bool)
+    is_plain = (
+        type(one) is type(other)
+        and isinstance(one, (str, int, float))
+        and not isinstance(one, bool)
+    )
     return [(one, other)] if is_plain else [(None, None), (None, None)]
 
 
@@ -497,7 +567,11 @@ def _is_compared(ctx: CheckContext) -> bool:
 
 
 def _pool(mounted: MountedModule) -> list[Operation]:
-    return [*_lasting(mounted), *other_operations(mounted)] if _is_compared(mounted.ctx) else _lasting(mounted)
+    return (
+        [*_lasting(mounted), *other_operations(mounted)]
+        if _is_compared(mounted.ctx)
+        else _lasting(mounted)
+    )
 
 
 async def _is_torn(ctx: CheckContext, history: Sequence[int], at: int, points: int) -> bool:
@@ -512,7 +586,10 @@ async def _is_torn(ctx: CheckContext, history: Sequence[int], at: int, points: i
         if cancelled is None or not cancelled.fired:
             continue
         given = {"calls": [each.given for each in calls], "cancelled": at + 1}
-        details = {"given": given if len(calls) > 1 else calls[0].given, "cancelled_at": cancelled.where}
+        details = {
+            "given": given if len(calls) > 1 else calls[0].given,
+            "cancelled_at": cancelled.where,
+        }
         problem = files.problem(contents)
         if problem is not None:
             ctx.fault("A10", f"{calls[at].name} was cancelled, and {problem}", **details)
@@ -524,7 +601,9 @@ async def _is_torn(ctx: CheckContext, history: Sequence[int], at: int, points: i
             return False  # it is not the same every time
         usual, found = halves[0] or halves[1] or (made[0], after[0])
         if found.ending == "did not end":
-            return False  # calls that hang after a cancelled one are found by `survives_cancellation`
+            return (
+                False  # calls that hang after a cancelled one are found by `survives_cancellation`
+            )
         ended = "" if found.text.startswith("raised ") else "gave "
         what = f"{calls[at].name} was cancelled as call {at + 1} of {len(calls)}; after that a call {ended}".rstrip()
         ctx.fault("A9", f"{what} {first_difference(usual.text, found.text)}", **details)
@@ -536,7 +615,11 @@ def _first_other(after: list[Answer], usual: list[Answer]) -> tuple[Answer, Answ
     """The first answer of which a part is another one than usual, with the usual one; no text about the calls themselves counts here."""
     for pair in zip(usual, after, strict=True):
         one, other = (
-            {place: leaf for place, leaf in each.leaves.items() if not _STATISTICS.search(place.lower())}
+            {
+                place: leaf
+                for place, leaf in each.leaves.items()
+                if not _STATISTICS.search(place.lower())
+            }
             for each in pair
         )
         if one != other:
@@ -544,7 +627,9 @@ def _first_other(after: list[Answer], usual: list[Answer]) -> tuple[Answer, Answ
     return None
 
 
-async def _history(ctx: CheckContext, history: Sequence[int], at: int, k: int) -> tuple[list[Answer], Contents, Any]:
+async def _history(
+    ctx: CheckContext, history: Sequence[int], at: int, k: int
+) -> tuple[list[Answer], Contents, Any]:
     """What the calls of a history answer, one of which is cancelled at its k-th suspension unless k is 0; the files then, and that call."""
     answers, trial = [], None
     async with ctx.fresh().mount() as mounted:
@@ -584,7 +669,9 @@ def _pair(mounted: MountedModule, number: int) -> tuple[Operation, Operation] | 
     else:
         marked = [other_operations(mounted, *each) for each in zip(_MARKS, _NUMBERS, strict=True)]
         one, other = marked if all(marked) else [typical_operations(mounted)] * 2
-    return (one[number], other[number]) if number < min(len(one), len(other), _MOST_AT_ONCE) else None
+    return (
+        (one[number], other[number]) if number < min(len(one), len(other), _MOST_AT_ONCE) else None
+    )
 
 
 @check(
@@ -609,7 +696,9 @@ async def answers_the_same_at_once(ctx: CheckContext) -> None:
 
 async def _disturbance(ctx: CheckContext, number: int) -> str | None:
     orders = [await _in_turn(ctx, number, swapped) for swapped in (False, True)]
-    if ctx.loaded.module_type == "hook" and not all(_MARKS[at] in orders[0][:2][at].text for at in range(2)):
+    if ctx.loaded.module_type == "hook" and not all(
+        _MARKS[at] in orders[0][:2][at].text for at in range(2)
+    ):
         return None  # the results do not show which event they are about
     is_steady = _equal(await _in_turn(ctx, number), orders[0])
     for head_start in _HEAD_STARTS:
@@ -617,13 +706,21 @@ async def _disturbance(ctx: CheckContext, number: int) -> str | None:
             mounted.suspend_at("llm:request", "llm:response")
             pair = _pair(mounted, number) or ()
             outcomes = await _run_concurrently(mounted, pair, head_start)
-            first, second = (Scene(mounted).answer(*each) for each in zip(pair, outcomes, strict=True))
+            first, second = (
+                Scene(mounted).answer(*each) for each in zip(pair, outcomes, strict=True)
+            )
             together = first, second, await _state(mounted)
-        problem = _wrong_result(orders, together, is_steady) or (_wrong_state(orders, together) if is_steady else None)
+        problem = _wrong_result(orders, together, is_steady) or (
+            _wrong_state(orders, together) if is_steady else None
+        )
         if ctx.loaded.module_type == "provider":
             problem = problem or _wrong_answer([*orders, together])
         # Whether slower calls show the same: a result may depend on the time or on chance.
-        paused = [await _in_turn(ctx, number, pause=pause) for pause in _PAUSES if problem is not None and is_steady]
+        paused = [
+            await _in_turn(ctx, number, pause=pause)
+            for pause in _PAUSES
+            if problem is not None and is_steady
+        ]
         if problem is not None and all(_equal(each, orders[0]) for each in paused):
             return problem
     return None
@@ -633,7 +730,9 @@ def _equal(one: _Run, other: _Run) -> bool:
     return _same([*one[:2], *one[2]], [*other[:2], *other[2]])
 
 
-async def _in_turn(ctx: CheckContext, number: int, swapped: bool = False, pause: float = 0.0) -> _Run:
+async def _in_turn(
+    ctx: CheckContext, number: int, swapped: bool = False, pause: float = 0.0
+) -> _Run:
     async with ctx.mount() as mounted:
         pair = _pair(mounted, number) or ()
         answers: dict[int, Answer] = {}
@@ -644,7 +743,11 @@ async def _in_turn(ctx: CheckContext, number: int, swapped: bool = False, pause:
 
 
 async def _run_concurrently(
-    mounted: MountedModule, pair: Sequence[Operation], head_start: int, *, cancel_after: int | None = None
+    mounted: MountedModule,
+    pair: Sequence[Operation],
+    head_start: int,
+    *,
+    cancel_after: int | None = None,
 ) -> list[Outcome]:
     """Make both calls at the same time, with so many steps of the loop between the two starts, and cancel the first so many steps later."""
     outcomes = [Outcome(kind="late"), Outcome(kind="late")]
@@ -704,7 +807,9 @@ def _wrong_result(orders: list[_Run], together: _Run, is_steady: bool) -> str | 
 
 def _same(one: Sequence[Answer], other: Sequence[Answer]) -> bool:
     """Whether answers are the same but for figures about the calls themselves, such as how long they took."""
-    return [(each.ending, each.leaves) for each in one] == [(each.ending, each.leaves) for each in other]
+    return [(each.ending, each.leaves) for each in one] == [
+        (each.ending, each.leaves) for each in other
+    ]
 
 
 def _wrong_answer(runs: list[_Run]) -> str | None:
@@ -717,10 +822,14 @@ def _wrong_answer(runs: list[_Run]) -> str | None:
 
 def _wrong_state(orders: list[_Run], together: _Run) -> str | None:
     results = [*together[:2], *orders[0][:2], *orders[1][:2]]
-    if not all(each.is_good for each in results) or any(_same(together[2], order[2]) for order in orders):
+    if not all(each.is_good for each in results) or any(
+        _same(together[2], order[2]) for order in orders
+    ):
         return None
     left, usual = next(
-        pair for pair in zip(together[2], orders[0][2], strict=True) if not _same(*([each] for each in pair))
+        pair
+        for pair in zip(together[2], orders[0][2], strict=True)
+        if not _same(*([each] for each in pair))
     )
     return f"afterwards it shows {left.text[:150]}, which is what no order of the two leaves ({usual.text[:150]})"
 
@@ -730,15 +839,21 @@ async def spares_the_neighbour(ctx: CheckContext) -> None:
     """Makes the same call twice at the same time and cancels the first; the second must return as usual."""
     budget = ctx.budget(_BUDGET)
     async with ctx.mount() as mounted:
-        operations = typical_operations(mounted)[: 1 if ctx.loaded.starts_processes else _MOST_AT_ONCE]
+        operations = typical_operations(mounted)[
+            : 1 if ctx.loaded.starts_processes else _MOST_AT_ONCE
+        ]
     for operation in operations:
         async with ctx.mount() as mounted:
             if budget.is_spent() or not (await _call(mounted, operation)).returned:
                 continue
         for steps in _HEAD_STARTS:
             async with ctx.mount() as mounted:
-                _, second = await _run_concurrently(mounted, [operation] * 2, 1, cancel_after=steps + 1)
+                _, second = await _run_concurrently(
+                    mounted, [operation] * 2, 1, cancel_after=steps + 1
+                )
             if not second.returned:
                 what = f"two equal calls at the same time, {operation.name}, of which the first was cancelled"
-                ctx.fault("A9", f"{what}: the second {second}", given=operation.given, error=second.error)
+                ctx.fault(
+                    "A9", f"{what}: the second {second}", given=operation.given, error=second.error
+                )
                 return

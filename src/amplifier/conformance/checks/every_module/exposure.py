@@ -26,7 +26,13 @@ from amplifier.conformance.target.calls import KIT_THREAD, cpu_wait
 from amplifier.conformance.target.mounted import CheckContext, MountFailed
 from amplifier.conformance.target.process import ProcessState, captured_logs
 from amplifier.conformance.target.source import settings_in
-from amplifier.conformance.target.use import SECRET, is_secret, secret_variables, set_environment, typical_operations
+from amplifier.conformance.target.use import (
+    SECRET,
+    is_secret,
+    secret_variables,
+    set_environment,
+    typical_operations,
+)
 
 _TICK = 0.005
 _SAMPLING_INTERVAL = 0.01
@@ -82,7 +88,11 @@ async def blocks_nothing(ctx: CheckContext) -> None:
         runs.append(await _watched_run(ctx))
     for line in sorted(set.intersection(*(set(blocked) for blocked in runs)))[:1]:
         # Without the time, which is another one in every run.
-        ctx.fault("A17", f"the event loop was blocked for too long in each of {len(runs)} runs", location=line)
+        ctx.fault(
+            "A17",
+            f"the event loop was blocked for too long in each of {len(runs)} runs",
+            location=line,
+        )
 
 
 async def _watched_run(ctx: CheckContext) -> dict[str, float]:
@@ -97,7 +107,9 @@ async def _watched_run(ctx: CheckContext) -> dict[str, float]:
                 long = 0
                 for operation in typical_operations(mounted):
                     seconds = _OPERATION_SECONDS[long >= _MAX_LONG]
-                    long += (await mounted.call(operation.run, mounted, seconds=seconds)).kind == "late"
+                    long += (
+                        await mounted.call(operation.run, mounted, seconds=seconds)
+                    ).kind == "late"
                     await anyio.sleep(_TICK)  # so that each of them is timed by itself
                 if mounted.cleanup is not None:
                     await mounted.call(mounted.cleanup)
@@ -117,7 +129,9 @@ async def leaves_the_process_as_found(ctx: CheckContext) -> None:
     first = await _changes(ctx, seed=1)
     if not first:
         return
-    again = await _changes(ctx, seed=2)  # what is changed by an import, or by chance, does not show twice
+    again = await _changes(
+        ctx, seed=2
+    )  # what is changed by an import, or by chance, does not show twice
     for what, (when, how, given) in first.items():
         if what in again and (what != _RANDOM or how == again[what][1]):
             shown = "it was seeded" if what == _RANDOM else how
@@ -184,7 +198,9 @@ async def keeps_secrets(ctx: CheckContext) -> None:
         for where, text in await _emitted(ctx, {**config, **dict.fromkeys(keys, SECRET)}):
             if SECRET in repr(text):
                 given = {"settings": keys, "answer of the service": scenario}
-                what = f"{where} holds the secret that was given as {', '.join(keys) or 'a variable'}"
+                what = (
+                    f"{where} holds the secret that was given as {', '.join(keys) or 'a variable'}"
+                )
                 ctx.fault("A22", what, given=given)
                 return
 
@@ -207,7 +223,9 @@ async def _emitted(ctx: CheckContext, config: dict[str, Any]) -> list[tuple[str,
             found.append(("the error of mount", _texts_of(failed.outcome.error)))
     formatter = logging.Formatter()
     for record in records:
-        found.append((f"a log record, {record.levelname} of {record.name!r},", formatter.format(record)))
+        found.append(
+            (f"a log record, {record.levelname} of {record.name!r},", formatter.format(record))
+        )
     return found
 
 

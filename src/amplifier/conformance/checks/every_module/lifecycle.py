@@ -27,7 +27,11 @@ from amplifier.conformance.checks.every_module.cancellation import (
 )
 from amplifier.conformance.checks.registry import check
 from amplifier.conformance.oracles.calls import NEVER
-from amplifier.conformance.target.calls import call_with_deadline, count_mount, reraise_own_cancellation
+from amplifier.conformance.target.calls import (
+    call_with_deadline,
+    count_mount,
+    reraise_own_cancellation,
+)
 from amplifier.conformance.target.locate import EXPECTED_MOUNT, Target, parsed
 from amplifier.conformance.target.mounted import (
     CANARY,
@@ -68,7 +72,11 @@ def declares_an_entry_point(target: Target) -> Iterator[Fault]:
                 yield Fault(clause="A1", what=what, location="pyproject.toml")
     for file in target.sources():
         if parsed(file) is None:
-            yield Fault(clause="A1", what=f"{file.name} cannot be parsed, so it cannot be imported", location=file.name)
+            yield Fault(
+                clause="A1",
+                what=f"{file.name} cannot be parsed, so it cannot be imported",
+                location=file.name,
+            )
 
 
 @check("A2", kind="static")
@@ -89,7 +97,9 @@ def has_a_mount(target: Target) -> Iterator[Fault]:
     if found is None and target.functions():
         return  # they are mounted as they are
     if found is None and not _is_dynamic(target, target.attribute):
-        what = f"there is no {target.attribute!r} in {target.import_name}; expected {EXPECTED_MOUNT}"
+        what = (
+            f"there is no {target.attribute!r} in {target.import_name}; expected {EXPECTED_MOUNT}"
+        )
         yield Fault(clause="A3", what=what, location=target.file.name)
         return
     node = None if found is None else found.node
@@ -100,14 +110,27 @@ def has_a_mount(target: Target) -> Iterator[Fault]:
         yield Fault(clause="A3", what=what, location=found.location)
     if isinstance(node, ast.FunctionDef):
         # A plain function may return a coroutine or a manager; only one that surely returns neither is a fault.
-        answers = [each.value for each in ast.walk(node) if isinstance(each, ast.Return) and each.value is not None]
-        local = {each.name for each in ast.walk(node) if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef))}
+        answers = [
+            each.value
+            for each in ast.walk(node)
+            if isinstance(each, ast.Return) and each.value is not None
+        ]
+        local = {
+            each.name
+            for each in ast.walk(node)
+            if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef))
+        }
         if node.decorator_list or any(
-            not isinstance(value, (ast.Constant, ast.Lambda)) and getattr(value, "id", "") not in local
+            not isinstance(value, (ast.Constant, ast.Lambda))
+            and getattr(value, "id", "") not in local
             for value in answers
         ):
-            raise Unexamined(f"{found.file.name} does not show what the plain function mount returns")
-        what = "mount is a plain function; expected async def, or a factory of async context managers"
+            raise Unexamined(
+                f"{found.file.name} does not show what the plain function mount returns"
+            )
+        what = (
+            "mount is a plain function; expected async def, or a factory of async context managers"
+        )
         yield Fault(clause="A3", what=what, location=found.location)
 
 
@@ -126,7 +149,9 @@ def is_told_when_ready(target: Target) -> Iterator[Fault]:
         yield Fault(clause="A6", what=what, location=found.location)
     if isinstance(node, ast.FunctionDef):
         if node.decorator_list:
-            raise Unexamined(f"{found.file.name} does not show what its decorators make of on_session_ready")
+            raise Unexamined(
+                f"{found.file.name} does not show what its decorators make of on_session_ready"
+            )
         what = "on_session_ready is not async, so the kernel does not call it"
         yield Fault(clause="A6", what=what, location=found.location)
 
@@ -168,18 +193,33 @@ def _takes(node: ast.FunctionDef | ast.AsyncFunctionDef, count: int) -> bool:
     positional = [*arguments.posonlyargs, *arguments.args]
     least = len(positional) - len(arguments.defaults)
     keywords_needed = any(default is None for default in arguments.kw_defaults)
-    return least <= count and (len(positional) >= count or arguments.vararg is not None) and not keywords_needed
+    return (
+        least <= count
+        and (len(positional) >= count or arguments.vararg is not None)
+        and not keywords_needed
+    )
 
 
 def _is_dynamic(target: Target, attribute: str) -> bool:
     """Whether a name could be defined in a way that the search for definitions does not see: then the file has the word."""
     text = target.file.read_text(encoding="utf-8", errors="replace")
-    return re.search(rf"\b{re.escape(attribute.partition('.')[0])}\b|import \*|__getattr__|globals\(", text) is not None
+    return (
+        re.search(
+            rf"\b{re.escape(attribute.partition('.')[0])}\b|import \*|__getattr__|globals\(", text
+        )
+        is not None
+    )
 
 
 # ── mounting ──
 
-_POINT_CLAUSES = {"tool": "T4", "provider": "P2", "orchestrator": "O2", "context": "C2", "hook": "H2"}
+_POINT_CLAUSES = {
+    "tool": "T4",
+    "provider": "P2",
+    "orchestrator": "O2",
+    "context": "C2",
+    "hook": "H2",
+}
 _EXPECTED = {
     kind: f'coordinator.mount("{CONTRACTS[kind].mount_point}", …)'
     for kind in ("tool", "provider", "orchestrator", "context")
@@ -216,7 +256,10 @@ async def _check_mount(ctx: CheckContext) -> None:
         else:
             is_instance = kind != "hook" and isinstance(returned, contract.protocol)
         if not (returned is None or callable(returned) or is_instance or mounted.is_structured):
-            ctx.fault("A4", f"mount returned {type(returned).__name__}; expected a cleanup, a {kind} or None")
+            ctx.fault(
+                "A4",
+                f"mount returned {type(returned).__name__}; expected a cleanup, a {kind} or None",
+            )
         if isinstance(returned, type):
             ctx.fault("A4", f"mount returned the class {returned.__name__}, not an instance of it")
         if mounted.is_present or kind not in _POINT_CLAUSES:
@@ -226,7 +269,11 @@ async def _check_mount(ctx: CheckContext) -> None:
             ctx.notes.append(DECLINED)
             return
         where = f"; it is at {', '.join(elsewhere)}" if elsewhere else ""
-        missing = "no handler is registered" if kind == "hook" else f"nothing is mounted at {contract.mount_point!r}"
+        missing = (
+            "no handler is registered"
+            if kind == "hook"
+            else f"nothing is mounted at {contract.mount_point!r}"
+        )
         ctx.fault(_POINT_CLAUSES[kind], f"after mount {missing}{where}")
 
 
@@ -251,9 +298,15 @@ async def takes_the_coordinator_when_ready(ctx: CheckContext) -> None:
         ctx.fault("A6", "on_session_ready is not async, so the kernel does not call it")
         return
     async with ctx.mount(ready=False) as mounted:
-        error = (await mounted.call(ctx.loaded.on(ctx.backend).on_session_ready or ready, mounted.coordinator)).error
+        error = (
+            await mounted.call(
+                ctx.loaded.on(ctx.backend).on_session_ready or ready, mounted.coordinator
+            )
+        ).error
         if isinstance(error, TypeError) and ctx.location_of(error) is None:
-            ctx.fault("A6", f"on_session_ready cannot be called with the coordinator alone: {error}")
+            ctx.fault(
+                "A6", f"on_session_ready cannot be called with the coordinator alone: {error}"
+            )
 
 
 # ── cleanup ──
@@ -279,19 +332,28 @@ async def _clean_up(ctx: CheckContext, config: dict[str, Any]) -> None:
     async with ctx.mount(config=config) as mounted:
         tasks = task_ids()
         given = files_below(mounted.directory)
-        for operation in typical_operations(mounted):  # run again if a file is open after it, to see the number grow
+        for operation in typical_operations(
+            mounted
+        ):  # run again if a file is open after it, to see the number grow
             if (found := await find_growing_file(mounted, operation)) is not None:
-                what = f"{CALLS} equal calls of {operation.name} left {found} more open until cleanup"
+                what = (
+                    f"{CALLS} equal calls of {operation.name} left {found} more open until cleanup"
+                )
                 ctx.fault("A23", what, given=operation.given)
         used = files_below(mounted.directory)
         await _clean_up_twice(mounted)
-        for registration in mounted.registrations if mounted.cleanup is not None or mounted.is_structured else ():
+        for registration in (
+            mounted.registrations if mounted.cleanup is not None or mounted.is_structured else ()
+        ):
             what = f"the handler {registration.name!r} for {registration.event!r} remains after cleanup"
             ctx.fault("A14", what)
             ctx.fault("H9", what)
         await mounted.close()
         left += await new_tasks(tasks)
-        left += [f"the temporary file {name!r}" for name in sorted(path.name for path in mounted.temporary.iterdir())]
+        left += [
+            f"the temporary file {name!r}"
+            for name in sorted(path.name for path in mounted.temporary.iterdir())
+        ]
         kept = files_below(mounted.directory)
         for name in (each for each in given if not is_of_a_database(each)):
             ctx.expect(name in kept, "A15", f"after cleanup the user's file {name!r} is gone")
@@ -299,14 +361,20 @@ async def _clean_up(ctx: CheckContext, config: dict[str, Any]) -> None:
         ctx.expect(is_kept, "A15", "cleanup changed a file of the user's")
     left += [*await new_tasks(tasks_before), *before.leaks_after_patience()]
     stopped = mounted.session.last_stop
-    left += [] if stopped is None else [f"{part.what}, which would not stop," for part in stopped.would_not_stop]
+    left += (
+        []
+        if stopped is None
+        else [f"{part.what}, which would not stop," for part in stopped.would_not_stop]
+    )
     for each in left:
         ctx.fault("A14", f"{each} remains after cleanup")
 
 
 async def _clean_up_twice(mounted: MountedModule, when: str = "") -> None:
     ctx = mounted.ctx
-    steps: list[tuple[str, Any, bool]] = [] if mounted.cleanup is None else [("cleanup", mounted.cleanup, True)]
+    steps: list[tuple[str, Any, bool]] = (
+        [] if mounted.cleanup is None else [("cleanup", mounted.cleanup, True)]
+    )
     steps += [("a registered cleanup", entry.run, True) for entry in mounted.registered_cleanups]
     if mounted.leave_mount is not None:
         steps.append(("leaving the structured mount", mounted.leave_mount, False))
@@ -314,7 +382,11 @@ async def _clean_up_twice(mounted: MountedModule, when: str = "") -> None:
     for name, run, is_repeatable in steps:
         first = await mounted.call(run, seconds=CLEANUP_SECONDS, clause="A12", is_exact=True)
         if not first.returned:
-            ctx.fault("A13" if first.kind == "raised" else "A12", f"{when}{name} {first}", error=first.error)
+            ctx.fault(
+                "A13" if first.kind == "raised" else "A12",
+                f"{when}{name} {first}",
+                error=first.error,
+            )
         elif is_repeatable:
             second = await mounted.call(run, seconds=CLEANUP_SECONDS, clause="A12", is_exact=True)
             if not second.returned:
@@ -329,7 +401,9 @@ async def keeps_what_was_configured(ctx: CheckContext) -> None:
             continue
         for is_folder in (True, False):
             try:
-                async with ctx.mount(config={**ctx.loaded.config, key: "{directory}/given"}) as mounted:
+                async with ctx.mount(
+                    config={**ctx.loaded.config, key: "{directory}/given"}
+                ) as mounted:
                     await _clean_up_configured(mounted, key, is_folder)
             except MountFailed:
                 continue
@@ -357,10 +431,17 @@ async def announces_its_events(mounted: MountedModule) -> None:
     ctx = mounted.ctx
     await run_typical_operations(mounted)
     announced: set[str] = set()
-    for contribution in await mounted.session.coordinator.collect_contributions("observability.events"):
-        announced.update(contribution if isinstance(contribution, (list, tuple, set)) else [str(contribution)])
+    for contribution in await mounted.session.coordinator.collect_contributions(
+        "observability.events"
+    ):
+        announced.update(
+            contribution if isinstance(contribution, (list, tuple, set)) else [str(contribution)]
+        )
     for name in sorted({name for name, _ in mounted.events.events} - set(CATALOGUE) - announced):
-        ctx.fault("A19", f"it emits {name!r}, which it does not announce on the channel 'observability.events'")
+        ctx.fault(
+            "A19",
+            f"it emits {name!r}, which it does not announce on the channel 'observability.events'",
+        )
 
 
 _MAX_SETTINGS = 12
@@ -382,7 +463,9 @@ async def _failing_mount(
         with private_directories() as (directory, _):
 
             async def mount() -> None:
-                answer = ctx.loaded.on(ctx.backend).mount(coordinator, fill_placeholders(config, directory))
+                answer = ctx.loaded.on(ctx.backend).mount(
+                    coordinator, fill_placeholders(config, directory)
+                )
                 if hasattr(type(answer), "__aenter__"):
                     async with answer:
                         pass
@@ -391,7 +474,9 @@ async def _failing_mount(
 
             with ctx.watchdog(MOUNT_SECONDS + CANCEL_GRACE, "A8", what):
                 yield mount, left
-            for cleanup in filter(callable, cleanups):  # other checks report what a cleanup does, and how long it takes
+            for cleanup in filter(
+                callable, cleanups
+            ):  # other checks report what a cleanup does, and how long it takes
                 await call_with_deadline(cleanup)
             left += await new_tasks(tasks)
         group.cancel_scope.cancel()
@@ -425,12 +510,16 @@ async def _cancel_mount(ctx: CheckContext, k: int, *, native: bool) -> int | Non
                 ctx.fault("A7", what, error=error)
             return None
         if trial.swallowed:
-            ctx.fault("A7", "mount was cancelled and returned all the same", cancelled_at=trial.where)
+            ctx.fault(
+                "A7", "mount was cancelled and returned all the same", cancelled_at=trial.where
+            )
             return None
     if not trial.fired or trial.returned:
         return trial.suspensions  # other checks report what a mount that succeeded leaves behind
     for left in remaining[:1]:
-        ctx.fault("A5", f"mount was cancelled, and {left} was left behind", cancelled_at=trial.where)
+        ctx.fault(
+            "A5", f"mount was cancelled, and {left} was left behind", cancelled_at=trial.where
+        )
         return None
     return trial.suspensions
 
@@ -446,5 +535,9 @@ async def _mount_with_bad_settings(ctx: CheckContext) -> None:
             async with _failing_mount(ctx, config, "a mount with wrong settings") as (mount, left):
                 outcome = await call_with_deadline(mount, seconds=MOUNT_SECONDS)
             if left and not outcome.returned:
-                ctx.fault("A5", f"mount failed, and {left[0]} was left behind", given={"config": {key: value}})
+                ctx.fault(
+                    "A5",
+                    f"mount failed, and {left[0]} was left behind",
+                    given={"config": {key: value}},
+                )
                 return

@@ -76,7 +76,9 @@ def content(path: str) -> str | None:
     digest = hashlib.sha256(os.fsencode(path.rpartition("/")[2]))
     for each in pending:  # grows
         try:
-            descriptor = os.open(each, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+            descriptor = os.open(
+                each, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+            )
         except OSError:
             return None
         try:

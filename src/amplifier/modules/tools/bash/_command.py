@@ -98,7 +98,11 @@ class OutputReader:
     """
 
     def __init__(
-        self, process: subprocess.Popen[bytes], end: int | None, captures: tuple[Capture, Capture], stop: Stop
+        self,
+        process: subprocess.Popen[bytes],
+        end: int | None,
+        captures: tuple[Capture, Capture],
+        stop: Stop,
     ) -> None:
         assert process.stdout is not None  # the command is started with pipes for both
         assert process.stderr is not None
@@ -124,7 +128,12 @@ class OutputReader:
         return self._open_streams == 0
 
     def read_until(
-        self, seconds: float, is_over: Callable[[], bool], *, look: float | None = None, obey_stop: bool = True
+        self,
+        seconds: float,
+        is_over: Callable[[], bool],
+        *,
+        look: float | None = None,
+        obey_stop: bool = True,
     ) -> None:
         """Read until a condition holds, the time is up, or a stop is requested.
 
@@ -206,7 +215,9 @@ class Outcome:
     is_unstarted: bool = False
 
 
-def run_command(confined: Confined, directory: str, options: BashOptions, stop: Stop, seconds: float) -> Outcome:
+def run_command(
+    confined: Confined, directory: str, options: BashOptions, stop: Stop, seconds: float
+) -> Outcome:
     """Run a command to its end, but at most so long.
 
     Args:
@@ -230,7 +241,9 @@ def run_command(confined: Confined, directory: str, options: BashOptions, stop: 
 
     def is_over() -> bool:
         nonlocal too_much, next_count
-        if most is not None and time.monotonic() >= next_count:  # not at every piece of output: it takes milliseconds
+        if (
+            most is not None and time.monotonic() >= next_count
+        ):  # not at every piece of output: it takes milliseconds
             next_count = time.monotonic() + _COUNTING
             too_much = _too_much(tree.members(), options)
         return too_much is not None or shell.has_ended()
@@ -244,7 +257,13 @@ def run_command(confined: Confined, directory: str, options: BashOptions, stop: 
             if in_time:
                 reader.read_until(_LINGER, lambda: reader.is_at_end)
                 reader.read_until(_LAST_OUTPUT, lambda: not tree.members(), look=_SHORT_LOOK)
-            left = _end(tree, reader, options.kill_grace, stop, is_wrapped="wrapper" in (confined.supervision or {}))
+            left = _end(
+                tree,
+                reader,
+                options.kill_grace,
+                stop,
+                is_wrapped="wrapper" in (confined.supervision or {}),
+            )
     finally:
         _kill(tree, shell)
     stop.check()
@@ -260,10 +279,16 @@ def run_command(confined: Confined, directory: str, options: BashOptions, stop: 
 def _too_much(members: list[int], options: BashOptions) -> tuple[str, str] | None:
     """Return the kind and the text of a failure if the processes of a command take more than they may."""
     if len(members) > options.max_processes:
-        return "TooManyProcesses", f"more than {options.max_processes} processes at a time; all of them were ended"
+        return (
+            "TooManyProcesses",
+            f"more than {options.max_processes} processes at a time; all of them were ended",
+        )
     # The kernel's limit for a process is about its own memory. What it shares is not counted there.
     if any(_shared_memory(pid) > options.max_memory_mb << 20 for pid in members):
-        return "TooMuchMemory", f"a process shared more than {options.max_memory_mb} MiB of memory; all were ended"
+        return (
+            "TooMuchMemory",
+            f"a process shared more than {options.max_memory_mb} MiB of memory; all were ended",
+        )
     return None
 
 
@@ -286,15 +311,23 @@ def _start(confined: Confined, directory: str) -> StartedProcess:
         )
     except OSError as error:
         if error.errno == errno.E2BIG:
-            raise ToolFailure("TooLarge", "the command is longer than the system accepts; put it in a file") from None
+            raise ToolFailure(
+                "TooLarge", "the command is longer than the system accepts; put it in a file"
+            ) from None
         if error.filename == directory:
-            raise ToolFailure("NotFound", f"{error.filename}: the working directory cannot be entered") from None
+            raise ToolFailure(
+                "NotFound", f"{error.filename}: the working directory cannot be entered"
+            ) from None
         raise
     except UnicodeEncodeError as error:
-        raise ToolFailure("InvalidInput", f"command: lone surrogate at character {error.start}") from None
+        raise ToolFailure(
+            "InvalidInput", f"command: lone surrogate at character {error.start}"
+        ) from None
 
 
-def _end(tree: ProcessTree, reader: OutputReader, grace: float, stop: Stop, *, is_wrapped: bool) -> int:
+def _end(
+    tree: ProcessTree, reader: OutputReader, grace: float, stop: Stop, *, is_wrapped: bool
+) -> int:
     """Send SIGTERM to all processes and read their output meanwhile; return how many there were."""
     found = set(tree.send(signal.SIGTERM))
     left = len(found - tree.wrappers() if is_wrapped else found)
@@ -311,7 +344,9 @@ def _kill(tree: ProcessTree, shell: StartedProcess) -> None:
     give_up = time.monotonic() + _KILLING
     while left := tree.send(signal.SIGKILL):
         if time.monotonic() > give_up:
-            logger.warning("tool bash: processes %s do not end although they were killed", left[:20])
+            logger.warning(
+                "tool bash: processes %s do not end although they were killed", left[:20]
+            )
             break
         time.sleep(_SHORT_LOOK)
     shell.close()

@@ -28,7 +28,16 @@ from ..._shared.protected_places import ProtectedPlaces
 from ._aside import Aside, content, keep_aside
 from ._git_broker import GitBroker
 from ._git_call import Baselines, Surroundings
-from ._git_files import NOT_CLEAN, Finding, findings, open_up, pointer_target, read_text, set_aside, take_out
+from ._git_files import (
+    NOT_CLEAN,
+    Finding,
+    findings,
+    open_up,
+    pointer_target,
+    read_text,
+    set_aside,
+    take_out,
+)
 from ._git_history import UsersHistory
 from ._git_profile import GitProfile, open_git_profile
 from ._options import BashOptions
@@ -54,13 +63,34 @@ TEMPORARY = ("/tmp", "/dev/shm", "/var/tmp")
 _SYSTEM = (
     *("--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"),
     # Root stays root outside of its namespace for these files, without any capability: core_pattern runs programs there.
-    *("--ro-bind-try", "/proc/sys", "/proc/sys", "--ro-bind-try", "/proc/sysrq-trigger", "/proc/sysrq-trigger"),
+    *(
+        "--ro-bind-try",
+        "/proc/sys",
+        "/proc/sys",
+        "--ro-bind-try",
+        "/proc/sysrq-trigger",
+        "/proc/sysrq-trigger",
+    ),
     *("--ro-bind-try", "/proc/fs", "/proc/fs", "--ro-bind-try", "/proc/driver", "/proc/driver"),
 )
 # What container runtimes cover, too: names of keys, the kernel's memory, timers and interrupts of all processes.
 _KERNEL_FILES = (
-    *("/proc/keys", "/proc/key-users", "/proc/kcore", "/proc/timer_list", "/proc/sched_debug", "/proc/latency_stats"),
-    *("/proc/acpi", "/proc/scsi", "/proc/asound", "/proc/interrupts", "/sys/firmware", "/sys/kernel/security"),
+    *(
+        "/proc/keys",
+        "/proc/key-users",
+        "/proc/kcore",
+        "/proc/timer_list",
+        "/proc/sched_debug",
+        "/proc/latency_stats",
+    ),
+    *(
+        "/proc/acpi",
+        "/proc/scsi",
+        "/proc/asound",
+        "/proc/interrupts",
+        "/sys/firmware",
+        "/sys/kernel/security",
+    ),
 )
 _FILTERS = Path(__file__).parent / "seccomp"
 """Programs for the kernel that check each system call; made by tests/_support/seccomp_filters.py."""
@@ -99,7 +129,12 @@ def bubblewrap_arguments(
         more: Further mounts, after all others.
         options: The options for namespaces.
     """
-    sizes = {"/tmp": memory // 2, home: memory // 4, "/dev/shm": memory // 8, "/var/tmp": memory // 8}
+    sizes = {
+        "/tmp": memory // 2,
+        home: memory // 4,
+        "/dev/shm": memory // 8,
+        "/var/tmp": memory // 8,
+    }
     arguments = [program, *options, *(("--share-net",) if network else ()), *_SYSTEM]
     arguments += ("--size", str(sizes["/dev/shm"]), "--tmpfs", "/dev/shm")
     for path in _KERNEL_FILES:
@@ -138,7 +173,12 @@ def bubblewrap_problem(program: str) -> str | None:
     arguments = [program, *_OPTIONS, *_SYSTEM, "--", *isolated_python_command("-c", "")]
     try:
         done = subprocess.run(
-            arguments, capture_output=True, text=True, errors="replace", timeout=_PROBING, check=False
+            arguments,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_PROBING,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"{program} cannot be run: {error}"
@@ -217,7 +257,9 @@ class Sandbox:
         return self.kind == "off" or self.options.network
 
     @contextmanager
-    def confined(self, arguments: Sequence[str], directory: str, environment: Mapping[str, str]) -> Iterator[Confined]:
+    def confined(
+        self, arguments: Sequence[str], directory: str, environment: Mapping[str, str]
+    ) -> Iterator[Confined]:
         """Prepare one command, and tidy up after it.
 
         Args:
@@ -244,13 +286,17 @@ class Sandbox:
             f"{'' if self.options.network else ', allows no network'} and hides the home folder"
         )
         if places.repositories and self.git_problem is not None:
-            explanation += f"; .git is read-only, and git cannot write to it because {self.git_problem}"
+            explanation += (
+                f"; .git is read-only, and git cannot write to it because {self.git_problem}"
+            )
         with ExitStack() as stack:
             places = attrs.evolve(places, missing=stack.enter_context(placeholders(places.missing)))
             settled = Settled()
             snapshot = _Snapshot.of(places, before)
             broker: GitBroker | None = None
-            stack.callback(lambda: self._settle(workspace, before, places, snapshot, settled, broker))
+            stack.callback(
+                lambda: self._settle(workspace, before, places, snapshot, settled, broker)
+            )
             more = list[str]()
             is_entry = self.finder.protected.is_entry
             if self.git is not None:
@@ -259,7 +305,9 @@ class Sandbox:
                     places=places,
                     roots=self.finder.roots(workspace),
                     temporary=[*TEMPORARY, self.finder.home],
-                    wrapper=lambda mounts, folder: self._wrapper(_that_exist(places), folder, mounts, CONFINEMENT),
+                    wrapper=lambda mounts, folder: self._wrapper(
+                        _that_exist(places), folder, mounts, CONFINEMENT
+                    ),
                     limits=self._limits(),
                     environment=environment,
                     baselines=self._baselines,
@@ -342,7 +390,9 @@ class Sandbox:
                 self._unclean.discard(path)
                 if any(NOT_CLEAN in note for note in notes):
                     self._unclean.add(path)
-            elif before.places.get(path) == found and snapshot.signatures.get(path) == _signature(path):
+            elif before.places.get(path) == found and snapshot.signatures.get(path) == _signature(
+                path
+            ):
                 continue
             elif not is_covered(path, by_git) and any(is_below(path, root) for root in roots):
                 changed.append(path)
@@ -376,20 +426,32 @@ class Sandbox:
                 open_up(path)
             after = self.finder.look(workspace)
         for path, _ in set(after.closed.items()) - set(before.closed.items()):
-            settled.notes.append(f"{path} cannot be looked into; look at it before you run anything there")
+            settled.notes.append(
+                f"{path} cannot be looked into; look at it before you run anything there"
+            )
         return after
 
-    def _keep_aside(self, changed: Sequence[str], before: Swept, after: Swept, settled: Settled) -> None:
+    def _keep_aside(
+        self, changed: Sequence[str], before: Swept, after: Swept, settled: Settled
+    ) -> None:
         assert self.finder is not None
         protected = self.finder.protected
         tops = topmost(path for path in changed if protected.is_entry(path))
         gone, names = set[str](), {path.rpartition("/")[2] for path in tops}
-        known = {content(path) for path in before.places if path.rpartition("/")[2] in names and path not in tops}
+        known = {
+            content(path)
+            for path in before.places
+            if path.rpartition("/")[2] in names and path not in tops
+        }
         for path in tops:
             found = content(path)
-            if (found is None or found not in known) and _put_aside(path, protected.reason_for(path), settled):
+            if (found is None or found not in known) and _put_aside(
+                path, protected.reason_for(path), settled
+            ):
                 gone.add(path)
-        for path in topmost(path for path in changed if not is_covered(path, gone) and not protected.is_entry(path)):
+        for path in topmost(
+            path for path in changed if not is_covered(path, gone) and not protected.is_entry(path)
+        ):
             leader = after.led.get(path, "")
             # A link that is gone leads nowhere.
             if not is_covered(leader, gone):
@@ -400,7 +462,9 @@ def _put_aside(path: str, reason: str, settled: Settled) -> bool:
     try:
         settled.aside.append(keep_aside(path, reason))
     except OSError as error:
-        problem = f"{path} was made or changed by a command, and could not be renamed: {error.strerror}"
+        problem = (
+            f"{path} was made or changed by a command, and could not be renamed: {error.strerror}"
+        )
         settled.notes.append(f"{problem}. {reason}; look at it before you use it")
         return False
     return True
@@ -408,7 +472,9 @@ def _put_aside(path: str, reason: str, settled: Settled) -> bool:
 
 def _that_exist(places: Places) -> Places:
     """Return the places without those that git has removed since."""
-    return attrs.evolve(places, protected=tuple(path for path in places.protected if os.path.lexists(path)))
+    return attrs.evolve(
+        places, protected=tuple(path for path in places.protected if os.path.lexists(path))
+    )
 
 
 @attrs.frozen
@@ -426,7 +492,9 @@ class _Snapshot:
             frozenset(
                 finding
                 for path in uncovered
-                if path in swept.repositories and os.path.realpath(path) == path and os.path.isdir(path)  # noqa: PTH112
+                if path in swept.repositories
+                and os.path.realpath(path) == path
+                and os.path.isdir(path)  # noqa: PTH112
                 for finding in findings(path)
             ),
             {path: _signature(path) for path in uncovered if path not in swept.repositories},
@@ -461,7 +529,9 @@ def _judge_repository(
     target = pointer_target(read_text(path) or "")
     real = os.path.realpath(os.path.join(os.path.dirname(path), target))  # noqa: PTH118, PTH120
     if path.endswith("/.git") and not any(
-        is_below(real, f"{folder}/{name}") for folder in repositories for name in ("worktrees", "modules")
+        is_below(real, f"{folder}/{name}")
+        for folder in repositories
+        for name in ("worktrees", "modules")
     ):
         return set_aside(path, f"it leads git to {real}")
     return []

@@ -104,7 +104,9 @@ class GitBroker:
             with folder_of(f"{shown}/socket") as folder:
                 listening.bind(f"/proc/self/fd/{folder}/socket")
             listening.listen(128)
-            thread = threading.Thread(target=self._serve, args=(listening,), name="tool-bash git", daemon=True)
+            thread = threading.Thread(
+                target=self._serve, args=(listening,), name="tool-bash git", daemon=True
+            )
             thread.start()
             try:
                 path = f"{SHIM_FOLDER}:{self._surroundings.environment['PATH']}"
@@ -188,31 +190,50 @@ class GitBroker:
             stack.callback(self._clean, scratch)
             return self._answer_to(bytes(text), descriptors, scratch, connection.fileno())
 
-    def _answer_to(self, text: bytes, descriptors: Sequence[int], scratch: str, connection: int) -> str:
+    def _answer_to(
+        self, text: bytes, descriptors: Sequence[int], scratch: str, connection: int
+    ) -> str:
         """Run a call, or say how the caller runs it."""
         surroundings = self._surroundings
         try:
             arguments, directory, variables, files = json.loads(text)
         except ValueError:
             return "exit 125"
-        is_right = isinstance(directory, str) and isinstance(variables, dict) and isinstance(files, list)
-        if not is_right or not all(isinstance(word, str) and "\0" not in word for word in [*arguments, *files]):
+        is_right = (
+            isinstance(directory, str) and isinstance(variables, dict) and isinstance(files, list)
+        )
+        if not is_right or not all(
+            isinstance(word, str) and "\0" not in word for word in [*arguments, *files]
+        ):
             return "exit 125"
-        variables = {name: str(value) for name, value in variables.items() if re.fullmatch(r"[A-Z_]+", name)}
+        variables = {
+            name: str(value) for name, value in variables.items() if re.fullmatch(r"[A-Z_]+", name)
+        }
         streams = (descriptors[0], descriptors[1], descriptors[2])
         try:
-            words = read_words([*arguments], directory, variables, lambda name: self._alias(name, directory))
+            words = read_words(
+                [*arguments], directory, variables, lambda name: self._alias(name, directory)
+            )
         except Refused as error:
             with contextlib.suppress(OSError):
-                os.write(streams[2], f"amplifier: {error}. {ADVICE.capitalize()}.\n".encode(errors="replace"))
+                os.write(
+                    streams[2],
+                    f"amplifier: {error}. {ADVICE.capitalize()}.\n".encode(errors="replace"),
+                )
             return "exit 126"
         repository = None if words is None else self._repository(words)
         if words is None or repository is None:
             replaced = words is not None and words.is_alias
-            return f"{_PLAIN} {json.dumps(_as_plain(words))}" if replaced and words is not None else _PLAIN
+            return (
+                f"{_PLAIN} {json.dumps(_as_plain(words))}"
+                if replaced and words is not None
+                else _PLAIN
+            )
         copies = dict[str, str]()
         for path, descriptor in zip(files, descriptors[3:], strict=False):
-            is_temporary = inside_another(path, surroundings.temporary) and not inside_another(path, surroundings.roots)
+            is_temporary = inside_another(path, surroundings.temporary) and not inside_another(
+                path, surroundings.roots
+            )
             if is_temporary and os.path.normpath(path) == path:
                 copies[path] = f"{scratch}/file{len(copies)}"
                 _copy(descriptor, copies[path])
@@ -226,13 +247,17 @@ class GitBroker:
         repository = find_repository(os.path.realpath(directory))
         text = read_text(f"{repository.common}/config") if repository is not None else None
         pairs = settings(text) if text is not None and "alias" in text.lower() else None
-        own = {key.partition(".")[2]: value for key, value in pairs or () if key.startswith("alias.")}
+        own = {
+            key.partition(".")[2]: value for key, value in pairs or () if key.startswith("alias.")
+        }
         return own.get(name.lower(), self._surroundings.profile.aliases.get(name.lower()))
 
     def _repository(self, words: Words) -> Repository | None:
         """Return the protected repository that a call may change; None if the real git is to run it."""
         places, roots = self._surroundings.places, self._surroundings.roots
-        if not words.is_writing or not any(is_below(os.path.realpath(words.directory), root) for root in roots):
+        if not words.is_writing or not any(
+            is_below(os.path.realpath(words.directory), root) for root in roots
+        ):
             return None
         repository = repository_of(words)
         if repository is None:
@@ -240,7 +265,10 @@ class GitBroker:
         if not is_seen(places, repository.worktree):
             return None
         covered = places.repositories
-        is_covered = any(is_below(repository.common, path) or is_below(path, repository.common) for path in covered)
+        is_covered = any(
+            is_below(repository.common, path) or is_below(path, repository.common)
+            for path in covered
+        )
         # A push may be to another repository here.
         if is_covered or (covered and words.subcommand == "push"):
             return repository
@@ -301,9 +329,17 @@ class GitBroker:
     def _call(self, repository: Repository) -> Iterator[GitCall]:
         """Have a call of our own, after those of the command."""
         words = Words(
-            options=(), directory=repository.worktree, git_dir=None, work_tree=None, subcommand="status", rest=()
+            options=(),
+            directory=repository.worktree,
+            git_dir=None,
+            work_tree=None,
+            subcommand="status",
+            rest=(),
         )
-        with tempfile.TemporaryDirectory(prefix="amplifier-git-") as scratch, Path(os.devnull).open("rb+") as null:
+        with (
+            tempfile.TemporaryDirectory(prefix="amplifier-git-") as scratch,
+            Path(os.devnull).open("rb+") as null,
+        ):
             request = Request(words, {}, {}, (null.fileno(), null.fileno(), null.fileno()), ())
             yield GitCall(self._surroundings, repository, request, scratch, self.notes.append)
 

@@ -30,7 +30,19 @@ Bind: TypeAlias = tuple[str, tuple[int, int], str]
 _FETCHING = frozenset(("fetch", "pull", "fetch-pack", "remote", "send-pack", "push"))
 _CONFIGURATIONS = ("config", "config.worktree")
 # The profile has files of its own there.
-_OF_THE_SYSTEM = ("/bin", "/dev", "/etc", "/h", "/lib", "/lib64", "/proc", "/sbin", "/sys", "/tmp", "/usr")
+_OF_THE_SYSTEM = (
+    "/bin",
+    "/dev",
+    "/etc",
+    "/h",
+    "/lib",
+    "/lib64",
+    "/proc",
+    "/sbin",
+    "/sys",
+    "/tmp",
+    "/usr",
+)
 _LOG_SECONDS = 20.0
 
 
@@ -192,9 +204,13 @@ class GitCall:
         poll.register(self._errors, select.POLLOUT)
         with contextlib.suppress(OSError):
             if poll.poll(0):
-                os.write(self._errors, f"amplifier: {text}\n".encode(errors="replace")[: select.PIPE_BUF])
+                os.write(
+                    self._errors, f"amplifier: {text}\n".encode(errors="replace")[: select.PIPE_BUF]
+                )
 
-    def run(self, tracked: Callable[[Repository], TrackedPlaces], steps: Callable[[GitCall], int]) -> int:
+    def run(
+        self, tracked: Callable[[Repository], TrackedPlaces], steps: Callable[[GitCall], int]
+    ) -> int:
         """Run it; returns the exit code.
 
         Args:
@@ -222,7 +238,11 @@ class GitCall:
             self._history = UsersHistory(os.fstat(self.opened[self.repository.common]).st_ino)
             stack.enter_context(self._history.during_call(self.path_of(self.repository.common)))
             for folder in self.opened:
-                stack.enter_context(self.surroundings.baselines.kept(folder, self.path_of(folder), self._note_and_say))
+                stack.enter_context(
+                    self.surroundings.baselines.kept(
+                        folder, self.path_of(folder), self._note_and_say
+                    )
+                )
             yield
 
     def path_of(self, folder: str) -> str:
@@ -267,7 +287,11 @@ class GitCall:
             for line in (read_text(f"{objects}/info/alternates") or "").splitlines():
                 real = f"{repository.common}/objects" if objects == pending[0] else objects
                 path = os.path.realpath(os.path.join(real, line))  # noqa: PTH118 - text in, text out
-                if line and not line.startswith("#") and not any(is_below(path, root) for root in roots):
+                if (
+                    line
+                    and not line.startswith("#")
+                    and not any(is_below(path, root) for root in roots)
+                ):
                     if not self.sees(path):
                         raise Refused(
                             f"objects of this repository are in {path}, which commands can't see; name the folder as"
@@ -293,7 +317,9 @@ class GitCall:
         urls = {key: value for key, value in pairs if re.fullmatch(r"remote\..*\.(push)?url", key)}
         named = [word for word in words.positional if f"remote.{word}.url" in urls]
         if words.subcommand == "push":
-            chosen = [urls.get(f"remote.{name}.pushurl", urls[f"remote.{name}.url"]) for name in named[:1]]
+            chosen = [
+                urls.get(f"remote.{name}.pushurl", urls[f"remote.{name}.url"]) for name in named[:1]
+            ]
             chosen = chosen or ([*words.positional[:1]] or list(urls.values()))
         else:
             chosen = [*urls.values(), *words.positional]
@@ -325,9 +351,14 @@ class GitCall:
         """Run git in its profile; returns its exit code."""
         request = self.request
         kept = ("GIT_AUTHOR_", "GIT_COMMITTER_", "TZ")
-        environment = {name: value for name, value in request.variables.items() if name.startswith(kept)}
+        environment = {
+            name: value for name, value in request.variables.items() if name.startswith(kept)
+        }
         if request.words.git_dir is not None:
-            environment |= {"GIT_DIR": self.repository.folder, "GIT_WORK_TREE": self.repository.worktree}
+            environment |= {
+                "GIT_DIR": self.repository.folder,
+                "GIT_WORK_TREE": self.repository.worktree,
+            }
         elif request.words.work_tree is not None:
             environment |= {"GIT_WORK_TREE": self.repository.worktree}
         started = self.surroundings.profile.start(
@@ -369,12 +400,16 @@ class GitCall:
             stdin: Its input.
         """
         profile, errors = self.surroundings.profile, self.request.streams[2]
-        given = json.dumps({"noexec": [], "binds": [*binds], "limits": dict(self.surroundings.limits)})
+        given = json.dumps(
+            {"noexec": [], "binds": [*binds], "limits": dict(self.surroundings.limits)}
+        )
         wrapper = self.surroundings.wrapper(mounts, self.repository.worktree)
         environment = {**self.surroundings.environment, "GIT_EDITOR": ":"}
         with Path(os.devnull).open("rb") as null:
             streams = (null.fileno() if stdin is None else stdin, errors, errors)
-            started = start_in_bubblewrap(given, wrapper, arguments, profile.filter, environment, streams)
+            started = start_in_bubblewrap(
+                given, wrapper, arguments, profile.filter, environment, streams
+            )
             return started.wait(self.request.stopping)
 
     # ── protected files of the work tree ──
@@ -402,7 +437,10 @@ class GitCall:
                 place
                 for place in places
                 if (files := files_at(place))
-                and all(item in known or self._is_users(item[0], item[1].state(algorithm)) for item in files.items())
+                and all(
+                    item in known or self._is_users(item[0], item[1].state(algorithm))
+                    for item in files.items()
+                )
             ]
 
     def _algorithm(self) -> str:
@@ -414,12 +452,27 @@ class GitCall:
         return self._history.has(relative, state, self._log)
 
     def _log(self, path: str, commits: list[str]) -> str:
-        options = ["--raw", "--no-abbrev", "--no-renames", "--root", "-m", "--full-history", "--format=", "--no-color"]
+        options = [
+            "--raw",
+            "--no-abbrev",
+            "--no-renames",
+            "--root",
+            "-m",
+            "--full-history",
+            "--format=",
+            "--no-color",
+        ]
         with tempfile.TemporaryFile() as names:
             names.write("".join(f"{commit}\n" for commit in commits).encode())
             names.seek(0)
             return self.output_of(
-                *("--no-replace-objects", "--literal-pathspecs", "log", "--no-ext-diff", "--no-textconv"),
+                *(
+                    "--no-replace-objects",
+                    "--literal-pathspecs",
+                    "log",
+                    "--no-ext-diff",
+                    "--no-textconv",
+                ),
                 *(*options, "--ignore-missing", "--stdin", "--", path),
                 stdin=names.fileno(),
                 seconds=_LOG_SECONDS,
@@ -469,4 +522,8 @@ def repository_of(words: Words) -> Repository | None:
     if words.git_dir is not None:
         return named_repository(os.path.realpath(os.path.join(directory, words.git_dir)), worktree)  # noqa: PTH118
     found = find_repository(directory)
-    return found if found is None or words.work_tree is None else attrs.evolve(found, worktree=worktree)
+    return (
+        found
+        if found is None or words.work_tree is None
+        else attrs.evolve(found, worktree=worktree)
+    )

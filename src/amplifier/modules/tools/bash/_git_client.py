@@ -33,7 +33,11 @@ def _temporary_files(arguments: list[str], folders: list[str], seen: list[str]) 
 def main() -> None:
     """Hand over the call and end as it ends."""
     address, real, folders, seen, *arguments = sys.argv[1:]
-    passed = {name: value for name, value in os.environ.items() if name in PASSED or name.startswith(PASSED_PREFIXES)}
+    passed = {
+        name: value
+        for name, value in os.environ.items()
+        if name in PASSED or name.startswith(PASSED_PREFIXES)
+    }
     files = _temporary_files(arguments, folders.split(":"), seen.split(":"))
     descriptors = [0, 1, 2]
     for path in [*files]:
@@ -62,5 +66,8 @@ if __name__ == "__main__":
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR if stat.S_ISCHR(os.stat(os.devnull).st_mode) else os.O_RDONLY)  # noqa: PTH116
+            os.open(
+                os.devnull,
+                os.O_RDWR if stat.S_ISCHR(os.stat(os.devnull).st_mode) else os.O_RDONLY,  # noqa: PTH116
+            )
     main()

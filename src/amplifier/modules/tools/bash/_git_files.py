@@ -42,18 +42,71 @@ _ANY = ("*",)
 # The names of harmless settings, by their section; ``x.*`` is a section with a name of its own, such as a remote's.
 _HARMLESS: Mapping[str, tuple[str, ...]] = {
     "core": (
-        *("repositoryformatversion", "filemode", "bare", "logallrefupdates", "ignorecase", "precomposeunicode"),
-        *("symlinks", "autocrlf", "eol", "safecrlf", "quotepath", "sharedrepository", "abbrev", "compression"),
-        *("loosecompression", "longpaths", "untrackedcache", "preloadindex", "trustctime", "checkstat", "whitespace"),
-        *("commentchar", "commentstring", "hidedotfiles", "protectntfs", "protecthfs", "bigfilethreshold"),
-        *("multipackindex", "commitgraph", "sparsecheckout", "sparsecheckoutcone", "splitindex", "fsync"),
-        *("fsyncmethod", "fsyncobjectfiles", "packedgitlimit", "packedgitwindowsize", "deltabasecachelimit"),
+        *(
+            "repositoryformatversion",
+            "filemode",
+            "bare",
+            "logallrefupdates",
+            "ignorecase",
+            "precomposeunicode",
+        ),
+        *(
+            "symlinks",
+            "autocrlf",
+            "eol",
+            "safecrlf",
+            "quotepath",
+            "sharedrepository",
+            "abbrev",
+            "compression",
+        ),
+        *(
+            "loosecompression",
+            "longpaths",
+            "untrackedcache",
+            "preloadindex",
+            "trustctime",
+            "checkstat",
+            "whitespace",
+        ),
+        *(
+            "commentchar",
+            "commentstring",
+            "hidedotfiles",
+            "protectntfs",
+            "protecthfs",
+            "bigfilethreshold",
+        ),
+        *(
+            "multipackindex",
+            "commitgraph",
+            "sparsecheckout",
+            "sparsecheckoutcone",
+            "splitindex",
+            "fsync",
+        ),
+        *(
+            "fsyncmethod",
+            "fsyncobjectfiles",
+            "packedgitlimit",
+            "packedgitwindowsize",
+            "deltabasecachelimit",
+        ),
         *("excludesfile", "warnambiguousrefs", "fsmonitor", "hookspath", "editor", "pager"),
     ),
-    **dict.fromkeys(("user", "author", "committer"), ("name", "email", "useconfigonly", "signingkey")),
+    **dict.fromkeys(
+        ("user", "author", "committer"), ("name", "email", "useconfigonly", "signingkey")
+    ),
     "init": ("defaultbranch",),
     "extensions": (
-        *("objectformat", "partialclone", "worktreeconfig", "noop", "refstorage", "preciousobjects"),
+        *(
+            "objectformat",
+            "partialclone",
+            "worktreeconfig",
+            "noop",
+            "refstorage",
+            "preciousobjects",
+        ),
         *("compatobjectformat", "relativeworktrees"),
     ),
     "remote": ("pushdefault",),
@@ -67,15 +120,40 @@ _HARMLESS: Mapping[str, tuple[str, ...]] = {
         *("gh-merge-base", "vscode-merge-base", "github-pr-owner-number", "base"),
     ),
     "submodule": ("active", "recurse", "fetchjobs"),
-    "submodule.*": ("url", "active", "branch", "ignore", "fetchrecursesubmodules", "shallow", "update"),
-    **dict.fromkeys(("advice", "color", "column", "status", "index", "feature", "rerere", "apply", "i18n"), _ANY),
+    "submodule.*": (
+        "url",
+        "active",
+        "branch",
+        "ignore",
+        "fetchrecursesubmodules",
+        "shallow",
+        "update",
+    ),
+    **dict.fromkeys(
+        ("advice", "color", "column", "status", "index", "feature", "rerere", "apply", "i18n"), _ANY
+    ),
     **dict.fromkeys(("versionsort", "color.*", "fsck", "pretty", "oh-my-zsh"), _ANY),
     "checkout": ("defaultremote", "guess", "workers"),
     "pull": ("rebase", "ff", "twohead"),
     "push": ("default", "autosetupremote", "followtags", "recursesubmodules", "usebitmaps"),
-    "fetch": ("prune", "prunetags", "parallel", "recursesubmodules", "unpacklimit", "output", "writecommitgraph"),
+    "fetch": (
+        "prune",
+        "prunetags",
+        "parallel",
+        "recursesubmodules",
+        "unpacklimit",
+        "output",
+        "writecommitgraph",
+    ),
     "rebase": (
-        *("autosquash", "autostash", "updaterefs", "stat", "missingcommitscheck", "abbreviatecommands"),
+        *(
+            "autosquash",
+            "autostash",
+            "updaterefs",
+            "stat",
+            "missingcommitscheck",
+            "abbreviatecommands",
+        ),
         *("forkpoint", "backend"),
     ),
     "stash": ("showpatch", "showstat", "showincludeuntracked"),
@@ -88,24 +166,83 @@ _HARMLESS: Mapping[str, tuple[str, ...]] = {
     "log": ("date", "decorate", "follow", "abbrevcommit", "graphcolors"),
     "format": ("pretty", "signoff", "numbered"),
     "merge": (
-        *("ff", "conflictstyle", "renames", "log", "stat", "renormalize", "directoryrenames", "renamelimit"),
+        *(
+            "ff",
+            "conflictstyle",
+            "renames",
+            "log",
+            "stat",
+            "renormalize",
+            "directoryrenames",
+            "renamelimit",
+        ),
         *("verbosity", "autostash", "branchdesc"),
     ),
     "diff": (
-        *("algorithm", "renames", "renamelimit", "colormoved", "mnemonicprefix", "noprefix", "context"),
-        *("interhunkcontext", "indentheuristic", "submodule", "wserrorhighlight", "ignoresubmodules", "relative"),
+        *(
+            "algorithm",
+            "renames",
+            "renamelimit",
+            "colormoved",
+            "mnemonicprefix",
+            "noprefix",
+            "context",
+        ),
+        *(
+            "interhunkcontext",
+            "indentheuristic",
+            "submodule",
+            "wserrorhighlight",
+            "ignoresubmodules",
+            "relative",
+        ),
         "statgraphwidth",
     ),
     "gc": (
-        *("auto", "autodetach", "autopacklimit", "pruneexpire", "worktreepruneexpire", "reflogexpire"),
-        *("reflogexpireunreachable", "packrefs", "writecommitgraph", "aggressivedepth", "aggressivewindow"),
+        *(
+            "auto",
+            "autodetach",
+            "autopacklimit",
+            "pruneexpire",
+            "worktreepruneexpire",
+            "reflogexpire",
+        ),
+        *(
+            "reflogexpireunreachable",
+            "packrefs",
+            "writecommitgraph",
+            "aggressivedepth",
+            "aggressivewindow",
+        ),
     ),
-    "pack": ("threads", "window", "depth", "windowmemory", "compression", "writebitmaps", "packsizelimit"),
+    "pack": (
+        "threads",
+        "window",
+        "depth",
+        "windowmemory",
+        "compression",
+        "writebitmaps",
+        "packsizelimit",
+    ),
     "maintenance": ("auto", "strategy", "autodetach"),
     "maintenance.*": ("enabled", "schedule", "auto"),
-    "receive": ("denycurrentbranch", "denynonfastforwards", "denydeletes", "advertiseatomic", "autogc"),
-    "uploadpack": ("allowfilter", "allowanysha1inwant", "allowreachablesha1inwant", "allowtipsha1inwant", "hiderefs"),
-    **dict.fromkeys(("http", "http.*"), ("postbuffer", "version", "lowspeedlimit", "lowspeedtime", "useragent")),
+    "receive": (
+        "denycurrentbranch",
+        "denynonfastforwards",
+        "denydeletes",
+        "advertiseatomic",
+        "autogc",
+    ),
+    "uploadpack": (
+        "allowfilter",
+        "allowanysha1inwant",
+        "allowreachablesha1inwant",
+        "allowtipsha1inwant",
+        "hiderefs",
+    ),
+    **dict.fromkeys(
+        ("http", "http.*"), ("postbuffer", "version", "lowspeedlimit", "lowspeedtime", "useragent")
+    ),
     **dict.fromkeys(("credential", "credential.*"), ("username", "usehttppath")),
     "lfs": ("repositoryformatversion",),
     "lfs.*": ("access", "locksverify"),
@@ -189,7 +326,10 @@ def _settings(text: str) -> tuple[tuple[str, str], ...] | None:
     if done.returncode != 0:
         return None
     rows = done.stdout.decode("utf-8", "surrogateescape").split("\0")[:-1]
-    return tuple((key, value if is_given else "true") for key, is_given, value in (row.partition("\n") for row in rows))
+    return tuple(
+        (key, value if is_given else "true")
+        for key, is_given, value in (row.partition("\n") for row in rows)
+    )
 
 
 def harmless_text(pairs: list[tuple[str, str]], folder: str | None = None) -> str:
@@ -222,7 +362,9 @@ def _is_own_worktree(folder: str | None, key: str, value: str) -> bool:
     if os.path.realpath(worktree) != worktree:
         return False
     target = pointer_target(read_text(pointer) or "")
-    return pointer == real or (target != "" and os.path.realpath(os.path.join(worktree, target)) == real)  # noqa: PTH118
+    return pointer == real or (
+        target != "" and os.path.realpath(os.path.join(worktree, target)) == real  # noqa: PTH118
+    )
 
 
 def _escaped(text: str) -> str:
@@ -254,7 +396,12 @@ _TODO = re.compile(
     r"\s*(#.*|(p|pick|r|reword|e|edit|s|squash|f|fixup|d|drop|l|label|t|reset|m|merge|u|update-ref|b|break|noop|revert)"
     r"(\s.*)?)?"
 )
-_TODOS = ("rebase-merge/git-rebase-todo", "rebase-merge/git-rebase-todo.backup", "rebase-merge/done", "sequencer/todo")
+_TODOS = (
+    "rebase-merge/git-rebase-todo",
+    "rebase-merge/git-rebase-todo.backup",
+    "rebase-merge/done",
+    "sequencer/todo",
+)
 _OPTIONS = re.compile(
     r"(?:\[options\]|\s|(?:no-commit|edit|allow-\w+|keep-\w+|signoff|record-origin|mainline)\s*=\s*\w*)*"
 )
@@ -323,7 +470,9 @@ def git_folders(git: str) -> Iterator[str]:
             for entry in entries:
                 if not entry.is_dir(follow_symlinks=False):
                     continue
-                if os.path.lexists(f"{entry.path}/HEAD") or os.path.lexists(f"{entry.path}/commondir"):
+                if os.path.lexists(f"{entry.path}/HEAD") or os.path.lexists(
+                    f"{entry.path}/commondir"
+                ):
                     yield entry.path
                     pending += [f"{entry.path}/modules", f"{entry.path}/worktrees"]
                 else:
@@ -369,7 +518,12 @@ def _of_configuration(path: str) -> Iterator[Finding]:
         return
     for key, value in pairs:
         if not is_harmless(key, value) and not _is_own_worktree(os.path.dirname(path), key, value):  # noqa: PTH120
-            yield Finding(path, f"{key}={value[:80]}", "settings", _digest(value.encode("utf-8", "surrogateescape")))
+            yield Finding(
+                path,
+                f"{key}={value[:80]}",
+                "settings",
+                _digest(value.encode("utf-8", "surrogateescape")),
+            )
 
 
 def _of_hooks(folder: str) -> Iterator[Finding]:
@@ -393,13 +547,19 @@ def _digest(data: bytes) -> str:
 def _digest_of(path: str) -> str:
     """Return what changes with the content of a file; of a large one its beginning and its times count."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+        descriptor = os.open(
+            path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+        )
     except OSError:
         return ""
     with os.fdopen(descriptor, "rb") as file:
         found = os.fstat(descriptor)
         digest = _digest(file.read(_MAX_HOOK)) if stat.S_ISREG(found.st_mode) else ""
-    return digest if found.st_size <= _MAX_HOOK else f"{digest} {found.st_size} {found.st_mtime_ns} {found.st_ctime_ns}"
+    return (
+        digest
+        if found.st_size <= _MAX_HOOK
+        else f"{digest} {found.st_size} {found.st_mtime_ns} {found.st_ctime_ns}"
+    )
 
 
 def _of_todo(path: str) -> Iterator[Finding]:
@@ -408,7 +568,10 @@ def _of_todo(path: str) -> Iterator[Finding]:
         for line in text.splitlines():
             if not _TODO.fullmatch(line):
                 yield Finding(
-                    path, f"the step {line.strip()[:60]!r}", "file", _digest(line.encode("utf-8", "surrogateescape"))
+                    path,
+                    f"the step {line.strip()[:60]!r}",
+                    "file",
+                    _digest(line.encode("utf-8", "surrogateescape")),
                 )
     elif os.path.lexists(path):
         yield Finding(path, "it is no file", "file")
@@ -417,7 +580,9 @@ def _of_todo(path: str) -> Iterator[Finding]:
 def read_text(path: str, most: int = _MAX_FILE) -> str | None:
     """Return the text of a regular file, reached without a link in its last name; None for anything else."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+        descriptor = os.open(
+            path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+        )
     except OSError:
         return None
     try:
@@ -456,12 +621,16 @@ def take_out(found: list[Finding], before: dict[str, str] | None = None) -> list
     # A file gets its own content before that is judged.
     found = sorted(found, key=lambda each: each.kind != "linked")
     for path, is_linked in dict.fromkeys((each.path, each.kind == "linked") for each in found):
-        of_path = [each for each in found if each.path == path and (each.kind == "linked") == is_linked]
+        of_path = [
+            each for each in found if each.path == path and (each.kind == "linked") == is_linked
+        ]
         reasons = ", ".join(dict.fromkeys(each.reason for each in of_path))
         try:
             notes.append(f"{path}: {_taken_out(path, of_path[0].kind, before or {})} ({reasons})")
         except OSError as error:
-            notes.append(f"{path} {NOT_CLEAN}: {error.strerror} ({reasons}); look at it before you run git")
+            notes.append(
+                f"{path} {NOT_CLEAN}: {error.strerror} ({reasons}); look at it before you run git"
+            )
     return notes
 
 
@@ -471,7 +640,9 @@ def _taken_out(path: str, kind: str, before: dict[str, str]) -> str:
         if not os.access(f"/proc/self/fd/{folder}", os.W_OK):
             open_up(os.path.dirname(path))  # noqa: PTH120 - text in, text out
         if kind == "hook":
-            descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+            descriptor = os.open(
+                name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder
+            )
             try:
                 os.fchmod(descriptor, 0o644)
             finally:

@@ -162,7 +162,9 @@ class UsersHistory:
             return False
         for tips, number in self._record.users:
             rows = log(path, [*tips, *(f"^{commit}" for commit in self._record.left[:number])])
-            for old_mode, mode, old, name in re.findall(r"^:(\d+) (\d+) (\w+) (\w+) ", rows, re.MULTILINE):
+            for old_mode, mode, old, name in re.findall(
+                r"^:(\d+) (\d+) (\w+) (\w+) ", rows, re.MULTILINE
+            ):
                 if state == (mode, name) or (state[0] == mode == _MISSING):
                     return True
                 # What the first commits of all were made from is the user's, too.
@@ -188,7 +190,9 @@ def _read(file: IO[bytes]) -> _Record | None:
     file.seek(0)
     try:
         value: Any = json.loads(file.read())
-        return _Record([(group, number) for group, number in value["users"]], value["left"], value["open"])
+        return _Record(
+            [(group, number) for group, number in value["users"]], value["left"], value["open"]
+        )
     except (ValueError, KeyError, TypeError):
         return None
 
@@ -254,7 +258,9 @@ class TrackedPlaces:
             now |= {place: File("too much", b"")} if found is None else found
         return now
 
-    def settle(self, is_users: Callable[[str, State], bool], algorithm: str) -> tuple[list[str], bool]:
+    def settle(
+        self, is_users: Callable[[str, State], bool], algorithm: str
+    ) -> tuple[list[str], bool]:
         """Put back what changed to a content that is not the user's.
 
         Args:
@@ -286,7 +292,9 @@ class TrackedPlaces:
 
 def _put_back(path: str, file: File) -> list[str]:
     reason = "programs obey it, and no commit of the user's has this content"
-    notes = set_aside(path, reason) if os.path.lexists(path) else [f"{path}: was removed ({reason})"]
+    notes = (
+        set_aside(path, reason) if os.path.lexists(path) else [f"{path}: was removed ({reason})"]
+    )
     if file != _NONE:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         with folder_of(path) as folder:

@@ -57,9 +57,13 @@ def run_with_hooks(call: GitCall) -> int:
     if code == 0:
         hooks.after(heads)
     if code != 0 and (names := filters(map(call.path_of, call.opened))):
-        call.say(f"the filters {', '.join(names)} of this repository are programs, and none runs here; {ADVICE}.")
+        call.say(
+            f"the filters {', '.join(names)} of this repository are programs, and none runs here; {ADVICE}."
+        )
     elif code != 0 and subcommand in ("merge", "pull") and len(words.rest) > 1:
-        call.say(f"a merge of more than two branches or with another strategy needs a shell; {ADVICE}.")
+        call.say(
+            f"a merge of more than two branches or with another strategy needs a shell; {ADVICE}."
+        )
     return code
 
 
@@ -102,8 +106,15 @@ class Hooks:
             if is_amended:
                 self.run("post-rewrite", "amend", stdin=f"{heads.before} {heads.after}\n")
         elif subcommand in ("checkout", "switch"):
-            is_branch = "--" not in words.rest and (heads.before != heads.after or len(words.positional) < 2)
-            self.run("post-checkout", heads.before or _NULL, heads.after or _NULL, "1" if is_branch else "0")
+            is_branch = "--" not in words.rest and (
+                heads.before != heads.after or len(words.positional) < 2
+            )
+            self.run(
+                "post-checkout",
+                heads.before or _NULL,
+                heads.after or _NULL,
+                "1" if is_branch else "0",
+            )
         elif subcommand in ("merge", "pull") and heads.before != heads.after:
             self.run("post-merge", "0")
         names = [*_NOT_RUN.get(subcommand, ()), *_NEVER_RUN]
@@ -115,7 +126,13 @@ class Hooks:
         """Note the commit before and after what runs inside the context, where a hook asks for it."""
         heads = Heads()
         asking = ("prepare-commit-msg", "commit-msg", "post-rewrite", "post-checkout", "post-merge")
-        is_asked = self._call.request.words.subcommand in ("commit", "checkout", "switch", "merge", "pull")
+        is_asked = self._call.request.words.subcommand in (
+            "commit",
+            "checkout",
+            "switch",
+            "merge",
+            "pull",
+        )
         is_asked = is_asked and any(self.exists(name) for name in asking)
         if is_asked:
             heads.before = self._head()
@@ -132,8 +149,14 @@ class Hooks:
         """Return where git looks for a hook."""
         repository = self._call.repository
         text = read_text(f"{self._opened()}/config") or ""
-        named = dict(settings(text) or ()).get("core.hookspath") if "hookspath" in text.lower() else None
-        folder = f"{repository.common}/hooks" if not named else os.path.join(repository.worktree, named)  # noqa: PTH118
+        named = (
+            dict(settings(text) or ()).get("core.hookspath")
+            if "hookspath" in text.lower()
+            else None
+        )
+        folder = (
+            f"{repository.common}/hooks" if not named else os.path.join(repository.worktree, named)  # noqa: PTH118
+        )
         return os.path.normpath(f"{folder}/{name}")
 
     def exists(self, name: str) -> bool:
@@ -141,7 +164,14 @@ class Hooks:
         path = self.path(name)
         return os.access(path, os.X_OK) and os.path.isfile(path)  # noqa: PTH113 - text in
 
-    def run(self, name: str, *arguments: str, stage: bool = False, take_back: bool = False, stdin: str = "") -> int:
+    def run(
+        self,
+        name: str,
+        *arguments: str,
+        stage: bool = False,
+        take_back: bool = False,
+        stdin: str = "",
+    ) -> int:
         """Run a hook with a copy of the repository; returns its exit code, 0 if there is no such hook.
 
         Args:
@@ -164,7 +194,9 @@ class Hooks:
             code = self._call.in_sandbox(binds, mounts, words, given.fileno())
             if code == 0 and take_back and (after := _digest(copy, self._index())) != before:
                 if after is None:
-                    self._call.say(f"the hook {name} of the repository left no index that can be read")
+                    self._call.say(
+                        f"the hook {name} of the repository left no index that can be read"
+                    )
                     return 125
                 code = self._take_back(copy)
         if code != 0 and name.startswith("pre-"):
@@ -178,7 +210,9 @@ class Hooks:
         code, changed, name = 0, None, ""
         with self._copied() as (copy, binds, mounts):
             path = f"{call.repository.common}/COMMIT_EDITMSG"
-            Path(copy, "COMMIT_EDITMSG").write_text(message, encoding="utf-8", errors="surrogateescape")
+            Path(copy, "COMMIT_EDITMSG").write_text(
+                message, encoding="utf-8", errors="surrogateescape"
+            )
             for name in names:
                 source = ("message",) if name == "prepare-commit-msg" else ()
                 if (code := call.in_sandbox(binds, mounts, [self.path(name), path, *source])) != 0:
@@ -188,7 +222,11 @@ class Hooks:
             call.say(f"the hook {name} of the repository left no message that can be read")
             code = 125
         if code != 0 or changed is None:
-            undo = ["reset", "-q", "--soft", heads.before] if heads.before else ["update-ref", "-d", "HEAD"]
+            undo = (
+                ["reset", "-q", "--soft", heads.before]
+                if heads.before
+                else ["update-ref", "-d", "HEAD"]
+            )
             self._git(*undo)
             call.say(f"the hook {name} of the repository refused the message, exit code {code}")
             return code
@@ -202,13 +240,21 @@ class Hooks:
     def _before_push(self) -> int:
         """Run pre-push with the refs that git would send, which a dry run tells."""
         call = self._call
-        rest = [word for word in call.request.words.rest if word not in ("-q", "--quiet", "-v", "--progress")]
-        told = call.output_of(*call.request.words.options, "push", "--dry-run", "--porcelain", *rest)
+        rest = [
+            word
+            for word in call.request.words.rest
+            if word not in ("-q", "--quiet", "-v", "--progress")
+        ]
+        told = call.output_of(
+            *call.request.words.options, "push", "--dry-run", "--porcelain", *rest
+        )
         rows = re.findall(r"^[ +*!-]\t([^:\t]*):([^\t]+)\t", told, re.MULTILINE)
         url = next((line[3:] for line in told.splitlines() if line.startswith("To ")), "")
         lines = list[str]()
         for source, target in rows:
-            commit = call.output_of("rev-parse", "--verify", "-q", source).strip() if source else _NULL
+            commit = (
+                call.output_of("rev-parse", "--verify", "-q", source).strip() if source else _NULL
+            )
             seen = call.output_of("ls-remote", url, target).split() if url else []
             lines.append(f"{source or '(delete)'} {commit} {target} {seen[0] if seen else _NULL}\n")
         name = next(iter(call.request.words.positional), "origin")
@@ -241,7 +287,9 @@ class Hooks:
         alternates = [OBJECTS]
         for line in (read_text(f"{opened}/objects/info/alternates") or "").splitlines():
             alternates.append(os.path.normpath(os.path.join(common, "objects", line)))  # noqa: PTH118
-        (info / "alternates").write_text("".join(f"{path}\n" for path in alternates), encoding="utf-8")
+        (info / "alternates").write_text(
+            "".join(f"{path}\n" for path in alternates), encoding="utf-8"
+        )
         mounts = ["--ro-bind", f"{mounted}/objects", OBJECTS, "--bind", copy, common]
         for name in ("config", "config.worktree", "hooks"):
             if os.path.lexists(f"{opened}/{name}"):
@@ -258,28 +306,49 @@ class Hooks:
         """Take the index of the copy and its new objects into the repository."""
         # In the profile: git reads what a hook has written. The copy is bound where the call can see it.
         files = {"/h/copy": copy}
-        index = {"GIT_DIR": self._call.repository.common, "GIT_INDEX_FILE": f"/h/copy/{self._index()}"}
+        index = {
+            "GIT_DIR": self._call.repository.common,
+            "GIT_INDEX_FILE": f"/h/copy/{self._index()}",
+        }
         alternates = {"GIT_ALTERNATE_OBJECT_DIRECTORIES": "/h/copy/objects"}
         output_of = self._call.output_of
         rows = output_of("ls-files", "-s", "-z", files=files, variables=index | alternates)
         old = set(output_of("ls-files", "-s", "-z").split("\0"))
-        kept = [row for row in rows.split("\0") if row and (not row.startswith("160000 ") or row in old)]
+        kept = [
+            row for row in rows.split("\0") if row and (not row.startswith("160000 ") or row in old)
+        ]
         new = dict.fromkeys(row.split(" ", 2)[1] for row in kept if row not in old)
         with tempfile.TemporaryFile() as pack:
-            options: dict[str, Any] = {"files": files, "variables": alternates, "output": pack.fileno()}
-            if new and self._with_input("\n".join(new), "pack-objects", "-q", "--stdout", **options) != 0:
+            options: dict[str, Any] = {
+                "files": files,
+                "variables": alternates,
+                "output": pack.fileno(),
+            }
+            if (
+                new
+                and self._with_input("\n".join(new), "pack-objects", "-q", "--stdout", **options)
+                != 0
+            ):
                 return 125
             pack.seek(0)
             if new and self._with_input(pack.read(), "unpack-objects", "-q") != 0:
                 return 125
         self._git("read-tree", "--empty")
-        return self._with_input("".join(f"{row}\0" for row in kept), "update-index", "-z", "--index-info")
+        return self._with_input(
+            "".join(f"{row}\0" for row in kept), "update-index", "-z", "--index-info"
+        )
 
-    def _with_input(self, text: str | bytes, *arguments: str, output: int | None = None, **options: Any) -> int:
+    def _with_input(
+        self, text: str | bytes, *arguments: str, output: int | None = None, **options: Any
+    ) -> int:
         with tempfile.TemporaryFile() as file, Path(os.devnull).open("wb") as null:
             file.write(text if isinstance(text, bytes) else text.encode("utf-8", "surrogateescape"))
             file.seek(0)
-            streams = (file.fileno(), null.fileno() if output is None else output, self._call.request.streams[2])
+            streams = (
+                file.fileno(),
+                null.fileno() if output is None else output,
+                self._call.request.streams[2],
+            )
             return self._git(*arguments, streams=streams, **options)
 
 

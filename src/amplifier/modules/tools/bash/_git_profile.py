@@ -37,15 +37,35 @@ _DYING = 10.0
 _HOME = "/h"
 # git starts these under names of their own; they are all one program.
 _LINKS = (
-    *("upload-pack", "receive-pack", "upload-archive", "index-pack", "unpack-objects", "rev-list", "pack-objects"),
+    *(
+        "upload-pack",
+        "receive-pack",
+        "upload-archive",
+        "index-pack",
+        "unpack-objects",
+        "rev-list",
+        "pack-objects",
+    ),
     *("merge-recursive", "merge-ort", "merge-subtree", "merge-ours", "fetch-pack", "send-pack"),
 )
 _TRANSPORTS = frozenset(("clone", "fetch", "pull", "push"))
 _FOR_THE_NETWORK = (
-    *("/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/ssl", "/etc/pki", "/etc/ca-certificates"),
+    *(
+        "/etc/resolv.conf",
+        "/etc/hosts",
+        "/etc/nsswitch.conf",
+        "/etc/ssl",
+        "/etc/pki",
+        "/etc/ca-certificates",
+    ),
     "/usr/share/ca-certificates",
 )
-_ORDINARY_FILES = ("/etc/passwd", "/etc/localtime", "/usr/share/zoneinfo", "/usr/share/git-core/templates/info")
+_ORDINARY_FILES = (
+    "/etc/passwd",
+    "/etc/localtime",
+    "/usr/share/zoneinfo",
+    "/usr/share/git-core/templates/info",
+)
 
 # Settings that a call gets whatever the repository says. They are for function alone: without them git would stop at the first
 # program that it can't start.
@@ -102,7 +122,10 @@ class Started:
                 poll.register(descriptor, select.POLLIN)
             text, first = b"", None
             while True:
-                ready = {descriptor for descriptor, _ in poll.poll(None if seconds is None else seconds * 1000)}
+                ready = {
+                    descriptor
+                    for descriptor, _ in poll.poll(None if seconds is None else seconds * 1000)
+                }
                 if self.told in ready:
                     data = os.read(self.told, 4096)
                     text += data
@@ -123,7 +146,9 @@ class Started:
                         poll.unregister(descriptor)
             code = self.process.wait()
             if first is not None and not select.select([first], [], [], _DYING)[0]:
-                logger.warning("tool bash: processes of a git call do not end although they were killed")
+                logger.warning(
+                    "tool bash: processes of a git call do not end although they were killed"
+                )
         return code if code >= 0 else 128 - code
 
 
@@ -207,7 +232,9 @@ class GitProfile:
             command += ("--ro-bind", path, path)
         for path in places.hidden:
             if any(is_below(path, folder) for folder in shown):
-                command += ("--tmpfs", path) if Path(path).is_dir() else ("--ro-bind", "/dev/null", path)
+                command += (
+                    ("--tmpfs", path) if Path(path).is_dir() else ("--ro-bind", "/dev/null", path)
+                )
         for root in sorted({*roots, *places.pinned}):
             command += ("--bind", root, root)
         binds = []
@@ -220,19 +247,35 @@ class GitProfile:
             if stat.S_ISDIR(_mode_in(descriptor, "hooks")):
                 command += ("--ro-bind", f"{source}/hooks", f"{path}/hooks")
         for path in places.protected:
-            is_open = any(is_below(path, folder) for folder in folders) or _is_pointer(path, folders)
+            is_open = any(is_below(path, folder) for folder in folders) or _is_pointer(
+                path, folders
+            )
             if not is_open and path not in opened and os.path.lexists(path):
                 command += ("--ro-bind", path, path)
         for path in places.hidden_inside:
-            command += ("--tmpfs", path) if Path(path).is_dir() else ("--ro-bind", "/dev/null", path)
+            command += (
+                ("--tmpfs", path) if Path(path).is_dir() else ("--ro-bind", "/dev/null", path)
+            )
         for path, copy in files.items():
             command += ("--ro-bind", copy, path)
         user = f"{scratch}/gitconfig"
         Path(user).write_text(self.user, encoding="utf-8", errors="surrogateescape")
-        command += ("--ro-bind", user, f"{_HOME}/.gitconfig", "--remount-ro", "/", "--chdir", directory)
-        given = json.dumps({"noexec": [*sorted({*shown, *roots})], "binds": binds, "limits": dict(self.limits)})
+        command += (
+            "--ro-bind",
+            user,
+            f"{_HOME}/.gitconfig",
+            "--remount-ro",
+            "/",
+            "--chdir",
+            directory,
+        )
+        given = json.dumps(
+            {"noexec": [*sorted({*shown, *roots})], "binds": binds, "limits": dict(self.limits)}
+        )
         environment = {**self._environment(writable.values()), **environment}
-        return start_in_bubblewrap(given, command, [self.git, *arguments], self.filter, environment, streams)
+        return start_in_bubblewrap(
+            given, command, [self.git, *arguments], self.filter, environment, streams
+        )
 
     def _root(self, *, shell: bool) -> list[str]:
         files = {self.git: self.git, f"{self.core}/git": self.git}
@@ -250,7 +293,19 @@ class GitProfile:
             command += ("--symlink", "git-remote-http", f"{self.core}/git-remote-https")
         for path in (*_ORDINARY_FILES, *(_FOR_THE_NETWORK if self.network else ())):
             command += ("--ro-bind-try", os.path.realpath(path), path)
-        return [*command, "--dir", _HOME, "--dev", "/dev", "--proc", "/proc", "--size", "268435456", "--tmpfs", "/tmp"]
+        return [
+            *command,
+            "--dir",
+            _HOME,
+            "--dev",
+            "/dev",
+            "--proc",
+            "/proc",
+            "--size",
+            "268435456",
+            "--tmpfs",
+            "/tmp",
+        ]
 
     def _environment(self, git_folders: Iterable[int]) -> dict[str, str]:
         pairs = dict(_OFF)
@@ -333,11 +388,18 @@ def _mode_in(folder: int, name: str) -> int:
 def _is_pointer(path: str, folders: Iterable[str]) -> bool:
     """Check whether a place is the file ``.git`` of a work tree of these repositories: git removes it with the work tree."""
     target = pointer_target(read_text(path) or "")
-    return path.endswith("/.git") and any(target.startswith(f"{folder}/worktrees/") for folder in folders)
+    return path.endswith("/.git") and any(
+        target.startswith(f"{folder}/worktrees/") for folder in folders
+    )
 
 
 def open_git_profile(
-    bubblewrap: str, *, confinement: tuple[str, ...], system_calls: bytes, network: bool, limits: Mapping[str, int]
+    bubblewrap: str,
+    *,
+    confinement: tuple[str, ...],
+    system_calls: bytes,
+    network: bool,
+    limits: Mapping[str, int],
 ) -> tuple[GitProfile | None, str | None]:
     """Find out whether git calls can be run here; starts programs to try it.
 
@@ -381,8 +443,13 @@ def _problem(bubblewrap: str, git: str, attempt: Callable[[], str | None]) -> st
 
 
 def _try(profile: GitProfile) -> str | None:
-    nothing = Places(hidden=(), readable=(), writable=(), pinned=(), protected=(), missing=(), hidden_inside=())
-    with tempfile.TemporaryDirectory(prefix="amplifier-git-") as scratch, tempfile.TemporaryFile() as errors:
+    nothing = Places(
+        hidden=(), readable=(), writable=(), pinned=(), protected=(), missing=(), hidden_inside=()
+    )
+    with (
+        tempfile.TemporaryDirectory(prefix="amplifier-git-") as scratch,
+        tempfile.TemporaryFile() as errors,
+    ):
         work = f"{os.path.realpath(scratch)}/work"
         Path(work).mkdir()
         with Path(os.devnull).open("rb+") as null:
@@ -400,12 +467,18 @@ def _try(profile: GitProfile) -> str | None:
         code = started.wait((), _PROBING)
         errors.seek(0)
         text = " ".join(errors.read(1000).decode(errors="replace").split())
-    return None if code == 0 else f"git does not run in a sandbox of its own: {text or f'exit code {code}'}"
+    return (
+        None
+        if code == 0
+        else f"git does not run in a sandbox of its own: {text or f'exit code {code}'}"
+    )
 
 
 @functools.cache
 def _exec_path(git: str) -> str:
-    done = subprocess.run([git, "--exec-path"], capture_output=True, text=True, check=False, env={"PATH": os.defpath})
+    done = subprocess.run(
+        [git, "--exec-path"], capture_output=True, text=True, check=False, env={"PATH": os.defpath}
+    )
     return done.stdout.strip()
 
 
@@ -418,7 +491,11 @@ def _libraries(programs: tuple[str, ...]) -> tuple[str, ...] | None:
     for program in programs:
         real = os.path.realpath(program)
         done = subprocess.run(
-            [ldd, real], capture_output=True, text=True, check=False, env={"PATH": os.defpath, "LC_ALL": "C"}
+            [ldd, real],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={"PATH": os.defpath, "LC_ALL": "C"},
         )
         found |= dict.fromkeys(re.findall(r"(/\S+) \(0x", done.stdout))
     # Names are looked up by libraries that libc loads by itself.
@@ -435,23 +512,36 @@ def _libraries(programs: tuple[str, ...]) -> tuple[str, ...] | None:
 def _user_configuration() -> tuple[str, str, dict[str, str]]:
     """Return the harmless part of the user's configuration, for git in its profile and in the sandbox, and the aliases."""
     pairs = [*_user_settings("--system"), *_user_settings("--global")]
-    names = dict.fromkeys(key.rpartition(".")[0][len("filter.") :] for key, _ in pairs if key.startswith("filter."))
+    names = dict.fromkeys(
+        key.rpartition(".")[0][len("filter.") :] for key, _ in pairs if key.startswith("filter.")
+    )
     required = "".join(f'[filter "{name}"]\n\trequired = true\n' for name in names)
     # In the sandbox there are programs, so what the machine sets for everyone is left as it is.
     included = "[include]\n\tpath = /etc/gitconfig\n"
     aliases = {key.partition(".")[2]: value for key, value in pairs if key.startswith("alias.")}
-    return harmless_text(pairs) + required, included + harmless_text(_user_settings("--global")), aliases
+    return (
+        harmless_text(pairs) + required,
+        included + harmless_text(_user_settings("--global")),
+        aliases,
+    )
 
 
 def _user_settings(scope: str) -> list[tuple[str, str]]:
     git = git_program()
-    variables = {name: os.environ[name] for name in ("HOME", "XDG_CONFIG_HOME") if name in os.environ}
+    variables = {
+        name: os.environ[name] for name in ("HOME", "XDG_CONFIG_HOME") if name in os.environ
+    }
     if git is None or "HOME" not in variables:
         return []
     command = [git, "config", scope, "--includes", "-z", "--list"]
-    done = subprocess.run(command, capture_output=True, cwd="/", env={"PATH": os.defpath, **variables}, check=False)
+    done = subprocess.run(
+        command, capture_output=True, cwd="/", env={"PATH": os.defpath, **variables}, check=False
+    )
     rows = done.stdout.decode("utf-8", "surrogateescape").split("\0")[:-1]
-    return [(key, value if is_given else "true") for key, is_given, value in (row.partition("\n") for row in rows)]
+    return [
+        (key, value if is_given else "true")
+        for key, is_given, value in (row.partition("\n") for row in rows)
+    ]
 
 
 def filters(git_folders: Iterable[str]) -> list[str]:

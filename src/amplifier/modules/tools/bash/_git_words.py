@@ -17,25 +17,145 @@ from ._git_files import is_harmless
 # `init` make a repository of the command's own, which is looked at when the command has ended.
 READING = frozenset(
     (
-        *("annotate", "archive", "blame", "bugreport", "bundle", "cat-file", "check-attr", "check-ignore"),
-        *("check-mailmap", "check-ref-format", "cherry", "clone", "column", "count-objects", "describe"),
+        *(
+            "annotate",
+            "archive",
+            "blame",
+            "bugreport",
+            "bundle",
+            "cat-file",
+            "check-attr",
+            "check-ignore",
+        ),
+        *(
+            "check-mailmap",
+            "check-ref-format",
+            "cherry",
+            "clone",
+            "column",
+            "count-objects",
+            "describe",
+        ),
         *("diagnose", "diff", "diff-files", "diff-index", "diff-tree", "difftool", "fast-export"),
-        *("for-each-ref", "for-each-repo", "format-patch", "fsck", "get-tar-commit-id", "gitk", "grep", "gui"),
-        *("help", "hook", "init", "instaweb", "interpret-trailers", "lfs", "log", "ls-files", "ls-remote"),
-        *("ls-tree", "mailinfo", "mailsplit", "merge-base", "merge-tree", "name-rev", "patch-id", "range-diff"),
-        *("rev-list", "rev-parse", "shortlog", "show", "show-branch", "show-ref", "status", "stripspace", "var"),
+        *(
+            "for-each-ref",
+            "for-each-repo",
+            "format-patch",
+            "fsck",
+            "get-tar-commit-id",
+            "gitk",
+            "grep",
+            "gui",
+        ),
+        *(
+            "help",
+            "hook",
+            "init",
+            "instaweb",
+            "interpret-trailers",
+            "lfs",
+            "log",
+            "ls-files",
+            "ls-remote",
+        ),
+        *(
+            "ls-tree",
+            "mailinfo",
+            "mailsplit",
+            "merge-base",
+            "merge-tree",
+            "name-rev",
+            "patch-id",
+            "range-diff",
+        ),
+        *(
+            "rev-list",
+            "rev-parse",
+            "shortlog",
+            "show",
+            "show-branch",
+            "show-ref",
+            "status",
+            "stripspace",
+            "var",
+        ),
         *("verify-commit", "verify-pack", "verify-tag", "version", "whatchanged"),
     )
 )
 _WRITING = frozenset(
     (
-        *("add", "am", "apply", "bisect", "branch", "checkout", "checkout-index", "cherry-pick", "clean"),
-        *("commit", "commit-graph", "commit-tree", "config", "fast-import", "fetch", "fetch-pack", "gc"),
-        *("hash-object", "index-pack", "maintenance", "merge", "merge-file", "merge-index", "mktag", "mktree"),
-        *("multi-pack-index", "mv", "notes", "pack-objects", "pack-refs", "prune", "prune-packed", "pull"),
-        *("push", "read-tree", "rebase", "reflog", "remote", "repack", "replace", "rerere", "reset", "restore"),
-        *("revert", "rm", "send-pack", "sparse-checkout", "stage", "stash", "switch", "symbolic-ref", "tag"),
-        *("unpack-objects", "update-index", "update-ref", "update-server-info", "worktree", "write-tree"),
+        *(
+            "add",
+            "am",
+            "apply",
+            "bisect",
+            "branch",
+            "checkout",
+            "checkout-index",
+            "cherry-pick",
+            "clean",
+        ),
+        *(
+            "commit",
+            "commit-graph",
+            "commit-tree",
+            "config",
+            "fast-import",
+            "fetch",
+            "fetch-pack",
+            "gc",
+        ),
+        *(
+            "hash-object",
+            "index-pack",
+            "maintenance",
+            "merge",
+            "merge-file",
+            "merge-index",
+            "mktag",
+            "mktree",
+        ),
+        *(
+            "multi-pack-index",
+            "mv",
+            "notes",
+            "pack-objects",
+            "pack-refs",
+            "prune",
+            "prune-packed",
+            "pull",
+        ),
+        *(
+            "push",
+            "read-tree",
+            "rebase",
+            "reflog",
+            "remote",
+            "repack",
+            "replace",
+            "rerere",
+            "reset",
+            "restore",
+        ),
+        *(
+            "revert",
+            "rm",
+            "send-pack",
+            "sparse-checkout",
+            "stage",
+            "stash",
+            "switch",
+            "symbolic-ref",
+            "tag",
+        ),
+        *(
+            "unpack-objects",
+            "update-index",
+            "update-ref",
+            "update-server-info",
+            "worktree",
+            "write-tree",
+        ),
     )
 )
 _SCRIPTS = {
@@ -64,16 +184,66 @@ _READING_FORMS: Mapping[str, tuple[str, ...]] = {
 _READING_OPTIONS: Mapping[str, tuple[str, ...]] = {
     "apply": ("--stat", "--numstat", "--summary", "--check"),
     "branch": (
-        *("--list", "-l", "-a", "--all", "-r", "--remotes", "-v", "-vv", "--verbose", "--show-current"),
-        *("--contains", "--no-contains", "--merged", "--no-merged", "--points-at", "--format", "--sort"),
+        *(
+            "--list",
+            "-l",
+            "-a",
+            "--all",
+            "-r",
+            "--remotes",
+            "-v",
+            "-vv",
+            "--verbose",
+            "--show-current",
+        ),
+        *(
+            "--contains",
+            "--no-contains",
+            "--merged",
+            "--no-merged",
+            "--points-at",
+            "--format",
+            "--sort",
+        ),
     ),
-    "config": ("--get", "--get-all", "--get-regexp", "--get-urlmatch", "--list", "-l", "--get-color"),
-    "tag": ("--list", "-l", "-n", "--contains", "--merged", "--points-at", "-v", "--verify", "--sort"),
+    "config": (
+        "--get",
+        "--get-all",
+        "--get-regexp",
+        "--get-urlmatch",
+        "--list",
+        "-l",
+        "--get-color",
+    ),
+    "tag": (
+        "--list",
+        "-l",
+        "-n",
+        "--contains",
+        "--merged",
+        "--points-at",
+        "-v",
+        "--verify",
+        "--sort",
+    ),
 }
 _WRITING_OPTIONS: Mapping[str, tuple[str, ...]] = {
     "apply": ("--apply", "--index", "--cached", "-3", "--3way", "--intent-to-add", "-N"),
     "branch": (
-        *("-d", "-D", "--delete", "-m", "-M", "--move", "-c", "-C", "--copy", "-f", "--force", "-u"),
+        *(
+            "-d",
+            "-D",
+            "--delete",
+            "-m",
+            "-M",
+            "--move",
+            "-c",
+            "-C",
+            "--copy",
+            "-f",
+            "--force",
+            "-u",
+        ),
         *("--set-upstream-to", "--unset-upstream", "--edit-description", "-t", "--track"),
     ),
     "tag": ("-d", "--delete", "-a", "-m", "-F", "-s", "-f", "--force", "--annotate"),
@@ -140,7 +310,10 @@ class Words:
         if self.subcommand == "config" and len(rest) == 1 and not rest[0].startswith("-"):
             return True
         if self.subcommand == "symbolic-ref":
-            return len([word for word in rest if not word.startswith("-")]) == 1 and not {"-d", "--delete"} & {*rest}
+            return len([word for word in rest if not word.startswith("-")]) == 1 and not {
+                "-d",
+                "--delete",
+            } & {*rest}
         if self.subcommand == "hash-object":
             return "-w" not in rest
         if (rest[0] if rest else "") in _READING_FORMS.get(self.subcommand, ()):
@@ -158,7 +331,9 @@ class Words:
 
     def has(self, long: str, short: str = "") -> bool:
         """Check for an option."""
-        return long in self.rest or (short != "" and any(_is_short_of(word, short) for word in self.rest))
+        return long in self.rest or (
+            short != "" and any(_is_short_of(word, short) for word in self.rest)
+        )
 
     def command(self) -> list[str]:
         """Return the call as git gets it, which runs in `directory`."""
@@ -166,7 +341,10 @@ class Words:
 
 
 def read_words(
-    arguments: list[str], directory: str, variables: Mapping[str, str], alias: Callable[[str], str | None]
+    arguments: list[str],
+    directory: str,
+    variables: Mapping[str, str],
+    alias: Callable[[str], str | None],
 ) -> Words | None:
     """Read a call; None if it is none that may write.
 
@@ -179,7 +357,11 @@ def read_words(
     Raises:
         Refused: It can't be run.
     """
-    options, git_dir, work_tree = list[str](), variables.get("GIT_DIR"), variables.get("GIT_WORK_TREE")
+    options, git_dir, work_tree = (
+        list[str](),
+        variables.get("GIT_DIR"),
+        variables.get("GIT_WORK_TREE"),
+    )
     words, unknown, is_alias = [*arguments], None, False
     for _ in range(_MAX_ALIASES):
         while words and words[0].startswith("-"):
@@ -206,7 +388,9 @@ def read_words(
         if meaning is None:
             return None
         if meaning.startswith("!"):
-            raise Refused(f"the alias {words[0]} is a shell command, {meaning[1:81]!r}; run what it does yourself")
+            raise Refused(
+                f"the alias {words[0]} is a shell command, {meaning[1:81]!r}; run what it does yourself"
+            )
         words, is_alias = [*_split(meaning), *words[1:]], True
     if not words:
         return None
@@ -250,12 +434,16 @@ def check_words(words: Words, variables: Mapping[str, str], common: str) -> None
     if subcommand in _SCRIPTS:
         raise Refused(f"git {subcommand} needs a shell, because {_SCRIPTS[subcommand]}")
     if "GIT_INDEX_FILE" in variables:
-        raise Refused("GIT_INDEX_FILE names a file that git can't write there; leave it out, and use git worktree")
+        raise Refused(
+            "GIT_INDEX_FILE names a file that git can't write there; leave it out, and use git worktree"
+        )
     for word in rest:
         if word == "--":
             break
         if (refused := _refused(subcommand, word)) is not None:
-            raise Refused(f"git {subcommand} {refused} names a program, or a place outside of the repository")
+            raise Refused(
+                f"git {subcommand} {refused} names a program, or a place outside of the repository"
+            )
     if subcommand in ("worktree", "mv"):
         for word in rest:
             path = os.path.realpath(os.path.join(words.directory, word.partition("=")[2] or word))  # noqa: PTH118
@@ -265,7 +453,9 @@ def check_words(words: Words, variables: Mapping[str, str], common: str) -> None
         _check_setting(words)
     for name in ("GIT_SEQUENCE_EDITOR", "GIT_EDITOR"):
         if variables.get(name, "") not in _EDITORS_THAT_DO_NOTHING:
-            raise Refused(f"{name} names a program; write the steps with --fixup and --autosquash instead")
+            raise Refused(
+                f"{name} names a program; write the steps with --fixup and --autosquash instead"
+            )
 
 
 def _refused(subcommand: str, word: str) -> str | None:
@@ -280,8 +470,12 @@ def _refused(subcommand: str, word: str) -> str | None:
 def _check_setting(words: Words) -> None:
     for word in words.rest:
         name = word.partition("=")[0]
-        if any(name == option or (len(name) > 4 and option.startswith(name)) for option in _OTHER_FILES):
-            raise Refused(f"git config {name} is about a file that is not of this repository, or needs an editor")
+        if any(
+            name == option or (len(name) > 4 and option.startswith(name)) for option in _OTHER_FILES
+        ):
+            raise Refused(
+                f"git config {name} is about a file that is not of this repository, or needs an editor"
+            )
     plain = [word for word in words.positional if word not in ("set", "unset")]
     if len(plain) > 1 and "." in plain[0] and not is_harmless(plain[0], plain[1]):
         raise Refused(f"the setting {plain[0]} can name a program for the user's git")
@@ -291,5 +485,7 @@ def _is_short_of(word: str, option: str) -> bool:
     """Check whether a word such as ``-am`` has a short option in it; those with a value end such a word."""
     if len(option) != 2 or word.startswith("--") or not word.startswith("-"):
         return False
-    letters = re.split(r"[mFCcSut]", word[1:], maxsplit=1)[0] if option[1] not in "cuS" else word[1:]
+    letters = (
+        re.split(r"[mFCcSut]", word[1:], maxsplit=1)[0] if option[1] not in "cuS" else word[1:]
+    )
     return option[1] in letters

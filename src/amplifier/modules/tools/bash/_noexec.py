@@ -40,7 +40,11 @@ def main() -> None:
 def _enter(noexec: list[str], binds: list[tuple[str, list[int], str]]) -> None:
     user, group = os.geteuid(), os.getegid()
     _checked(_libc.unshare(_NEW_USER | _NEW_MOUNTS), "unshare")
-    for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
+    for name, text in (
+        ("setgroups", "deny"),
+        ("uid_map", f"{user} {user} 1"),
+        ("gid_map", f"{group} {group} 1"),
+    ):
         with open(f"/proc/self/{name}", "w") as file:  # noqa: PTH123 - no pathlib here: it would double the start-up time
             file.write(text)
     _mount(None, "/", _RECURSIVE | _PRIVATE)

@@ -35,14 +35,17 @@ def _is_name(value: Any) -> bool:
 SandboxChoice: TypeAlias = Literal["auto", "bwrap", "off"]
 
 _paths = list_of(
-    "absolute paths, or paths that begin with ~", lambda value: isinstance(value, str) and value.startswith(("/", "~/"))
+    "absolute paths, or paths that begin with ~",
+    lambda value: isinstance(value, str) and value.startswith(("/", "~/")),
 )
 _shell = Kind(
     "the absolute path of a shell",
     lambda value: isinstance(value, str) and Path(value).is_absolute() and Path(value).is_file(),
 )
 _variables = mapping_of_secrets(
-    "a mapping from names of environment variables to texts", _is_name, lambda text: "\0" not in text
+    "a mapping from names of environment variables to texts",
+    _is_name,
+    lambda text: "\0" not in text,
 )
 
 
@@ -75,14 +78,21 @@ class BashOptions:
     shell: str | None = option(_shell, default=None)
     timeout: float | None = option(seconds, default=None)
     max_timeout: float = option(
-        seconds, default=attrs.Factory(lambda self: max(_DEFAULT_MAX_TIMEOUT, self.timeout or 0), takes_self=True)
+        seconds,
+        default=attrs.Factory(
+            lambda self: max(_DEFAULT_MAX_TIMEOUT, self.timeout or 0), takes_self=True
+        ),
     )
     max_output_bytes: int = option(whole_number(2), default=100_000)
     max_parallel: int = option(whole_number(1), default=8)
     kill_grace: float = option(seconds, default=1.0)
     env: Mapping[str, str] = option(_variables, default=attrs.Factory(dict))
-    pass_env: tuple[str, ...] = option(list_of("names of environment variables", _is_name), default=())
-    sandbox: SandboxChoice = option(choice(*get_args(SandboxChoice)), default="auto", restricts=True)
+    pass_env: tuple[str, ...] = option(
+        list_of("names of environment variables", _is_name), default=()
+    )
+    sandbox: SandboxChoice = option(
+        choice(*get_args(SandboxChoice)), default="auto", restricts=True
+    )
     network: bool = option(flag, default=False, restricts=True)
     writable: tuple[str, ...] = option(_paths, default=(), restricts=True)
     readable: tuple[str, ...] = option(_paths, default=(), restricts=True)

@@ -19,7 +19,13 @@ import sysconfig
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from amplifier._internal.programs import PACKAGE, find_program, is_below, isolated_python, search_folders
+from amplifier._internal.programs import (
+    PACKAGE,
+    find_program,
+    is_below,
+    isolated_python,
+    search_folders,
+)
 
 # ── the agent's own ──────────────────────────────────────────────────────────────────────────────
 
@@ -38,7 +44,11 @@ def _own_code() -> list[str]:
 
 def helper_programs() -> list[str]:
     """Programs that tools of the agent start outside of a sandbox, and the shell; real paths."""
-    return [os.path.realpath(path) for name in ("bwrap", "rg", "bash") if (path := find_program(name)) is not None]
+    return [
+        os.path.realpath(path)
+        for name in ("bwrap", "rg", "bash")
+        if (path := find_program(name)) is not None
+    ]
 
 
 def own_files_problem(writable: Iterable[str]) -> str | None:
@@ -48,7 +58,9 @@ def own_files_problem(writable: Iterable[str]) -> str | None:
         writable: The folders that commands may change, as real paths.
     """
     for root in writable:
-        inside = [folder for folder in map(os.path.realpath, own_folders()) if is_below(folder, root)]
+        inside = [
+            folder for folder in map(os.path.realpath, own_folders()) if is_below(folder, root)
+        ]
         for path in _own_code():
             if is_below(root, os.path.realpath(path)):
                 return (
@@ -87,7 +99,8 @@ def imported_from(writable: Iterable[str]) -> list[str]:
     return [
         entry
         for entry in dict.fromkeys(entries)
-        if any(is_below(entry, root) for root in roots) and not any(is_below(entry, folder) for folder in own)
+        if any(is_below(entry, root) for root in roots)
+        and not any(is_below(entry, folder) for folder in own)
     ]
 
 
@@ -140,7 +153,11 @@ def is_placeholder(path: str) -> bool:
     """Whether a folder was made here and is empty."""
     try:
         mode = Path(path).lstat().st_mode
-        is_marked = stat.S_ISDIR(mode) and bool(mode & stat.S_ISVTX) and not mode & (stat.S_IWGRP | stat.S_IWOTH)
+        is_marked = (
+            stat.S_ISDIR(mode)
+            and bool(mode & stat.S_ISVTX)
+            and not mode & (stat.S_IWGRP | stat.S_IWOTH)
+        )
         return is_marked and not os.listdir(path)  # noqa: PTH208 - text
     except OSError:
         return False
@@ -156,7 +173,9 @@ def folder_of(path: str) -> Iterator[int]:
         folder = None
         for name in names:
             follow = 0 if folder is None else os.O_NOFOLLOW
-            folder = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC | follow, dir_fd=folder)
+            folder = os.open(
+                name, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC | follow, dir_fd=folder
+            )
             opened.callback(os.close, folder)
         assert folder is not None
         yield folder
@@ -179,7 +198,9 @@ def _hold(path: str) -> int:
         try:
             with folder_of(path) as folder:
                 with contextlib.suppress(FileExistsError):
-                    os.mkdir(name, _MODE, dir_fd=folder)  # marked at once: another command may look now
+                    os.mkdir(
+                        name, _MODE, dir_fd=folder
+                    )  # marked at once: another command may look now
                 flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
                 descriptor = os.open(name, flags, dir_fd=folder)
         except FileNotFoundError:  # another command has just removed it
@@ -198,7 +219,9 @@ def _hold(path: str) -> int:
 
 def _release(path: str, descriptor: int) -> None:
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails while another command holds it
+        fcntl.flock(
+            descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB
+        )  # fails while another command holds it
         with folder_of(path) as folder:
             if is_placeholder(path):
                 os.rmdir(Path(path).name, dir_fd=folder)

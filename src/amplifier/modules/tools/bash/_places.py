@@ -28,16 +28,50 @@ from ._own_files import (
 
 # Where other users, other programs and services keep what is theirs.
 _HIDDEN = ("/home", "/root", "/run", "/tmp", "/var/tmp", "/var/lib/docker", "/boot", "/lost+found")
-_HIDDEN_FILES = ("/etc/shadow", "/etc/gshadow", "/etc/shadow-", "/etc/gshadow-", "/etc/sudoers", "/etc/ssh")
+_HIDDEN_FILES = (
+    "/etc/shadow",
+    "/etc/gshadow",
+    "/etc/shadow-",
+    "/etc/gshadow-",
+    "/etc/sudoers",
+    "/etc/ssh",
+)
 # Programs that people install into their home folder; no credentials among them.
 _TOOLS_OF_HOME = (
-    *(".pyenv", ".rbenv", ".nvm", ".volta", ".asdf", ".sdkman", ".rustup", ".cargo/bin", ".bun/bin", ".deno/bin"),
-    *("go/bin", ".local/bin", ".local/lib", ".local/share/uv/python", ".local/share/uv/tools", ".local/share/mise"),
+    *(
+        ".pyenv",
+        ".rbenv",
+        ".nvm",
+        ".volta",
+        ".asdf",
+        ".sdkman",
+        ".rustup",
+        ".cargo/bin",
+        ".bun/bin",
+        ".deno/bin",
+    ),
+    *(
+        "go/bin",
+        ".local/bin",
+        ".local/lib",
+        ".local/share/uv/python",
+        ".local/share/uv/tools",
+        ".local/share/mise",
+    ),
     *(".local/share/pnpm", ".linuxbrew", "miniconda3", "anaconda3", "miniforge3"),
 )
 # What a shell or git executes, if a working directory is or holds the home folder.
 _OF_HOME = (
-    *(".profile", ".bashrc", ".bash_profile", ".bash_login", ".bash_logout", ".zshrc", ".zshenv", ".zprofile"),
+    *(
+        ".profile",
+        ".bashrc",
+        ".bash_profile",
+        ".bash_login",
+        ".bash_logout",
+        ".zshrc",
+        ".zshenv",
+        ".zprofile",
+    ),
     *(".zlogin", ".gitconfig", ".vimrc", ".xprofile", ".local/bin"),
 )
 _MAX_MOUNTS = 50
@@ -46,8 +80,26 @@ _MAX_DEPTH = 2
 _MOST_ENTRIES = 2_000
 # Inside of a working directory that is a home folder.
 _SECRETS_OF_HOME = (
-    *(".ssh", ".gnupg", ".aws", ".azure", ".kube", ".docker", ".netrc", ".pgpass", ".git-credentials"),
-    *(".password-store", ".config", ".local/share/keyrings", ".local/state", ".mozilla", ".npmrc", ".pypirc"),
+    *(
+        ".ssh",
+        ".gnupg",
+        ".aws",
+        ".azure",
+        ".kube",
+        ".docker",
+        ".netrc",
+        ".pgpass",
+        ".git-credentials",
+    ),
+    *(
+        ".password-store",
+        ".config",
+        ".local/share/keyrings",
+        ".local/state",
+        ".mozilla",
+        ".npmrc",
+        ".pypirc",
+    ),
     *(".bash_history", ".zsh_history"),
 )
 
@@ -107,15 +159,28 @@ class PlaceFinder:
         workspace = os.path.realpath(directory)
         given = [str(Path(path).expanduser()) for path in options.writable]
         roots = [workspace, *given, *map(os.path.realpath, given)]
-        self.writable: tuple[str, ...] = tuple(_resolved(path, roots, "writable") for path in options.writable)
-        self._readable = [_resolved(path, (workspace, *self.writable), "readable") for path in options.readable]
+        self.writable: tuple[str, ...] = tuple(
+            _resolved(path, roots, "writable") for path in options.writable
+        )
+        self._readable = [
+            _resolved(path, (workspace, *self.writable), "readable") for path in options.readable
+        ]
         programs = [f"{self.home}/{name}" for name in _TOOLS_OF_HOME]
-        programs += [folder for folder in os.environ.get("PATH", "").split(os.pathsep) if folder.startswith("/")]
-        programs += [_real(sys.base_prefix), isolated_python()]  # the first process in bubblewrap is a Python
+        programs += [
+            folder
+            for folder in os.environ.get("PATH", "").split(os.pathsep)
+            if folder.startswith("/")
+        ]
+        programs += [
+            _real(sys.base_prefix),
+            isolated_python(),
+        ]  # the first process in bubblewrap is a Python
         # A search path with the home folder itself must not show all of it.
         private = {self.home, *self._state, *self._asked, *map(_real, _HIDDEN)}
         self._readable += [
-            path for path in programs if not any(is_below(folder, os.path.realpath(path)) for folder in private)
+            path
+            for path in programs
+            if not any(is_below(folder, os.path.realpath(path)) for folder in private)
         ]
         self._helpers = helper_programs()
         self.protected: ProtectedPlaces = protected
@@ -135,7 +200,9 @@ class PlaceFinder:
         """
         workspace = os.path.realpath(directory)
         if workspace == "/":
-            raise ValueError("the working directory is /, and a sandbox cannot confine a command to that")
+            raise ValueError(
+                "the working directory is /, and a sandbox cannot confine a command to that"
+            )
         check_search_path(workspace)
         if (before := self._workspaces.get(directory, workspace)) != workspace:
             raise ValueError(
@@ -144,7 +211,9 @@ class PlaceFinder:
             )
         for folder in self.writable:
             if os.path.realpath(folder) != folder:
-                raise ValueError(f"{folder} was a folder that commands may change and is a symbolic link now")
+                raise ValueError(
+                    f"{folder} was a folder that commands may change and is a symbolic link now"
+                )
         for link in links_on(directory):
             if any(is_below(link, folder) for folder in self._changeable):
                 raise ValueError(
@@ -172,7 +241,9 @@ class PlaceFinder:
             self._made &= found
         return swept
 
-    def note_made(self, before: Swept, after: Swept, *, by_git: Container[str], aside: Container[str]) -> None:
+    def note_made(
+        self, before: Swept, after: Swept, *, by_git: Container[str], aside: Container[str]
+    ) -> None:
         """Note the places that a command has made, and that did not have to be allowed: repositories, and copies.
 
         They are compared, not mounted: a command may make them again at any time. What has mounts in it could not be
@@ -185,14 +256,23 @@ class PlaceFinder:
             aside: What has to be allowed.
         """
         old = set(before.places.values())
-        new = {path: found for path, found in after.places.items() if found not in old and path not in after.led}
+        new = {
+            path: found
+            for path, found in after.places.items()
+            if found not in old and path not in after.led
+        }
         with self._lock:
-            made = {path for path in after.repositories if new.get(path) or after.places.get(path) in self._made}
+            made = {
+                path
+                for path in after.repositories
+                if new.get(path) or after.places.get(path) in self._made
+            }
             trees = {path.removesuffix("/.git") for path in made if path.endswith("/.git")}
             self._made |= {
                 found
                 for path, found in new.items()
-                if not is_covered(path, aside) and (not is_covered(path, by_git) or is_covered(path, trees))
+                if not is_covered(path, aside)
+                and (not is_covered(path, by_git) or is_covered(path, trees))
             }
 
     def places(self, workspace: str, swept: Swept) -> Places:
@@ -219,13 +299,21 @@ class PlaceFinder:
                 and os.path.realpath(path) == path
             )
 
-        hidden_inside = [path for path in inside({*secrets, *self._asked, *self._state}) if os.path.lexists(path)]
+        hidden_inside = [
+            path for path in inside({*secrets, *self._asked, *self._state}) if os.path.lexists(path)
+        ]
         # What the plan hides stays hidden in a folder that it makes readable.
         named = sorted({*self._asked, *self._state} - {*hidden_inside, *writable})
-        hidden_inside += [path for path in named if inside_another(path, readable) and os.path.lexists(path)]
+        hidden_inside += [
+            path for path in named if inside_another(path, readable) and os.path.lexists(path)
+        ]
 
         def seen(paths: Iterable[str]) -> list[str]:
-            return [path for path in inside(paths) if not any(is_below(path, each) for each in hidden_inside)]
+            return [
+                path
+                for path in inside(paths)
+                if not any(is_below(path, each) for each in hidden_inside)
+            ]
 
         own = {*map(_real, own_folders()), *self._helpers, *own_places()}
         own_inside = seen(path for path in own if os.path.lexists(path))
@@ -233,7 +321,10 @@ class PlaceFinder:
         listed = seen({*swept.places, *(path for path in of_home if os.path.lexists(path))})
         listed = [path for path in listed if not any(is_below(path, each) for each in own_inside)]
         with self._lock:
-            first, made = self._first or set(), {path for path, found in swept.places.items() if found in self._made}
+            first, made = (
+                self._first or set(),
+                {path for path, found in swept.places.items() if found in self._made},
+            )
         listed = topmost(path for path in listed if not is_covered(path, made))
         listed.sort(key=lambda path: (swept.places.get(path) not in first, path.count("/"), path))
         protected = [path for path in own_inside if not inside_another(path, own_inside)]
@@ -242,7 +333,8 @@ class PlaceFinder:
         missing = {
             path
             for path in missing
-            if inside_another(path, writable) and (not os.path.lexists(path) or is_placeholder(path))
+            if inside_another(path, writable)
+            and (not os.path.lexists(path) or is_placeholder(path))
         }
         nested = [folder for folder in writable if inside_another(folder, writable)]
         # What the agent runs must stay where it is. A repository may be moved, and stays read-only then.
@@ -250,7 +342,9 @@ class PlaceFinder:
         pinned = {parent for path in covered for parent in _parents_below(path, writable)}
         sockets = foreign_sockets([*swept.sockets, *mounted_sockets()])
         return Places(
-            hidden=tuple(sorted(path for path in hidden if os.path.lexists(path) and path not in writable)),
+            hidden=tuple(
+                sorted(path for path in hidden if os.path.lexists(path) and path not in writable)
+            ),
             readable=tuple(
                 path
                 for path in dict.fromkeys(readable)
@@ -261,7 +355,9 @@ class PlaceFinder:
             writable=tuple(sorted(writable)),
             pinned=tuple(sorted(pinned - set(writable))),
             protected=(*protected, *mounted),
-            missing=tuple(sorted(path for path in missing if not inside_another(path, [*protected, *mounted]))),
+            missing=tuple(
+                sorted(path for path in missing if not inside_another(path, [*protected, *mounted]))
+            ),
             hidden_inside=tuple(hidden_inside),
             sockets=tuple(sockets),
             repositories=tuple(path for path in mounted if path in swept.repositories),
@@ -335,7 +431,11 @@ def foreign_sockets(seen: Iterable[str]) -> list[str]:
             fields = [line.split(maxsplit=7) for line in file]
     except OSError:
         fields = []
-    names = {field[7].rstrip("\n") for field in fields[1:] if len(field) == 8 and not field[7].startswith("@")}
+    names = {
+        field[7].rstrip("\n")
+        for field in fields[1:]
+        if len(field) == 8 and not field[7].startswith("@")
+    }
     found = {name for name in names if name.startswith("/") and _is_socket(name)}
     folders = {os.path.dirname(name) for name in names - found if name.startswith("/")}  # noqa: PTH120 - text in, text out
     for folder in folders:
@@ -368,7 +468,11 @@ def mounted_sockets() -> Iterator[str]:
                 looked_at += 1
                 if _is_entry_a_socket(entry):
                     yield entry.path
-                elif depth < _MAX_DEPTH and looked_at < _MOST_ENTRIES and entry.is_dir(follow_symlinks=False):
+                elif (
+                    depth < _MAX_DEPTH
+                    and looked_at < _MOST_ENTRIES
+                    and entry.is_dir(follow_symlinks=False)
+                ):
                     pending.append((entry.path, depth + 1))
 
 
@@ -385,7 +489,11 @@ def _entries(folder: str) -> list[os.DirEntry[str]]:
 
 
 def _is_entry_a_socket(entry: os.DirEntry[str]) -> bool:
-    if entry.is_file(follow_symlinks=False) or entry.is_dir(follow_symlinks=False) or entry.is_symlink():
+    if (
+        entry.is_file(follow_symlinks=False)
+        or entry.is_dir(follow_symlinks=False)
+        or entry.is_symlink()
+    ):
         return False  # known without asking the file system once more
     return _is_socket(entry.path)
 

@@ -126,7 +126,10 @@ class BashTool(BuiltinTool):
             )
 
     async def _run(self, values: dict[str, Any]) -> ToolResult:
-        seconds = min(values.get("timeout", self._options.timeout or DEFAULT_TIMEOUT), self._options.max_timeout)
+        seconds = min(
+            values.get("timeout", self._options.timeout or DEFAULT_TIMEOUT),
+            self._options.max_timeout,
+        )
         directory = str(self._directory())
         try:
             outcome = await self._workers.run(
@@ -162,13 +165,18 @@ class BashTool(BuiltinTool):
                 is_allowed = answer.action == "continue"
         if is_allowed:
             return await anyio.to_thread.run_sync(lambda: [_kept(each) for each in kept])
-        return [f"{each.path} is not allowed, and is called {each.name} now: {each.reason}" for each in kept]
+        return [
+            f"{each.path} is not allowed, and is called {each.name} now: {each.reason}"
+            for each in kept
+        ]
 
     async def _tell(self, text: str) -> None:
         message = HookResult(user_message=text, user_message_level="warning")
         await self._coordinator.process_hook_result(message, TOOL_POST, _MODULE)
 
-    def _run_command(self, command: str, directory: str, seconds: float, stop: Stop) -> tuple[Outcome, Confined]:
+    def _run_command(
+        self, command: str, directory: str, seconds: float, stop: Stop
+    ) -> tuple[Outcome, Confined]:
         self._running.add(stop)
         try:
             for _ in range(_MOST_TRIES - 1):
@@ -179,11 +187,15 @@ class BashTool(BuiltinTool):
         finally:
             self._running.discard(stop)
 
-    def _run_once(self, command: str, directory: str, seconds: float, stop: Stop) -> tuple[Outcome, Confined]:
+    def _run_once(
+        self, command: str, directory: str, seconds: float, stop: Stop
+    ) -> tuple[Outcome, Confined]:
         environment = clean_environment(self._options.pass_env, self._options.env)
         with ExitStack() as stack:
             try:
-                confined = stack.enter_context(self._sandbox.confined([*self._shell, command], directory, environment))
+                confined = stack.enter_context(
+                    self._sandbox.confined([*self._shell, command], directory, environment)
+                )
             except ValueError as error:
                 raise ToolFailure("Sandbox", str(error)) from None
             return run_command(confined, directory, self._options, stop, seconds), confined
@@ -214,9 +226,15 @@ def _result(outcome: Outcome, confined: Confined, seconds: float, notes: list[st
     output["returncode"] = outcome.returncode
     if any(capture.is_cut for capture in streams.values()):
         output["truncated"] = True
-        output |= {f"{name}_total_bytes": capture.total for name, capture in streams.items() if capture.is_cut}
+        output |= {
+            f"{name}_total_bytes": capture.total
+            for name, capture in streams.items()
+            if capture.is_cut
+        }
     if outcome.left_running:
-        output["note"] = f"processes left running in the background were ended: {outcome.left_running}"
+        output["note"] = (
+            f"processes left running in the background were ended: {outcome.left_running}"
+        )
     if notes:
         output["protected"] = notes
     if outcome.returncode == 0:
@@ -290,7 +308,11 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
     if sys.platform == "win32":
         raise ModuleLoadError(f"{_MODULE} needs a system with process groups", module_id=_MODULE)
     options, shell, start = await anyio.to_thread.run_sync(_read, config)
-    first = working_directory(coordinator, start) if options.working_dir is None else start / options.working_dir
+    first = (
+        working_directory(coordinator, start)
+        if options.working_dir is None
+        else start / options.working_dir
+    )
     sandbox, warning = await anyio.to_thread.run_sync(
         choose_sandbox, options, str(first), protected_places(coordinator)
     )
@@ -299,7 +321,11 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
             logger.warning("%s: %s", _MODULE, text)
 
     def directory() -> Path:
-        return working_directory(coordinator, start) if options.working_dir is None else start / options.working_dir
+        return (
+            working_directory(coordinator, start)
+            if options.working_dir is None
+            else start / options.working_dir
+        )
 
     # Time is kept by the command itself, which then still has an answer to give; waiting for a free thread has no limit.
     workers = Workers(threads=options.max_parallel, timeout=math.inf)
@@ -322,6 +348,7 @@ def _read(config: dict[str, Any] | None) -> tuple[BashOptions, str, Path]:
     shell = options.shell or find_program("bash")
     if shell is None:
         raise ModuleLoadError(
-            f"{_MODULE} found no bash on the search path; name a shell in its config as 'shell'", module_id=_MODULE
+            f"{_MODULE} found no bash on the search path; name a shell in its config as 'shell'",
+            module_id=_MODULE,
         )
     return options, shell, Path.cwd()

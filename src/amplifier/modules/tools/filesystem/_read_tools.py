@@ -57,7 +57,9 @@ class FilesystemOptions:
     allowed_paths: tuple[str, ...] | None = option(texts(least=1), default=None, restricts=True)
     writable_paths: tuple[str, ...] | None = option(texts(), default=None, restricts=True)
     read_only: bool = option(flag, default=False, restricts=True)
-    tools: tuple[str, ...] | None = option(choices(*READING_TOOLS, *WRITING_TOOLS), default=None, restricts=True)
+    tools: tuple[str, ...] | None = option(
+        choices(*READING_TOOLS, *WRITING_TOOLS), default=None, restricts=True
+    )
     max_read_bytes: int = option(whole_number(1), default=256 << 10)
     max_write_bytes: int = option(whole_number(1), default=10 << 20)
     max_entries: int = option(whole_number(1), default=1000)
@@ -160,13 +162,18 @@ def read_all(file: int, *, max_bytes: int, stop: Stop, subject: str) -> bytes:
     for chunk in chunks_of(file, stop):
         data += chunk
         if len(data) > max_bytes:
-            raise ToolFailure("TooLarge", f"{subject}: larger than the {max_bytes} bytes this tool may read at once")
+            raise ToolFailure(
+                "TooLarge",
+                f"{subject}: larger than the {max_bytes} bytes this tool may read at once",
+            )
     return bytes(data)
 
 
 _Result = TypeVar("_Result")
 
-FILE_PATH = option(path_name, doc="The file; relative to the workspace, or absolute inside it. Without '..'.")
+FILE_PATH = option(
+    path_name, doc="The file; relative to the workspace, or absolute inside it. Without '..'."
+)
 
 
 class EditorFiles(Protocol):
@@ -218,7 +225,9 @@ class FileTool(BuiltinTool):
 
     async def _emit(self, event: str, place: ConfinedPath, size: int) -> None:
         try:
-            await self._coordinator.hooks.emit(event, {"path": shown(place.path, 5000), "bytes": size})
+            await self._coordinator.hooks.emit(
+                event, {"path": shown(place.path, 5000), "bytes": size}
+            )
         except AmplifierError:
             # The file is read or written already; a failing observer does not change that.
             logger.exception("%s: %s could not be emitted", self._name, event)
@@ -275,33 +284,57 @@ class ReadFileTool(FileTool):
         }
         notes = []
         if lines.is_cut:
-            onward = f"go on with offset {last}" if count > 1 else "the rest of this line cannot be shown"
-            notes.append(f"cut after {self._options.max_read_bytes} bytes, in line {last}; {onward}")
+            onward = (
+                f"go on with offset {last}"
+                if count > 1
+                else "the rest of this line cannot be shown"
+            )
+            notes.append(
+                f"cut after {self._options.max_read_bytes} bytes, in line {last}; {onward}"
+            )
         elif lines.total is None:
-            notes.append(f"the file is longer than {lines.scanned} bytes; the rest was not looked at")
+            notes.append(
+                f"the file is longer than {lines.scanned} bytes; the rest was not looked at"
+            )
         elif not count:
-            notes.append("the file is empty" if not lines.total else f"the file has only {lines.total} lines")
+            notes.append(
+                "the file is empty" if not lines.total else f"the file has only {lines.total} lines"
+            )
         elif last < lines.total:
-            notes.append(f"lines {lines.first} to {last} of {lines.total}; go on with offset {last + 1}")
+            notes.append(
+                f"lines {lines.first} to {last} of {lines.total}; go on with offset {last + 1}"
+            )
         if replaced:
-            notes.append("bytes that are not UTF-8 are shown as U+FFFD; edit_file will refuse this file")
+            notes.append(
+                "bytes that are not UTF-8 are shown as U+FFFD; edit_file will refuse this file"
+            )
         if notes:
             output["note"] = "; ".join(notes)
         return output
 
-    def _binary(self, file: int, head: bytes, place: ConfinedPath, stop: Stop) -> tuple[ToolResult, int]:
+    def _binary(
+        self, file: int, head: bytes, place: ConfinedPath, stop: Stop
+    ) -> tuple[ToolResult, int]:
         kind, size = image_type(head), os.fstat(file).st_size
         path = self._workspace.shown(place)
         if kind is None or not self._options.images:
             looks = f", {kind}" if kind else ""
-            raise ToolFailure("BinaryFile", f"{path}: a binary file ({size} bytes{looks}), expected text")
+            raise ToolFailure(
+                "BinaryFile", f"{path}: a binary file ({size} bytes{looks}), expected text"
+            )
         os.lseek(file, 0, os.SEEK_SET)
         data = read_all(file, max_bytes=self._options.max_image_bytes, stop=stop, subject=path)
         block = ImageBlock(
-            source={"type": "base64", "media_type": kind, "data": base64.b64encode(data).decode("ascii")}
+            source={
+                "type": "base64",
+                "media_type": kind,
+                "data": base64.b64encode(data).decode("ascii"),
+            }
         )
         output = {"file_path": path, "media_type": kind, "bytes": len(data)}
-        return ToolResult(output=output, content=[TextBlock(text=f"{path} ({kind})"), block]), len(data)
+        return ToolResult(output=output, content=[TextBlock(text=f"{path} ({kind})"), block]), len(
+            data
+        )
 
 
 class ListDirectoryTool(FileTool):
@@ -316,7 +349,9 @@ class ListDirectoryTool(FileTool):
     _input = tool_input(path=option(path_name, ".", "The directory; the workspace if left out."))
 
     async def _run(self, values: dict[str, Any]) -> ToolResult:
-        return ToolResult(output=await self._work(lambda stop: self._list(values["path"], stop), values))
+        return ToolResult(
+            output=await self._work(lambda stop: self._list(values["path"], stop), values)
+        )
 
     def _list(self, path: str, stop: Stop) -> dict[str, Any]:
         access = self._workspace.readable()

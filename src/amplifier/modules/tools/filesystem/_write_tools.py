@@ -26,7 +26,14 @@ from ..._shared.protected_places import ProtectedPlaces, protected_places
 from ..._shared.worker_threads import Stop, Workers
 from .._base import BuiltinTool, characters, flag, option, tool_input
 from .._glob import GlobTool
-from .._paths import AccessRoots, ConfinedPath, Workspace, open_file, open_parent, refuse_unless_regular
+from .._paths import (
+    AccessRoots,
+    ConfinedPath,
+    Workspace,
+    open_file,
+    open_parent,
+    refuse_unless_regular,
+)
 from ._read_tools import (
     FILE_PATH,
     READING_TOOLS,
@@ -41,7 +48,13 @@ from ._read_tools import (
 
 MODULE = "tool-filesystem"
 
-_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+_CREATE = (
+    os.O_WRONLY
+    | os.O_CREAT
+    | os.O_EXCL
+    | getattr(os, "O_NOFOLLOW", 0)
+    | getattr(os, "O_CLOEXEC", 0)
+)
 _PIECE = 1 << 20
 
 
@@ -79,7 +92,12 @@ class Written:
 
 
 def replace_file(
-    access: AccessRoots, place: ConfinedPath, data: bytes, *, stop: Stop, expected: Version | None = None
+    access: AccessRoots,
+    place: ConfinedPath,
+    data: bytes,
+    *,
+    stop: Stop,
+    expected: Version | None = None,
 ) -> Written:
     """Give a file new content, and make it and its directories if they are missing.
 
@@ -142,22 +160,34 @@ def _fill(file: int, data: bytes, old: os.stat_result | None, stop: Stop) -> Non
         rest = rest[os.write(file, rest[:_PIECE]) :]
     if old is not None:
         if (old.st_uid, old.st_gid) != (os.geteuid(), os.getegid()):
-            with contextlib.suppress(OSError):  # only root may give files away; otherwise this process owns the file
+            with contextlib.suppress(
+                OSError
+            ):  # only root may give files away; otherwise this process owns the file
                 os.fchown(file, old.st_uid, old.st_gid)
         os.fchmod(file, stat.S_IMODE(old.st_mode) & 0o777)
     os.fsync(file)
 
 
 def _refuse_if_changed(
-    directory: int, place: ConfinedPath, temporary: str, written: os.stat_result, expected: Version | None
+    directory: int,
+    place: ConfinedPath,
+    temporary: str,
+    written: os.stat_result,
+    expected: Version | None,
 ) -> None:
     found = os.stat(temporary, dir_fd=directory, follow_symlinks=False)
     # Judged by its path, it must not be moved to where nothing may be written.
     if not _is_at(directory, place.parent.path) or not os.path.samestat(found, written):
-        raise ToolFailure("Changed", f"{shown(place.path)}: its directory is being tampered with; nothing was changed")
+        raise ToolFailure(
+            "Changed",
+            f"{shown(place.path)}: its directory is being tampered with; nothing was changed",
+        )
     now = _replaceable(directory, place)
     if expected is not None and (now is None or _version(now) != expected):
-        raise ToolFailure("Changed", f"{shown(place.path)} was changed by another process meanwhile; read it again")
+        raise ToolFailure(
+            "Changed",
+            f"{shown(place.path)} was changed by another process meanwhile; read it again",
+        )
 
 
 def _is_at(directory: int, path: str) -> bool:
@@ -190,7 +220,9 @@ class _PlaceNotAllowedError(ToolFailure):
     """
 
     def __init__(self, place: str, reason: str) -> None:
-        super().__init__("ProtectedPlace", f"{shown(place)} is protected ({reason}), and no one could be asked")
+        super().__init__(
+            "ProtectedPlace", f"{shown(place)} is protected ({reason}), and no one could be asked"
+        )
         self.place = place
         self.reason = reason
 
@@ -221,7 +253,9 @@ class _Guard:
             raise ToolFailure("Changed", f"{problem}; nothing was changed")
         judgement = self._protected.judge(path, root=place.root)
         if judgement.verdict == "refuse":
-            raise ToolFailure("ProtectedPlace", f"{shown(path)} is never changed: {judgement.reason}")
+            raise ToolFailure(
+                "ProtectedPlace", f"{shown(path)} is never changed: {judgement.reason}"
+            )
         if judgement.verdict == "ask" and path not in self.allowed:
             raise _PlaceNotAllowedError(path, judgement.reason)
 
@@ -244,7 +278,10 @@ class WritingTool(FileTool):
             except _PlaceNotAllowedError as refused:
                 await self._ask(refused, values)
                 guard.allowed.add(refused.place)
-        raise ToolFailure("Changed", f"{self._subject(values)}: it leads to another protected place again and again")
+        raise ToolFailure(
+            "Changed",
+            f"{self._subject(values)}: it leads to another protected place again and again",
+        )
 
     @abstractmethod
     async def _run_guarded(self, values: dict[str, Any], guard: _Guard) -> ToolResult:
@@ -261,7 +298,9 @@ class WritingTool(FileTool):
         Raises:
             ToolFailure: It may not, or no one can be asked.
         """
-        prompt = render_prompt(self._name, values, f"the place is protected: {refused.reason}", place=refused.place)
+        prompt = render_prompt(
+            self._name, values, f"the place is protected: {refused.reason}", place=refused.place
+        )
         if len(prompt) > _MAX_QUESTION_CHARACTERS:
             raise refused
         question = HookResult(
@@ -322,7 +361,9 @@ class WriteFileTool(WritingTool):
         "Write a text file as a whole, in place of what was there before. Missing directories are made. "
         "To change a part of a file use edit_file."
     )
-    _input = tool_input(file_path=FILE_PATH, content=option(characters(), doc="The whole new content."))
+    _input = tool_input(
+        file_path=FILE_PATH, content=option(characters(), doc="The whole new content.")
+    )
 
     async def _run_guarded(self, values: dict[str, Any], guard: _Guard) -> ToolResult:
         data = self._encoded(values["content"], "content")
@@ -344,10 +385,14 @@ class WriteFileTool(WritingTool):
                 place, is_new = await self._work(locate, values)
                 if await self._write_in_editor(place, data):
                     shown_path = self._workspace.shown(place)
-                    return ToolResult(output={"file_path": shown_path, "bytes": len(data), "created": is_new})
+                    return ToolResult(
+                        output={"file_path": shown_path, "bytes": len(data), "created": is_new}
+                    )
         written = await self._write(work, values)
         path = self._workspace.shown(written.place)
-        return ToolResult(output={"file_path": path, "bytes": written.size, "created": written.created})
+        return ToolResult(
+            output={"file_path": path, "bytes": written.size, "created": written.created}
+        )
 
 
 class EditFileTool(WritingTool):
@@ -378,7 +423,12 @@ class EditFileTool(WritingTool):
             file, place = open_file(access, place)
             try:
                 version = _version(os.fstat(file))
-                data = read_all(file, max_bytes=self._options.max_write_bytes, stop=stop, subject=shown(place.path))
+                data = read_all(
+                    file,
+                    max_bytes=self._options.max_write_bytes,
+                    stop=stop,
+                    subject=shown(place.path),
+                )
             finally:
                 os.close(file)
             return access, place, version, data
@@ -397,13 +447,17 @@ class EditFileTool(WritingTool):
             async with self._lock:
                 _, place, _, _ = await self._work(read, values)
                 text = await self._editor.read(place.path)
-                if text is not None and await self._write_in_editor(place, data := edited(place, text)):
+                if text is not None and await self._write_in_editor(
+                    place, data := edited(place, text)
+                ):
                     output = {"file_path": self._workspace.shown(place), "bytes": len(data)}
                     return ToolResult(output={**output, "replacements": replaced[0]})
                 replaced.clear()
         written = await self._write(work, values)
         path = self._workspace.shown(written.place)
-        return ToolResult(output={"file_path": path, "bytes": written.size, "replacements": replaced[0]})
+        return ToolResult(
+            output={"file_path": path, "bytes": written.size, "replacements": replaced[0]}
+        )
 
 
 def _decoded(data: bytes, subject: str) -> str:
@@ -412,7 +466,9 @@ def _decoded(data: bytes, subject: str) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError as error:
-        raise ToolFailure("NotUTF8", f"{subject}: byte {error.start} is not UTF-8; only UTF-8 can be edited") from None
+        raise ToolFailure(
+            "NotUTF8", f"{subject}: byte {error.start} is not UTF-8; only UTF-8 can be edited"
+        ) from None
 
 
 def _edited(text: str, values: dict[str, Any], subject: str) -> tuple[str, int]:
@@ -424,7 +480,10 @@ def _edited(text: str, values: dict[str, Any], subject: str) -> tuple[str, int]:
             hint = "; the file ends its lines with \\r\\n, so must old_string"
         elif old.strip() and old.strip() in text:
             hint = "; it does without the white space around it"
-        raise ToolFailure("TextNotFound", f"{subject}: old_string does not occur{hint}. Read the file and copy exactly")
+        raise ToolFailure(
+            "TextNotFound",
+            f"{subject}: old_string does not occur{hint}. Read the file and copy exactly",
+        )
     if count > 1 and not values["replace_all"]:
         where = ", ".join(map(str, _line_numbers(text, old)))
         more = ", …" if count > _LINES_NAMED else ""
@@ -456,7 +515,12 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
     """
     options = read_options(FilesystemOptions, MODULE, config)
     workspace = await anyio.to_thread.run_sync(
-        Workspace, MODULE, coordinator, options.allowed_paths, options.writable_paths, options.read_only
+        Workspace,
+        MODULE,
+        coordinator,
+        options.allowed_paths,
+        options.writable_paths,
+        options.read_only,
     )
     coordinator.register_capability("filesystem.real_place", workspace.real_place)
     workers = Workers(threads=options.threads, timeout=options.timeout)
@@ -466,12 +530,18 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
         kind(coordinator, workspace, workers, options, lock, protected)
         for kind in (ReadFileTool, ListDirectoryTool, WriteFileTool, EditFileTool)
     ]
-    tools.append(GlobTool(workspace, workers, ignored=options.ignore, max_results=options.max_results))
+    tools.append(
+        GlobTool(workspace, workers, ignored=options.ignore, max_results=options.max_results)
+    )
     by_name = {tool.name: tool for tool in tools}
     for name in READING_TOOLS + WRITING_TOOLS if options.tools is None else options.tools:
         if name in WRITING_TOOLS and not workspace.is_writable:
             continue
         # tool-search offers the same glob; the module that is mounted first provides it.
-        if name == "glob" and options.tools is None and coordinator.get("tools", "glob") is not None:
+        if (
+            name == "glob"
+            and options.tools is None
+            and coordinator.get("tools", "glob") is not None
+        ):
             continue
         await coordinator.mount("tools", by_name[name])

@@ -99,7 +99,9 @@ class _Filtered:
 
     def _checked(self, item: SessionMessage | Exception) -> SessionMessage | Exception:
         message = item.message if isinstance(item, SessionMessage) else None
-        if isinstance(message, JSONRPCResponse) and isinstance(tools := message.result.get("tools"), list):
+        if isinstance(message, JSONRPCResponse) and isinstance(
+            tools := message.result.get("tools"), list
+        ):
             message.result["tools"] = [tool for tool in tools if self._is_valid(tool)]
             for tool in message.result[
                 "tools"
@@ -114,10 +116,16 @@ class _Filtered:
             _log_unused(self._options, tool, first_problem(error))
             return False
         if schema.get("type") != "object":
-            _log_unused(self._options, tool, f"its input schema has type {schema.get('type')!r}, expected 'object'")
+            _log_unused(
+                self._options,
+                tool,
+                f"its input schema has type {schema.get('type')!r}, expected 'object'",
+            )
             return False
         try:  # what the SDK checks before it reads the list
-            validate_server_result("tools/list", self._version(), {**_REST_OF_A_LIST, "tools": [tool]})
+            validate_server_result(
+                "tools/list", self._version(), {**_REST_OF_A_LIST, "tools": [tool]}
+            )
         except ValidationError as error:
             _log_unused(self._options, tool, first_problem(error).replace("tools.0.", ""))
             return False
@@ -134,7 +142,12 @@ def first_problem(error: ValidationError) -> str:
 
 def _log_unused(options: ServerOptions, tool: Any, problem: str) -> None:
     name = tool["name"] if isinstance(tool, dict) and "name" in tool else tool
-    logger.warning("server %r: tool %s is not used: %s", options.name, shown(ascii(name), 80), shown(problem, 300))
+    logger.warning(
+        "server %r: tool %s is not used: %s",
+        options.name,
+        shown(ascii(name), 80),
+        shown(problem, 300),
+    )
 
 
 # ── offer ──────────────────────────────────────────────────────────────────────────────────────────
@@ -171,7 +184,9 @@ async def read_offer(client: Client, options: ServerOptions) -> Offer:
     info = client.server_info
     tools = [] if capabilities.tools is None else await _list_tools(client, options)
     workers = Workers(timeout=math.inf)  # the deadline is that of the opening
-    usable = await workers.run(lambda stop: _usable(tools, options, stop), what=f"tools of MCP server {options.name}")
+    usable = await workers.run(
+        lambda stop: _usable(tools, options, stop), what=f"tools of MCP server {options.name}"
+    )
     return Offer(
         server="unnamed" if info is None else shown(f"{info.name} {info.version}", 200),
         protocol=client.protocol_version,
@@ -193,7 +208,10 @@ async def _list_tools(client: Client, options: ServerOptions) -> list[Tool]:
             return found
         if len(found) > _MOST_TOOLS:
             break
-    raise ToolFailure("ServerFailed", f"server {options.name!r}: its list of tools has no end; got {len(found)} so far")
+    raise ToolFailure(
+        "ServerFailed",
+        f"server {options.name!r}: its list of tools has no end; got {len(found)} so far",
+    )
 
 
 def _usable(tools: list[Tool], options: ServerOptions, stop: Stop) -> list[Tool]:
@@ -321,7 +339,9 @@ class Connection:
             finally:
                 self._attempt = None
                 if attempt.failure is None and not self._closing.is_set():
-                    attempt.failure = ToolFailure("ServerCrashed", f"server {self.options.name!r} {_ended(attempt)}")
+                    attempt.failure = ToolFailure(
+                        "ServerCrashed", f"server {self.options.name!r} {_ended(attempt)}"
+                    )
                 self._note_failure(attempt.failure)
                 attempt.settled.set()
                 attempt.over.set()
@@ -338,7 +358,11 @@ class Connection:
     async def _run_attempt(self, attempt: _Attempt) -> None:
         started = anyio.current_time()
         sending, logs = anyio.create_memory_object_stream[_Log](_WAITING_LOGS)
-        with sending, logs, anyio.CancelScope(deadline=started + self.options.open_timeout) as scope:
+        with (
+            sending,
+            logs,
+            anyio.CancelScope(deadline=started + self.options.open_timeout) as scope,
+        ):
             try:
                 attempt.transport = self._new_transport(attempt.lost.set)
                 async with self._new_client(attempt.transport, sending) as client:
@@ -376,7 +400,9 @@ class Connection:
     def _new_transport(self, on_lost: Callable[[], None]) -> HttpTransport | StdioTransport:
         if self.options.url is not None:
             auth = new_auth(self.options, self._coordinator)
-            return HttpTransport(self.options, max_bytes=self._max_bytes, on_lost=on_lost, auth=auth)
+            return HttpTransport(
+                self.options, max_bytes=self._max_bytes, on_lost=on_lost, auth=auth
+            )
         return StdioTransport(
             self.options,
             working_directory(self._coordinator, Path.cwd()),
@@ -385,7 +411,9 @@ class Connection:
             on_lost=on_lost,
         )
 
-    def _new_client(self, transport: HttpTransport | StdioTransport, logs: MemoryObjectSendStream[_Log]) -> Client:
+    def _new_client(
+        self, transport: HttpTransport | StdioTransport, logs: MemoryObjectSendStream[_Log]
+    ) -> Client:
         options, requests = self.options, self._requests
         client = Client(
             without_invalid_tools(transport.open(), options, lambda: client.protocol_version),
@@ -414,14 +442,22 @@ class Connection:
     async def _follow_changes(self, attempt: _Attempt, client: Client) -> None:
         """From protocol version 2026-07-28 on a client has to subscribe to notices."""
         tools = client.server_capabilities.tools
-        if client.protocol_version not in MODERN_PROTOCOL_VERSIONS or tools is None or not tools.list_changed:
+        if (
+            client.protocol_version not in MODERN_PROTOCOL_VERSIONS
+            or tools is None
+            or not tools.list_changed
+        ):
             return
         try:
             async with client.listen(tools_list_changed=True) as changes:
                 async for _ in changes:
                     attempt.changed.set()
         except (MCPError, SubscriptionLost) as error:
-            logger.info("server %r: changes of its tools are not followed: %s", self.options.name, self._words(error))
+            logger.info(
+                "server %r: changes of its tools are not followed: %s",
+                self.options.name,
+                self._words(error),
+            )
 
     async def _refresh(self, client: Client) -> None:
         """Read the offer again; a failure leaves the old one in place."""
@@ -429,7 +465,11 @@ class Connection:
             with anyio.fail_after(self.options.open_timeout):
                 offer = await read_offer(client, self.options)
         except (MCPError, TimeoutError, ToolFailure, ValidationError) as error:
-            logger.warning("server %r: its changed tools cannot be read: %s", self.options.name, self._words(error))
+            logger.warning(
+                "server %r: its changed tools cannot be read: %s",
+                self.options.name,
+                self._words(error),
+            )
             return
         before, self.offer = self.offer, offer
         if before is not None and before != offer:
@@ -453,7 +493,10 @@ class Connection:
         for _ in range(2):
             attempt = await self._opened()
             try:
-                with self._requests.during_call(coordinator), anyio.fail_after(self.options.call_timeout):
+                with (
+                    self._requests.during_call(coordinator),
+                    anyio.fail_after(self.options.call_timeout),
+                ):
                     assert attempt.client is not None
                     result = await request(attempt.client)
             except TimeoutError:
@@ -462,7 +505,9 @@ class Connection:
                     f"{what}: server {self.options.name!r} did not answer within {self.options.call_timeout:g} s",
                 ) from None
             except MCPError as error:
-                if error.message == _TERMINATED:  # the server does not know the session, so it has done nothing
+                if (
+                    error.message == _TERMINATED
+                ):  # the server does not know the session, so it has done nothing
                     await self._end(attempt)
                     continue
                 if error.code == CONNECTION_CLOSED:
@@ -478,7 +523,9 @@ class Connection:
                 raise ToolFailure("ServerUnavailable", f"{what}: {self._words(error)}") from None
             self._failures = 0
             return result
-        raise ToolFailure("ServerUnavailable", f"{what}: server {self.options.name!r} ended the session twice")
+        raise ToolFailure(
+            "ServerUnavailable", f"{what}: server {self.options.name!r} ended the session twice"
+        )
 
     async def _end(self, attempt: _Attempt) -> None:
         """Leave a connection that is of no use any more."""
@@ -516,11 +563,15 @@ class Connection:
                 attempt = self._begin()
             await attempt.settled.wait()
             if attempt.client is None:
-                raise attempt.failure or ToolFailure("ServerCrashed", f"server {self.options.name!r} {_ended(attempt)}")
+                raise attempt.failure or ToolFailure(
+                    "ServerCrashed", f"server {self.options.name!r} {_ended(attempt)}"
+                )
 
     def _begin(self) -> _Attempt:
         if self._closing.is_set():
-            raise ToolFailure("ServerUnavailable", f"server {self.options.name!r} is closed with its session")
+            raise ToolFailure(
+                "ServerUnavailable", f"server {self.options.name!r} is closed with its session"
+            )
         if self._attempt is None:
             self._attempt = _Attempt()
             self._wanted.set()
@@ -553,10 +604,14 @@ class Connection:
         about = f"server {self.options.name!r}"
         hint = "" if attempt.transport is None else attempt.transport.hint
         if isinstance(error, MCPError) and error.code == CONNECTION_CLOSED:
-            return ToolFailure("ServerUnavailable", f"{about} {_ended(attempt)} before it answered{hint}")
+            return ToolFailure(
+                "ServerUnavailable", f"{about} {_ended(attempt)} before it answered{hint}"
+            )
         if self.options.url is not None:
             about += f" at {self.options.address}"
-        return ToolFailure("ServerUnavailable", f"{about} cannot be used: {self._words(error)}{hint}")
+        return ToolFailure(
+            "ServerUnavailable", f"{about} cannot be used: {self._words(error)}{hint}"
+        )
 
     def _words(self, error: BaseException) -> str:
         while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
@@ -574,13 +629,22 @@ class Connection:
         logger.warning("%s", failure)
         if self.listeners:  # at the mount no hook listens yet: see on_session_ready
             await self._coordinator.hooks.emit(
-                "mcp:server_failed", {"server": self.options.name, "error": str(failure), "error_type": failure.kind}
+                "mcp:server_failed",
+                {"server": self.options.name, "error": str(failure), "error_type": failure.kind},
             )
 
     async def _emit_logs(self, logs: MemoryObjectReceiveStream[_Log]) -> None:
         async for log in logs:
-            message = log.data if isinstance(log.data, str) else json.dumps(log.data, ensure_ascii=False, default=repr)
-            about = {"server": self.options.name, "level": log.level, "logger": log.logger and self._shown(log.logger)}
+            message = (
+                log.data
+                if isinstance(log.data, str)
+                else json.dumps(log.data, ensure_ascii=False, default=repr)
+            )
+            about = {
+                "server": self.options.name,
+                "level": log.level,
+                "logger": log.logger and self._shown(log.logger),
+            }
             await self._coordinator.hooks.emit(LOG, {**about, "message": self._shown(message)})
 
     async def _announce_opening(self, before: Offer | None) -> None:
@@ -609,4 +673,8 @@ async def _take_log(logs: MemoryObjectSendStream[_Log], log: _Log) -> None:
 
 
 def _ended(attempt: _Attempt) -> str:
-    return "was not started" if attempt.transport is None else f"{attempt.transport.how_it_ended()}{attempt.reason}"
+    return (
+        "was not started"
+        if attempt.transport is None
+        else f"{attempt.transport.how_it_ended()}{attempt.reason}"
+    )

@@ -39,7 +39,9 @@ _EVENTS = (
 
 
 @asynccontextmanager
-async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) -> AsyncIterator[None]:
+async def mount(
+    coordinator: Coordinator, config: dict[str, Any] | None = None
+) -> AsyncIterator[None]:
     """Open the servers of the plan and mount their tools; a server that fails is named, and the others work.
 
     Args:
@@ -58,13 +60,17 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
         return
     connecting, mounting = await anyio.to_thread.run_sync(_import_parts)
     await anyio.to_thread.run_sync(can_supervise)  # it starts a program once, and keeps the answer
-    shared: dict[str, Connection] = (coordinator.get_capability(SERVERS) or {}) if options.share else {}
+    shared: dict[str, Connection] = (
+        (coordinator.get_capability(SERVERS) or {}) if options.share else {}
+    )
     own = {
         server.name: connecting.Connection(server, coordinator, options.max_message_bytes)
         for server in options.servers
         if not _is_shared(server, shared)
     }
-    connections = {server.name: own.get(server.name) or shared[server.name] for server in options.servers}
+    connections = {
+        server.name: own.get(server.name) or shared[server.name] for server in options.servers
+    }
     tools = mounting.ToolMounting(coordinator, options)
     async with anyio.create_task_group() as group:
         for connection in own.values():
@@ -73,13 +79,20 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
             async with anyio.create_task_group() as opening:
                 for connection in own.values():
                     opening.start_soon(connection.open)
-            failures = [each.failure for each in own.values() if each.options.is_required and each.failure is not None]
+            failures = [
+                each.failure
+                for each in own.values()
+                if each.options.is_required and each.failure is not None
+            ]
             if failures:
                 problems = "; ".join(map(str, failures))
                 raise ModuleLoadError(f"a required MCP server failed: {problems}", module_id=MODULE)
 
             def status() -> list[dict[str, Any]]:
-                return [_describe(connection, tools.names(name)) for name, connection in connections.items()]
+                return [
+                    _describe(connection, tools.names(name))
+                    for name, connection in connections.items()
+                ]
 
             with ExitStack() as listening:
                 for connection in connections.values():
@@ -89,8 +102,12 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
                 if options.share and not shared:
                     coordinator.register_capability(SERVERS, dict(own))
                 coordinator.register_capability(STATUS, status)
-                coordinator.register_contributor("observability.events", MODULE, lambda: list(_EVENTS))
-                coordinator.register_contributor("instructions", MODULE, partial(_instructions, connections))
+                coordinator.register_contributor(
+                    "observability.events", MODULE, lambda: list(_EVENTS)
+                )
+                coordinator.register_contributor(
+                    "instructions", MODULE, partial(_instructions, connections)
+                )
                 yield
         finally:
             for connection in own.values():
@@ -102,18 +119,30 @@ async def on_session_ready(coordinator: Coordinator) -> None:
     status = coordinator.get_capability(STATUS)
     for server in status() if callable(status) else ():
         if server["error"] is not None:
-            details = {"server": server["server"], "error": server["error"], "error_type": server["error_type"]}
+            details = {
+                "server": server["server"],
+                "error": server["error"],
+                "error_type": server["error_type"],
+            }
             await coordinator.hooks.emit("mcp:server_failed", details)
         else:
-            about = {key: server[key] for key in ("server", "seconds", "starts", "protocol", "tools")}
+            about = {
+                key: server[key] for key in ("server", "seconds", "starts", "protocol", "tools")
+            }
             await coordinator.hooks.emit("mcp:server_connected", about)
 
 
 def _instructions(connections: dict[str, Connection]) -> str | None:
     """How to use the servers, in their own words, for the system prompt."""
-    given = {name: connection.offer.instructions for name, connection in connections.items() if connection.offer}
+    given = {
+        name: connection.offer.instructions
+        for name, connection in connections.items()
+        if connection.offer
+    }
     parts = [
-        f"How to use the tools of the MCP server {name}, as it says:\n{text}" for name, text in given.items() if text
+        f"How to use the tools of the MCP server {name}, as it says:\n{text}"
+        for name, text in given.items()
+        if text
     ]
     return "\n\n".join(parts) or None
 

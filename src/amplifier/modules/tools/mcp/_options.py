@@ -68,7 +68,9 @@ def _is_header_value(value: str) -> bool:
 
 _arguments = list_of("texts", lambda item: isinstance(item, str) and "\0" not in item)
 _environment = mapping_of_secrets(
-    "an object of texts by the names of environment variables", _is_environment_name, lambda value: "\0" not in value
+    "an object of texts by the names of environment variables",
+    _is_environment_name,
+    lambda value: "\0" not in value,
 )
 _headers = mapping_of_secrets(
     "an object of printable ASCII texts by the names of headers", _is_header_name, _is_header_value
@@ -111,7 +113,9 @@ _oauth_object = record(OAuthOptions)
 _oauth = Kind(
     f"true, false or {_oauth_object.expected}",
     lambda value: isinstance(value, bool) or _oauth_object.accepts(value),
-    lambda value: _oauth_object.read({} if value is True else value) if value is not False else None,
+    lambda value: (
+        _oauth_object.read({} if value is True else value) if value is not False else None
+    ),
 )
 
 
@@ -158,7 +162,9 @@ class ServerOptions:
     allow: tuple[str, ...] | None = option(
         _patterns, aliases=("includeTools", "enabled_tools"), default=None, restricts=True
     )
-    deny: tuple[str, ...] = option(_patterns, aliases=("excludeTools", "disabled_tools"), default=(), restricts=True)
+    deny: tuple[str, ...] = option(
+        _patterns, aliases=("excludeTools", "disabled_tools"), default=(), restricts=True
+    )
     is_required: bool = option(flag, key="required", default=False, restricts=True)
     open_timeout: float = option(seconds, default=30.0)
     call_timeout: float | None = option(no_limit_or_seconds, default=600.0)
@@ -172,9 +178,16 @@ class ServerOptions:
         problems: list[Problem] = []
         if (self.command is None) == (self.url is None):
             found = "neither" if self.command is None else "both"
-            problems.append(("$", f"expected command (a program to start) or url (a remote server), got {found}"))
+            problems.append(
+                (
+                    "$",
+                    f"expected command (a program to start) or url (a remote server), got {found}",
+                )
+            )
         if self.command is None and (self.args or self.env or self.cwd):
-            problems.append(("$", "args, env and cwd are for a command; a remote server has url and headers"))
+            problems.append(
+                ("$", "args, env and cwd are for a command; a remote server has url and headers")
+            )
         if self.url is None and (self.headers or self.oauth):
             problems.append(("$", "headers and oauth are for a url; a command has args and env"))
         if self.prefix is not None and not self.prefix.strip() and not self.allow_unprefixed_names:
@@ -208,7 +221,11 @@ class ServerOptions:
         held += [word for value in self.headers.values() for word in value.split()[1:]]
         if self.oauth is not None and self.oauth.client_secret:
             held.append(self.oauth.client_secret)
-        return tuple(sorted({value for value in held if len(value) >= _SHORTEST_SECRET}, key=len, reverse=True))
+        return tuple(
+            sorted(
+                {value for value in held if len(value) >= _SHORTEST_SECRET}, key=len, reverse=True
+            )
+        )
 
     def without_secrets(self, message: str) -> str:
         """A message of the server or about it, without what the plan keeps secret."""
@@ -228,7 +245,9 @@ def _read_servers(given: Mapping[str, Any]) -> tuple[ServerOptions, ...]:
         try:
             servers.append(_read_server(name, value))
         except PlanError as error:
-            problems += [(f"$.{name}{path.removeprefix('$')}", problem) for path, problem in error.problems]
+            problems += [
+                (f"$.{name}{path.removeprefix('$')}", problem) for path, problem in error.problems
+            ]
     if problems:
         raise PlanError(problems)
     return tuple(server for server in servers if not server.is_disabled)
@@ -238,13 +257,22 @@ def _read_server(name: str, value: Any) -> ServerOptions:
     if not name.strip() or not name.isprintable():
         raise PlanError([("$", "expected a printable name of a server")])
     if not isinstance(value, Mapping):
-        raise PlanError([("$", f"expected an object with command or url, got {type(value).__name__}")])
+        raise PlanError(
+            [("$", f"expected an object with command or url, got {type(value).__name__}")]
+        )
     if value.get("type", value.get("transport")) == "sse":
         raise PlanError(
-            [("$.type", "the transport 'sse' was replaced by streamable HTTP; use the server's url for that")]
+            [
+                (
+                    "$.type",
+                    "the transport 'sse' was replaced by streamable HTTP; use the server's url for that",
+                )
+            ]
         )
     members = {key: member for key, member in value.items() if key not in _FOREIGN_KEYS}
-    server = read_options(ServerOptions, f"{MODULE} server {name!r}", members, former=_FORMER, name=name)
+    server = read_options(
+        ServerOptions, f"{MODULE} server {name!r}", members, former=_FORMER, name=name
+    )
     for index, argument in enumerate(server.args):
         if redact_text(argument) != argument or _is_value_of_secret_option(server.args, index):
             logger.warning(

@@ -80,10 +80,14 @@ class RequestsFromServer:
                 for scope in self._running:
                     scope.cancel()
 
-    async def _answer(self, what: str, answer: Callable[[Coordinator], Awaitable[_Answer]]) -> _Answer | ErrorData:
+    async def _answer(
+        self, what: str, answer: Callable[[Coordinator], Awaitable[_Answer]]
+    ) -> _Answer | ErrorData:
         """Answer on behalf of the session that called last, until its call ends."""
         if not self._calls:
-            logger.info("server %r asked for %s outside of a call: refused", self._options.name, what)
+            logger.info(
+                "server %r asked for %s outside of a call: refused", self._options.name, what
+            )
             return _refusal(f"{what} is available only during a call")
         coordinator = list(self._calls.values())[-1]
         with anyio.CancelScope() as scope:
@@ -99,14 +103,20 @@ class RequestsFromServer:
     async def list_roots(self, context: ClientRequestContext) -> ListRootsResult | ErrorData:
         """The directories of the plan; relative ones are below the working directory of the calling session."""
         return ListRootsResult(
-            roots=[Root(uri=FileUrl(folder.as_uri()), name=folder.name or "/") for folder in self._folders()]
+            roots=[
+                Root(uri=FileUrl(folder.as_uri()), name=folder.name or "/")
+                for folder in self._folders()
+            ]
         )
 
     def _folders(self) -> list[Path]:
         base = Path.cwd()
         for coordinator in list(self._calls.values())[-1:]:
             base = working_directory(coordinator, base)
-        return [Path(os.path.normpath(base / Path(root).expanduser())) for root in self._options.roots or ()]
+        return [
+            Path(os.path.normpath(base / Path(root).expanduser()))
+            for root in self._options.roots or ()
+        ]
 
     # ── sampling ──
 
@@ -134,20 +144,33 @@ class RequestsFromServer:
             with anyio.fail_after(self._options.call_timeout):
                 response = await provider.complete(request)
         except Exception as error:  # noqa: BLE001 - a provider is foreign code; its failure is an answer to the server
-            logger.warning("server %r asked the model, which failed: %s", self._options.name, redact_text(str(error)))
+            logger.warning(
+                "server %r asked the model, which failed: %s",
+                self._options.name,
+                redact_text(str(error)),
+            )
             return _refusal(f"the model failed: {type(error).__name__}")
-        await coordinator.hooks.emit(SAMPLING, {"server": self._options.name, "max_tokens": params.max_tokens})
+        await coordinator.hooks.emit(
+            SAMPLING, {"server": self._options.name, "max_tokens": params.max_tokens}
+        )
         return CreateMessageResult(
             role="assistant",
             content=TextContent(type="text", text=_text(response)),
             model=str(response.extra.get("model") or provider.name),
-            stop_reason="maxTokens" if response.finish_reason in ("length", "max_tokens") else "endTurn",
+            stop_reason="maxTokens"
+            if response.finish_reason in ("length", "max_tokens")
+            else "endTurn",
         )
 
-    async def _is_allowed(self, coordinator: Coordinator, params: CreateMessageRequestParams) -> bool:
+    async def _is_allowed(
+        self, coordinator: Coordinator, params: CreateMessageRequestParams
+    ) -> bool:
         prompt = _sampling_prompt(self._options.name, params)
         if len(prompt) > _MOST_SHOWN:
-            logger.warning("server %r asks for a sampling that is too long to be shown: refused", self._options.name)
+            logger.warning(
+                "server %r asks for a sampling that is too long to be shown: refused",
+                self._options.name,
+            )
             return False
         question = HookResult(
             action="ask_user",
@@ -164,9 +187,13 @@ class RequestsFromServer:
 
     # ── elicitation ──
 
-    async def elicit(self, context: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult | ErrorData:
+    async def elicit(
+        self, context: ClientRequestContext, params: ElicitRequestParams
+    ) -> ElicitResult | ErrorData:
         """Ask the user; declined if no one can be asked, or not in this form."""
-        return await self._answer("elicitation", lambda coordinator: self._elicit(coordinator, params))
+        return await self._answer(
+            "elicitation", lambda coordinator: self._elicit(coordinator, params)
+        )
 
     async def _elicit(self, coordinator: Coordinator, params: ElicitRequestParams) -> ElicitResult:
         prompt = f"The MCP server {self._options.name!r} asks:\n{_quoted(params.message)}"
@@ -176,33 +203,50 @@ class RequestsFromServer:
             with anyio.move_on_after(_ASKING):
                 if len(prompt) > _MOST_SHOWN:
                     logger.warning(
-                        "server %r asks a question that is too long to be shown: declined", self._options.name
+                        "server %r asks a question that is too long to be shown: declined",
+                        self._options.name,
                     )
                 elif system is None:
-                    logger.info("server %r asks the user, but no one can be asked: declined", self._options.name)
-                elif not isinstance(params, ElicitRequestFormParams) and not _is_web_page(params.url):
+                    logger.info(
+                        "server %r asks the user, but no one can be asked: declined",
+                        self._options.name,
+                    )
+                elif not isinstance(params, ElicitRequestFormParams) and not _is_web_page(
+                    params.url
+                ):
                     logger.warning(
                         "server %r asks to open %r, expected an address with http or https: declined",
                         self._options.name,
                         params.url[:200],
                     )
                 elif not isinstance(params, ElicitRequestFormParams):
-                    page = f"{prompt}\nIt asks you to open this page yourself:\n{_quoted(params.url)}"
+                    page = (
+                        f"{prompt}\nIt asks you to open this page yourself:\n{_quoted(params.url)}"
+                    )
                     if await _confirmed(system, page):
                         result = ElicitResult(action="accept")
                 elif not params.requested_schema.get("properties"):
                     if await _confirmed(system, prompt):
                         result = ElicitResult(action="accept", content={})
                 elif isinstance(system, UserInput):
-                    given = await system.request_input(prompt, dict(params.requested_schema), _ASKING)
+                    given = await system.request_input(
+                        prompt, dict(params.requested_schema), _ASKING
+                    )
                     if given is not None:
                         result = ElicitResult(action="accept", content=given)
                 else:
-                    logger.info("server %r asks for a form, which this application cannot show", self._options.name)
+                    logger.info(
+                        "server %r asks for a form, which this application cannot show",
+                        self._options.name,
+                    )
         except Exception:  # the application's code; a failure declines
-            logger.exception("the question of server %r to the user failed: declined", self._options.name)
+            logger.exception(
+                "the question of server %r to the user failed: declined", self._options.name
+            )
             result = ElicitResult(action="decline")
-        await coordinator.hooks.emit(ELICITATION, {"server": self._options.name, "action": result.action})
+        await coordinator.hooks.emit(
+            ELICITATION, {"server": self._options.name, "action": result.action}
+        )
         return result
 
 
@@ -233,18 +277,29 @@ def _quoted(text: str) -> str:
 
 
 def _sampling_prompt(server: str, params: CreateMessageRequestParams) -> str:
-    lines = [f"Let the MCP server {server!r} ask the model of this session? (at most {params.max_tokens} tokens)"]
+    lines = [
+        f"Let the MCP server {server!r} ask the model of this session? (at most {params.max_tokens} tokens)"
+    ]
     if params.system_prompt:
         lines.append(f"system:\n{_quoted(params.system_prompt)}")
     for message in params.messages:
-        words = "\n".join(block.text if isinstance(block, TextBlock) else "(an image)" for block in _blocks(message))
+        words = "\n".join(
+            block.text if isinstance(block, TextBlock) else "(an image)"
+            for block in _blocks(message)
+        )
         lines.append(f"{message.role}:\n{_quoted(words)}")
     return "\n".join(lines)
 
 
 def _messages(params: CreateMessageRequestParams) -> list[Message]:
     system = [Message(role="system", content=params.system_prompt)] if params.system_prompt else []
-    return [*system, *(Message(role=message.role, content=list(_blocks(message))) for message in params.messages)]
+    return [
+        *system,
+        *(
+            Message(role=message.role, content=list(_blocks(message)))
+            for message in params.messages
+        ),
+    ]
 
 
 def _blocks(message: SamplingMessage) -> list[TextBlock | ImageBlock]:

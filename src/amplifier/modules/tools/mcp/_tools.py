@@ -65,14 +65,26 @@ def as_tool_result(result: CallToolResult, *, longest: int, failure: str) -> Too
     text = "\n".join(block.text for block in blocks if isinstance(block, TextBlock))
     if result.is_error:
         message = _cut(text or failure, longest)
-        return ToolResult(success=False, output=message, error={"message": shown(message, 4000), "type": "ToolError"})
+        return ToolResult(
+            success=False,
+            output=message,
+            error={"message": shown(message, 4000), "type": "ToolError"},
+        )
     structured = result.structured_content
     if not all(isinstance(block, TextBlock) for block in blocks):
-        values = [] if structured is None else [TextBlock(text=json.dumps(structured, ensure_ascii=False))]
+        values = (
+            []
+            if structured is None
+            else [TextBlock(text=json.dumps(structured, ensure_ascii=False))]
+        )
         return _joined([*blocks, *values], "\n", longest)
     if structured is None or list(structured.values()) == [text]:  # a plain text, wrapped
         return ToolResult(output=_cut(text, longest))
-    output = structured if not text or _says_the_same(text, structured) else {"text": text, "structured": structured}
+    output = (
+        structured
+        if not text or _says_the_same(text, structured)
+        else {"text": text, "structured": structured}
+    )
     return as_json_result(output, longest=longest)
 
 
@@ -81,7 +93,11 @@ def as_prompt_result(result: GetPromptResult, *, longest: int) -> ToolResult:
     blocks: list[_Block] = []
     for message in result.messages:
         block = _block(message.content)
-        blocks.append(TextBlock(text=f"{message.role}: {block.text}") if isinstance(block, TextBlock) else block)
+        blocks.append(
+            TextBlock(text=f"{message.role}: {block.text}")
+            if isinstance(block, TextBlock)
+            else block
+        )
     return _joined(blocks, "\n\n", longest)
 
 
@@ -104,8 +120,15 @@ def _joined(blocks: list[_Block], separator: str, longest: int) -> ToolResult:
             if media <= _MOST_MEDIA:
                 kept.append(block)
     if media > _MOST_MEDIA:
-        kept.append(TextBlock(text=f"[… cut: the result has {media} images and sounds, {_MOST_MEDIA} are shown …]"))
-    notes = [block.text if isinstance(block, TextBlock) else f"[{_media_type(block)}]" for block in blocks]
+        kept.append(
+            TextBlock(
+                text=f"[… cut: the result has {media} images and sounds, {_MOST_MEDIA} are shown …]"
+            )
+        )
+    notes = [
+        block.text if isinstance(block, TextBlock) else f"[{_media_type(block)}]"
+        for block in blocks
+    ]
     return ToolResult(output=_cut(separator.join(notes), longest), content=kept if media else None)
 
 
@@ -151,7 +174,9 @@ def _media_type(block: ImageBlock | UnknownBlock) -> str:
 
 
 def _note(what: str, media_type: str, data: str) -> TextBlock:
-    return TextBlock(text=f"[{what}: {shown(media_type, 80)}, {len(data) * 3 // 4} bytes, left out]")
+    return TextBlock(
+        text=f"[{what}: {shown(media_type, 80)}, {len(data) * 3 // 4} bytes, left out]"
+    )
 
 
 def _clean(text: str) -> str:
@@ -192,7 +217,9 @@ class ServerTool(BuiltinTool):
         max_chars: Of one result.
     """
 
-    def __init__(self, name: str, connection: Connection, coordinator: Coordinator, *, max_chars: int) -> None:
+    def __init__(
+        self, name: str, connection: Connection, coordinator: Coordinator, *, max_chars: int
+    ) -> None:
         self._name = name
         self._connection = connection
         self._coordinator = coordinator
@@ -218,7 +245,13 @@ class RemoteTool(ServerTool):
     """A tool of a server, under another name."""
 
     def __init__(
-        self, name: str, offered: Tool, connection: Connection, coordinator: Coordinator, *, max_chars: int
+        self,
+        name: str,
+        offered: Tool,
+        connection: Connection,
+        coordinator: Coordinator,
+        *,
+        max_chars: int,
     ) -> None:
         super().__init__(name, connection, coordinator, max_chars=max_chars)
         self.offered = offered
@@ -230,12 +263,17 @@ class RemoteTool(ServerTool):
     def annotations(self) -> dict[str, Any]:
         """The server's hints about the tool; a claim of the server, not a fact."""
         given = self.offered.annotations
-        return {} if given is None else given.model_dump(by_alias=True, mode="json", exclude_none=True)
+        return (
+            {} if given is None else given.model_dump(by_alias=True, mode="json", exclude_none=True)
+        )
 
     @property
     def require_approval(self) -> bool:
         """Whether the server itself calls the tool destructive."""
-        return self.offered.annotations is not None and self.offered.annotations.destructive_hint is True
+        return (
+            self.offered.annotations is not None
+            and self.offered.annotations.destructive_hint is True
+        )
 
     def get_schema(self) -> dict[str, Any]:
         """The JSON Schema of the input, a copy."""
@@ -256,7 +294,9 @@ class RemoteTool(ServerTool):
             with reports:
                 try:
                     outcome.append(
-                        await self._connection.use(self._coordinator, partial(self._call, values, reports), self.name)
+                        await self._connection.use(
+                            self._coordinator, partial(self._call, values, reports), self.name
+                        )
                     )
                 except ToolFailure as failure:
                     outcome.append(failure)
@@ -269,11 +309,15 @@ class RemoteTool(ServerTool):
     ) -> ToolResult:
         async def note(progress: float, total: float | None, message: str | None) -> None:
             # Slow handlers miss reports; the call does not wait for them.
-            with contextlib.suppress(anyio.WouldBlock, anyio.ClosedResourceError, anyio.BrokenResourceError):
+            with contextlib.suppress(
+                anyio.WouldBlock, anyio.ClosedResourceError, anyio.BrokenResourceError
+            ):
                 reports.send_nowait((progress, total, message))
 
         result = await client.call_tool(self.offered.name, given, progress_callback=note)
-        return as_tool_result(result, longest=self._max_chars, failure=f"{self.name} failed without a message")
+        return as_tool_result(
+            result, longest=self._max_chars, failure=f"{self.name} failed without a message"
+        )
 
     async def _emit_progress(self, waiting: MemoryObjectReceiveStream[_Report]) -> None:
         call = current_call()
@@ -288,7 +332,11 @@ class RemoteTool(ServerTool):
                     "tool_name": self.name,
                     "tool_call_id": None if call is None else call.call_id,
                 }
-                details = {"progress": progress, "total": total, "message": None if message is None else shown(message)}
+                details = {
+                    "progress": progress,
+                    "total": total,
+                    "message": None if message is None else shown(message),
+                }
                 await self._coordinator.hooks.emit(PROGRESS, {**about, **details})
 
 
@@ -301,7 +349,9 @@ def _check_is_json(given: dict[str, Any]) -> None:
     try:
         json.dumps(given, ensure_ascii=False, allow_nan=False).encode("utf-8")
     except (TypeError, ValueError, RecursionError) as error:
-        raise ToolFailure("InvalidInput", f"the input is not JSON: {shown(ascii(str(error)), 200)}") from None
+        raise ToolFailure(
+            "InvalidInput", f"the input is not JSON: {shown(ascii(str(error)), 200)}"
+        ) from None
 
 
 class _PageTool(ServerTool):
@@ -327,13 +377,21 @@ class _PageTool(ServerTool):
 class ReadResourceTool(_PageTool):
     """Reads a resource of a server, or lists them."""
 
-    _description = "Read a resource of the server {server}. Without uri: list its resources and URI templates."
-    _input = tool_input(uri=option(characters(), None, "The URI of the resource; leave it out to list what there is."))
+    _description = (
+        "Read a resource of the server {server}. Without uri: list its resources and URI templates."
+    )
+    _input = tool_input(
+        uri=option(
+            characters(), None, "The URI of the resource; leave it out to list what there is."
+        )
+    )
 
     async def _ask(self, values: dict[str, Any], client: Client) -> ToolResult:
         if "uri" in values:
             read = await client.read_resource(values["uri"])
-            return _joined([_resource_block(content) for content in read.contents], "\n", self._max_chars)
+            return _joined(
+                [_resource_block(content) for content in read.contents], "\n", self._max_chars
+            )
         listed = {
             "resources": [
                 _about(resource, uri=str(resource.uri))
@@ -354,7 +412,9 @@ class GetPromptTool(_PageTool):
 
     _description = "Get a prompt of the server {server}, filled in. Without name: list its prompts and their arguments."
     _input = tool_input(
-        name=option(characters(), None, "The name of the prompt; leave it out to list what there is."),
+        name=option(
+            characters(), None, "The name of the prompt; leave it out to list what there is."
+        ),
         arguments=option(mapping, None, "The arguments of the prompt, all of them texts."),
     )
 
@@ -363,15 +423,22 @@ class GetPromptTool(_PageTool):
             prompts = [
                 _about(
                     prompt,
-                    arguments=[{"name": each.name, "required": bool(each.required)} for each in prompt.arguments or []],
+                    arguments=[
+                        {"name": each.name, "required": bool(each.required)}
+                        for each in prompt.arguments or []
+                    ],
                 )
                 for page in await _pages(client.list_prompts)
                 for prompt in page.prompts
             ]
             return as_json_result({"prompts": prompts}, longest=self._max_chars)
         given = values.get("arguments") or {}
-        arguments = {name: value if isinstance(value, str) else str(value) for name, value in given.items()}
-        return as_prompt_result(await client.get_prompt(values["name"], arguments), longest=self._max_chars)
+        arguments = {
+            name: value if isinstance(value, str) else str(value) for name, value in given.items()
+        }
+        return as_prompt_result(
+            await client.get_prompt(values["name"], arguments), longest=self._max_chars
+        )
 
 
 async def _pages(list_page: Callable[..., Awaitable[Any]]) -> list[Any]:
@@ -477,19 +544,32 @@ class ToolMounting:
         offer = connection.offer
         if offer is None:
             return
-        options = self._options[connection.options.name]  # a child's lists may differ from its parent's
+        options = self._options[
+            connection.options.name
+        ]  # a child's lists may differ from its parent's
         known = {tool.name for tool in offer.tools}
         for offered in offer.tools:
             if is_wanted(options, offered.name):
                 name = tool_name(options, offered.name)
-                yield RemoteTool(name, offered, connection, self._coordinator, max_chars=self._max_chars)
+                yield RemoteTool(
+                    name, offered, connection, self._coordinator, max_chars=self._max_chars
+                )
         extras: list[tuple[bool, str, type[ServerTool]]] = [
             (offer.has_resources, "read_resource", ReadResourceTool),
             (offer.has_prompts, "get_prompt", GetPromptTool),
         ]
         for is_there, name, kind in extras:
-            if is_there and name not in known and not any(fnmatchcase(name, each) for each in options.deny):
-                yield kind(tool_name(options, name), connection, self._coordinator, max_chars=self._max_chars)
+            if (
+                is_there
+                and name not in known
+                and not any(fnmatchcase(name, each) for each in options.deny)
+            ):
+                yield kind(
+                    tool_name(options, name),
+                    connection,
+                    self._coordinator,
+                    max_chars=self._max_chars,
+                )
 
 
 def _is_same(old: ServerTool | None, new: ServerTool) -> bool:

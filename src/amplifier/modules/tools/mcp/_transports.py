@@ -61,12 +61,25 @@ _LAST_WORDS = 0.2
 """Seconds in which the rest of the output of a dead process is read."""
 
 _MOST_STDERR = 8192
-_INHERITED = ("HOME", "LANG", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER", "VIRTUAL_ENV")
+_INHERITED = (
+    "HOME",
+    "LANG",
+    "LOGNAME",
+    "PATH",
+    "SHELL",
+    "TERM",
+    "TMPDIR",
+    "TZ",
+    "USER",
+    "VIRTUAL_ENV",
+)
 """Environment variables that a server gets besides its own; API keys of other services are not passed on."""
 _INHERITED_PREFIXES = ("LC_", "XDG_")
 
 Inbox = MemoryObjectSendStream[SessionMessage | Exception]
-Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
+Streams = tuple[
+    MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]
+]
 
 
 # ── standard streams ───────────────────────────────────────────────────────────────────────────────
@@ -151,12 +164,17 @@ class StdioTransport:
                     group.cancel_scope.cancel()
         finally:
             await run_shielded(
-                self._coordinator, process.end, self._options.stop_grace, name=f"end of MCP server {self._options.name}"
+                self._coordinator,
+                process.end,
+                self._options.stop_grace,
+                name=f"end of MCP server {self._options.name}",
             )
 
     # ── from the server ──
 
-    async def _read(self, process: ServiceProcess, inbox: Inbox, group: anyio.abc.TaskGroup) -> None:
+    async def _read(
+        self, process: ServiceProcess, inbox: Inbox, group: anyio.abc.TaskGroup
+    ) -> None:
         group.start_soon(self._watch, process)
         lines = LineSplitter(self._max_bytes)
         try:
@@ -168,7 +186,9 @@ class StdioTransport:
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
             return  # the client is leaving
         except LineTooLong:
-            self.loss = f"sent a message of more than {self._max_bytes} bytes; raise max_message_bytes"
+            self.loss = (
+                f"sent a message of more than {self._max_bytes} bytes; raise max_message_bytes"
+            )
         self._lose(inbox)
 
     def _parse(self, line: bytes) -> SessionMessage | None:
@@ -209,7 +229,10 @@ class StdioTransport:
     # ── to the server ──
 
     async def _write(
-        self, process: ServiceProcess, to_send: MemoryObjectReceiveStream[SessionMessage], inbox: Inbox
+        self,
+        process: ServiceProcess,
+        to_send: MemoryObjectReceiveStream[SessionMessage],
+        inbox: Inbox,
     ) -> None:
         async for message in to_send:
             text = message.message.model_dump_json(by_alias=True, exclude_unset=True)
@@ -229,7 +252,9 @@ class StdioTransport:
 def _start(options: ServerOptions, directory: Path) -> ServiceProcess:
     assert options.command is not None
     inherited = {
-        name: value for name, value in os.environ.items() if name in _INHERITED or name.startswith(_INHERITED_PREFIXES)
+        name: value
+        for name, value in os.environ.items()
+        if name in _INHERITED or name.startswith(_INHERITED_PREFIXES)
     }
     environment = {**inherited, **options.env}
     if not directory.is_dir():
@@ -259,7 +284,9 @@ def _start(options: ServerOptions, directory: Path) -> ServiceProcess:
 
 
 def _not_startable(options: ServerOptions, error: OSError) -> ToolFailure:
-    return ToolFailure("ServerUnavailable", f"{_about(options)} cannot be started: {error.strerror or error}")
+    return ToolFailure(
+        "ServerUnavailable", f"{_about(options)} cannot be started: {error.strerror or error}"
+    )
 
 
 def _about(options: ServerOptions) -> str:
@@ -333,7 +360,9 @@ class _LoginAuth(OAuthClientProvider):
         self._bound: socket.socket | None = None
         file.context = self.context
 
-    async def async_auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
+    async def async_auth_flow(
+        self, request: httpx2.Request
+    ) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
         """Drive the SDK's flow. Refuse a login before it begins where no one could complete it."""
         flow = super().async_auth_flow(request)
         is_first = True
@@ -362,7 +391,9 @@ class _LoginAuth(OAuthClientProvider):
                 f"run: amplifier mcp login {self._options.name} --plan FILE",
             )
         self._bound = self._bind()
-        self.context.client_metadata.redirect_uris = [_redirect_address(self._bound.getsockname()[1])]
+        self.context.client_metadata.redirect_uris = [
+            _redirect_address(self._bound.getsockname()[1])
+        ]
 
     def _bind(self) -> socket.socket:
         if self._port is not None:
@@ -395,7 +426,9 @@ def _wants_login(response: httpx2.Response) -> bool:
     """Return whether the token is missing or refused, or its scope does not suffice."""
     if response.status_code == 401:
         return True
-    return response.status_code == 403 and "insufficient_scope" in response.headers.get("WWW-Authenticate", "")
+    return response.status_code == 403 and "insufficient_scope" in response.headers.get(
+        "WWW-Authenticate", ""
+    )
 
 
 def _redirect_address(port: int) -> AnyUrl:
@@ -470,7 +503,9 @@ class TokenFile:
         if self._oauth.client_secret is None:
             return "none"
         metadata = self.context.oauth_metadata
-        offered = (metadata and metadata.token_endpoint_auth_methods_supported) or ["client_secret_basic"]
+        offered = (metadata and metadata.token_endpoint_auth_methods_supported) or [
+            "client_secret_basic"
+        ]
         only_in_body = "client_secret_post" in offered and "client_secret_basic" not in offered
         return "client_secret_post" if only_in_body else "client_secret_basic"
 
@@ -486,7 +521,9 @@ class TokenFile:
             return None
 
     async def _set(self, key: str, value: BaseModel) -> None:
-        await anyio.to_thread.run_sync(self._write, key, value.model_dump(mode="json", exclude_none=True))
+        await anyio.to_thread.run_sync(
+            self._write, key, value.model_dump(mode="json", exclude_none=True)
+        )
 
     def _read(self) -> dict[str, Any]:
         try:
@@ -513,7 +550,11 @@ async def _receive_code(bound: socket.socket) -> AuthorizationCodeResult:
             request = b""
             while b"\r\n\r\n" not in request and len(request) < _LONGEST_REQUEST:
                 request += await stream.receive()
-            target = request.split(b" ", 2)[1].decode("ascii", "replace") if request.count(b" ") > 1 else ""
+            target = (
+                request.split(b" ", 2)[1].decode("ascii", "replace")
+                if request.count(b" ") > 1
+                else ""
+            )
             given = {name: values[0] for name, values in parse_qs(urlsplit(target).query).items()}
             found = "code" in given and urlsplit(target).path == "/callback"
             body = _DONE if found else b"This is not the page you are looking for."
@@ -524,7 +565,9 @@ async def _receive_code(bound: socket.socket) -> AuthorizationCodeResult:
             )
             if found:
                 answers.append(
-                    AuthorizationCodeResult(code=given["code"], state=given.get("state"), iss=given.get("iss"))
+                    AuthorizationCodeResult(
+                        code=given["code"], state=given.get("state"), iss=given.get("iss")
+                    )
                 )
                 arrived.set()
 
@@ -534,7 +577,10 @@ async def _receive_code(bound: socket.socket) -> AuthorizationCodeResult:
         except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
             return  # a browser that opens connections in advance
 
-    async with await SocketListener.from_socket(bound) as listener, anyio.create_task_group() as group:
+    async with (
+        await SocketListener.from_socket(bound) as listener,
+        anyio.create_task_group() as group,
+    ):
         group.start_soon(listener.serve, serve_contained)
         await arrived.wait()
         group.cancel_scope.cancel()
@@ -562,7 +608,12 @@ class HttpTransport:
     pid = None
 
     def __init__(
-        self, options: ServerOptions, *, max_bytes: int, on_lost: Callable[[], None], auth: httpx2.Auth | None = None
+        self,
+        options: ServerOptions,
+        *,
+        max_bytes: int,
+        on_lost: Callable[[], None],
+        auth: httpx2.Auth | None = None,
     ) -> None:
         self._options = options
         self._max_bytes = max_bytes

@@ -79,7 +79,9 @@ class Exchange:
                     found.setdefault(name.decode("ascii"), value.decode("latin-1"))
                 return event.status_code, found
             if type(event) is not h11.InformationalResponse:
-                raise ToolFailure("ConnectionFailed", f"{self._host}: the connection ended before an answer came")
+                raise ToolFailure(
+                    "ConnectionFailed", f"{self._host}: the connection ended before an answer came"
+                )
 
     async def next_chunk(self) -> bytes | None:
         """The next part of the answer's body; None at its end.
@@ -96,7 +98,9 @@ class Exchange:
                 event = self._machine.next_event()
             except h11.RemoteProtocolError as error:
                 words = shown(str(error), 200)
-                raise ToolFailure("ConnectionFailed", f"{self._host}: no proper answer: {words}") from None
+                raise ToolFailure(
+                    "ConnectionFailed", f"{self._host}: no proper answer: {words}"
+                ) from None
             if event is not h11.NEED_DATA:
                 return event
             try:
@@ -107,7 +111,9 @@ class Exchange:
 
 
 @asynccontextmanager
-async def open_exchange(target: Target, address: str, context: ssl.SSLContext, dial: Dial) -> AsyncIterator[Exchange]:
+async def open_exchange(
+    target: Target, address: str, context: ssl.SSLContext, dial: Dial
+) -> AsyncIterator[Exchange]:
     """Connect to an address in the name of a host.
 
     The certificate is checked against the host's name, and the handshake carries the name.
@@ -120,7 +126,11 @@ async def open_exchange(target: Target, address: str, context: ssl.SSLContext, d
     try:
         if target.is_secure:
             stream = await TLSStream.wrap(
-                raw, hostname=target.host, ssl_context=context, server_side=False, standard_compatible=False
+                raw,
+                hostname=target.host,
+                ssl_context=context,
+                server_side=False,
+                standard_compatible=False,
             )
         yield Exchange(stream, shown(target.host))
     finally:
@@ -138,8 +148,14 @@ _ENCODINGS: Final = re.compile(
     r"(?i)utf-?8|utf-?16(le|be)?|us-ascii|ascii|latin-?1|iso-?8859-?\d{1,2}|(windows|cp)-?125\d|koi8-[ru]|macintosh"
     r"|shift[-_]?jis|sjis|euc-?(jp|kr)|iso-2022-jp|gb2312|gbk|gb18030|big5|tis-620"
 )
-_DECLARED = re.compile(rb"<meta[^>]{0,200}?charset\s*=\s*[\"']?\s*([A-Za-z0-9_.:-]{1,40})", re.IGNORECASE)
-_BOMS: Final = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
+_DECLARED = re.compile(
+    rb"<meta[^>]{0,200}?charset\s*=\s*[\"']?\s*([A-Za-z0-9_.:-]{1,40})", re.IGNORECASE
+)
+_BOMS: Final = (
+    (codecs.BOM_UTF8, "utf-8-sig"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
 
 
 # ── body ──────────────────────────────────────────────────────────────────────────────────────────
@@ -163,7 +179,9 @@ class Body:
     def __init__(self, encoding: str, limit: int) -> None:
         name = encoding.strip().lower()
         if name not in ("", "identity", "gzip", "x-gzip"):
-            raise ToolFailure("UnsupportedContent", f"the body is compressed as {shown(encoding, 40)!r}, unasked")
+            raise ToolFailure(
+                "UnsupportedContent", f"the body is compressed as {shown(encoding, 40)!r}, unasked"
+            )
         self._inflater = zlib.decompressobj(_GZIP) if name.endswith("gzip") else None
         self._limit = limit
         self.data = bytearray()
@@ -179,17 +197,21 @@ class Body:
             if self._inflater is None:
                 piece, received = received, b""
             else:
-                if (
-                    self._inflater.eof
-                ):  # then comes another member (RFC 1952, 2.2), or padding, which every decoder ignores
+                if self._inflater.eof:  # then comes another member (RFC 1952, 2.2), or padding, which every decoder ignores
                     if not received.startswith(_GZIP_MAGIC):
                         return
                     self._inflater = zlib.decompressobj(_GZIP)
                 try:
                     piece = self._inflater.decompress(received, _CHUNK)
                 except zlib.error as error:
-                    raise ToolFailure("UnsupportedContent", f"the compressed body is damaged: {error}") from None
-                received = self._inflater.unused_data if self._inflater.eof else self._inflater.unconsumed_tail
+                    raise ToolFailure(
+                        "UnsupportedContent", f"the compressed body is damaged: {error}"
+                    ) from None
+                received = (
+                    self._inflater.unused_data
+                    if self._inflater.eof
+                    else self._inflater.unconsumed_tail
+                )
             self.data += piece
             if len(self.data) > self._limit:
                 del self.data[self._limit :]
@@ -209,7 +231,9 @@ class Body:
         if _ENCODINGS.fullmatch(declared):
             # As browsers do: latin-1 means the superset.
             name = (
-                "cp1252" if declared.lower() in ("iso-8859-1", "latin-1", "latin1", "us-ascii", "ascii") else declared
+                "cp1252"
+                if declared.lower() in ("iso-8859-1", "latin-1", "latin1", "us-ascii", "ascii")
+                else declared
             )
             try:
                 return codecs.lookup(name).name
@@ -294,25 +318,34 @@ class Fetcher:
                     return answer
                 if len(hops) == self._options.max_redirects:
                     raise ToolFailure(
-                        "TooManyRedirects", f"more than {len(hops)} redirects, the last to {shown(answer)}"
+                        "TooManyRedirects",
+                        f"more than {len(hops)} redirects, the last to {shown(answer)}",
                     )
                 hops.append(target.url)
                 target = read_url(answer, base=target.url)
         # The block above returns, raises, or was cut off by its own deadline.
-        raise ToolFailure("Timeout", f"{shown(ascii(url), 200)}: not finished after {self._options.timeout:g} s")
+        raise ToolFailure(
+            "Timeout", f"{shown(ascii(url), 200)}: not finished after {self._options.timeout:g} s"
+        )
 
     async def _hop(self, target: Target, hops: tuple[str, ...]) -> Fetched | str:
         """One request, to the first address that can be reached: what came back, or where to go next."""
         check_place(target, self._options)
-        addresses = [target.literal] if target.literal is not None else await self._addresses(target)
-        check_addresses(target, addresses, self._options)  # all of them, even those that will not be tried
+        addresses = (
+            [target.literal] if target.literal is not None else await self._addresses(target)
+        )
+        check_addresses(
+            target, addresses, self._options
+        )  # all of them, even those that will not be tried
         addresses = addresses[:_MOST_ADDRESSES]
         # A silent address must leave time for the next one.
         share = self._options.timeout / len(addresses)
         for address in addresses:
             with anyio.move_on_after(share if address is not addresses[-1] else None):
                 try:
-                    async with open_exchange(target, str(address), self._context, self._dial) as exchange:
+                    async with open_exchange(
+                        target, str(address), self._context, self._dial
+                    ) as exchange:
                         return await self._read(exchange, target, hops)
                 except (OSError, anyio.BrokenResourceError, anyio.ClosedResourceError) as error:
                     if address is addresses[-1] or isinstance(error, ssl.SSLError):
@@ -323,10 +356,14 @@ class Fetcher:
         found = [read_address(text) for text in await self._resolve(target.host, target.port)]
         addresses = [address for address in dict.fromkeys(found) if address is not None]
         if not addresses or None in found:
-            raise ToolFailure("ForbiddenAddress", f"{shown(target.host)} leads to no address that can be used")
+            raise ToolFailure(
+                "ForbiddenAddress", f"{shown(target.host)} leads to no address that can be used"
+            )
         return addresses
 
-    async def _read(self, exchange: Exchange, target: Target, hops: tuple[str, ...]) -> Fetched | str:
+    async def _read(
+        self, exchange: Exchange, target: Target, hops: tuple[str, ...]
+    ) -> Fetched | str:
         asked = {
             "Host": target.authority,
             "User-Agent": self._options.user_agent,
@@ -343,7 +380,9 @@ class Fetcher:
             body = Body(headers.get("content-encoding", ""), self._options.max_bytes)
             while not body.is_full and (chunk := await exchange.next_chunk()) is not None:
                 body.add(chunk)
-        return Fetched(url=target.url, status=status, hops=hops, content_type=content_type[:200], body=body)
+        return Fetched(
+            url=target.url, status=status, hops=hops, content_type=content_type[:200], body=body
+        )
 
 
 def is_textual(content_type: str) -> bool:
@@ -353,13 +392,29 @@ def is_textual(content_type: str) -> bool:
     return (
         kind in ("", "text")
         or form.endswith(("json", "xml", "javascript", "ecmascript", "yaml", "toml"))
-        or name in ("application/x-sh", "application/sql", "application/graphql", "application/octet-stream")
+        or name
+        in (
+            "application/x-sh",
+            "application/sql",
+            "application/graphql",
+            "application/octet-stream",
+        )
     )
 
 
 def _failure(target: Target, error: Exception) -> ToolFailure:
-    cause = error.__cause__ if isinstance(error, anyio.BrokenResourceError) and error.__cause__ else error
+    cause = (
+        error.__cause__
+        if isinstance(error, anyio.BrokenResourceError) and error.__cause__
+        else error
+    )
     if isinstance(cause, ssl.SSLCertVerificationError):
-        return ToolFailure("CertificateError", f"{shown(target.host)}: {shown(cause.verify_message, 200)}")
-    words = (cause.strerror if isinstance(cause, OSError) else None) or str(cause) or type(cause).__name__
+        return ToolFailure(
+            "CertificateError", f"{shown(target.host)}: {shown(cause.verify_message, 200)}"
+        )
+    words = (
+        (cause.strerror if isinstance(cause, OSError) else None)
+        or str(cause)
+        or type(cause).__name__
+    )
     return ToolFailure("ConnectionFailed", f"{shown(target.host)}: {shown(words, 200)}")

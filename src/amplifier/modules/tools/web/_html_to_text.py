@@ -16,27 +16,61 @@ _MARKUP: Final = re.compile(
     r"""<(/?)([a-zA-Z][a-zA-Z0-9:-]*+)((?:[^"'>]++|"[^"]*+"|'[^']*+'|["'])*+)>?|<!--(?:.*?-->|.*)|<[/!?][^>]*+>?""",
     re.DOTALL,
 )
-_ATTRIBUTE = re.compile(r"""(?<![a-zA-Z-])([a-zA-Z-]++)\s*+=\s*+(?:"([^"]*)"|'([^']*)'|([^\s"'>]++))""")
+_ATTRIBUTE = re.compile(
+    r"""(?<![a-zA-Z-])([a-zA-Z-]++)\s*+=\s*+(?:"([^"]*)"|'([^']*)'|([^\s"'>]++))"""
+)
 _SPACE = re.compile(r"[ \t\n\r\f\v\xa0]+")
 _BLANK_LINES = re.compile(r"\n{3,}")
-_LONG_REFERENCE = re.compile(r"&#(?:[0-9]{8,}|[xX][0-9a-fA-F]{8,});?")  # Python refuses numbers of so many digits
+_LONG_REFERENCE = re.compile(
+    r"&#(?:[0-9]{8,}|[xX][0-9a-fA-F]{8,});?"
+)  # Python refuses numbers of so many digits
 
-_DROPPED: Final = frozenset({"script", "style", "noscript", "template", "svg", "iframe", "object", "canvas", "math"})
+_DROPPED: Final = frozenset(
+    {"script", "style", "noscript", "template", "svg", "iframe", "object", "canvas", "math"}
+)
 _RAW: Final = frozenset({"script", "style"})
 _BLOCKS: Final = frozenset(
     [
-        *("html", "body", "title", "address", "article", "aside", "footer", "header", "main", "nav", "section", "div"),
+        *(
+            "html",
+            "body",
+            "title",
+            "address",
+            "article",
+            "aside",
+            "footer",
+            "header",
+            "main",
+            "nav",
+            "section",
+            "div",
+        ),
         *("hr", "li", "dl", "dt", "dd", "figure", "figcaption", "details"),
-        *("summary", "dialog", "form", "fieldset", "legend", "option", "tbody", "tfoot", "thead", "tr"),
+        *(
+            "summary",
+            "dialog",
+            "form",
+            "fieldset",
+            "legend",
+            "option",
+            "tbody",
+            "tfoot",
+            "thead",
+            "tr",
+        ),
     ]
 )
-_PARAGRAPHS: Final = frozenset({"p", "pre", "table", "blockquote", "ul", "ol", "h1", "h2", "h3", "h4", "h5", "h6"})
+_PARAGRAPHS: Final = frozenset(
+    {"p", "pre", "table", "blockquote", "ul", "ol", "h1", "h2", "h3", "h4", "h5", "h6"}
+)
 _LONGEST_LINK = 2000
 
 # In the text that is being made: where a line or a paragraph ends, a <br>, a cell of a table, and white space that stays.
 _LINE, _PARAGRAPH, _BREAK, _CELL, _KEPT_SPACE, _KEPT_LINE = "\1\2\3\4\5\6"
 _PREFORMATTED: Final = str.maketrans({" ": _KEPT_SPACE, "\t": _KEPT_SPACE * 4, "\n": _KEPT_LINE})
-_BREAKS = re.compile(f"[ {_LINE}{_PARAGRAPH}{_BREAK}]*[{_LINE}{_PARAGRAPH}{_BREAK}][ {_LINE}{_PARAGRAPH}{_BREAK}]*")
+_BREAKS = re.compile(
+    f"[ {_LINE}{_PARAGRAPH}{_BREAK}]*[{_LINE}{_PARAGRAPH}{_BREAK}][ {_LINE}{_PARAGRAPH}{_BREAK}]*"
+)
 _NOT_TEXT: Final = dict.fromkeys(range(1, 7))
 
 
@@ -157,8 +191,12 @@ class _Writer:
             lambda run: "\n\n" if _PARAGRAPH in run[0] or run[0].count(_BREAK) > 1 else "\n", text
         ).strip()
         text = re.sub(f"(?m)^{_CELL} ?", "", text)
-        text = re.sub(f" ?{_CELL} ?", " | ", text).replace(_KEPT_SPACE, " ").replace(_KEPT_LINE, "\n")
-        return _BLANK_LINES.sub("\n\n", "\n".join(line.rstrip() for line in text.split("\n"))).strip()
+        text = (
+            re.sub(f" ?{_CELL} ?", " | ", text).replace(_KEPT_SPACE, " ").replace(_KEPT_LINE, "\n")
+        )
+        return _BLANK_LINES.sub(
+            "\n\n", "\n".join(line.rstrip() for line in text.split("\n"))
+        ).strip()
 
 
 def _attribute(attributes: str, wanted: str) -> str:
@@ -169,4 +207,6 @@ def _attribute(attributes: str, wanted: str) -> str:
 
 
 def _unescaped(text: str) -> str:
-    return html.unescape(_LONG_REFERENCE.sub("\N{REPLACEMENT CHARACTER}", text)).translate(_NOT_TEXT)
+    return html.unescape(_LONG_REFERENCE.sub("\N{REPLACEMENT CHARACTER}", text)).translate(
+        _NOT_TEXT
+    )

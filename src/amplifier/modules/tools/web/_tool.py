@@ -43,7 +43,11 @@ class WebFetchTool(BuiltinTool):
     _input = tool_input(
         url=option(characters(1, 8192), doc="The whole URL."),
         offset=option(whole(0, 100_000_000), 0, "The character of the text to begin with."),
-        limit=option(whole(1, 1_000_000), None, "Characters wanted at most; no more than this session allows."),
+        limit=option(
+            whole(1, 1_000_000),
+            None,
+            "Characters wanted at most; no more than this session allows.",
+        ),
         raw=option(flag, False, "Keep the markup of HTML."),
     )
 
@@ -64,23 +68,36 @@ class WebFetchTool(BuiltinTool):
         }
         if fetched.hops:
             output["redirected_from"] = [shown(hop, 9000) for hop in fetched.hops]
-        if fetched.body is None or (b"\0" in fetched.body.data[:_SNIFFED] and not _is_utf16(fetched)):
+        if fetched.body is None or (
+            b"\0" in fetched.body.data[:_SNIFFED] and not _is_utf16(fetched)
+        ):
             kind = shown(fetched.content_type, 80) or "binary data"
-            failure = ToolFailure("UnsupportedContent", f"HTTP {fetched.status} with {kind}, which is not text")
+            failure = ToolFailure(
+                "UnsupportedContent", f"HTTP {fetched.status} with {kind}, which is not text"
+            )
             return self._failed(failure, output)
         title, text = await self._workers.run(
-            lambda stop: _text(fetched, raw=values["raw"], stop=stop), what=f"web_fetch {self._subject(values)}"
+            lambda stop: _text(fetched, raw=values["raw"], stop=stop),
+            what=f"web_fetch {self._subject(values)}",
         )
         if title:
             output["title"] = shown(title)
         is_error = not 200 <= fetched.status < 300
-        limit = _SHOWN_OF_AN_ERROR if is_error else min(values.get("limit", self._max_chars), self._max_chars)
+        limit = (
+            _SHOWN_OF_AN_ERROR
+            if is_error
+            else min(values.get("limit", self._max_chars), self._max_chars)
+        )
         self._cut(output, text, values["offset"], limit, is_full=fetched.body.is_full)
         if is_error:
-            return self._failed(ToolFailure("HTTPStatus", f"the server answered HTTP {fetched.status}"), output)
+            return self._failed(
+                ToolFailure("HTTPStatus", f"the server answered HTTP {fetched.status}"), output
+            )
         return ToolResult(output=output)
 
-    def _cut(self, output: dict[str, Any], text: str, offset: int, limit: int, *, is_full: bool) -> None:
+    def _cut(
+        self, output: dict[str, Any], text: str, offset: int, limit: int, *, is_full: bool
+    ) -> None:
         part = text[offset : offset + limit]
         output |= {"content": part, "offset": offset, "total_chars": len(text)}
         output["truncated"] = is_full or len(part) < len(text)
@@ -95,7 +112,9 @@ class WebFetchTool(BuiltinTool):
 
 def _is_utf16(fetched: Fetched) -> bool:
     assert fetched.body is not None  # asked before
-    return "utf-16" in fetched.content_type.lower() or fetched.body.data.startswith((b"\xff\xfe", b"\xfe\xff"))
+    return "utf-16" in fetched.content_type.lower() or fetched.body.data.startswith(
+        (b"\xff\xfe", b"\xfe\xff")
+    )
 
 
 def _text(fetched: Fetched, *, raw: bool, stop: Stop) -> tuple[str, str]:
@@ -103,7 +122,9 @@ def _text(fetched: Fetched, *, raw: bool, stop: Stop) -> tuple[str, str]:
     assert fetched.body is not None  # asked before
     text = fetched.body.text(fetched.content_type).removeprefix("\ufeff")
     name = fetched.content_type.partition(";")[0].strip().lower()
-    looks_like_html = not name and text[:_SNIFFED].lstrip()[:9].lower().startswith(("<!doctype", "<html"))
+    looks_like_html = not name and text[:_SNIFFED].lstrip()[:9].lower().startswith(
+        ("<!doctype", "<html")
+    )
     if not raw and (looks_like_html or name in ("text/html", "application/xhtml+xml")):
         return readable(text, fetched.url, stop.check)
     return "", text
@@ -142,6 +163,9 @@ def _make_fetcher(options: WebOptions) -> Fetcher:
         try:
             context.load_verify_locations(cafile=options.ca_file)
         except OSError as error:
-            problem = ("$.ca_file", f"no certificates can be read from it: {error.strerror or error}")
+            problem = (
+                "$.ca_file",
+                f"no certificates can be read from it: {error.strerror or error}",
+            )
             raise PlanError([problem], subject=f"invalid config of {_MODULE}") from error
     return _fetcher.Fetcher(options, context)

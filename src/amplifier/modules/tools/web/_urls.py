@@ -34,7 +34,11 @@ def _is_host_pattern(value: Any) -> bool:
 
 
 def _is_host_and_port(value: Any) -> bool:
-    return isinstance(value, str) and (found := _HOST_AND_PORT.fullmatch(value)) is not None and _is_port(int(found[4]))
+    return (
+        isinstance(value, str)
+        and (found := _HOST_AND_PORT.fullmatch(value)) is not None
+        and _is_port(int(found[4]))
+    )
 
 
 def _split(text: str) -> tuple[str, int]:
@@ -50,7 +54,9 @@ _hosts_and_ports = attrs.evolve(
 _ports = attrs.evolve(list_of("ports", _is_port), convert=frozenset)
 _user_agent = Kind(
     "a short ASCII text",
-    lambda value: isinstance(value, str) and 0 < len(value) <= 200 and value.isascii() and value.isprintable(),
+    lambda value: (
+        isinstance(value, str) and 0 < len(value) <= 200 and value.isascii() and value.isprintable()
+    ),
 )
 
 
@@ -193,11 +199,19 @@ def check_place(target: Target, options: WebOptions) -> None:
     """
     if target.place in options.allow_private:
         return
-    if options.allow_hosts and not any(_matches(target.host, pattern) for pattern in options.allow_hosts):
-        raise ToolFailure("ForbiddenHost", f"{shown(target.host)} is none of the hosts this session may fetch from")
+    if options.allow_hosts and not any(
+        _matches(target.host, pattern) for pattern in options.allow_hosts
+    ):
+        raise ToolFailure(
+            "ForbiddenHost",
+            f"{shown(target.host)} is none of the hosts this session may fetch from",
+        )
     if target.port not in options.ports:
         ports = ", ".join(map(str, sorted(options.ports)))
-        raise ToolFailure("ForbiddenPort", f"port {target.port} is none of those that may be fetched from: {ports}")
+        raise ToolFailure(
+            "ForbiddenPort",
+            f"port {target.port} is none of those that may be fetched from: {ports}",
+        )
 
 
 def check_addresses(target: Target, addresses: Collection[Address], options: WebOptions) -> None:
@@ -207,12 +221,18 @@ def check_addresses(target: Target, addresses: Collection[Address], options: Web
         ToolFailure: With the kind of address, but not the address, which the model need not know.
     """
     if target.place in options.allow_private:
-        refused = [address for address in addresses if is_never_allowed(address) and address != target.literal]
+        refused = [
+            address
+            for address in addresses
+            if is_never_allowed(address) and address != target.literal
+        ]
     else:
         refused = [address for address in addresses if reason_to_refuse(address)]
     if refused:
         verb = "is" if target.literal is not None else "leads to"
-        raise ToolFailure("ForbiddenAddress", f"{shown(target.host)} {verb} {reason_to_refuse(refused[0])}")
+        raise ToolFailure(
+            "ForbiddenAddress", f"{shown(target.host)} {verb} {reason_to_refuse(refused[0])}"
+        )
 
 
 def read_url(text: str, *, base: str | None = None) -> Target:
@@ -228,7 +248,8 @@ def read_url(text: str, *, base: str | None = None) -> Target:
     subject = shown(ascii(text)[1:-1], 200)
     if not text or len(text) > _LONGEST or _UNUSABLE.search(text):
         raise ToolFailure(
-            "InvalidURL", f"{subject}: empty, very long, or with spaces, backslashes or control characters"
+            "InvalidURL",
+            f"{subject}: empty, very long, or with spaces, backslashes or control characters",
         )
     try:
         url = urlsplit(text if base is None else urljoin(base, text))
@@ -236,9 +257,13 @@ def read_url(text: str, *, base: str | None = None) -> Target:
     except ValueError as error:
         raise ToolFailure("InvalidURL", f"{subject}: {shown(str(error), 200)}") from None
     if url.scheme not in _PORTS:
-        raise ToolFailure("InvalidURL", f"{subject}: expected http:// or https://, got {shown(url.scheme, 40)!r}")
+        raise ToolFailure(
+            "InvalidURL", f"{subject}: expected http:// or https://, got {shown(url.scheme, 40)!r}"
+        )
     if "@" in url.netloc:
-        raise ToolFailure("InvalidURL", f"{subject}: a user name or password before the host is not accepted")
+        raise ToolFailure(
+            "InvalidURL", f"{subject}: a user name or password before the host is not accepted"
+        )
     host, literal = _read_host(url.hostname or "", subject, in_brackets=url.netloc.startswith("["))
     port = _PORTS[url.scheme] if given_port is None else given_port
     if port == 0:
@@ -264,7 +289,10 @@ def _read_host(given: str, subject: str, *, in_brackets: bool) -> tuple[str, Add
     literal = read_address(host)
     if in_brackets or (literal is not None and literal.version == 6):
         if literal is None or literal.version != 6 or not in_brackets:
-            raise ToolFailure("InvalidURL", f"{subject}: only an IPv6 address is written in brackets, and always is")
+            raise ToolFailure(
+                "InvalidURL",
+                f"{subject}: only an IPv6 address is written in brackets, and always is",
+            )
         return str(literal), literal
     if literal is None:
         import idna  # noqa: PLC0415 - an extra

@@ -22,13 +22,19 @@ class ContextBehaviorTests:
     async def test_context_has_required_methods(self, context_module: Any) -> None:
         """It can take, give and forget."""
         for method in ("add_message", "get_messages", "clear"):
-            assert callable(getattr(context_module, method, None)), f"a context needs a method {method}"
+            assert callable(getattr(context_module, method, None)), (
+                f"a context needs a method {method}"
+            )
 
     @pytest.mark.asyncio
     async def test_message_round_trip(self, context_module: Any) -> None:
         """A message that was added is returned."""
         await context_module.add_message({"role": "user", "content": "Hello"})
-        found = [message for message in await context_module.get_messages() if message.get("content") == "Hello"]
+        found = [
+            message
+            for message in await context_module.get_messages()
+            if message.get("content") == "Hello"
+        ]
         assert found, "the added message is not among the messages"
 
     @pytest.mark.asyncio

@@ -20,7 +20,9 @@ class OrchestratorBehaviorTests:
     @pytest.mark.asyncio
     async def test_orchestrator_has_execute_method(self, orchestrator_module: Any) -> None:
         """It can be executed."""
-        assert callable(getattr(orchestrator_module, "execute", None)), "an orchestrator needs an execute method"
+        assert callable(getattr(orchestrator_module, "execute", None)), (
+            "an orchestrator needs an execute method"
+        )
 
     @pytest.mark.asyncio
     async def test_execute_returns_string(self, orchestrator_module: Any, mock_deps: Any) -> None:
@@ -30,7 +32,9 @@ class OrchestratorBehaviorTests:
         assert answer, "the answer must not be empty"
 
     @pytest.mark.asyncio
-    async def test_execute_with_empty_prompt(self, orchestrator_module: Any, mock_deps: Any) -> None:
+    async def test_execute_with_empty_prompt(
+        self, orchestrator_module: Any, mock_deps: Any
+    ) -> None:
         """An empty prompt is answered or refused."""
         try:
             answer = await _execute(orchestrator_module, "", mock_deps)
@@ -41,13 +45,17 @@ class OrchestratorBehaviorTests:
             assert isinstance(answer, str)
 
     @pytest.mark.asyncio
-    async def test_orchestrator_uses_provider(self, orchestrator_module: Any, mock_deps: Any) -> None:
+    async def test_orchestrator_uses_provider(
+        self, orchestrator_module: Any, mock_deps: Any
+    ) -> None:
         """A turn with one provider comes to an end."""
         await _execute(orchestrator_module, "Test", mock_deps)
         assert callable(mock_deps[1]["default"].complete)
 
     @pytest.mark.asyncio
-    async def test_orchestrator_updates_context(self, orchestrator_module: Any, mock_deps: Any) -> None:
+    async def test_orchestrator_updates_context(
+        self, orchestrator_module: Any, mock_deps: Any
+    ) -> None:
         """The messages of the turn are in the context afterwards."""
         await _execute(orchestrator_module, "Test message", mock_deps)
         assert mock_deps[0].add_message.called, "the orchestrator added nothing to the context"
@@ -55,4 +63,6 @@ class OrchestratorBehaviorTests:
 
 async def _execute(orchestrator: Any, prompt: str, mock_deps: Any) -> Any:
     context, providers, tools, recorder = mock_deps
-    return await orchestrator.execute(prompt=prompt, context=context, providers=providers, tools=tools, hooks=recorder)
+    return await orchestrator.execute(
+        prompt=prompt, context=context, providers=providers, tools=tools, hooks=recorder
+    )

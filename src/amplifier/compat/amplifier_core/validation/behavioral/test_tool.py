@@ -22,14 +22,18 @@ class ToolBehaviorTests:
     @pytest.mark.asyncio
     async def test_tool_has_name(self, tool_module: Any) -> None:
         """It has a name."""
-        assert isinstance(tool_module.name, str), f"a tool's name must be a str, got {tool_module.name!r}"
+        assert isinstance(tool_module.name, str), (
+            f"a tool's name must be a str, got {tool_module.name!r}"
+        )
         assert tool_module.name, "a tool's name must not be empty"
 
     @pytest.mark.asyncio
     async def test_tool_has_description(self, tool_module: Any) -> None:
         """It has a description."""
         description = tool_module.description
-        assert isinstance(description, str), f"a tool's description must be a str, got {description!r}"
+        assert isinstance(description, str), (
+            f"a tool's description must be a str, got {description!r}"
+        )
         assert description, "a tool's description must not be empty"
 
     @pytest.mark.asyncio
@@ -59,4 +63,6 @@ class ToolBehaviorTests:
             if isinstance(exc, AttributeError | TypeError | KeyError):
                 pytest.fail(f"the tool broke over its input: {exc!r}")
         else:
-            assert isinstance(result, ToolResult), f"execute() must return a ToolResult, got {result!r}"
+            assert isinstance(result, ToolResult), (
+                f"execute() must return a ToolResult, got {result!r}"
+            )
