@@ -369,7 +369,8 @@ class FunctionTool:
         except Exception:  # noqa: BLE001 — the application's function; fails closed
             return True
 
-    async def execute(self, input: dict[str, Any]) -> ToolResult:  # noqa: A002 — the contract's name
+    # The contract names the parameter.
+    async def execute(self, input: dict[str, Any]) -> ToolResult:  # noqa: A002
         """Call the function with the model's arguments.
 
         Invalid arguments and a timeout become a result for the model. The function's own exceptions
@@ -639,7 +640,8 @@ def _result_of(name: str, value: object) -> ToolResult:
         return value
     try:
         output = to_json(value)
-        canonical_dumps(output)  # refuses NaN and lone surrogates
+        # This refuses NaN and lone surrogates.
+        canonical_dumps(output)
         return ToolResult(success=True, output=output)
     except (TypeError, ValueError, RecursionError) as error:
         reason = f"{name} returned a {type(value).__name__} that has no JSON form: {error}"

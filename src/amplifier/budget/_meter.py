@@ -1,4 +1,4 @@
-"""Meters: wrappers around providers and tools that count every call, and refuse what is too much."""
+"""Meters: wrappers around providers and tools that count their calls and enforce the budget."""
 
 from __future__ import annotations
 

@@ -278,7 +278,8 @@ class BudgetLimits:
             record(TokenPrice, "a mapping of input_per_million and output_per_million"),
         ),
         attrs.Factory(dict),
-        "Prices by model name, instead of those that providers report. `*` is for all other models.",
+        "Prices by model name, instead of those that providers report. "
+        "`*` is for all other models.",
     )
 
 

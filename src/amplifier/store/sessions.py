@@ -118,7 +118,8 @@ class SessionIndex:
         """Return whether a process has the session open."""
         return is_locked(self.folder(session_id) / LOCK_FILE)
 
-    # ── reading; without a store there are no sessions ──
+    # ── reading ──
+    # A folder without a store has no sessions.
 
     def names(self) -> list[str]:
         """Return the ids of all sessions, sorted."""
