@@ -58,11 +58,13 @@ class SessionMeter:
             module = module.__wrapped__
         return kind(module, self)
 
-    def meter_all(self, points: Mapping[str, Any]) -> None:
+    def meter_all(self, points: Mapping[str, object]) -> None:
         """Put meters around modules that reached the mount points without `mount`."""
         for point in ("providers", "tools"):
-            modules: Any = points.get(point)
-            for name, module in list(modules.items()) if isinstance(modules, dict) else ():
+            modules = points.get(point)
+            if not isinstance(modules, dict):
+                continue
+            for name, module in list(modules.items()):
                 if getattr(module, "meter_of_session", None) is not self:
                     modules[name] = self.meter(point, module)
 
@@ -272,7 +274,7 @@ class _Metered:
             raise AttributeError(name)
         return getattr(self.__wrapped__, name)
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         # A replacement of a metered method replaces the one that callers see.
         if name in _OWN_MEMBERS:
             object.__setattr__(self, name, value)
@@ -332,7 +334,7 @@ class MeteredProvider(_Metered):
             return lambda request, **kwargs: _MeteredStream(self, member, request, kwargs)
         return member
 
-    async def _reserve(self, request: Any, kwargs: dict[str, Any]) -> Reservation:
+    async def _reserve(self, request: object, kwargs: dict[str, Any]) -> Reservation:
         meter = self.meter_of_session
         inner = self.__wrapped__
         defaults = getattr(_call_member(inner, "get_info"), "defaults", None)

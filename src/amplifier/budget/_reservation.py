@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from decimal import Decimal
-from typing import Any
 
 import attrs
 import orjson
@@ -34,11 +33,11 @@ _REQUEST_TOKENS, _TOOLS_TOKENS = 16, 700
 _PARTS = ("messages", "tools", "response_format")
 
 
-def request_tokens(request: Any) -> int:
+def request_tokens(request: object) -> int:
     """Estimate the tokens of a request: its messages and the schemas of tools and answer."""
     media = 0
 
-    def without_media(value: Any) -> Any:
+    def without_media(value: object) -> object:
         nonlocal media
         if isinstance(value, list):
             return [without_media(item) for item in value]
@@ -86,7 +85,7 @@ def text_tokens(text: str) -> int:
     return math.ceil(len(text.encode("utf-8", "replace")) / BYTES_PER_TOKEN)
 
 
-def content_tokens(response: Any) -> int:
+def content_tokens(response: object) -> int:
     """Estimate the tokens of the content of a response that reports no usage."""
     try:
         size = len(orjson.dumps(to_dict(response).get("content")))
@@ -218,7 +217,7 @@ class Reservation:
         finally:
             _under_way.reset(token)
 
-    def note_chunk(self, chunk: Any) -> None:
+    def note_chunk(self, chunk: object) -> None:
         """Record a piece of the answer. The last one may have the response."""
         self._has_begun = True
         response = getattr(chunk, "response", None)
@@ -231,7 +230,7 @@ class Reservation:
         if isinstance(text, str):
             self._streamed.append(text)
 
-    def settle(self, response: Any) -> None:
+    def settle(self, response: object) -> None:
         """Charge the use that the provider reports, in place of the held amounts."""
         usage = getattr(response, "usage", None)
         sent, received = _count(usage, "input_tokens"), _count(usage, "output_tokens")
@@ -301,6 +300,6 @@ def _outer() -> Reservation | None:
     return outer if outer is not None and outer._is_open else None
 
 
-def _count(usage: Any, name: str) -> int:
+def _count(usage: object, name: str) -> int:
     value = getattr(usage, name, None)
     return value if type(value) is int and value > 0 else 0

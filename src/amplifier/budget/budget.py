@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from decimal import Decimal
-from typing import Any, final
+from typing import TypeAlias, final
 
 import anyio
 import attrs
@@ -15,6 +15,8 @@ from amplifier.errors import BudgetExceeded, PlanError
 from amplifier.events import BUDGET_EXCEEDED, BUDGET_WARNING
 from amplifier.plan import BudgetLimits
 from amplifier.plan.spec import BUDGET
+
+Amount: TypeAlias = Decimal | float
 
 COUNTED = ("tokens", "cost", "model_calls", "tool_calls", "seconds")
 """The limits of a budget, in the order in which they are shown."""
@@ -90,7 +92,7 @@ class Budget:
         """The use of this session and its children, without running calls."""
         return attrs.evolve(self._used, seconds=self._seconds())
 
-    def set_limits(self, **limits: Any) -> None:
+    def set_limits(self, **limits: object) -> None:
         """Change limits, named as in ``session.budget`` of a plan.
 
         Other limits and the use so far stay. A new limit of seconds applies from the next turn.
@@ -144,27 +146,28 @@ class Budget:
         """Whether amounts are held for running calls, which may need less."""
         return self.limits_size and (self._held_tokens > 0 or self._held_cost > 0)
 
-    def free(self, name: str) -> Any:
+    def free(self, name: str) -> Amount:
         """Return the rest of a limit that is neither used nor held, or infinity without a limit."""
         limit = getattr(self._limits, name)
         if limit is None:
             return math.inf
-        held: Any = {"tokens": self._held_tokens, "cost": self._held_cost}.get(name, 0)
-        return limit - getattr(self._used, name) - held
+        held: dict[str, Amount] = {"tokens": self._held_tokens, "cost": self._held_cost}
+        rest: Amount = limit - getattr(self._used, name) - held.get(name, 0)
+        return rest
 
     def hold(self, tokens: int, cost: Decimal) -> None:
         """Hold an amount for a call. Negative amounts release it."""
         self._held_tokens += tokens
         self._held_cost += cost
 
-    def charge(self, **amounts: Any) -> None:
+    def charge(self, **amounts: Amount) -> None:
         """Count amounts as used."""
         self._used = attrs.evolve(
             self._used,
             **{name: getattr(self._used, name) + amount for name, amount in amounts.items()},
         )
 
-    def shortage(self, name: str, requested: Any) -> BudgetExceeded | None:
+    def shortage(self, name: str, requested: Amount) -> BudgetExceeded | None:
         """Return the error for an amount that exceeds a limit, or None if it fits.
 
         Amounts held for other calls do not count.
@@ -174,7 +177,9 @@ class Budget:
             return None
         return self._exceeded(name, limit, used, requested)
 
-    def _exceeded(self, name: str, limit: Any, used: Any, requested: Any) -> BudgetExceeded:
+    def _exceeded(
+        self, name: str, limit: Amount, used: Amount, requested: Amount
+    ) -> BudgetExceeded:
         unit = {"cost": f" {self._limits.currency}", "seconds": " s"}.get(name, "")
         state = "is used up" if used >= limit else "does not suffice"
         need = f", and the next call needs at least {_format_amount(requested)}{unit}"
@@ -216,7 +221,7 @@ class Budget:
     def out_of_time(self) -> BudgetExceeded:
         """Return the error for a turn that has run out of time."""
         budget = min(self.chain(), key=Budget._remaining)
-        return budget._exceeded("seconds", budget._limits.seconds, budget._seconds(), 0.0)
+        return budget._exceeded("seconds", budget._limits.seconds or 0.0, budget._seconds(), 0.0)
 
     def _remaining(self) -> float:
         limit = self._limits.seconds
@@ -271,7 +276,7 @@ def budget_text(budget: Budget | None) -> str | None:
     return f"{', '.join(parts)} used" if parts else None
 
 
-def budget_as_json(budget: Budget | None) -> dict[str, Any] | None:
+def budget_as_json(budget: Budget | None) -> dict[str, object] | None:
     """Return the use of every limit for programs, or None without a budget."""
     if budget is None:
         return None
@@ -284,12 +289,13 @@ def budget_as_json(budget: Budget | None) -> dict[str, Any] | None:
     }
 
 
-def _as_json(value: Any) -> Any:
+def _as_json(value: object) -> object:
     """Return an amount as JSON. Money becomes text, which is exact."""
     return str(value) if isinstance(value, Decimal) else value
 
 
-def _format_amount(value: Any) -> str:
+def _format_amount(value: Amount) -> str:
     if isinstance(value, Decimal):
         return f"{value.normalize():f}"
-    return f"{value:.1f}" if isinstance(value, float) else f"{value:,}"
+    # An amount may also be an int, which type checkers accept as a float.
+    return f"{value:,}" if type(value) is int else f"{value:.1f}"

@@ -114,8 +114,8 @@ class _Reader:
             self.problem("$", f"the plan cannot be read: {name} from one of its objects")
             return None
 
-    def read(self, config: Any, base: Deadlines) -> MountPlan | None:
-        config = read_value(_PLAN, config, "$", self.problems)
+    def read(self, plan: object, base: Deadlines) -> MountPlan | None:
+        config = read_value(_PLAN, plan, "$", self.problems)
         if config is None:
             return None
         if not config:
@@ -142,7 +142,7 @@ class _Reader:
         )
 
     def report_unknown(
-        self, record: Mapping[Any, Any], known: Iterable[str], path: str, noun: str = "key"
+        self, record: Iterable[Any], known: Iterable[str], path: str, noun: str = "key"
     ) -> None:
         for key in record:
             if key not in known:
@@ -161,7 +161,9 @@ class _Reader:
 
     # ── modules ──
 
-    def role(self, config: dict[Any, Any], session: dict[Any, Any], name: str) -> ModuleSpec | None:
+    def role(
+        self, config: Mapping[str, Any], session: Mapping[str, Any], name: str
+    ) -> ModuleSpec | None:
         """Read ``session.orchestrator`` or ``session.context``.
 
         An id has its config in a section of the plan with the role's name. Otherwise it is a spec.

@@ -42,7 +42,7 @@ def id_of_thing(thing: object, section: str, path: str) -> str:
     return f"{prefix}-{slug.removeprefix(f'{prefix}-')}"[:64]
 
 
-def places_of(plan: Mapping[str, Any]) -> Iterator[tuple[Any, Any, str, str]]:
+def places_of(plan: Mapping[str, object]) -> Iterator[tuple[Any, Any, str, str]]:
     """Yield the place of every module: its container, key or index, section and path.
 
     Anything that is not a well-formed section is skipped.
@@ -57,7 +57,7 @@ def places_of(plan: Mapping[str, Any]) -> Iterator[tuple[Any, Any, str, str]]:
                 yield entries, index, section, f"$.{section}[{index}]"
 
 
-def find_things(plan: Mapping[str, Any]) -> list[tuple[str, str]]:
+def find_things(plan: Mapping[str, object]) -> list[tuple[str, str]]:
     """Return path and description of every module that is in the plan itself."""
     things: list[tuple[str, str]] = []
     for holder, key, _, path in places_of(plan):
@@ -88,7 +88,7 @@ def replace_things(plan: Mapping[str, Any]) -> dict[str, Any]:
     return changed
 
 
-def module_hashes(plan: Mapping[str, Any]) -> dict[str, str]:
+def module_hashes(plan: Mapping[str, object]) -> dict[str, str]:
     """Return a hash of the entry of every module, without secrets.
 
     `plan_changes` compares plans by their hashes, so a plan and its secrets need not be stored. A
@@ -109,7 +109,7 @@ def module_hashes(plan: Mapping[str, Any]) -> dict[str, str]:
     return hashes
 
 
-def plan_changes(before: Mapping[str, str] | None, plan: Mapping[str, Any]) -> list[str]:
+def plan_changes(before: Mapping[str, str] | None, plan: Mapping[str, object]) -> list[str]:
     """Return one line for each module that differs from an earlier plan.
 
     Args:
@@ -132,7 +132,7 @@ def _stable_text(value: object) -> str:
     return re.sub(r" at 0x[0-9a-fA-F]+", "", str(value))
 
 
-def plan_json(plan: Mapping[str, Any]) -> str:
+def plan_json(plan: Mapping[str, object]) -> str:
     """Return a plan as JSON text, for a file or for another process.
 
     Raises:
@@ -206,7 +206,7 @@ _VARIABLE: Final = re.compile(
 )
 
 
-def expand_variables(plan: Mapping[str, Any], env: Mapping[str, str]) -> dict[str, Any]:
+def expand_variables(plan: Mapping[str, object], env: Mapping[str, str]) -> dict[str, Any]:
     """Replace ``${NAME}`` and ``${NAME:-default}`` in every string value of a copy of a plan.
 
     This is a separate step, because the kernel never reads the environment. As in a shell, the
