@@ -53,6 +53,7 @@ from amplifier.conformance.target.calls import (
     run_virtually,
     worked_time,
 )
+from amplifier.conformance.target.chosen_inputs import choose_inputs
 from amplifier.conformance.target.locate import LoadedTarget, load
 from amplifier.conformance.target.mounted import CheckContext, Fault, MountFailed, StepCoverage
 from amplifier.conformance.target.process import (
@@ -357,6 +358,10 @@ class Runner:
         except BaseException:  # noqa: BLE001 — as above
             return
         self._loaded = attrs.evolve(found, starts_processes=started_processes() > before)
+        if found.module_type == "tool" and not self._loaded.starts_processes:
+            with suppress(Exception):  # as above
+                chosen = self._run(choose_inputs)
+                self._loaded = attrs.evolve(self._loaded, chosen_inputs=chosen)
 
     def _explore(self, check: Check) -> list[Fault]:
         """Run a check: once, once more with the replayed case, or on cases listed and drawn for it."""
