@@ -188,25 +188,38 @@ async def tells_empty_from_not_made(ctx: CheckContext) -> None:
         {"call": name, "does": does}
         for name, does in zip(names, ("nothing", "empty", "zero"), strict=True)
     ]
-    async with ctx.mount() as mounted:
-        if mounted.instance is None:
+    not_made: set[str] = set()
+    for blocks, cancelled_at in ((stopped, 0), *((slow, at) for at in _CANCELLED_AT)):
+        turn = await _run_alone(ctx, one_turn("Look.", blocks, _DONE), cancelled_at)
+        if turn is None:
             return
-        not_made: set[str] = set()
-        for blocks in (stopped, slow):
-            session = ScriptedSession(mounted, one_turn("Look.", blocks, _DONE))
-            run = session.run_turn() if blocks is stopped else session.run_and_cancel(9)
-            turn = await run
-            session.detach()
-            made = _ids_of(turn, "returned")
-            not_made |= {text for call_id, text in _told_results(turn) if call_id not in made}
-        session = ScriptedSession(mounted, one_turn("Try.", empty, _DONE))
-        turn = await session.run_turn()
+        made = _ids_of(turn, "returned")
+        not_made |= {text for call_id, text in _told_results(turn) if call_id not in made}
+    case = one_turn("Try.", empty, _DONE)
+    turn = await _run_alone(ctx, case)
+    if turn is None:
+        return
     made = _ids_of(turn, "returned")
     for call_id, text in _told_results(turn):
         if call_id in made and text and text in not_made:
             what = f"a tool returned nothing, and its result was stored as {text[:100]!r}"
-            ctx.fault("O13", f"{what}, as that of a call that was not made", given=session.case)
+            ctx.fault("O13", f"{what}, as that of a call that was not made", given=case)
             return
+
+
+_CANCELLED_AT = (6, 10, 15)
+
+
+async def _run_alone(
+    ctx: CheckContext, case: dict[str, Any], cancelled_at: int = 0
+) -> RecordedTurn | None:
+    """Run the turn of a case in a session of its own; None if mount gave no loop."""
+    async with ctx.mount() as mounted:
+        if mounted.instance is None:
+            return None
+        session = ScriptedSession(mounted, case)
+        run = session.run_and_cancel(cancelled_at) if cancelled_at else session.run_turn()
+        return await run
 
 
 def _ids_of(turn: RecordedTurn, kind: str) -> set[str]:
