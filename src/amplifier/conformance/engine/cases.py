@@ -218,6 +218,7 @@ def listed_programs(facts: Facts) -> Iterator[dict[str, Any]]:
     yield {"placed": True, "steps": [*many, {"do": "set", "messages": many[5:]}, replaced]}
     for what in ("add_message", "get_messages_for_request", "set_messages", "clear"):
         yield {"placed": True, "steps": [{"do": "sweep", "what": what}]}
+        yield {"placed": True, "steps": [{"do": "sweep", "what": what, "stays": True}]}
     repeated = [call, say("tool", prose(29, 5), tool_call_id="call-10-0")]
     yield {"placed": True, "steps": repeated}
     yield {"placed": True, "steps": [{"do": "set", "messages": repeated}]}
