@@ -22,6 +22,7 @@ from amplifier.conformance.inputs.conversations import (
     CHARACTERS_PER_TOKEN,
     Message,
     built,
+    call_blocks,
     mark_of,
     newest_unit,
     prose,
@@ -945,6 +946,23 @@ async def counts_instructions(ctx: CheckContext) -> None:
         if with_instructions > _MORE_FOR_INSTRUCTIONS * max(plain, must) + 200:
             what = f"for a budget of {budget} the view with long instructions takes {with_instructions} characters"
             ctx.fault("C8", f"{what}; with the same words from a user it takes {plain}")
+            return
+
+
+@check("C9", kind="behaviour", types=_CONTEXT, on=observe_context)
+async def keeps_blocks_together(observed: ObservedContext) -> None:
+    """Requests views of a conversation whose calls are content blocks alone, with many budgets."""
+    history = [spoken(1, "user", 10)]
+    for number in range(1, 16):
+        history += call_blocks(number * 10, 1 + number % 3, 12 + number)
+        if number % 4 == 0:
+            history.append(spoken(number * 10 + 8, "user", 9))
+    if not await observed.set(history):
+        return
+    for share in range(2, 20):
+        budget = tokens(history) * share // 14 + 60
+        observed.check_view(await observed.view(budget), None, ("C9",))
+        if observed.has_faults:
             return
 
 
