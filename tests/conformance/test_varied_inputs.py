@@ -46,6 +46,7 @@ def drawn() -> list[dict]:
 
 def test_varied_inputs_are_valid_and_different():
     accepts = acceptor(NESTED)
+    assert accepts is not None
     assert all(accepts(given) for given in drawn())
     assert len({fingerprint(given) for given in drawn()}) == len(drawn()) > 50
 

@@ -882,6 +882,7 @@ async def copes_with_summaries(ctx: CheckContext) -> None:
                 [spoken(first + number, "user", 100) for number in range(100)]
                 for first in (1_000, 2_000)
             )
+            view: Any = None
             for history in (old, new):
                 if not await observed.set(history):
                     return
@@ -895,14 +896,15 @@ async def copes_with_summaries(ctx: CheckContext) -> None:
                     )
                     ctx.fault(clause, what, error=outcome.error)
                     return
-                observed.check_view(outcome.value, 3_000, ("C7", "C8"))
-                if not ctx.faults and total_size(outcome.value) > MOST_CHARACTERS * 3_000:
-                    size = total_size(outcome.value) // CHARACTERS_PER_TOKEN
+                view = outcome.value
+                observed.check_view(view, 3_000, ("C7", "C8"))
+                if not ctx.faults and total_size(view) > MOST_CHARACTERS * 3_000:
+                    size = total_size(view) // CHARACTERS_PER_TOKEN
                     what = f"the view takes about {size} tokens, for a budget of 3000 and a provider that {_does(answer)}"
                     ctx.fault("C8", what)
                 if ctx.faults:
                     return
-            text = json.dumps(outcome.value, default=repr)
+            text = json.dumps(view, default=repr)
             left = [mark for mark in map(mark_of, old) if mark is not None and mark in text]
             if left:
                 what = f"after set_messages the view shows {left[0]!r}, of the messages before"
@@ -925,6 +927,7 @@ async def counts_instructions(ctx: CheckContext) -> None:
     """Requests views of conversations in which long messages are instructions, and of the same words from a user: what instructions take, others leave."""
     for budget in _BUDGETS:
         sizes = []
+        must = 0
         for role in ("user", "system"):
             history = [
                 spoken(1, "user", 20),
@@ -940,9 +943,9 @@ async def counts_instructions(ctx: CheckContext) -> None:
             if not isinstance(view, list):
                 return
             sizes.append(total_size(view))
+            # The instructions alone may be most of the budget.
+            must = total_size(each for each in history if each["role"] == "system")
         plain, with_instructions = sizes
-        # The instructions alone may be most of the budget.
-        must = total_size(each for each in history if each["role"] == "system")
         if with_instructions > _MORE_FOR_INSTRUCTIONS * max(plain, must) + 200:
             what = f"for a budget of {budget} the view with long instructions takes {with_instructions} characters"
             ctx.fault("C8", f"{what}; with the same words from a user it takes {plain}")

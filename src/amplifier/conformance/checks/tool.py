@@ -558,7 +558,7 @@ async def _refused_choice(
     if not having or not all(isinstance(answer, str) for answer in having):
         return None
     # Only the choice is another one in these.
-    bases = [
+    bases: list[Input] = [
         with_value(given, place, choice)
         for given, answer in answers
         if answer is True and value_at(given, place) is not NOTHING

@@ -317,10 +317,16 @@ class Runner:
             self._emit(
                 {"done": check.name, "coverage": attrs.asdict(self._coverage), "seconds": seconds}
             )
-            if check.ends_run and self._playing is not None and self._playing.has_violations:
-                clause = self._playing.faults[0].clause
-                self._emit({"gave_up": f"{clause} is broken, and every other check would take long"})
+            if check.ends_run and (broken := self._broken_clause()):
+                self._emit(
+                    {"gave_up": f"{broken} is broken, and every other check would take long"}
+                )
                 return
+
+    def _broken_clause(self) -> str | None:
+        """Return the first clause that the case played last has found broken."""
+        faults = [] if self._playing is None else self._playing.faults
+        return faults[0].clause if faults else None
 
     def _send(self, fault: Fault) -> None:
         self._emit({"fault": attrs.asdict(fault), "step": self.step})

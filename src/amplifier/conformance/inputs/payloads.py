@@ -212,7 +212,7 @@ _SEVERAL_RESULTS = (_RESULT, _FAILED, _FAILED, "a result as a text", _FAILED)
 def odd_fields(event: str) -> Iterator[Payload]:
     """Return the ordinary payload of an event with one odd value in each of its fields, in nested objects too."""
     base = ordinary_payload(event)
-    failed = {key: _FAILED for key in ("result", "tool_result") if key in base}
+    failed: Payload = {key: _FAILED for key in ("result", "tool_result") if key in base}
     for given in [base, {**base, **failed}] if failed else [base]:
         for place in _places(given, ()):
             for value in _LEAVES:

@@ -106,6 +106,7 @@ class VariedInputs:
         least, most = part.get("minItems", 0), part.get("maxItems", _MAX_ITEMS)
         length = min(max(self._random.choice(_LENGTHS), least), most, _MAX_ITEMS)
         items: list[Any] = []
+        item: Any = None
         for _ in range(length):
             # Different items, as far as the schema has any.
             for _ in range(_ATTEMPTS):

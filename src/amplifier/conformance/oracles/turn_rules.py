@@ -146,7 +146,7 @@ def repeated_answer_violations(turns: list[RecordedTurn]) -> Iterator[Violation]
 
 def _check_model_calls(turn: RecordedTurn) -> Iterator[Violation]:
     """provider:request before and provider:response after each model call; the prompt stored before the first."""
-    requests = responses = answered = attempts = 0
+    requests = responses = answered = 0
     for entry in turn.log:
         if entry.kind == "event":
             requests += entry.name == "provider:request"
@@ -157,12 +157,11 @@ def _check_model_calls(turn: RecordedTurn) -> Iterator[Violation]:
         elif entry.kind == "answered":
             answered += 1
         elif entry.kind == "asked":
-            attempts += 1
-            if requests < attempts:
-                again = "again after an error " if attempts > answered + 1 else ""
+            # Another attempt after an error belongs to the same request.
+            if requests <= answered:
                 yield (
                     "O7",
-                    f"the model was asked {again}(call {attempts}) without a provider:request before",
+                    f"the model was asked (call {answered + 1}) without a provider:request before",
                 )
                 return
             if responses < answered:
