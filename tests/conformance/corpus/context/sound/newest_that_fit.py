@@ -68,9 +68,7 @@ class Memory:
         mine |= {call["id"] for call in calls_in(messages[at])}
         mine.discard(None)
         callers = [
-            other
-            for other, message in enumerate(messages)
-            if any(call["id"] in mine for call in calls_in(message))
+            other for other, message in enumerate(messages) if any(call["id"] in mine for call in calls_in(message))
         ]
         for other in callers:
             mine |= {call["id"] for call in calls_in(messages[other])}
