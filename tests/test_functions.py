@@ -648,7 +648,7 @@ async def test_methods_partials_and_lambdas_are_tools(function, name, arguments,
     assert (await made.execute({"text": "hi"})).output == output
 
 
-def test_method_options_are_per_instance():
+def test_method_options_do_not_reach_class():
     first = Postman("Oslo")
     tool(name="post")(first.send)
     assert FunctionTool(first.send).name == FunctionTool(Postman("Bergen").send).name == "send"
