@@ -408,7 +408,7 @@ BUGS: Final = (
         "            keeps_turn=True,\n",
         "",
         "cli/test_run.py",
-        "without_a_terminal",
+        "without_terminal",
     ),
     # ── holes: durable turns ──
     _hole(
