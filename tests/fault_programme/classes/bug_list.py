@@ -245,7 +245,7 @@ BUGS: Final = (
         "        own = {*map(_real, own_folders()), *self._helpers, *own_places()}\n",
         "        own = set[str]()\n",
         _OWN_FILES,
-        "a_helper_below_a_writable_folder",
+        "helper_below_writable_folder",
     ),
     _hole(
         "a command plants a program in a folder of the search path",
@@ -253,7 +253,7 @@ BUGS: Final = (
         "*_own_code(), *search_folders()])",
         "*_own_code()])",
         _OWN_FILES,
-        "plants_a_program",
+        "plants_no_program",
     ),
     _hole(
         "a plan lets commands change a folder of the search path",
@@ -261,7 +261,7 @@ BUGS: Final = (
         "        for folder in self._changeable:\n            check_search_path(folder)\n",
         "",
         _OWN_FILES,
-        "search_path_cannot_be_writable",
+        "search_path_folder_cannot_be_writable",
     ),
     _hole(
         "of the package only a part is read-only",
@@ -277,7 +277,7 @@ BUGS: Final = (
         "self._workspaces.get(directory, workspace)) != workspace:",
         "workspace) != workspace:",
         _OWN_FILES,
-        "another_session_redirects",
+        "redirected_working_directory",
     ),
     _hole(
         "what is mounted is not compared with what was checked",
@@ -285,7 +285,7 @@ BUGS: Final = (
         "if path not in points or _identity(path) != expected[path]",
         "if path not in points",
         _OWN_FILES,
-        "redirected_while",
+        "redirected_during_setup",
     ),
     _hole(
         "helpers are taken from any entry of the search path",
@@ -293,7 +293,7 @@ BUGS: Final = (
         "    return shutil.which(name, path=safe_search_path(path, avoid=avoid))",
         "    return shutil.which(name, path=path)",
         _OWN_FILES,
-        "programs_of_the_current_folder",
+        "current_folder_programs",
     ),
     _hole(
         "a second Python imports from the current folder",
@@ -301,7 +301,7 @@ BUGS: Final = (
         '    return [sys.executable, "-P", *arguments]',
         "    return [sys.executable, *arguments]",
         _OWN_FILES,
-        "command_line_executes_nothing_of_the_current_folder",
+        "command_line_executes_nothing",
     ),
     _hole(
         "a writable folder that became a link is followed",
@@ -309,7 +309,7 @@ BUGS: Final = (
         "            if os.path.realpath(folder) != folder:\n",
         "            if not folder:\n",
         _OWN_FILES,
-        "a_writable_folder_that_became_a_link",
+        "writable_folder_turned_link",
     ),
     _hole(
         "a working directory behind a planted link is followed",
@@ -317,7 +317,7 @@ BUGS: Final = (
         "            if any(is_below(link, folder) for folder in self._changeable):\n",
         "            if not link:\n",
         _OWN_FILES,
-        "a_working_directory_behind_a_planted_link",
+        "working_directory_behind_link",
     ),
     _hole(
         "hooks of git can be written",
@@ -333,7 +333,7 @@ BUGS: Final = (
         '"--seccomp", str(described_filter), "--"]',
         '"--"]',
         _OWN_FILES,
-        "system_calls_that_reach_past",
+        "escaping_system_calls",
     ),
     # ── holes: guards ──
     _hole(
@@ -352,7 +352,7 @@ BUGS: Final = (
         "_MOST_TO_CHECK = 200_000",
         "_MOST_TO_CHECK = 10**30",
         "internal/test_schema_validator.py",
-        "beyond_a_limit",
+        "beyond_limit",
     ),
     _hole(
         "a rule about a built-in tool allows another module's",
@@ -368,7 +368,7 @@ BUGS: Final = (
         "        if not self._is_ours(name):\n            return",
         "        if name not in self._mounted:\n            return None\n        if not self._is_ours(name):\n            return",
         "modules/tools/mcp/test_names.py",
-        "never_has_the_name",
+        "never_has_name",
     ),
     _hole(
         "every notice of a change is a request of its own",
