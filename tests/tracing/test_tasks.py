@@ -336,7 +336,7 @@ def test_process_without_loop_shows_threads_only():
     tree = task_tree()
     assert (tree.backend, tree.tasks) == (None, [])
     (own,) = [thread for thread in tree.threads if thread.name == threading.current_thread().name]
-    assert own.stack[-1].function.startswith("test_without_an_event_loop")
+    assert own.stack[-1].function.startswith("test_process_without_loop")
 
 
 async def test_inspection_changes_nothing():
