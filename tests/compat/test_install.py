@@ -180,7 +180,7 @@ def test_other_distribution_queries_are_passed_on(tmp_path):
         importlib.metadata.version("amplifier-core-of-somebody-else")
 
 
-def test_without_installing_there_is_no_such_distribution():
+def test_distribution_is_absent_without_installing():
     program = """
         import amplifier, importlib.metadata
         from importlib.metadata import MetadataPathFinder

@@ -146,7 +146,7 @@ async def test_unmatched_pin_lists_alternatives(published, site, source, words):
         ["builtin"],
     ],
 )
-def test_other_sources_are_no_pins(source):
+def test_other_sources_are_not_pins(source):
     assert not is_pin(source)
 
 

@@ -116,7 +116,7 @@ def test_schema_of_type_reads_fitting_answers(result_type, answer, expected):
     assert form.read_text(f"```json\n{json.dumps(shown, indent=1)}\n```") == expected
 
 
-def test_all_problems_are_reported_with_their_paths():
+def test_problems_are_reported_with_paths():
     form = answer_format(Invoice)
     with pytest.raises(ResultError) as caught:
         form.read_value(

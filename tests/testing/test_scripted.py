@@ -247,7 +247,7 @@ async def test_requests_are_remembered_as_they_were() -> None:
     assert repr(provider) == "<MockProvider 'mock' called 1 times>"
 
 
-async def test_it_describes_itself_and_its_model_consistently() -> None:
+async def test_provider_describes_itself_and_its_model() -> None:
     provider = MockProvider(name="tiny", defaults={"context_window": 1000})
     info, models = provider.get_info(), await provider.list_models()
     assert info.id == "tiny"

@@ -173,7 +173,7 @@ async def test_handler_swallowing_cancellation_has_failed():
 # ── reports ──────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_failing_observer_is_not_told_itself():
+async def test_failing_observer_gets_no_own_failure():
     hooks, heard = registry(), []
 
     def failing(event: str, data: Data) -> None:

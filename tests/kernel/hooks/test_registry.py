@@ -378,7 +378,7 @@ async def test_wrong_collecting_timeout_is_rejected(timeout, kind, words):
     assert called == []
 
 
-def test_unknown_names_are_no_error():
+def test_unknown_names_are_not_errors():
     hooks = registry()
     hooks.unregister("nobody")
     assert hooks.list_handlers("tool:pre") == {"tool:pre": []}

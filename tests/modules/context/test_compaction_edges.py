@@ -128,7 +128,7 @@ def _broken(**fields: Any) -> ChatResponse:
     [_unreadable, lambda: _broken(metadata="text"), lambda: _broken(content=None)],
     ids=["unreadable error", "metadata", "content"],
 )
-async def test_invalid_answer_is_no_summary(answer: Callable[[], Any]) -> None:
+async def test_invalid_answer_is_not_summary(answer: Callable[[], Any]) -> None:
     context = await _filled(
         SimpleContext(), [_said(f"{number} " + "x" * 400) for number in range(40)]
     )

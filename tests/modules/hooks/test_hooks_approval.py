@@ -407,7 +407,7 @@ async def test_failing_gate_denies(monkeypatch):
 # ── asking ───────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_without_memory_there_is_no_always():
+async def test_always_needs_memory():
     gate = await Gate.open({"remember": False})
     assert (await gate.judge("deploy")).approval_options == ["Allow", "Deny"]
 

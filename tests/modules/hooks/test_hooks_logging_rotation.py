@@ -60,7 +60,7 @@ def test_full_file_is_renamed_and_oldest_removed(tmp_path):
     assert numbers(path) == list(range(60, 100))
 
 
-def test_without_max_bytes_nothing_is_renamed(tmp_path):
+def test_nothing_is_renamed_without_max_bytes(tmp_path):
     path = tmp_path / "e.jsonl"
     file = EventFile(path)
     file.open()

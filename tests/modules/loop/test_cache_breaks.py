@@ -53,7 +53,7 @@ async def test_unchanged_prefix_emits_no_event(loop):
         assert then[: len(before)] == before
 
 
-async def test_one_time_hook_message_is_no_break():
+async def test_one_time_hook_message_is_not_break():
     provider = MockProvider(["One.", "Two.", "Three."])
 
     def remind(event: str, data: dict[str, Any]) -> HookResult:

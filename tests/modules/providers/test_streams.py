@@ -244,7 +244,7 @@ async def test_recorded_stream_keeps_inner_block_state(is_left, monkeypatch):
     assert scope.cancelled_caught is not is_left
 
 
-async def test_it_is_read_once():
+async def test_stream_is_read_once():
     exchange = Exchange("a")
     stream = AnswerStreams().stream(exchange.opened())
     assert [chunk.text async for chunk in stream] == ["a"]

@@ -51,7 +51,7 @@ CONVERSATION: list[dict[str, Any]] = [
         ("%", set()),
     ],
 )
-async def test_words_are_found_wherever_they_were_said(query, numbers):
+async def test_words_are_found_anywhere(query, numbers):
     result = await (await tool_over(CONVERSATION)).execute({"query": query})
     assert {hit["number"] for hit in result.output["found"]} == numbers
     assert result.output["messages"] == 4

@@ -61,7 +61,7 @@ async def test_modes_decide_about_questions(mode, outcome, tmp_path):
         assert (tmp_path / "a.txt").read_text() == ("old" if outcome == "denied" else "new")
 
 
-async def test_without_hooks_approval_there_are_no_modes():
+async def test_modes_need_hooks_approval():
     async with connected() as client:
         session_id = await client.open()
         answer = await client.answer_to(
