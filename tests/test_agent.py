@@ -339,8 +339,10 @@ async def test_server_tools_are_present():
     ],
     ids=["no one", "no one, metered", "n", "Deny", "1", "None"],
 )
-async def test_marked_function_asks_in_every_wrapper(is_partial, options):
+async def test_marked_function_asks_in_every_wrapper(is_partial, options, tmp_path, monkeypatch):
     """Only True allows the call."""
+    # The places below the current folder are looked through before a path is judged.
+    monkeypatch.chdir(tmp_path)
     deleted: list[str] = []
 
     @tool(approve=True)
